@@ -109,8 +109,17 @@ enum Sub {
         tool: ToolArgs,
     },
     /// Show the state of the cluster; wakes no server
-    #[command(after_help = "Example: ebb status --json | jq .gear")]
-    Status(ToolArgs),
+    #[command(
+        after_help = "Examples:\n  ebb status --json | jq .gear\n  ebb status --measured                   beside the modelled watts those that management controllers measure"
+    )]
+    Status {
+        /// Also ask the servers' management controllers what they measure ([[server.power]]), and compare with the modelled watts; at
+        /// most half a minute
+        #[arg(long)]
+        measured: bool,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
     /// Show or add erasure-coded pools: their servers, what is owed to sleeping parity servers, and what may fail; showing
     /// wakes no server
     #[command(
@@ -430,7 +439,9 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         }
         Sub::Secret { config, admin } => done(admin::secret(&config.config, admin.as_deref())),
         Sub::Key { command, tool } => key::run(&tool.config, Output::from(tool.json), command),
-        Sub::Status(tool) => admin::show_status(&tool.config, Output::from(tool.json)).await,
+        Sub::Status { measured, tool } => {
+            admin::show_status(&tool.config, Output::from(tool.json), measured).await
+        }
         Sub::Pool { command, tool } => admin::pool(&tool.config, Output::from(tool.json), command).await,
         Sub::Volume(args) => cli::volume::run(args).await,
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,

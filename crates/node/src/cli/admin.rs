@@ -2,6 +2,7 @@
 
 use crate::cli::dev::{DevCluster, DevOptions};
 use crate::cli::pool::{self, Pool, PoolCommand};
+use crate::cli::readings::{self, Readings};
 use crate::cli::{status as show, verify as compare};
 use crate::cluster::config::Config;
 use crate::cluster::connect::{Connector, status};
@@ -123,12 +124,31 @@ pub fn secret(file: &Path, admin: Option<&Path>) -> Result<(), NodeError> {
     Ok(())
 }
 
-pub async fn show_status(file: &Path, output: Output) -> Result<ExitCode, NodeError> {
-    let (_, client) = connect(file).await?;
+/// Output of `ebb status --json`.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    status: &'a ClusterStatus,
+    /// With `--measured`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<&'a Readings>,
+}
+
+pub async fn show_status(file: &Path, output: Output, measured: bool) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(file).await?;
     let status = status(&client).await?;
+    let mut readings = None;
+    if measured {
+        let meters = readings::meters(&config)?;
+        let read = tokio::task::spawn_blocking(|| readings::read(meters, readings::DEADLINE));
+        let answers = read.await.map_err(|error| NodeError::Refused(error.to_string()))??;
+        let modelled = status.servers.iter().map(|server| (server.id, server.modelled_watts));
+        readings = Some(Readings::new(modelled, answers));
+    }
+    let measured = readings.as_ref();
     match output {
-        Output::Json => print_json(&status),
-        Output::Text => print!("{}", show::page(&status)),
+        Output::Json => print_json(&Shown { status: &status, measured }),
+        Output::Text => print!("{}", show::page(&status, measured)),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,11 +3,12 @@
 //! Controllers are asked only when the user wishes it (`--measure`): some are slow, and asking them all the time loses answers.
 //! A machine that is off is measured too: its controller draws what it draws.
 
+use crate::cli::readings;
 use crate::cluster::config::Config;
 use crate::error::NodeError;
 use ebb_lab::replay::EnergyFigures;
 use ebb_power::meter::{self, Energy, Recorder, Source};
-use ebb_types::{Moment, ServerId};
+use ebb_types::Moment;
 use serde::Serialize;
 use std::fmt;
 
@@ -39,9 +40,8 @@ pub struct Measured {
 impl Measuring {
     /// Opens the meter of each server that has one.
     pub fn start(config: &Config) -> Result<Measuring, NodeError> {
-        let paths = config.power_paths(|_| None)?;
-        let spec = |id: u16| paths.paths(ServerId(id)).iter().find_map(|path| path.about().meter.clone());
-        let specs: Vec<String> = config.server.iter().filter_map(|section| spec(section.id)).collect();
+        let meters = readings::meters(config)?;
+        let specs: Vec<String> = meters.into_iter().filter_map(|meter| meter.spec.ok()).collect();
         if specs.is_empty() {
             let why = "no server has a management controller: --measure needs [[server.power]] with redfish or ipmi";
             return Err(NodeError::Refused(why.into()));

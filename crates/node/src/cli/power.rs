@@ -162,9 +162,13 @@ fn servers_text(switches: &Switches, depth: Depth) -> String {
         };
         out += &format!("\n{server} {by}\n");
         for (index, path) in paths.iter().enumerate() {
-            let About { driver, machine, depths, settle, .. } = path.about();
+            let About { driver, machine, depths, settle, meter, .. } = path.about();
             let state = if settle.is_some() { "read back" } else { "not read back" };
-            out += &format!("    {index}  {driver:8} {machine}: wakes it from {}; {state}\n", from(depths));
+            let watts = if meter.is_some() { "; measures it" } else { "" };
+            out += &format!(
+                "    {index}  {driver:8} {machine}: wakes it from {}; {state}{watts}\n",
+                from(depths)
+            );
             if let Err(why) = path.available() {
                 out += &format!("       not available here: {why}\n");
             }
@@ -175,12 +179,13 @@ fn servers_text(switches: &Switches, depth: Depth) -> String {
 
 fn servers_json(switches: &Switches, depth: Depth) -> Value {
     let path = |path: &ebb_power::switch::Path| {
-        let About { driver, machine, depths, settle, .. } = path.about();
+        let About { driver, machine, depths, settle, meter, .. } = path.about();
         json!({
             "driver": driver,
             "machine": machine,
             "depths": words(depths),
             "read_back": settle.is_some(),
+            "measures": meter.is_some(),
             "unavailable": path.available().err().map(|why| why.to_string()),
         })
     };
@@ -219,7 +224,7 @@ mod tests {
         assert!(text.contains("server-2: no power path: it never sleeps"), "{text}");
         assert!(
             text.contains(
-                "0  redfish  bmc3: wakes it from off; read back\n       not available here: password_file"
+                "0  redfish  bmc3: wakes it from off; read back; measures it\n       not available here: password_file"
             ),
             "{text}"
         );

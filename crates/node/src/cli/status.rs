@@ -1,6 +1,7 @@
 //! The cluster's state for people: one line while `ebb dev` runs, a page for `ebb status`.
 
 use crate::cli::pool;
+use crate::cli::readings::Readings;
 use crate::cli::words::{letter, word};
 use crate::daemon::clock;
 use ebb_types::{
@@ -171,7 +172,8 @@ fn switch(server: &ServerStatus) -> String {
     out
 }
 
-pub fn page(status: &ClusterStatus) -> String {
+/// `measured`: what the servers' controllers say, if they were asked.
+pub fn page(status: &ClusterStatus, measured: Option<&Readings>) -> String {
     let gear = &status.gear;
     let mut out = String::new();
     let mode = match gear.mode {
@@ -198,6 +200,9 @@ pub fn page(status: &ClusterStatus) -> String {
     );
     let _ = writeln!(out, "load     {:.2} servers' worth (forecast for this hour: {forecast})", gear.load);
     let _ = writeln!(out, "power    {} (modelled){}", watts(modelled_watts(status)), rack_switches(status));
+    if let Some(measured) = measured {
+        let _ = writeln!(out, "measured {measured}");
+    }
     let _ = writeln!(out, "debt     {} kept for sleeping servers", Bytes(status.debt_bytes));
     let _ = writeln!(out, "metadata {}", metadata(&status.metadata));
     let g = &status.groups;
@@ -226,17 +231,27 @@ pub fn page(status: &ClusterStatus) -> String {
     for note in &status.notes {
         let _ = writeln!(out, "note     {note}");
     }
-    let _ = writeln!(
-        out,
-        "\nserver  rack  gear group  state     primaries  holder of  used        debt        watts (modelled)"
+    out + &servers(status, measured)
+}
+
+/// A row per server, and what there is to say of it below.
+fn servers(status: &ClusterStatus, measured: Option<&Readings>) -> String {
+    let more = if measured.is_some() { "  measured  model error" } else { "" };
+    let mut out = format!(
+        "\nserver  rack  gear group  state     primaries  holder of  used        debt        watts (modelled){more}\n"
     );
     for s in &status.servers {
         let vitals = |f: fn(&ebb_types::Vitals) -> u64| {
             s.vitals.as_ref().map_or("-".into(), |v| Bytes(f(v)).to_string())
         };
+        let modelled = s.modelled_watts.map_or("unknown".into(), |w| format!("{:.1}", w.0));
+        let watts = match measured.map(|measured| measured.columns(s.id)) {
+            Some([watts, error]) => format!("{modelled:<17} {watts:<9} {error}"),
+            None => modelled,
+        };
         let _ = writeln!(
             out,
-            "{:<7} {:<5} {:<11} {:<9} {:<10} {:<10} {:<11} {:<11} {}",
+            "{:<7} {:<5} {:<11} {:<9} {:<10} {:<10} {:<11} {:<11} {watts}",
             s.id.0,
             s.rack.0,
             gear_group(s),
@@ -248,9 +263,11 @@ pub fn page(status: &ClusterStatus) -> String {
             s.holder_of,
             vitals(|v| v.used_bytes),
             vitals(|v| v.debt_bytes),
-            s.modelled_watts.map_or("unknown".into(), |w| format!("{:.1}", w.0)),
         );
         out += &switch(s);
+        if let Some(why) = measured.and_then(|measured| measured.absent(s.id)) {
+            let _ = writeln!(out, "        not measured: {why}");
+        }
     }
     out
 }
