@@ -13,6 +13,16 @@ pub fn emulator(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulators").join(name)
 }
 
+/// Compiles a C file of `tests/emulators` into a library to preload, `NAME.so` of the cluster's directory.
+pub fn library(cluster: &Cluster, name: &str) -> PathBuf {
+    let library = cluster.directory().join(name).with_extension("so");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(emulator(&format!("{name}.c")));
+    let made = cc.output().expect("run cc");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    library
+}
+
 /// Whether all these programs are installed; the test that calls this is skipped otherwise.
 pub fn has_programs(names: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
