@@ -30,7 +30,7 @@ pub use fields::{Fields, Launch, Managed};
 pub use kinds::{KINDS, Kind, open};
 pub use process::{launch, remove_pid_file, running_pid, write_pid_file};
 pub use switches::{Path, Switches};
-pub use wol::{Mac, Magic, send_magic};
+pub use wol::{Mac, Magic, MagicTo, send_magic};
 
 use ebb_types::{Depth, ServerId};
 use serde::{Deserialize, Serialize};

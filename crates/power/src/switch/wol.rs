@@ -3,11 +3,17 @@
 //! Nothing answers. One sender is not enough: the only awake server of a fleet once did not send. So every awake server of the
 //! sleeper's rack sends, too, and again until it is up ([`About::magic`]); whether the card listens is checked before every
 //! sleep, by the machine itself.
+//!
+//! IPv6 has no broadcast: there the packet goes to all nodes of a link, `ff02::1`. Every interface has a link of its own, and the senders'
+//! interfaces have different names, so it goes out of all of them.
 
 use super::{About, Clock, Driver, Fields, PowerState, SwitchError};
+use crate::meter::Machine;
 use ebb_types::Depth;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::path::Path;
 use std::str::FromStr;
 
 /// An Ethernet address.
@@ -39,12 +45,72 @@ impl fmt::Display for Mac {
     }
 }
 
+/// Where magic packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MagicTo {
+    /// A broadcast address of the machine's own network, as a rule.
+    Address(SocketAddr),
+    /// An IPv6 address of a link, on the links of all interfaces.
+    Links { address: Ipv6Addr, port: u16 },
+}
+
+impl FromStr for MagicTo {
+    type Err = String;
+
+    /// `10.0.7.255:9`, `[ff02::1]:9`.
+    fn from_str(text: &str) -> Result<MagicTo, String> {
+        // Its name or number is another one on each machine.
+        if text.contains('%') {
+            return Err(format!("{text:?}: leave the interface out, it is sent out of all"));
+        }
+        let wrong = |_| {
+            format!(
+                "{text:?} is no address with a port, such as \"10.0.7.255:9\", or \"[ff02::1]:9\" for all nodes of a link"
+            )
+        };
+        match text.parse::<SocketAddr>().map_err(wrong)? {
+            // [RFC 4291 §2.7]: the multicast scope 2 is the link.
+            SocketAddr::V6(v6)
+                if v6.ip().is_unicast_link_local() || v6.ip().segments()[0] & 0xff0f == 0xff02 =>
+            {
+                Ok(MagicTo::Links { address: *v6.ip(), port: v6.port() })
+            }
+            address => Ok(MagicTo::Address(address)),
+        }
+    }
+}
+
+impl fmt::Display for MagicTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MagicTo::Address(address) => write!(f, "{address}"),
+            MagicTo::Links { address, port } => write!(f, "[{address}]:{port}"),
+        }
+    }
+}
+
 /// What wakes a machine, and where it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Magic {
     pub mac: Mac,
-    /// A broadcast address of the machine's own network, as a rule.
-    pub to: SocketAddr,
+    pub to: MagicTo,
+}
+
+/// Flags of linux/if.h: it is up; it is the loopback.
+const UP: u32 = 0x1;
+const LOOPBACK: u32 = 0x8;
+
+/// The numbers of the interfaces that are up and lead somewhere.
+fn interfaces(sys: &Path) -> io::Result<Vec<u32>> {
+    let read =
+        |directory: &Path, name: &str| std::fs::read_to_string(directory.join(name)).unwrap_or_default();
+    let number = |entry: io::Result<std::fs::DirEntry>| {
+        let directory = entry.ok()?.path();
+        let flags = u32::from_str_radix(read(&directory, "flags").trim().strip_prefix("0x")?, 16).ok()?;
+        let number: u32 = read(&directory, "ifindex").trim().parse().ok()?;
+        (flags & UP != 0 && flags & LOOPBACK == 0).then_some(number)
+    };
+    Ok(std::fs::read_dir(sys.join("class/net"))?.filter_map(number).collect())
 }
 
 /// Six bytes of ones, and the address sixteen times. [AMD 20213]
@@ -56,21 +122,40 @@ fn packet(mac: Mac) -> [u8; 102] {
 
 /// Sends the packet once.
 pub fn send_magic(magic: &Magic) -> Result<(), SwitchError> {
-    let any: IpAddr = match magic.to {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let send = || -> std::io::Result<usize> {
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.set_broadcast(true)?;
-        socket.send_to(&packet(magic.mac), magic.to)
-    };
-    send().map(|_| ()).map_err(|source| SwitchError::Unavailable {
+    send(magic, &Machine::default().sys).map_err(|source| SwitchError::Unavailable {
         what: format!("the magic packet to {}", magic.to),
         why: format!(
-            "{source}; name the broadcast address of the machine's network: broadcast = \"10.0.7.255:9\""
+            "{source}; name the broadcast address of the machine's network: broadcast = \"10.0.7.255:9\", or \"[ff02::1]:9\" by IPv6"
         ),
     })
+}
+
+fn send(magic: &Magic, sys: &Path) -> io::Result<()> {
+    let packet = packet(magic.mac);
+    match &magic.to {
+        MagicTo::Address(to) => {
+            let any: IpAddr = match to {
+                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let socket = UdpSocket::bind((any, 0))?;
+            socket.set_broadcast(true)?;
+            socket.send_to(&packet, to).map(|_| ())
+        }
+        MagicTo::Links { address, port } => {
+            let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+            let none = io::Error::new(io::ErrorKind::NotFound, "no network interface of this machine is up");
+            let mut outcome = Err(none);
+            for number in interfaces(sys)? {
+                let sent = socket.send_to(&packet, SocketAddrV6::new(*address, *port, 0, number));
+                // One way out is enough: others may have no IPv6.
+                if outcome.is_err() {
+                    outcome = sent.map(|_| ());
+                }
+            }
+            outcome
+        }
+    }
 }
 
 struct Wol {
@@ -82,11 +167,7 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
     let mac: Mac =
         fields.needed("mac", "52:54:00:12:34:56")?.parse().map_err(|why: String| fields.wrong(why))?;
     let to = fields.text("broadcast")?.unwrap_or_else(|| "255.255.255.255:9".into());
-    let to = to.parse().map_err(|_| {
-        fields.wrong(format!(
-            "broadcast is an address with a port, such as \"10.0.7.255:9\", and {to:?} is none"
-        ))
-    })?;
+    let to = to.parse().map_err(|why| fields.wrong(format!("broadcast: {why}")))?;
     let magic = Magic { mac, to };
     let about = About {
         driver: "wol",
@@ -130,7 +211,7 @@ mod tests {
         listener.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mac: Mac = "52:54:00:AB-cd:01".parse().unwrap();
         assert_eq!(mac.to_string(), "52:54:00:ab:cd:01");
-        send_magic(&Magic { mac, to: listener.local_addr().unwrap() }).unwrap();
+        send_magic(&Magic { mac, to: MagicTo::Address(listener.local_addr().unwrap()) }).unwrap();
         let mut received = [0; 200];
         let length = listener.recv(&mut received).unwrap();
         let mut expected = vec![0xff; 6];
@@ -138,6 +219,52 @@ mod tests {
             expected.extend([0x52, 0x54, 0x00, 0xab, 0xcd, 0x01]);
         }
         assert_eq!(received[..length], expected[..]);
+    }
+
+    #[test]
+    fn a_packet_to_a_link_goes_out_of_the_interfaces_that_are_up() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let card = |name: &str, number: u32, flags: &str| {
+            let at = dir.path().join("class/net").join(name);
+            std::fs::create_dir_all(&at).unwrap();
+            std::fs::write(at.join("ifindex"), format!("{number}\n")).unwrap();
+            std::fs::write(at.join("flags"), format!("{flags}\n")).unwrap();
+        };
+        let found = || {
+            let mut all = interfaces(dir.path()).unwrap();
+            all.sort_unstable();
+            all
+        };
+        card("lo", 1, "0x9");
+        card("eth1", 3, "0x1002");
+        assert_eq!(found(), Vec::<u32>::new());
+        let mac = "52:54:00:00:00:07".parse().unwrap();
+        let magic = Magic { mac, to: "[ff02::1]:9".parse().unwrap() };
+        assert!(send(&magic, dir.path()).unwrap_err().to_string().contains("no network interface"));
+        card("eth0", 2, "0x1003");
+        card("bond0", 7, "0x1403");
+        assert_eq!(found(), [2, 7]);
+    }
+
+    #[test]
+    fn where_a_packet_goes_is_read_and_written_alike() {
+        let links = |text: &str, port| MagicTo::Links { address: text.parse().unwrap(), port };
+        for (text, expected) in [
+            ("10.0.7.255:9", MagicTo::Address("10.0.7.255:9".parse().unwrap())),
+            ("[2001:db8::7]:7", MagicTo::Address("[2001:db8::7]:7".parse().unwrap())),
+            ("[ff02::1]:9", links("ff02::1", 9)),
+            ("[fe80::1]:40000", links("fe80::1", 40000)),
+        ] {
+            assert_eq!(text.parse(), Ok(expected));
+            assert_eq!(expected.to_string(), text);
+        }
+        for wrong in ["", "lan", "10.0.7.255", "ff02::1:9", "[ff02::1]", "[ff02::1]:x"] {
+            let error = wrong.parse::<MagicTo>().unwrap_err();
+            assert!(error.contains("10.0.7.255:9") && error.contains("[ff02::1]:9"), "{error}");
+        }
+        for named in ["[ff02::1%eth0]:9", "[ff02::1%2]:9"] {
+            assert!(named.parse::<MagicTo>().unwrap_err().contains("out of all"), "{named}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! socket while the machine slept would put it to sleep again: so it is void a lease after the heartbeat that it answers.
 
 use ebb_power::OwnMachine;
-use ebb_power::switch::{Mac, Magic, send_magic};
+use ebb_power::switch::{Mac, Magic, MagicTo, send_magic};
 use ebb_types::{Depth, Moment};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,10 +44,10 @@ async fn blocking<E: std::error::Error + Send + 'static>(
 
 /// Sends a magic packet.
 pub fn send(mac: [u8; 6], to: &str) {
-    match to.parse().map(|to| send_magic(&Magic { mac: Mac(mac), to })) {
+    match to.parse::<MagicTo>().map(|to| send_magic(&Magic { mac: Mac(mac), to })) {
         Ok(Ok(())) => tracing::info!("sent the magic packet that wakes {} to {to}", Mac(mac)),
         Ok(Err(error)) => tracing::warn!("{error}"),
-        Err(error) => tracing::warn!("{to:?} is no address for a magic packet: {error}"),
+        Err(error) => tracing::warn!("a magic packet: {error}"),
     }
 }
 
