@@ -25,5 +25,6 @@ mod tail;
 mod wait;
 
 pub use api::*;
+pub use catch_up::{FETCH_BLOCKS, FETCHES_MAX};
 pub use config::{Config, PlantedBug, REMEMBERED};
 pub use replica::{Replica, TICK};

@@ -15,9 +15,9 @@ use ebb_types::{
 use std::collections::BTreeMap;
 
 /// Maximum blocks per fetch.
-pub(crate) const FETCH_BLOCKS: u32 = 256;
+pub const FETCH_BLOCKS: u32 = 256;
 /// Maximum fetches in flight on a server, without and with client operations to yield to.
-const FETCHES_MAX: usize = 8;
+pub const FETCHES_MAX: usize = 8;
 const FETCHES_MAX_BESIDE_CLIENTS: usize = 2;
 
 #[derive(Default)]

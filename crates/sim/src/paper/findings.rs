@@ -38,6 +38,26 @@ pub struct Row {
     /// Absent: the paper gives none, or only plots it.
     pub paper: Option<f64>,
     pub here: Option<f64>,
+    /// Lowest and highest value that `here` may have; absent: it may have any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub band: Option<[f64; 2]>,
+}
+
+impl Row {
+    /// Whether it has left its band. A value that is missing has.
+    pub fn is_outside(&self) -> bool {
+        self.band.is_some_and(|[least, most]| !self.here.is_some_and(|here| (least..=most).contains(&here)))
+    }
+
+    fn band_text(&self) -> String {
+        let Some([least, most]) = self.band else { return String::new() };
+        let ends = if least == most {
+            number(Some(least), self.unit)
+        } else {
+            format!("{} to {}", number(Some(least), self.unit), number(Some(most), self.unit))
+        };
+        if self.is_outside() { format!("outside {ends}") } else { ends }
+    }
 }
 
 /// Numbers in rows and columns.
@@ -101,7 +121,7 @@ impl Experiment {
         paper: Option<f64>,
         here: Option<f64>,
     ) {
-        self.rows.push(Row { what: what.into(), unit, paper, here });
+        self.rows.push(Row { what: what.into(), unit, paper, here, band: None });
     }
 }
 
@@ -142,6 +162,12 @@ impl Findings {
         self.paper.split(':').next().unwrap_or(self.paper)
     }
 
+    /// Rows that have left their bands.
+    pub fn outside(&self) -> impl Iterator<Item = (&str, &Row)> {
+        let rows = self.experiments.iter().flat_map(|e| e.rows.iter().map(|row| (e.name.as_str(), row)));
+        rows.filter(|(_, row)| row.is_outside())
+    }
+
     /// Everything as one HTML file.
     pub fn page(&self) -> String {
         let lead = format!(
@@ -159,11 +185,16 @@ impl Findings {
                 page.chart(chart);
             });
             if !experiment.rows.is_empty() {
+                let banded = experiment.rows.iter().any(|row| row.band.is_some());
+                let header: &[&str] =
+                    if banded { &["", "paper", "here", "band"] } else { &["", "paper", "here"] };
                 let cells = |row: &Row| {
-                    vec![row.what.clone(), number(row.paper, row.unit), number(row.here, row.unit)]
+                    let values = [number(row.paper, row.unit), number(row.here, row.unit)];
+                    let band = banded.then(|| row.band_text());
+                    std::iter::once(row.what.clone()).chain(values).chain(band).collect()
                 };
                 let rows: Vec<Vec<String>> = experiment.rows.iter().map(cells).collect();
-                page.table("Beside the paper", &["", "paper", "here"], &rows);
+                page.table("Beside the paper", header, &rows);
             }
             for table in &experiment.tables {
                 let header: Vec<&str> = table.header.iter().map(String::as_str).collect();
@@ -177,13 +208,14 @@ impl Findings {
     pub fn csv(&self) -> String {
         let quote = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
         let cell = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
-        let mut csv = String::from("experiment,what,unit,paper,here\n");
+        let mut csv = String::from("experiment,what,unit,paper,here,least,most\n");
         for experiment in &self.experiments {
             for row in &experiment.rows {
                 let (paper, here) = (cell(row.paper), cell(row.here));
+                let (least, most) = (cell(row.band.map(|b| b[0])), cell(row.band.map(|b| b[1])));
                 let (name, what) = (quote(&experiment.name), quote(&row.what));
                 let unit = if row.unit == "%" { "share" } else { row.unit };
-                let _ = writeln!(csv, "{name},{what},{unit},{paper},{here}");
+                let _ = writeln!(csv, "{name},{what},{unit},{paper},{here},{least},{most}");
             }
         }
         csv
@@ -199,7 +231,8 @@ impl Findings {
             }
             for row in &experiment.rows {
                 let (paper, here) = (number(row.paper, row.unit), number(row.here, row.unit));
-                let _ = writeln!(text, "  {:64}{paper:>14}{here:>14}", row.what);
+                let line = format!("  {:64}{paper:>14}{here:>14}  {}", row.what, row.band_text());
+                let _ = writeln!(text, "{}", line.trim_end());
             }
         }
         text

@@ -1,11 +1,11 @@
-//! Results that depend on the layout alone: Table 1, and the size of the metadata.
+//! Results that depend on the layout alone: Figure 4 and Table 1.
 
 use super::findings::{Experiment, PaperError, Table};
 use super::testbed::REPLICAS;
-use ebb_gear::{Layout, Scheme, Server, layout, power_down_count, rebuild_parallelism};
-use ebb_meta::{Bootstrap, Command, Reply, State};
+use crate::request::{Setup, rebuild};
+use ebb_gear::{Layout, Place, Scheme, Server, layout, power_down, power_down_count, rebuild_parallelism};
 use ebb_report::{Axis, Chart, Mark, Series};
-use ebb_types::{ClusterParams, RackId, ServerId};
+use ebb_types::{GearGroup, RackId, ServerId};
 
 /// The search for the largest set of servers that can sleep (a set cover) is exact up to this size.
 const EXACT: u16 = 15;
@@ -50,8 +50,10 @@ pub(super) fn power_down_and_rebuild(seed: u64) -> Result<Experiment, PaperError
             "Ebb's layouts of {EXACT} servers, {REPLICAS} copies, {GROUPS_PER_SERVER} chunk groups per server, every server in a \
              rack of its own, so that racks do not bind, as in the paper's table. Servers that can sleep are found by an exact search over the chunk groups, also for power-aware grouping, \
              where they follow from the construction. The paper's rebuild parallelism counts the lost server too; here it \
-             is the number of other servers that write. Racks bind both: with as many racks as copies, a lost server's data may \
-             only go to its own rack, where its gear group has few servers."
+             is the number of other servers that write. The last rows lose a server of a modelled cluster without data, and count the \
+             servers that its metadata service chooses (the rows before: what the layout allows), with a rack for each server and in \
+             the testbed's {RACKS} racks. There, rotated, a rebuild uses the whole gear group at first, though two copies of a group may then \
+             share a rack for a while: they part afterwards (rule R13)."
         ),
     );
     let mut sleepers = Chart::new(
@@ -90,79 +92,64 @@ pub(super) fn power_down_and_rebuild(seed: u64) -> Result<Experiment, PaperError
         sleepers = sleepers.with(Series::new(name, Mark::Line, down));
         writers = writers.with(Series::new(name, Mark::Line, write));
     }
-    let testbed = lay_out(EXACT, RACKS, GROUPS_PER_SERVER * u32::from(EXACT), seed, Scheme::Rotated)?;
-    let what = format!("power-aware grouping in {RACKS} racks: servers that rebuild one");
-    found.row(what, "", None, Some(parallelism(&testbed)));
+    for (racks, named) in [(EXACT, "a rack each"), (RACKS, "3 racks")] {
+        for (scheme, kind) in [(Scheme::Rotated, "rotated"), (Scheme::RackAligned, "rack-aligned")] {
+            let paper = Some(f64::from(EXACT) / R);
+            let layout = lay_out(EXACT, racks, GROUPS_PER_SERVER * u32::from(EXACT), seed, scheme)?;
+            let what = format!("{kind}, {named}: servers that rebuild one, by the layout");
+            found.row(what, "", paper, Some(parallelism(&layout)));
+            let setup =
+                Setup { servers: EXACT, racks, replicas: REPLICAS, layout: scheme, seed, ..Setup::default() };
+            let what = format!("{kind}, {named}: servers that rebuild one, by the controller");
+            found.row(what, "", paper, Some(rebuild(&setup, 0)?.write_servers as f64));
+        }
+    }
     found.charts = vec![sleepers, writers];
     Ok(found)
 }
 
-/// The paper's testbed: chunk groups and chunks of the up-shift experiment, and its bytes of state. [Sierra §4.5]
-const PAPER_GROUPS: u32 = 320;
-const PAPER_CHUNKS: f64 = 4.6e6;
-const PAPER_PER_CHUNK: f64 = 23.0;
-const PAPER_PER_GROUP: f64 = 320.0 * 1024.0;
-const TESTBED: u16 = 15;
+/// Figure 4's example.
+const FIGURE_4: (u16, u8) = (4, 2);
 
-/// Bytes of a snapshot of the real metadata state with `groups` chunk groups.
-fn snapshot_bytes(groups: u32, seed: u64) -> Result<f64, PaperError> {
-    let layout = lay_out(TESTBED, RACKS, groups, seed, Scheme::Rotated)?;
-    let params = ClusterParams {
-        cluster: 1,
-        instance: 1,
-        chunk_bytes: 1 << 20,
-        replicas: REPLICAS,
-        groups: layout.groups.len() as u32,
-        lease_millis: 2000,
-    };
-    let address = |id: ServerId, rack: RackId| format!("10.0.{}.{}:7200", rack.0, id.0);
-    let bootstrap = Bootstrap::of_layout(params, &layout, ebb_types::Schedule::default(), address);
-    let mut state = State::default();
-    match state.apply(&Command::Init(bootstrap)) {
-        Reply::Done => {}
-        other => return Err(PaperError::Meta(format!("{other:?}"))),
-    }
-    let bytes = postcard::to_stdvec(&state).map_err(|error| PaperError::Meta(error.to_string()))?;
-    Ok(bytes.len() as f64)
-}
-
-pub(super) fn metadata_size(seed: u64) -> Result<Experiment, PaperError> {
+pub(super) fn sleepers_of_the_example() -> Experiment {
     let mut found = Experiment::new(
-        "§4.5",
-        "Metadata per chunk and per chunk group",
-        format!(
-            "The snapshot of Ebb's real metadata state with {TESTBED} servers and {PAPER_GROUPS} chunk groups, and with the \
-             paper's 4.6 million chunks: Ebb's state has nothing per chunk, so more chunks cost nothing. The paper's state in \
-             memory was 100 MB; Ebb's is the encoded snapshot, which is also what is kept on disk and sent. Objects with \
-             names cost more, in both."
-        ),
+        "Figure 4",
+        "Six chunks on four servers, two copies each",
+        "The paper's example, in gear 1. Naive: every two servers share a chunk, so no two can sleep. Replica groups: servers 1 and 2 \
+         hold the same three chunks, 3 and 4 the others. Gear groups: one copy on 1 or 2, the other on 3 or 4, so that a lost server's \
+         chunks are on several others. Servers that can sleep are found by an exact search over the chunks."
+            .into(),
     );
-    let counts: Vec<u32> = (0..6).map(|power| PAPER_GROUPS << power).collect();
-    let sizes: Vec<f64> = counts.iter().map(|n| snapshot_bytes(*n, seed)).collect::<Result<_, _>>()?;
-    let last = counts.len() - 1;
-    let per_group = (sizes[last] - sizes[0]) / f64::from(counts[last] - counts[0]);
-    let paper = PAPER_PER_CHUNK * PAPER_CHUNKS;
-    found.row("whole state, bytes", "B", Some(paper), Some(sizes[0]));
-    found.row("per chunk group", "B", Some(PAPER_PER_GROUP), Some(sizes[0] / f64::from(PAPER_GROUPS)));
-    found.row("each further chunk group", "B", None, Some(per_group));
-    found.row("per chunk, of 4.6 million", "B", Some(PAPER_PER_CHUNK), Some(sizes[0] / PAPER_CHUNKS));
-    found.tables.push(Table {
-        caption: "Snapshot by number of chunk groups".into(),
-        header: vec!["chunk groups".into(), "bytes".into(), "bytes per group".into()],
-        rows: counts
-            .iter()
-            .zip(&sizes)
-            .map(|(n, size)| vec![n.to_string(), size.to_string(), format!("{:.1}", size / f64::from(*n))])
-            .collect(),
-    });
-    found.charts.push(
-        Chart::new("Metadata state", Axis::new("chunk groups").log(), Axis::new("snapshot").bytes()).with(
-            Series::new(
-                "snapshot",
-                Mark::Line,
-                counts.iter().zip(&sizes).map(|(n, size)| (f64::from(*n), *size)),
-            ),
-        ),
-    );
-    Ok(found)
+    let kinds: [(&str, f64, [[u16; 2]; 6]); 3] = [
+        ("naive layout", 1.0, [[1, 2], [1, 3], [1, 4], [2, 3], [2, 4], [3, 4]]),
+        ("replica groups", 2.0, [[1, 2], [1, 2], [1, 2], [3, 4], [3, 4], [3, 4]]),
+        ("gear groups", 2.0, [[1, 3], [1, 4], [2, 3], [2, 4], [1, 3], [2, 4]]),
+    ];
+    let header = ["layout", "chunks on 1", "on 2", "on 3", "on 4", "asleep"].map(str::to_owned).to_vec();
+    let mut table = Table { caption: "Chunks by server".into(), header, rows: Vec::new() };
+    let (servers, replicas) = FIGURE_4;
+    for (name, paper, chunks) in kinds {
+        let place = |n: u16| Place { rack: RackId(n), gear_group: GearGroup(u8::from(n > servers / 2)) };
+        let groups: Vec<Vec<ServerId>> = chunks.iter().map(|on| on.map(ServerId).to_vec()).collect();
+        let layout = Layout {
+            scheme: Scheme::NaiveRandom,
+            replicas,
+            servers: (1..=servers).map(|n| (ServerId(n), place(n))).collect(),
+            primaries: groups.iter().map(|on| on[0]).collect(),
+            groups,
+        };
+        let off = power_down(&layout, 1);
+        let names =
+            |ids: &mut dyn Iterator<Item = usize>| ids.map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        let mut cells = vec![name.to_owned()];
+        for server in layout.servers.keys() {
+            let on = layout.groups.iter().enumerate().filter(|(_, on)| on.contains(server));
+            cells.push(names(&mut on.map(|(n, _)| n + 1)));
+        }
+        cells.push(names(&mut off.iter().map(|id| usize::from(id.0))));
+        table.rows.push(cells);
+        found.row(format!("{name}: servers asleep"), "", Some(paper), Some(off.len() as f64));
+    }
+    found.tables.push(table);
+    found
 }

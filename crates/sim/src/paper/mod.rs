@@ -7,11 +7,15 @@
 //!
 //! An [`Experiment`] is plain data: rows to compare, tables and charts. [`Findings`] turn them into a page, CSV and text.
 
+mod bands;
 mod ecs2;
 mod findings;
 mod forecasts;
 mod layouts;
+mod loads;
 mod logstore;
+mod metadata;
+mod microbench;
 mod power;
 mod rebuild;
 mod requests;
@@ -21,6 +25,7 @@ mod testbed;
 pub use ecs2::{Ecs2Inputs, ecs2};
 pub use findings::{Experiment, Findings, PaperError, Row, Table};
 pub use logstore::{LogStoreInputs, logstore};
+pub use microbench::ClientEffort;
 
 use crate::load::Series;
 use crate::request::workload::Day;
@@ -29,17 +34,40 @@ use testbed::{DAY_HOURS, HOUR, Hourly, WEEK};
 
 /// Replacements for the paper's inputs.
 pub struct Inputs {
-    /// Load of whole services; their names are shown.
-    pub series: Vec<(String, Series)>,
+    /// Load of whole services; their names are shown. `None`: generated ones.
+    pub series: Option<Vec<(String, Series)>>,
     /// Block-device requests for the experiments on the testbed. `None`: a synthetic day.
     pub trace: Option<Trace>,
     /// Requests of the synthetic day.
     pub requests: u64,
-    /// Bytes on the server that is rebuilt; 200 GB in the paper.
+    pub effort: Effort,
+    pub seed: u64,
+}
+
+/// How much is done where the amount does not depend on an input.
+pub struct Effort {
+    /// Bytes on the server that is rebuilt.
     pub rebuild_bytes: u64,
     /// Sizes of the clusters in which one server is lost: N/r - 1 servers rebuild it.
     pub rebuild_servers: Vec<u16>,
-    pub seed: u64,
+    /// Bytes per server of the rebuild with the whole protocol.
+    pub compared_bytes: u64,
+    /// Of one client, and of each of nine.
+    pub one_client: ClientEffort,
+    pub each_client: ClientEffort,
+}
+
+impl Default for Effort {
+    /// The paper's, but for nine clients.
+    fn default() -> Effort {
+        Effort {
+            rebuild_bytes: 200 << 30,
+            rebuild_servers: vec![6, 9, 15, 24],
+            compared_bytes: 256 << 20,
+            one_client: ClientEffort::PAPER,
+            each_client: ClientEffort::EACH,
+        }
+    }
 }
 
 const PAPER: &str = "Sierra: practical power-proportionality for data center storage (EuroSys 2011)";
@@ -48,33 +76,50 @@ const ABOUT: &str = "Its evaluation again, with Ebb's own layout, gear scheduler
 
 /// Runs all experiments. `tell` gets the present one and its progress, 0 to 1.
 pub fn sierra(inputs: &Inputs, tell: &mut dyn FnMut(&str, f64)) -> Result<Findings, PaperError> {
-    let mut experiments = Vec::new();
-    let mut begin = |name: &str| tell(name, 0.0);
-    begin("layouts (Table 1)");
+    let made_up = inputs.series.is_none().then(|| made_up_series(inputs.seed));
+    let loads = inputs.series.as_ref().or(made_up.as_ref()).expect("one of the two is there");
+    let series = hourly(loads)?;
+    tell("load series (Figures 1, 2, 8 and 9)", 0.0);
+    let mut experiments = vec![loads::weeks(&series), loads::utilisation(&series)];
+    tell("layouts (Figure 4, Table 1)", 0.0);
+    experiments.push(layouts::sleepers_of_the_example());
     experiments.push(layouts::power_down_and_rebuild(inputs.seed)?);
-    begin("metadata (§4.5)");
-    experiments.push(layouts::metadata_size(inputs.seed)?);
-    let series = hourly(&inputs.series)?;
-    begin("forecasts (Figure 8)");
     experiments.push(forecasts::errors(&series)?);
-    begin("power (Figure 9)");
-    experiments.push(power::oracle_power(&series)?);
-    begin("the trace (Figures 10 and 11, Tables 2 and 3)");
     let made_up = inputs.trace.is_none().then(|| made_up_day(inputs));
     let trace = inputs.trace.as_ref().or(made_up.as_ref()).expect("one of the two is there");
-    experiments.extend(requests::testbed(trace, inputs.seed, tell)?);
-    experiments.push(rebuild::rates(inputs.rebuild_bytes, &inputs.rebuild_servers, inputs.seed, tell)?);
-    let mut holders = vec![
+    let runs = requests::run(trace, inputs.seed, tell)?;
+    let mut power = power::oracle_power(&series)?;
+    requests::power(&runs, &mut power);
+    experiments.push(power);
+    experiments.extend(requests::experiments(&runs));
+    experiments.push(metadata::size(trace, &runs.one, inputs.seed)?);
+    let effort = &inputs.effort;
+    tell("single servers and nine (Tables 4 and 5)", 0.0);
+    let paces = microbench::run(effort.one_client, effort.each_client, inputs.seed)?;
+    experiments.push(microbench::one_server(&paces, effort.one_client));
+    experiments.push(microbench::nine_servers(&paces, effort.each_client));
+    experiments.push(rebuild::rates(effort, inputs.seed, tell)?);
+    bands::set(&mut experiments, inputs.series.is_none(), inputs.trace.is_none());
+    let inputs = told(inputs, loads, trace);
+    Ok(Findings { paper: PAPER, about: ABOUT, inputs, experiments })
+}
+
+/// What stands in for the paper's inputs.
+fn told(inputs: &Inputs, series: &[(String, Series)], trace: &Trace) -> Vec<String> {
+    let mut told = vec![
         "The Hotmail, Messenger and Cambridge traces are not public; what follows stands in for them."
             .to_owned(),
     ];
-    holders.extend(inputs.series.iter().map(|(name, series)| {
+    if inputs.series.is_none() {
+        told.push("No load series was given: these are generated, and no service's.".to_owned());
+    }
+    told.extend(series.iter().map(|(name, series)| {
         let days = series.values.len() as f64 / series.per_day() as f64;
         format!("Load series {name}: {days:.1} days in steps of {} s.", series.interval.as_secs())
     }));
     let hours = trace.span().as_secs_f64() / 3600.0;
-    holders.push(format!("Requests: {} ({} in {hours:.1} hours).", trace.name, trace.requests.len()));
-    Ok(Findings { paper: PAPER, about: ABOUT, inputs: holders, experiments })
+    told.push(format!("Requests: {} ({} in {hours:.1} hours).", trace.name, trace.requests.len()));
+    told
 }
 
 fn made_up_day(inputs: &Inputs) -> Trace {
@@ -108,7 +153,7 @@ fn hourly(inputs: &[(String, Series)]) -> Result<Vec<Hourly>, PaperError> {
 
 /// Two synthetic services, two weeks each, for users without a series: one whose load drops slightly at night, and one
 /// used in office hours.
-pub fn made_up_series(seed: u64) -> Vec<(String, Series)> {
+fn made_up_series(seed: u64) -> Vec<(String, Series)> {
     let mut random = ebb_types::Random::new(seed);
     let mut noise = move || 0.95 + 0.1 * random.below(1000) as f64 / 1000.0;
     let mut make = |name: &str, load: &dyn Fn(usize, usize) -> f64| {

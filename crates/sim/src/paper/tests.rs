@@ -1,40 +1,21 @@
 use super::findings::*;
 use super::*;
 
+/// Small enough for a test, with the bands of the command's own run.
 fn inputs() -> Inputs {
-    Inputs {
-        series: made_up_series(3),
-        trace: None,
-        requests: 20_000,
-        rebuild_bytes: 64 << 20,
+    let effort = Effort {
+        rebuild_bytes: 24 << 30,
         rebuild_servers: vec![6, 12],
-        seed: 7,
-    }
+        compared_bytes: 64 << 20,
+        one_client: ClientEffort { file_bytes: 64 << 20, accesses: 2_000 },
+        each_client: ClientEffort { file_bytes: 8 << 20, accesses: 300 },
+    };
+    Inputs { series: None, trace: None, requests: 20_000, effort, seed: 7 }
 }
 
 fn here(experiment: &Experiment, what: &str) -> f64 {
     let row = experiment.rows.iter().find(|row| row.what == what);
     row.and_then(|row| row.here).unwrap_or_else(|| panic!("{what} is not in {:?}", experiment.rows))
-}
-
-#[test]
-fn the_layouts_keep_the_papers_table() {
-    let found = layouts::power_down_and_rebuild(1).unwrap();
-    assert_eq!(here(&found, "naive random: servers asleep in gear 1"), 2.0);
-    assert_eq!(here(&found, "naive random: servers asleep in gear 2"), 1.0);
-    assert_eq!(here(&found, "naive grouping: servers asleep in gear 1"), 10.0);
-    assert_eq!(here(&found, "power-aware grouping: servers asleep in gear 1"), 10.0);
-    assert_eq!(here(&found, "power-aware grouping: servers asleep in gear 2"), 5.0);
-    assert_eq!(here(&found, "naive grouping: servers that rebuild one"), 1.0);
-    assert_eq!(here(&found, "power-aware grouping: servers that rebuild one"), 4.0);
-    assert!(here(&found, "naive random: servers that rebuild one") > 13.0);
-}
-
-#[test]
-fn metadata_has_nothing_per_chunk_and_little_per_group() {
-    let found = layouts::metadata_size(1).unwrap();
-    assert!(here(&found, "each further chunk group") < 100.0, "{:?}", found.rows);
-    assert!(here(&found, "per chunk, of 4.6 million") < 1.0);
 }
 
 #[test]
@@ -48,43 +29,64 @@ fn a_week_with_a_gap_is_left_out_and_a_short_series_is_refused() {
 }
 
 #[test]
-fn dedicated_holders_and_a_second_copy_cost_power() {
+fn loggers_and_a_second_copy_cost_power() {
     let series = hourly(&made_up_series(1)).unwrap();
     let found = power::oracle_power(&series).unwrap();
     let power = |kind: &str| here(&found, &format!("made-up office: {kind}"));
-    let least = power("g_min 1, no dedicated holders");
+    let least = power("g_min 1, without loggers");
     // 50 of 168 hours need all servers, the others a third.
     assert!((least - (50.0 + 118.0 / 3.0) / 168.0).abs() < 0.01, "{least}");
-    assert!(power("g_min 1, dedicated holders") > least);
-    assert!(power("g_min 2, no dedicated holders") > least);
+    assert!(power("g_min 1, with loggers") > least);
+    assert!(power("g_min 2, without loggers") > least);
 }
 
 #[test]
-fn every_experiment_is_run_and_shown() {
+fn every_experiment_is_shown_and_every_value_is_in_its_band() {
     let found = sierra(&inputs(), &mut |_, _| ()).unwrap();
     let names: Vec<&str> = found.experiments.iter().map(|e| e.name.as_str()).collect();
     let all = [
+        "Figure 1",
+        "Figure 2",
+        "Figure 4",
         "Table 1",
-        "§4.5",
         "Figure 8",
         "Figure 9",
         "Figure 10",
         "Figure 11",
         "Table 2",
         "Table 3",
+        "§4.5",
+        "Table 4",
+        "Table 5",
         "Figure 12",
     ];
     assert_eq!(names, all);
-    assert_eq!(
-        found.page().matches("<figure>").count(),
-        found.experiments.iter().map(|e| e.charts.len()).sum::<usize>()
-    );
-    let plots = found.experiments.iter().filter(|e| !e.charts.is_empty()).count();
-    assert_eq!(plots, all.len() - 1, "the migration of primaries is three numbers");
-    assert!(found.text().contains("power-aware grouping") && found.csv().lines().count() > 30);
-    let rebuilds = &found.experiments[8];
-    let rate = |what: &str| here(rebuilds, what);
-    assert!(rate("chunks of 1 MiB, 3 servers write") > 1.5 * rate("chunks of 1 MiB, 1 server writes"));
+    let outside: Vec<_> = found.outside().collect();
+    assert!(outside.is_empty(), "{outside:#?}");
+    let charts: usize = found.experiments.iter().map(|e| e.charts.len()).sum();
+    let page = found.page();
+    assert_eq!(page.matches("<figure>").count(), charts);
+    assert!(page.contains(">band</th>") && found.csv().lines().count() > 100);
+    for experiment in &found.experiments {
+        let is_drawn =
+            matches!(experiment.name.as_str(), "Figure 4" | "Table 3") || !experiment.charts.is_empty();
+        assert!(is_drawn, "{} has no chart", experiment.name);
+        for series in experiment.charts.iter().flat_map(|chart| &chart.series) {
+            assert!(!series.points.is_empty(), "{}: {} has no points", experiment.name, series.name);
+        }
+    }
+}
+
+#[test]
+fn a_value_outside_its_band_is_found() {
+    let mut experiment = layouts::sleepers_of_the_example();
+    let band = ("Figure 4", "naive layout: servers asleep", 1.0, 1.0);
+    assert!(bands::set_one(std::slice::from_mut(&mut experiment), &band));
+    assert!(!experiment.rows[0].is_outside());
+    experiment.rows[0].here = Some(2.0);
+    assert!(experiment.rows[0].is_outside());
+    experiment.rows[0].here = None;
+    assert!(experiment.rows[0].is_outside(), "a value that is missing");
 }
 
 #[test]

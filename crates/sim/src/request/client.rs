@@ -116,15 +116,20 @@ impl Clients {
 }
 
 impl World<'_> {
-    /// A request of the trace arrives. `at`: simulated time since the start of the trace.
+    /// A request of the trace arrives, at the hosts in turn. `at`: simulated time since the start of the trace.
     pub fn request_arrives(&mut self, at: u64, request: &Request) {
+        let clients = &self.models().clients;
+        let host = (clients.arrived % clients.hosts.len() as u64) as u32;
+        self.request_arrives_at(host, at, request);
+    }
+
+    pub fn request_arrives_at(&mut self, host: u32, at: u64, request: &Request) {
         let now = self.now;
         let params = self.scenario.params();
         let (chunk_bytes, groups) = (params.chunk_bytes, params.groups);
         let models = self.models();
         let (gear, phase) = (models.watch.gear, models.watch.phase);
         let clients = &mut models.clients;
-        let host = (clients.arrived % clients.hosts.len() as u64) as u32;
         clients.arrived += 1;
         let read = request.kind == Kind::Read;
         let done = Done { at, took: now, read, gear, phase, retries: 0, failed: false };
@@ -296,6 +301,7 @@ impl World<'_> {
         if whole.left == 0 {
             let whole = clients.wholes.take(piece.whole).expect("seen just now");
             clients.answered.push(Done { took: now - whole.done.took, ..whole.done });
+            self.host_goes_on(piece.host);
         }
     }
 

@@ -11,6 +11,8 @@
 //! [`ebb_power::PowerModel`]; processor time is assumed to be free.
 
 mod client;
+mod closed;
+mod copies;
 mod device;
 pub mod disk;
 mod follow;
@@ -30,6 +32,8 @@ mod store;
 pub mod workload;
 
 pub use client::Retries;
+pub use closed::{Pace, Work, closed};
+pub use copies::{Copied, copy_chunks};
 pub use device::Mirroring;
 pub use disk::{DiskModel, Hdd, Ssd};
 pub use measure::{Done, Energy, Migration, PHASES, Phase, Reclaim, Sample};
@@ -37,13 +41,14 @@ pub use network::{NetworkModel, TRAFFICS, Traffic};
 pub use pairs::{HourRow, PairsReport, Spread};
 pub use rebuild::{Rebuilt, rebuild};
 pub use report::{LatencyRow, Report};
-pub use run::{minutes, simulate};
+pub use run::{hours, minutes, simulate};
 pub use settings::SettingsError;
 pub use setup::{Gears, Setup, SimError};
 
 use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
 use client::Clients;
+use closed::Closed;
 use ebb_meta::SwitchAction;
 use ebb_power::{Draw, EnergyMeter};
 use ebb_replica::{Event, Recovered, StoreCommand, StoreToken};
@@ -108,6 +113,8 @@ pub struct Models<'a> {
     pub machines: BTreeMap<ServerId, Machine>,
     pub clients: Clients,
     pub feed: Feed<'a>,
+    /// Clients that send as fast as they are answered; `None`: requests arrive at the trace's times.
+    pub closed: Option<Closed<'a>>,
     pub energy: EnergyMeter,
     /// Servers that are switched on.
     pub on: BTreeSet<ServerId>,

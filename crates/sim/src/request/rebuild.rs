@@ -2,15 +2,15 @@
 //!
 //! The cluster is filled through its own protocol, rests until the disks have no more work, and loses a server.
 
-use super::run::plan;
 use super::setup::{Setup, SimError};
 use super::{Feed, Later};
 use crate::world::clock::SECOND;
 use crate::world::{Happening, World};
-use ebb_gear::rebuild_parallelism;
+use ebb_gear::Layout;
 use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};
-use ebb_types::{ServerId, ServerState, SlotState};
+use ebb_types::{GroupId, ServerId, ServerState, SlotState};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Simulated time from the cluster's creation to the first write.
@@ -30,7 +30,7 @@ const UNIX_MILLIS: u64 = 1_700_006_400_000;
 /// The result of a rebuild.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rebuilt {
-    /// Other servers that wrote.
+    /// Other servers that wrote: those that the controller chose.
     pub write_servers: usize,
     /// Bytes of the lost server's data.
     pub bytes: u64,
@@ -38,11 +38,11 @@ pub struct Rebuilt {
     pub took: Duration,
 }
 
-/// Loses one server of a cluster with about `bytes_each` of data per server. The same arguments give the same result.
+/// Loses one server of a cluster with about `bytes_each` of data per server, or with none. The same arguments give the same result.
 pub fn rebuild(setup: &Setup, bytes_each: u64) -> Result<Rebuilt, SimError> {
     let trace = filling(setup, bytes_each);
-    let (schedule, _) = plan(&trace, setup)?;
-    let layout = setup.layout()?;
+    setup.check()?;
+    let (schedule, layout) = (setup.schedule()?, setup.layout()?);
     let lost = *layout.servers.keys().next().expect("a layout has servers");
     let feed = Feed { requests: &trace.requests, next: 0, start: WARM_UP, speed: 1.0 };
     let models = setup.models(&layout, feed)?;
@@ -58,20 +58,36 @@ pub fn rebuild(setup: &Setup, bytes_each: u64) -> Result<Rebuilt, SimError> {
     world.crash(lost);
     world.lost_wanted = Some(lost);
     world.ask();
+    let (write_servers, took) = until_whole(&mut world, &layout, lost)?;
+    Ok(Rebuilt { write_servers, bytes, took })
+}
+
+/// Runs until every chunk group has all its copies. Returns how many servers took the lost one's place, and the time since it was
+/// declared lost.
+fn until_whole(world: &mut World, layout: &Layout, lost: ServerId) -> Result<(usize, Duration), SimError> {
+    let held = layout.groups.iter().enumerate();
+    let held: Vec<(GroupId, usize)> =
+        held.filter_map(|(n, on)| Some((GroupId(n as u32), on.iter().position(|s| *s == lost)?))).collect();
+    // The first server in the lost one's place: copies may move on later, to part from those in their rack.
+    let mut taken: BTreeMap<GroupId, ServerId> = BTreeMap::new();
     let limit = world.now + REBUILD_MAX;
     let mut since = None;
     while world.now < limit {
         let next = world.now + STEP;
         world.run_to(next)?;
-        if since.is_none() && is_lost(&world, lost) {
+        for (group, slot) in &held {
+            let entry = world.newest_state().group(*group).expect("a group of the layout");
+            let server = entry.slots[*slot].server;
+            if server != lost {
+                taken.entry(*group).or_insert(server);
+            }
+        }
+        if since.is_none() && is_lost(world, lost) {
             since = Some(world.now);
         }
-        if let Some(since) = since.filter(|_| is_whole(&world, lost)) {
-            return Ok(Rebuilt {
-                write_servers: rebuild_parallelism(&layout, lost),
-                bytes,
-                took: Duration::from_nanos(world.now - since),
-            });
+        if let Some(since) = since.filter(|_| is_whole(world, lost)) {
+            let writers: BTreeSet<ServerId> = taken.into_values().collect();
+            return Ok((writers.len(), Duration::from_nanos(world.now - since)));
         }
     }
     Err(SimError::Broken(format!(
@@ -83,7 +99,7 @@ pub fn rebuild(setup: &Setup, bytes_each: u64) -> Result<Rebuilt, SimError> {
 /// Writes that fill the cluster, one after another through the objects.
 fn filling(setup: &Setup, bytes_each: u64) -> Trace {
     let all = bytes_each * u64::from(setup.servers) / u64::from(setup.replicas);
-    let writes = (all / u64::from(WRITE_BYTES)).max(OBJECTS);
+    let writes = all / u64::from(WRITE_BYTES);
     let rate = setup.disk.rates().write_bytes_per_s * FILL_SHARE * f64::from(setup.servers)
         / f64::from(setup.replicas);
     let write = |n: u64| Request {
@@ -102,7 +118,7 @@ fn filling(setup: &Setup, bytes_each: u64) -> Trace {
 }
 
 /// Runs until every write is answered and every disk is idle.
-fn rest(world: &mut World, limit: u64) -> Result<(), SimError> {
+pub(super) fn rest(world: &mut World, limit: u64) -> Result<(), SimError> {
     while world.now < limit {
         let next = world.now + SECOND;
         world.run_to(next)?;
@@ -111,7 +127,7 @@ fn rest(world: &mut World, limit: u64) -> Result<(), SimError> {
             return Ok(());
         }
     }
-    Err(SimError::Broken("the cluster did not come to rest after it was filled".into()))
+    Err(SimError::Broken("the cluster did not come to rest after its work".into()))
 }
 
 fn is_lost(world: &World, lost: ServerId) -> bool {

@@ -7,12 +7,13 @@ use crate::request::pairs::PairsReport;
 use crate::request::setup::{Gears, Setup};
 use crate::world::World;
 use ebb_gear::LoadSeries;
+use ebb_meta::State;
 use ebb_power::ModelledEnergy;
 use ebb_report::Latency;
 use ebb_trace::Trace;
-use ebb_types::{Bytes, Schedule};
+use ebb_types::{Bytes, ChunkId, Schedule};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
@@ -38,6 +39,11 @@ pub struct Report {
     /// Every request, in order of its answer. Not part of the JSON.
     #[serde(skip)]
     pub done: Vec<Done>,
+    /// Chunks that exist when the run ends, and the metadata state then. Not part of the JSON.
+    #[serde(skip)]
+    pub chunks: u64,
+    #[serde(skip)]
+    pub state: State,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -152,7 +158,9 @@ pub(super) fn report(
     let shifts = shifts(world, start);
     let stats: Vec<_> = world.servers.values().map(|s| s.replica.stats()).collect();
     let events = world.events;
+    let state = world.newest_state().clone();
     let models = world.models();
+    let chunks: BTreeSet<ChunkId> = models.machines.values().flat_map(|m| m.store.chunks()).collect();
     let done = std::mem::take(&mut models.clients.answered);
     let failed = done.iter().filter(|d| d.failed).count() as u64;
     let span = trace.span().as_secs_f64() / setup.speed;
@@ -207,6 +215,8 @@ pub(super) fn report(
         pairs,
         samples: models.watch.samples.clone(),
         done,
+        chunks: chunks.len() as u64,
+        state,
     }
 }
 

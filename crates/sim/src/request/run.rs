@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Simulated time from the cluster's creation to the first request: leases are granted and a fixed gear is reached.
 const WARM_UP: u64 = 120 * SECOND;
 /// The cluster's creation. Moment zero means "never" in several places.
-const CREATED: u64 = SECOND;
+pub(super) const CREATED: u64 = SECOND;
 /// Longest time to wait for answers after the last request.
 const REST: u64 = 90 * SECOND;
 /// Approximate number of samples in a run.
@@ -101,10 +101,17 @@ pub fn minutes(trace: &Trace, setup: &Setup) -> Result<Series, SimError> {
     Ok(Series { interval: Duration::from_secs(60), values })
 }
 
+/// The trace's hours: the highest load of each, in servers, and the gear that an oracle gives it. [Sierra §4.4]
+pub fn hours(trace: &Trace, setup: &Setup) -> Result<Vec<(Load, u8)>, SimError> {
+    let (_, series) = plan(trace, setup)?;
+    let peaks = series.peaks();
+    let gears = oracle(0, &peaks, setup.servers.into(), setup.replicas, setup.lowest_gear()).gears;
+    Ok(peaks.into_iter().zip(gears).collect())
+}
+
 /// The gears of the trace's hours, if they are chosen in advance.
 fn gears(setup: &Setup, schedule: &Schedule, series: &LoadSeries) -> Result<Option<Vec<u8>>, SimError> {
-    let servers = u32::from(setup.servers);
-    let lowest = ebb_gear::lowest_gear(servers, setup.replicas).max(setup.g_min);
+    let (servers, lowest) = (u32::from(setup.servers), setup.lowest_gear());
     match setup.gears {
         Gears::Auto | Gears::Groups => Ok(None),
         Gears::Fixed(asked) if (lowest..=setup.replicas).contains(&asked) => Ok(Some(vec![asked])),
@@ -115,10 +122,11 @@ fn gears(setup: &Setup, schedule: &Schedule, series: &LoadSeries) -> Result<Opti
     }
 }
 
-/// Schedules the chosen gears: up in time for the hour, down at its start.
-fn announce(world: &mut World, gears: &[u8], schedule: &Schedule, start: u64) {
+/// Schedules the chosen gears: up in time for the hour, down at its start. A faster trace shortens the hour and the schedule's lead,
+/// but no server's wake-up (`up`, nanoseconds).
+fn announce(world: &mut World, gears: &[u8], schedule: &Schedule, up: u64, start: u64) {
     let hour = schedule.hour_millis * 1_000_000;
-    let lead = schedule.lead_millis.min(schedule.hour_millis) * 1_000_000;
+    let lead = (schedule.lead_millis * 1_000_000).max(up + SECOND).min(hour);
     let mut before = None;
     for (n, gear) in gears.iter().enumerate() {
         if before == Some(*gear) {
@@ -151,7 +159,8 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
     let unix_millis = UNIX_MILLIS / day * day + day - start / 1_000_000;
     let mut world = World::modelled(setup.scenario(&layout, schedule), models, &|_| {}, unix_millis);
     if let Some(gears) = gears(setup, &schedule, &series)? {
-        announce(&mut world, &gears, &schedule, start);
+        let up = world.models().up;
+        announce(&mut world, &gears, &schedule, up, start);
     }
     progress(0.0);
     world.run_to(start)?;

@@ -169,8 +169,17 @@ impl Setup {
         Ok(rehearsal(&schedule, self.speed)?)
     }
 
+    /// The lowest gear of its chunk servers.
+    pub(super) fn lowest_gear(&self) -> u8 {
+        ebb_gear::lowest_gear(self.servers.into(), self.replicas).max(self.g_min)
+    }
+
+    fn rack(&self, n: u16) -> RackId {
+        RackId(1 + (n - 1) % self.racks)
+    }
+
     pub(super) fn layout(&self) -> Result<Layout, SimError> {
-        let server = |n: u16| ebb_gear::Server { id: ServerId(n), rack: RackId(1 + (n - 1) % self.racks) };
+        let server = |n: u16| ebb_gear::Server { id: ServerId(n), rack: self.rack(n) };
         let servers: Vec<ebb_gear::Server> = (1..=self.servers).map(server).collect();
         let groups = groups(servers.len(), self.groups_per_server);
         Ok(layout(&servers, self.replicas, groups, self.seed, self.layout)?)
@@ -205,7 +214,11 @@ impl Setup {
             sleep: Sleep { idle: self.power.idle, standby: Some(self.standby()), ..Sleep::default() },
             ..Timing::default()
         };
-        Scenario::calm(self.seed, bootstrap, timing)
+        let mut scenario = Scenario::calm(self.seed, bootstrap, timing);
+        self.loggers().iter().for_each(|logger| {
+            scenario.switches.remove(&logger.id);
+        });
+        scenario
     }
 
     fn standby(&self) -> DepthCost {
@@ -228,6 +241,7 @@ impl Setup {
             machines: racks.keys().map(|id| machine(*id)).collect(),
             clients: Clients::new(self.client_hosts),
             feed,
+            closed: None,
             energy: EnergyMeter::new(self.power, 1.0)?,
             on: racks.keys().copied().collect::<BTreeSet<_>>(),
             watch: Watch::default(),

@@ -131,6 +131,12 @@ impl LengthStore {
         Recovered { roles: self.roles.keys().copied().collect(), ..Recovered::default() }
     }
 
+    /// Chunks of which it has a replica.
+    pub fn chunks(&self) -> impl Iterator<Item = ChunkId> + '_ {
+        let replicas = self.roles.iter().filter(|((_, role), _)| *role == Role::Replica);
+        replicas.flat_map(|(_, kept)| kept.chunks.keys().copied())
+    }
+
     pub fn has_chunk(&self, group: GroupId, role: Role, chunk: ChunkId) -> bool {
         self.roles.get(&(group, role)).is_some_and(|kept| kept.chunks.contains_key(&chunk))
     }

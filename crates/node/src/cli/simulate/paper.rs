@@ -7,7 +7,7 @@ use ebb_lab::traces;
 use ebb_report::{Progress, json};
 use ebb_sim::load::{Series, read};
 use ebb_sim::paper::{
-    Ecs2Inputs, Findings, Inputs, LogStoreInputs, PaperError, ecs2, logstore, made_up_series, sierra,
+    Ecs2Inputs, Effort, Findings, Inputs, LogStoreInputs, PaperError, ecs2, logstore, sierra,
 };
 use ebb_trace::{Options, Trace};
 use std::fs::{self, File};
@@ -16,14 +16,12 @@ use std::process::ExitCode;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb simulate paper sierra                                    on synthetic loads and requests
+  ebb simulate paper sierra                                    on synthetic loads and requests, about a minute
+  ebb simulate paper sierra --series traces/load               on every .csv there
   ebb simulate paper sierra --series a.csv --series b.csv --trace block.csv --out sierra
                                                                write sierra.html, sierra.csv, sierra.json
   ebb simulate paper logstore --out logstore                   on generated traces, about a minute
   ebb simulate paper ecs2                                      on generated hours, some minutes";
-
-/// Clusters in which 1, 2, 4 and 7 servers rebuild a lost one.
-const REBUILD_SERVERS: [u16; 4] = [6, 9, 15, 24];
 
 #[derive(Args)]
 pub struct PaperArgs {
@@ -33,7 +31,7 @@ pub struct PaperArgs {
 
 #[derive(Subcommand)]
 enum Paper {
-    /// Tables 1, 2 and 3, Figures 8 to 12, and the size of the metadata
+    /// Tables 1 to 5, Figures 1, 2, 4 and 8 to 12, and the size of the metadata
     #[command(after_help = EXAMPLES)]
     Sierra(SierraArgs),
     /// Tables 2, 3 and 4, Figures 1, 5 and 6, the read-only trace, and the sensitivity analysis
@@ -88,7 +86,8 @@ struct Shown {
 
 #[derive(Args)]
 struct SierraArgs {
-    /// A load series used in place of Hotmail's, at least a week: CSV, or one number per interval; may be repeated
+    /// A load series used in place of Hotmail's, at least a week: CSV, or one number per interval; or a directory of
+    /// such .csv files; may be repeated
     #[arg(long, value_name = "FILE")]
     series: Vec<PathBuf>,
     /// A block trace used in place of Hotmail's; several files of one trace are merged
@@ -98,8 +97,8 @@ struct SierraArgs {
     #[arg(long, value_name = "N", default_value_t = 400_000, conflicts_with = "trace",
           value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     requests: u64,
-    /// Data of the rebuilt server, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
+    /// Data of the rebuilt server, in MiB; the default is the paper's 200 GB
+    #[arg(long, value_name = "MIB", default_value_t = 204_800, value_parser = clap::value_parser!(u64).range(64..=10_000_000))]
     rebuild_mib: u64,
     #[command(flatten)]
     shown: Shown,
@@ -114,22 +113,17 @@ pub fn run(args: &PaperArgs) -> Result<ExitCode, NodeError> {
 }
 
 fn run_sierra(args: &SierraArgs) -> Result<ExitCode, NodeError> {
-    let series = match args.series.is_empty() {
-        true => made_up_series(args.shown.seed),
-        false => args.series.iter().map(|file| load(file)).collect::<Result<_, _>>()?,
+    let files = series_files(&args.series)?;
+    let series = match files.is_empty() {
+        true => None,
+        false => Some(files.iter().map(|file| load(file)).collect::<Result<_, _>>()?),
     };
     let trace = match args.trace.is_empty() {
         true => None,
         false => Some(read_trace(&args.trace)?),
     };
-    let inputs = Inputs {
-        series,
-        trace,
-        requests: args.requests,
-        rebuild_bytes: args.rebuild_mib << 20,
-        rebuild_servers: REBUILD_SERVERS.to_vec(),
-        seed: args.shown.seed,
-    };
+    let effort = Effort { rebuild_bytes: args.rebuild_mib << 20, ..Effort::default() };
+    let inputs = Inputs { series, trace, requests: args.requests, effort, seed: args.shown.seed };
     show(&args.shown, |tell| sierra(&inputs, tell))
 }
 
@@ -169,7 +163,34 @@ fn show(
     } else {
         print!("{}", found.text())
     }
-    Ok(ExitCode::SUCCESS)
+    let outside: Vec<String> = found.outside().map(|(name, row)| format!("{name}: {}", row.what)).collect();
+    if outside.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("outside of their bands: {}", outside.join("; "));
+    Ok(ExitCode::from(3))
+}
+
+/// Files as they are, and the `.csv` files of directories, in order.
+fn series_files(given: &[PathBuf]) -> Result<Vec<PathBuf>, NodeError> {
+    let mut files = Vec::new();
+    for path in given {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let there = fs::read_dir(path).and_then(|entries| {
+            entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()
+        });
+        let mut there = there.map_err(io("read", path))?;
+        there.retain(|file| file.extension().is_some_and(|ending| ending == "csv"));
+        there.sort();
+        if there.is_empty() {
+            return Err(NodeError::Refused(format!("{} has no .csv file: name the series", path.display())));
+        }
+        files.extend(there);
+    }
+    Ok(files)
 }
 
 fn load(file: &Path) -> Result<(String, Series), NodeError> {

@@ -1,0 +1,64 @@
+//! Within which bounds Sierra's rows must lie, all in one place: the page, the text and the JSON show them beside the paper's value
+//! and ours, and the tests fail when a value leaves them.
+//!
+//! A band says what a claim of the paper comes to here; where it is not the paper's value, the experiment says why. Bands of what
+//! follows from a load series or a trace hold for the generated ones with every seed: another input has other values.
+
+use super::findings::Experiment;
+
+/// Experiment, row, lowest and highest value.
+pub(super) type Band = (&'static str, &'static str, f64, f64);
+
+/// Rows that no series and no trace has a part in.
+const ALWAYS: &[Band] = &[
+    ("Figure 4", "naive layout: servers asleep", 1.0, 1.0),
+    ("Figure 4", "replica groups: servers asleep", 2.0, 2.0),
+    ("Figure 4", "gear groups: servers asleep", 2.0, 2.0),
+];
+
+/// Rows of generated series.
+const GENERATED_SERIES: &[Band] = &[];
+
+/// Rows of the generated day of requests.
+const GENERATED_TRACE: &[Band] = &[];
+
+/// Rows of public series, computed apart from this program, if they are given under these names.
+const PUBLIC_SERIES: &[Band] = &[
+    ("Figure 1", "mean by peak: alibaba2018-disk-io.hourly.csv", 0.40, 0.42),
+    ("Figure 1", "mean by peak: twitter-2021-08.hourly.csv", 0.45, 0.47),
+    ("Figure 1", "mean by peak: worldcup98.hourly.csv", 0.49, 0.51),
+    ("Figure 1", "trough: alibaba2018-disk-io.hourly.csv", 0.49, 0.51),
+    ("Figure 1", "trough: twitter-2021-08.hourly.csv", 0.24, 0.26),
+    ("Figure 1", "trough: worldcup98.hourly.csv", 0.38, 0.40),
+    ("Figure 2", "time below half of the peak: alibaba2018-disk-io.hourly.csv", 0.74, 0.76),
+    ("Figure 2", "time below half of the peak: twitter-2021-08.hourly.csv", 0.61, 0.63),
+    ("Figure 2", "time below half of the peak: worldcup98.hourly.csv", 0.59, 0.61),
+    ("Figure 8", "right gears, hour of day: alibaba2018-disk-io.hourly.csv", 0.79, 0.80),
+    ("Figure 8", "right gears, hour of day: twitter-2021-08.hourly.csv", 0.67, 0.69),
+    ("Figure 8", "right gears, hour of day: worldcup98.hourly.csv", 0.71, 0.73),
+    ("Figure 9", "alibaba2018-disk-io.hourly.csv: g_min 1, with loggers", 0.62, 0.63),
+    ("Figure 9", "twitter-2021-08.hourly.csv: g_min 1, with loggers", 0.60, 0.61),
+    ("Figure 9", "worldcup98.hourly.csv: g_min 1, with loggers", 0.45, 0.46),
+    ("Figure 9", "alibaba2018-disk-io.hourly.csv: g_min 2, with loggers", 0.73, 0.74),
+    ("Figure 9", "twitter-2021-08.hourly.csv: g_min 2, with loggers", 0.72, 0.73),
+    ("Figure 9", "worldcup98.hourly.csv: g_min 2, with loggers", 0.72, 0.73),
+];
+
+/// Sets the bands that hold for these inputs.
+pub(super) fn set(experiments: &mut [Experiment], generated_series: bool, generated_trace: bool) {
+    let series = if generated_series { GENERATED_SERIES } else { &[] };
+    let trace = if generated_trace { GENERATED_TRACE } else { &[] };
+    for band @ (name, what, ..) in ALWAYS.iter().chain(series).chain(trace) {
+        assert!(set_one(experiments, band), "{name} has no row {what:?}");
+    }
+    for band in PUBLIC_SERIES {
+        set_one(experiments, band);
+    }
+}
+
+/// Returns whether there is such a row.
+pub(super) fn set_one(experiments: &mut [Experiment], (name, what, least, most): &Band) -> bool {
+    let mut rows = experiments.iter_mut().filter(|e| e.name == *name).flat_map(|e| &mut e.rows);
+    let row = rows.find(|row| row.what == *what);
+    row.map(|row| row.band = Some([*least, *most])).is_some()
+}
