@@ -4,7 +4,7 @@
 //! - A large replica record goes to its chunk file first, if it overwrites nothing there, and then its head to the
 //!   segment.
 //! - When segments have grown long, data that is in segments only is moved to the chunk files, chunk by chunk, while no
-//!   command waits; all of it before the server sleeps.
+//!   command waits; all of it before the server sleeps. Records that go on where the last one ended are written together.
 //! - Reads and fetches access the data's position: no data is cached, as in the testbed [Sierra §4.3].
 //! - The version of each block is known in memory: listings and comparisons cost no access. The real store keeps the
 //!   index of all its segments in memory, and the most recently used metadata pages of the chunk files.
@@ -73,6 +73,8 @@ enum Job {
 struct Unsettled {
     bytes: u64,
     hops: u32,
+    /// The block after the last record: one that goes on there is written with it.
+    end: Option<u32>,
 }
 
 pub struct Machine {
@@ -188,7 +190,9 @@ impl Machine {
         let writing = Writing { token, role, record, drops, bytes };
         let record = &writing.record;
         let (group, chunk) = (record.group, record.chunk);
-        let new_file = role == Role::Replica && !self.store.has_chunk(group, role, chunk);
+        // The records that come before its first one is durable go to the same new file.
+        let known = self.unsettled.contains_key(&(group, chunk)) || self.store.has_chunk(group, role, chunk);
+        let new_file = role == Role::Replica && !known;
         if new_file {
             self.unsettled.entry((group, chunk)).or_default().hops += NEW_FILE_HOPS;
         }
@@ -209,7 +213,8 @@ impl Machine {
         if role == Role::Replica && record.content != Content::Delete {
             let unsettled = self.unsettled.entry((group, chunk)).or_default();
             unsettled.bytes += data.max(1);
-            unsettled.hops += 1;
+            unsettled.hops += u32::from(unsettled.end != Some(record.first));
+            unsettled.end = Some(record.first + record.count);
         }
         self.append(Writing { bytes: bytes + data, ..writing });
     }
@@ -311,7 +316,7 @@ impl Machine {
     /// Schedules moving everything that is in segments only to the chunk files.
     pub fn settle(&mut self) {
         self.unsettled_bytes = 0;
-        for ((_, chunk), Unsettled { bytes, hops }) in std::mem::take(&mut self.unsettled) {
+        for ((_, chunk), Unsettled { bytes, hops, .. }) in std::mem::take(&mut self.unsettled) {
             let at = self.place(Role::Replica, chunk, 0);
             let job = self.put(Job::Settle(Access { write: true, at, bytes: bytes + PAGE_BYTES, hops }));
             self.disk.add_background(job, at);
