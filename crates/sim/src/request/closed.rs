@@ -9,6 +9,7 @@ use crate::request::{Feed, Later};
 use crate::world::clock::SECOND;
 use crate::world::{Happening, World};
 use ebb_trace::Request;
+use ebb_types::ServerId;
 use std::time::Duration;
 
 /// Simulated time from the cluster's creation to the first request.
@@ -35,6 +36,8 @@ pub struct Pace {
     pub bytes: u64,
     /// From the first request to the last answer.
     pub took: Duration,
+    /// From the first request until everything written is in its chunk file, to a second.
+    pub settled: Duration,
     pub requests_per_second: f64,
     pub bytes_per_second: f64,
     /// Requests per second of one client, until its own last answer.
@@ -94,19 +97,24 @@ fn carry_out<'a>(world: &mut World<'a>, work: &'a Work) -> Result<Pace, SimError
     let of_client = |(count, at): &(u64, u64)| *count as f64 / seconds(*at).max(1e-9);
     let requests: u64 = ended.iter().map(|(count, _)| count).sum();
     let bytes = work.clients.iter().flatten().map(|request| u64::from(request.len)).sum();
-    let pace = Pace {
+    let ids: Vec<ServerId> = models.machines.keys().copied().collect();
+    for id in ids {
+        world.models().machine(id).settle();
+        world.pump_disk(id);
+    }
+    let limit = world.now + WORK_MAX;
+    rest(world, limit)?;
+    Ok(Pace {
         requests,
         failed,
         bytes,
         took: Duration::from_nanos(last - since),
+        settled: Duration::from_nanos(world.now - since),
         requests_per_second: requests as f64 / seconds(last).max(1e-9),
         bytes_per_second: bytes as f64 / seconds(last).max(1e-9),
         slowest_client: ended.iter().map(of_client).fold(f64::MAX, f64::min),
         fastest_client: ended.iter().map(of_client).fold(0.0, f64::max),
-    };
-    let limit = world.now + WORK_MAX;
-    rest(world, limit)?;
-    Ok(pace)
+    })
 }
 
 impl World<'_> {
