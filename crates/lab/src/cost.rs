@@ -10,19 +10,24 @@
 //! command requested from storage; else what the command requested from storage (network file systems); else what
 //! passed through its read and write calls (memory, sockets, the page cache).
 
+mod attach;
 mod compare;
 mod counters;
 mod error;
 mod machine;
 pub mod model;
+mod processes;
 mod run;
 mod show;
+pub mod suite;
 
+pub use attach::Service;
 pub use compare::{Comparison, Difference};
 pub use error::CostError;
-pub use model::{Cpio, Cycles, Eio, Hertz, IO_BYTES, Projection};
+pub use model::{Cpio, Cycles, Eio, Hertz, IO_BYTES, Projected, Projection};
 pub use run::{FrequencySource, OwnSource};
 
+use attach::attach_once;
 use ebb_types::Watts;
 use machine::{Machine, ProcessIo};
 use model::{Power, Spent};
@@ -33,7 +38,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Version of the saved report.
-pub const REPORT_VERSION: u32 = 1;
+pub const REPORT_VERSION: u32 = 2;
 /// Peak draw of a server, without its storage [OS layers §5].
 pub const DEFAULT_PEAK: Watts = Watts(400.0);
 /// Share of the peak that an idle server draws: today's servers, and ideal ones [OS layers §5].
@@ -67,6 +72,8 @@ pub struct CostOptions {
     pub frequency: Option<Hertz>,
     /// `None`: the first that saw what the command moved.
     pub io: Option<IoSource>,
+    /// Measure this long instead of to the command's end, and then stop it.
+    pub window: Option<Duration>,
     /// Name of the report; by default the host's name.
     pub label: Option<String>,
 }
@@ -80,6 +87,7 @@ impl Default for CostOptions {
             idle_fractions: DEFAULT_IDLE_FRACTIONS.to_vec(),
             frequency: None,
             io: None,
+            window: None,
             label: None,
         }
     }
@@ -108,6 +116,8 @@ pub struct Run {
     /// Absent if the command itself did no I/O that is counted.
     pub command: Option<View>,
     pub command_source: OwnSource,
+    /// Cycles of the command itself were counted, not computed as CPU time × frequency.
+    pub command_cycles_counted: bool,
     /// I/Os of each disk.
     pub disks: BTreeMap<String, u64>,
     pub frequency_hertz: f64,
@@ -147,7 +157,10 @@ impl Point {
 pub struct CostReport {
     pub version: u32,
     pub label: String,
+    /// What ran: a command, or the service that was there already.
     pub command: Vec<String>,
+    /// Length of the window that was asked for. Absent: the command ran to its end.
+    pub window_seconds: Option<f64>,
     pub cpu: Option<String>,
     pub kernel: Option<String>,
     pub machine_cores: usize,
@@ -192,10 +205,58 @@ pub fn measure(
     command: &[String],
     tell: &mut dyn FnMut(Progress),
 ) -> Result<CostReport, CostError> {
+    measure_after(options, command, &mut || {}, tell)
+}
+
+/// As [`measure`]; `before` is called before each run, and does not count.
+fn measure_after(
+    options: &CostOptions,
+    command: &[String],
+    before: &mut dyn FnMut(),
+    tell: &mut dyn FnMut(Progress),
+) -> Result<CostReport, CostError> {
     if command.is_empty() {
         return Err(CostError::NoCommand);
     }
     let machine = Machine::this();
+    let once = &mut |cpus: &[usize], tell: &mut dyn FnMut(Duration)| {
+        before();
+        run_once(&machine, command, cpus, options.frequency, options.window, tell)
+    };
+    report(&machine, options, command.to_vec(), once, tell)
+}
+
+/// Measures windows of a service that runs already, on all cores that this process may use. The options' `window` is
+/// required, their `cores` are not used.
+pub fn attach(
+    options: &CostOptions,
+    service: &Service,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<CostReport, CostError> {
+    let machine = Machine::this();
+    let window = options.window.ok_or(CostError::NoWindow)?;
+    let options = CostOptions { cores: Vec::new(), ..options.clone() };
+    let command = service.command(&machine);
+    let once = &mut |cpus: &[usize], tell: &mut dyn FnMut(Duration)| {
+        attach_once(&machine, service, cpus, options.frequency, window, tell)
+    };
+    report(&machine, &options, command, once, tell)
+}
+
+/// One run on these CPUs.
+type Once<'a> = &'a mut dyn FnMut(&[usize], &mut dyn FnMut(Duration)) -> Result<Measured, CostError>;
+
+/// All runs, and what they say.
+fn report(
+    machine: &Machine,
+    options: &CostOptions,
+    command: Vec<String>,
+    once: Once<'_>,
+    tell: &mut dyn FnMut(Progress),
+) -> Result<CostReport, CostError> {
+    if options.window.is_some_and(|window| window.is_zero()) {
+        return Err(CostError::NoWindow);
+    }
     let allowed = allowed_cpus()?;
     let all = machine.cpus()?.len();
     let cores = if options.cores.is_empty() { vec![allowed.len()] } else { options.cores.clone() };
@@ -209,8 +270,7 @@ pub fn measure(
         let mut point = Point { cores, runs: Vec::new() };
         for run in 0..runs {
             let (run, of) = (at * runs + run + 1, points_of(&options.cores) * runs);
-            let cpus = &allowed[..cores];
-            let measured = run_once(&machine, command, cpus, options.frequency, &mut |elapsed| {
+            let measured = once(&allowed[..cores], &mut |elapsed| {
                 tell(Progress { cores, run, of, elapsed });
             })?;
             let run = judge(&measured, options, cores, all)?;
@@ -225,18 +285,21 @@ pub fn measure(
              of the chosen cores, each with 1/{all} of the peak watts"
         ));
     }
-    let system =
-        |point: &Point| Some((point.cores, Cycles(point.mean(|run| Some(run.machine.cpio.system.0))?)));
+    let system = |point: &Point| {
+        let runs = point.runs.iter().map(|run| run.machine.cpio.system);
+        runs.map(|system| (point.cores, system)).collect::<Vec<_>>()
+    };
     Ok(CostReport {
         version: REPORT_VERSION,
         label: options.label.clone().or_else(|| machine.host()).unwrap_or_else(|| "this machine".into()),
-        command: command.to_vec(),
+        command,
+        window_seconds: options.window.map(|window| window.as_secs_f64()),
         cpu: machine.cpu_model(),
         kernel: machine.kernel(),
         machine_cores: all,
         peak_watts: options.peak.0,
         idle_fractions: options.idle_fractions.clone(),
-        projection: Projection::new(&points.iter().filter_map(system).collect::<Vec<_>>()),
+        projection: Projection::new(&points.iter().flat_map(system).collect::<Vec<_>>()),
         points,
         notes: notes.0,
     })
@@ -250,7 +313,9 @@ fn points_of(cores: &[usize]) -> usize {
 fn judge(measured: &Measured, options: &CostOptions, cores: usize, all: usize) -> Result<Run, CostError> {
     let sectors: u64 = measured.sectors.values().sum();
     let own = measured.own_io.unwrap_or_default();
-    let source = options.io.unwrap_or_else(|| seen_by(sectors, &own));
+    // Where the kernel hides what a service did, the disks are all that there is.
+    let seen = measured.own_io.map_or(IoSource::Devices, |own| seen_by(sectors, &own));
+    let source = options.io.unwrap_or(seen);
     let (machine_ios, own_ios, own_source) = match source {
         IoSource::Devices => (sectors, own.storage / IO_BYTES, IoSource::Storage),
         IoSource::Storage => (own.storage / IO_BYTES, own.storage / IO_BYTES, source),
@@ -279,7 +344,9 @@ fn judge(measured: &Measured, options: &CostOptions, cores: usize, all: usize) -
         cpio,
     };
     let own_times = &measured.own;
-    let spent = Spent { user: cycles(own_times.user), system: cycles(own_times.system), ..Spent::default() };
+    let own_cycles = measured.own_cycles.filter(|(user, system)| user.0 + system.0 > 0.0);
+    let (user, system) = own_cycles.unwrap_or_else(|| (cycles(own_times.user), cycles(own_times.system)));
+    let spent = Spent { user, system, ..Spent::default() };
     let command = Cpio::new(&spent, own_ios).map(|cpio| View {
         user_seconds: own_times.user.as_secs_f64(),
         system_seconds: own_times.system.as_secs_f64(),
@@ -295,6 +362,7 @@ fn judge(measured: &Measured, options: &CostOptions, cores: usize, all: usize) -
         machine,
         command,
         command_source: measured.own_source,
+        command_cycles_counted: own_cycles.is_some(),
         disks: measured.sectors.clone(),
         frequency_hertz: measured.frequency.0,
         frequency_source: measured.frequency_source,

@@ -1,12 +1,13 @@
-//! The CPUs' own cycle counters, for the whole machine: user and kernel separately. Many virtual machines have none,
-//! and the kernel may refuse them to users other than root (`kernel.perf_event_paranoid`).
+//! The CPUs' own cycle counters, for the whole machine or for some of its processes: user and kernel separately. Many
+//! virtual machines have none, and the kernel may refuse them to users other than root (`kernel.perf_event_paranoid`).
 
 use super::Cycles;
 use perf_event::events::{Event, Hardware};
 use perf_event::{Builder, Counter};
+use std::fs::File;
 use std::io;
 
-/// Open counters of a set of CPUs.
+/// Open counters of a set of CPUs, threads or of a cgroup.
 pub(super) struct Counters {
     user: Vec<Counter>,
     kernel: Vec<Counter>,
@@ -19,16 +20,46 @@ impl Counters {
     }
 
     fn of(event: impl Event + Clone, cpus: &[usize]) -> io::Result<Counters> {
+        Counters::each(event, cpus, |builder, cpu| {
+            builder.any_pid().one_cpu(*cpu);
+        })
+    }
+
+    /// Counts the cycles that a cgroup, with those below it, spends on these CPUs. `group`: its directory.
+    pub fn open_group(group: &File, cpus: &[usize]) -> io::Result<Counters> {
+        Counters::each(Hardware::CPU_CYCLES, cpus, |builder, cpu| {
+            builder.observe_cgroup(group).one_cpu(*cpu);
+        })
+    }
+
+    /// Counts the cycles of these threads, and of all threads and processes that they start from now on.
+    pub fn open_threads(threads: &[u32]) -> io::Result<Counters> {
+        Counters::each(Hardware::CPU_CYCLES, threads, |builder, thread| {
+            builder.observe_pid(*thread as i32).any_cpu().inherit(true);
+        })
+    }
+
+    fn each<'a, T>(
+        event: impl Event + Clone,
+        places: &[T],
+        observe: impl Fn(&mut Builder<'a>, &T),
+    ) -> io::Result<Counters> {
         let open = |user: bool| -> io::Result<Vec<Counter>> {
-            cpus.iter()
-                .map(|cpu| {
-                    let mut builder = Builder::new(event.clone());
-                    builder.any_pid().one_cpu(*cpu).exclude_hv(true).exclude_user(!user).exclude_kernel(user);
-                    let mut counter = builder.build()?;
-                    counter.enable()?;
-                    Ok(counter)
-                })
-                .collect()
+            let mut counters = Vec::with_capacity(places.len());
+            for place in places {
+                let mut builder = Builder::new(event.clone());
+                observe(&mut builder, place);
+                builder.exclude_hv(true).exclude_user(!user).exclude_kernel(user);
+                let mut counter = match builder.build() {
+                    Ok(counter) => counter,
+                    // A thread that has just ended: it spends nothing more.
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
+                    Err(error) => return Err(error),
+                };
+                counter.enable()?;
+                counters.push(counter);
+            }
+            Ok(counters)
         };
         Ok(Counters { user: open(true)?, kernel: open(false)? })
     }

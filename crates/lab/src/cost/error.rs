@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 /// Why a cost cannot be determined.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +23,25 @@ pub enum CostError {
     Wait(std::io::Error),
     #[error("{command} ended with {status}: its cost would be that of a failure; nothing is reported")]
     Failed { command: String, status: ExitStatus },
+    #[error("there is no process {0}: name one that runs, as `pidof` shows them")]
+    NoProcess(u32),
+    #[error(
+        "there is no cgroup {path}: name a directory below the cgroup v2 hierarchy, such as system.slice/NAME.service"
+    )]
+    NoGroup { path: PathBuf },
+    #[error("no cgroup v2 hierarchy is mounted: attach to a process with --pid")]
+    NoGroups,
+    #[error("no process runs in the cgroup {path}")]
+    EmptyGroup { path: PathBuf },
+    #[error(
+        "{what} ended {after:.1?} after the start of a window of {window:.1?}: choose a shorter window{}",
+        if *.command { ", or measure it to its end, without --for" } else { "" }
+    )]
+    Ended { what: String, after: Duration, window: Duration, command: bool },
+    #[error("cannot create {path}: {source}: name a directory on the disk to measure with --dir")]
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error("a window of no time")]
+    NoWindow,
     #[error("the machine does not report the frequency of its CPUs: give it with --ghz")]
     NoFrequency,
     #[error("no I/O was seen as {0}: the command moved no data, or choose another --io")]

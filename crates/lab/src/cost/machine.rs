@@ -62,11 +62,50 @@ pub(super) struct ProcessIo {
     pub storage: u64,
 }
 
+impl ProcessIo {
+    pub fn plus(&self, other: &ProcessIo) -> ProcessIo {
+        ProcessIo { calls: self.calls + other.calls, storage: self.storage + other.storage }
+    }
+
+    /// Never below zero: the kernel takes back what was dirtied and dropped.
+    pub fn since(&self, before: &ProcessIo) -> ProcessIo {
+        ProcessIo {
+            calls: self.calls.saturating_sub(before.calls),
+            storage: self.storage.saturating_sub(before.storage),
+        }
+    }
+}
+
 /// CPU time of one group of processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OwnTimes {
     pub user: Duration,
     pub system: Duration,
+}
+
+impl OwnTimes {
+    pub fn plus(&self, other: &OwnTimes) -> OwnTimes {
+        OwnTimes { user: self.user + other.user, system: self.system + other.system }
+    }
+
+    pub fn since(&self, before: &OwnTimes) -> OwnTimes {
+        OwnTimes {
+            user: self.user.saturating_sub(before.user),
+            system: self.system.saturating_sub(before.system),
+        }
+    }
+}
+
+/// One process, as `/proc/PID/stat` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ProcessStat {
+    /// `Z`: it has ended and was not waited for yet.
+    pub state: char,
+    pub parent: u32,
+    /// Its own and that of the descendants that were waited for.
+    pub times: OwnTimes,
+    /// Ticks since boot.
+    pub start: u64,
 }
 
 impl Machine {
@@ -87,6 +126,54 @@ impl Machine {
         fs::read_to_string(self.root.join(path)).ok().map(|text| text.trim().to_owned())
     }
 
+    fn time(&self, ticks: u64) -> Duration {
+        Duration::from_nanos((u128::from(ticks) * 1_000_000_000 / u128::from(self.ticks)) as u64)
+    }
+
+    /// The kernel's clock, in which processes have their starts.
+    pub fn ticks_since_boot(&self) -> Option<u64> {
+        let seconds: f64 = self.trimmed("proc/uptime")?.split(' ').next()?.parse().ok()?;
+        Some((seconds * self.ticks as f64) as u64)
+    }
+
+    pub fn stat_of(&self, pid: u32) -> Option<ProcessStat> {
+        let text = self.trimmed(format!("proc/{pid}/stat"))?;
+        // The name may have spaces and parentheses of its own.
+        let (_, rest) = text.rsplit_once(')')?;
+        let words: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let number = |at: usize| words.get(at)?.parse::<u64>().ok();
+        Some(ProcessStat {
+            state: words.first()?.chars().next()?,
+            parent: number(1)? as u32,
+            times: OwnTimes {
+                user: self.time(number(11)? + number(13)?),
+                system: self.time(number(12)? + number(14)?),
+            },
+            start: number(19)?,
+        })
+    }
+
+    /// All processes that this one may see.
+    pub fn processes(&self) -> BTreeMap<u32, ProcessStat> {
+        let entries = fs::read_dir(self.root.join("proc")).into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter_map(|pid| Some((pid, self.stat_of(pid)?))).collect()
+    }
+
+    pub fn threads_of(&self, pid: u32) -> Vec<u32> {
+        let entries =
+            fs::read_dir(self.root.join(format!("proc/{pid}/task"))).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// The words of its command line; of a kernel thread its name.
+    pub fn command_of(&self, pid: u32) -> Vec<String> {
+        let line = fs::read(self.root.join(format!("proc/{pid}/cmdline"))).unwrap_or_default();
+        let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+        let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        if words.is_empty() { self.trimmed(format!("proc/{pid}/comm")).into_iter().collect() } else { words }
+    }
+
     /// Times since boot of every online CPU.
     pub fn cpus(&self) -> Result<BTreeMap<usize, CpuTimes>, CostError> {
         let text = self.read("proc/stat")?;
@@ -96,10 +183,7 @@ impl Machine {
             let name = words.next().and_then(|word| word.strip_prefix("cpu"));
             let Some(cpu) = name.and_then(|name| name.parse().ok()) else { continue };
             let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-            let time = |at: usize| {
-                let ticks = ticks.get(at).copied().unwrap_or(0);
-                Duration::from_nanos((u128::from(ticks) * 1_000_000_000 / u128::from(self.ticks)) as u64)
-            };
+            let time = |at: usize| self.time(ticks.get(at).copied().unwrap_or(0));
             // user nice system idle iowait irq softirq steal; guest time is included in user.
             cpus.insert(
                 cpu,
@@ -184,17 +268,44 @@ impl Machine {
         }))
     }
 
-    /// Where process groups can be created: this process's own cgroup in the v2 hierarchy.
-    pub fn cgroup(&self) -> Option<PathBuf> {
+    /// The directory of the v2 hierarchy of cgroups.
+    pub fn cgroups(&self) -> Option<PathBuf> {
         let mounts = self.trimmed("proc/self/mounts")?;
         let mount = mounts.lines().find_map(|line| {
             let mut words = line.split(' ');
             let place = words.nth(1)?;
             (words.next() == Some("cgroup2")).then(|| place.trim_start_matches('/').to_owned())
         })?;
+        Some(self.root.join(mount))
+    }
+
+    /// Bytes that a v2 cgroup moved on disks. `None`: the kernel does not count them for it.
+    pub fn cgroup_bytes(&self, group: &Path) -> Option<u64> {
+        let text = fs::read_to_string(group.join("io.stat")).ok()?;
+        let mut bytes = 0;
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let device = words.next()?;
+            let uevent = self.trimmed(format!("sys/dev/block/{device}/uevent"));
+            let name = uevent
+                .as_deref()
+                .and_then(|text| text.lines().find_map(|line| line.strip_prefix("DEVNAME=")));
+            if !name.is_some_and(|name| self.is_disk(name)) {
+                continue;
+            }
+            let of = |key: &str, word: &str| word.strip_prefix(key)?.parse::<u64>().ok();
+            bytes +=
+                words.filter_map(|word| of("rbytes=", word).or_else(|| of("wbytes=", word))).sum::<u64>();
+        }
+        Some(bytes)
+    }
+
+    /// Where process groups can be created: this process's own cgroup in the v2 hierarchy.
+    pub fn cgroup(&self) -> Option<PathBuf> {
+        let mount = self.cgroups()?;
         let own = self.trimmed("proc/self/cgroup")?;
         let own = own.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
-        Some(self.root.join(mount).join(own))
+        Some(mount.join(own))
     }
 
     pub fn kernel(&self) -> Option<String> {
@@ -305,6 +416,35 @@ mod tests {
         )]);
         assert_eq!(machine.io_of(7), Some(ProcessIo { calls: 1200, storage: 3584 }));
         assert_eq!(machine.io_of(8), None);
+    }
+
+    #[test]
+    fn a_process_is_read_whatever_its_name() {
+        let stat = "7 (a) (b c) S 3 7 7 0 -1 4194560 1 2 3 4 100 20 30 4 20 0 2 0 4321 9 9";
+        let (_dir, machine) =
+            tree(&[("proc/7/stat", stat), ("proc/8/stat", "8 (x) S"), ("proc/uptime", "12.34 5")]);
+        let millis = Duration::from_millis;
+        let times = OwnTimes { user: millis(1300), system: millis(240) };
+        let right = ProcessStat { state: 'S', parent: 3, times, start: 4321 };
+        assert_eq!(machine.stat_of(7), Some(right));
+        assert_eq!(machine.processes(), BTreeMap::from([(7, right)]), "a short line is nothing");
+        assert_eq!(machine.ticks_since_boot(), Some(1234));
+    }
+
+    #[test]
+    fn a_cgroups_bytes_are_those_of_disks() {
+        let (dir, machine) = tree(&[
+            (
+                "group/io.stat",
+                "8:0 rbytes=1000 wbytes=24 rios=9 wios=9 dbytes=7 dios=1\n7:0 rbytes=5 wbytes=5\n9:9\n",
+            ),
+            ("sys/dev/block/8:0/uevent", "MAJOR=8\nDEVNAME=sda\n"),
+            ("sys/dev/block/7:0/uevent", "MAJOR=7\nDEVNAME=loop0\n"),
+            ("sys/block/sda/size", "1"),
+            ("sys/block/loop0/size", "1"),
+        ]);
+        assert_eq!(machine.cgroup_bytes(&dir.path().join("group")), Some(1024));
+        assert_eq!(machine.cgroup_bytes(&dir.path().join("none")), None);
     }
 
     #[test]

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 /// Bytes of one I/O [OS layers §3].
 pub const IO_BYTES: u64 = 512;
-/// Number of cores to which the core sweep is projected [OS layers §7].
-pub const PROJECTED_CORES: u32 = 1024;
+/// Numbers of cores to which the core sweep is projected [OS layers §7].
+pub const PROJECTED_CORES: [u32; 3] = [128, 256, 1024];
 
 /// Cycles per second of a core.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
@@ -123,51 +123,94 @@ impl Eio {
     }
 }
 
-/// System cycles per I/O against cores: a line through the measured points, extrapolated to many cores [OS layers §7].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// System cycles per I/O against cores: a line through the measured runs, extrapolated to many cores [OS layers §7].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Projection {
-    pub cores: u32,
     /// Slope of the line: the increase in system cycles per I/O with each core.
     #[serde(rename = "cycles_per_core")]
     pub slope: Cycles,
     #[serde(rename = "intercept_cycles")]
     pub intercept: Cycles,
-    /// Share of the points' variance that the line explains. Absent with two points: any line fits those.
+    /// Share of the runs' variance that the line explains. Absent with two runs: any line fits those.
     pub r_squared: Option<f64>,
-    /// System cycles per I/O at `cores`. Absent if the line has fallen below zero by then, where it is meaningless.
-    #[serde(rename = "projected_cycles")]
-    pub projected: Option<Cycles>,
-    /// Relative to the measured cycles at the fewest cores.
+    /// One per [`PROJECTED_CORES`].
+    pub at: Vec<Projected>,
+}
+
+/// The line at one number of cores.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Projected {
+    pub cores: u32,
+    /// System cycles per I/O. Absent if the line has fallen below zero by then, where it is meaningless.
+    pub cycles: Option<Cycles>,
+    /// Relative to the measured mean at the fewest cores.
     pub growth: Option<f64>,
+    /// Where the growth of one more run would be with a probability of 95 %, if the line were the truth. Absent with
+    /// two runs. It may reach below zero: then the runs do not tell growth from decline.
+    pub growth_low: Option<f64>,
+    pub growth_high: Option<f64>,
+}
+
+/// Quantiles of 97.5 % of Student's distribution, from one degree of freedom on.
+const STUDENT: [f64; 30] = [
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/// The quantile; beyond the table an approximation that is right to a thousandth. `None` without freedom.
+fn student(freedom: usize) -> Option<f64> {
+    let index = freedom.checked_sub(1)?;
+    Some(STUDENT.get(index).copied().unwrap_or(1.96 + 2.46 / freedom as f64))
 }
 
 impl Projection {
-    /// Least squares. `points`: cores and system cycles per I/O. `None`: fewer than two different numbers of cores.
-    pub fn new(points: &[(usize, Cycles)]) -> Option<Projection> {
-        let count = points.len() as f64;
+    /// Least squares. `runs`: cores and system cycles per I/O of each. `None`: fewer than two different numbers of
+    /// cores.
+    pub fn new(runs: &[(usize, Cycles)]) -> Option<Projection> {
+        let count = runs.len() as f64;
         let (x, y) = (|p: &(usize, Cycles)| p.0 as f64, |p: &(usize, Cycles)| p.1.0);
-        let mean_x = points.iter().map(x).sum::<f64>() / count;
-        let mean_y = points.iter().map(y).sum::<f64>() / count;
-        let xx: f64 = points.iter().map(|p| (x(p) - mean_x).powi(2)).sum();
-        let xy: f64 = points.iter().map(|p| (x(p) - mean_x) * (y(p) - mean_y)).sum();
-        let yy: f64 = points.iter().map(|p| (y(p) - mean_y).powi(2)).sum();
-        let first = points.iter().min_by_key(|p| p.0)?;
+        let mean_x = runs.iter().map(x).sum::<f64>() / count;
+        let mean_y = runs.iter().map(y).sum::<f64>() / count;
+        let xx: f64 = runs.iter().map(|p| (x(p) - mean_x).powi(2)).sum();
+        let xy: f64 = runs.iter().map(|p| (x(p) - mean_x) * (y(p) - mean_y)).sum();
+        let yy: f64 = runs.iter().map(|p| (y(p) - mean_y).powi(2)).sum();
         // Written so that an empty list (whose mean is NaN) is refused too.
         if xx.is_nan() || xx <= 0.0 {
             return None;
         }
+        let fewest = runs.iter().map(|p| p.0).min()?;
+        let least: Vec<f64> = runs.iter().filter(|p| p.0 == fewest).map(y).collect();
+        let base = least.iter().sum::<f64>() / least.len() as f64;
         let slope = xy / xx;
         let intercept = mean_y - slope * mean_x;
-        let projected = intercept + slope * f64::from(PROJECTED_CORES);
-        let projected = (projected > 0.0).then_some(Cycles(projected));
+        let freedom = runs.len().saturating_sub(2);
+        let deviation = ((yy - slope * xy).max(0.0) / freedom.max(1) as f64).sqrt();
+        let at = |cores: u32| {
+            let far = f64::from(cores);
+            let value = intercept + slope * far;
+            let half = student(freedom)
+                .map(|t| t * deviation * (1.0 + 1.0 / count + (far - mean_x).powi(2) / xx).sqrt());
+            let growth = |value: f64| (base > 0.0).then(|| value / base);
+            let cycles = (value > 0.0).then_some(Cycles(value));
+            Projected {
+                cores,
+                cycles,
+                growth: cycles.and_then(|cycles| growth(cycles.0)),
+                growth_low: half.and_then(|half| growth(value - half)),
+                growth_high: half.and_then(|half| growth(value + half)),
+            }
+        };
         Some(Projection {
-            cores: PROJECTED_CORES,
             slope: Cycles(slope),
             intercept: Cycles(intercept),
-            r_squared: (points.len() > 2 && yy > 0.0).then(|| xy * xy / (xx * yy)),
-            projected,
-            growth: projected.filter(|_| first.1.0 > 0.0).map(|cycles| cycles.0 / first.1.0),
+            r_squared: (runs.len() > 2 && yy > 0.0).then(|| xy * xy / (xx * yy)),
+            at: PROJECTED_CORES.map(at).to_vec(),
         })
+    }
+
+    /// The line at the most cores.
+    pub fn farthest(&self) -> Option<&Projected> {
+        self.at.last()
     }
 }
 
@@ -231,13 +274,41 @@ mod tests {
 
     #[test]
     fn the_line_extends_to_1024_cores() {
-        // The paper's average: twelvefold and ninetyfold are on one line of slope 0.0879 per core.
-        let line = |cores: usize| (cores, Cycles(1000.0 * (1.0 + 0.0879 * (cores as f64 - 1.0))));
-        let found = Projection::new(&[line(1), line(4), line(8), line(16)]).unwrap();
-        assert!((found.growth.unwrap() - 90.9).abs() < 0.1, "{found:?}");
-        assert!((found.r_squared.unwrap() - 1.0).abs() < 1e-9);
-        let at_128 = (found.intercept.0 + 128.0 * found.slope.0) / 1000.0;
-        assert!((at_128 - 12.16).abs() < 0.01, "{at_128}");
+        // Worked out by hand. Means 3.75 and 1262.5; sums of squares 28.75 and 286,875, of products 2862.5. Slope
+        // 2862.5 / 28.75 = 99.5652, intercept 1262.5 - 3.75 · 99.5652 = 889.130. Squared residuals 1869.565, with two
+        // degrees of freedom: deviation 30.5742, times 4.303.
+        let runs = [(1, Cycles(1000.0)), (2, Cycles(1100.0)), (4, Cycles(1250.0)), (8, Cycles(1700.0))];
+        let found = Projection::new(&runs).unwrap();
+        let near =
+            |value: f64, right: f64| assert!((value / right - 1.0).abs() < 1e-4, "{value}, not {right}");
+        near(found.slope.0, 99.565_22);
+        near(found.intercept.0, 889.130_4);
+        near(found.r_squared.unwrap(), 0.993_483);
+        // 889.130 + 128 · 99.5652; the interval is 4.303 · 30.5742 · sqrt(1 + 1/4 + 124.25² / 28.75) = 3052.2.
+        let near_all = |at: &Projected, cores, cycles, low, high| {
+            assert_eq!(at.cores, cores);
+            near(at.cycles.unwrap().0, cycles);
+            near(at.growth.unwrap(), cycles / 1000.0);
+            near(at.growth_low.unwrap(), low);
+            near(at.growth_high.unwrap(), high);
+        };
+        near_all(&found.at[0], 128, 13_633.48, 10.581_31, 16.685_65);
+        near_all(&found.at[1], 256, 26_377.83, 20.186_82, 32.568_84);
+        near_all(found.farthest().unwrap(), 1024, 102_843.9, 77.810_4, 127.877_4);
+    }
+
+    #[test]
+    fn runs_that_scatter_leave_the_projection_open() {
+        // Two runs on one core and two on two: means 110 and 120, each run 10 away from its mean.
+        let runs = [(1, Cycles(100.0)), (1, Cycles(120.0)), (2, Cycles(110.0)), (2, Cycles(130.0))];
+        let found = Projection::new(&runs).unwrap();
+        assert_eq!((found.slope, found.intercept), (Cycles(10.0), Cycles(100.0)));
+        // Relative to 110, the mean on one core. Deviation sqrt(400 / 2) = 14.142.
+        let at = found.at[0];
+        assert!((at.growth.unwrap() - 1380.0 / 110.0).abs() < 1e-9, "{at:?}");
+        let half = 4.303 * 14.142_136 * (1.25_f64 + 126.5 * 126.5).sqrt() / 110.0;
+        assert!((at.growth_high.unwrap() - (1380.0 / 110.0 + half)).abs() < 1e-4, "{at:?}");
+        assert!(at.growth_low.unwrap() < 0.0, "{at:?}");
     }
 
     #[test]
@@ -245,6 +316,7 @@ mod tests {
         assert_eq!(Projection::new(&[]), None);
         assert_eq!(Projection::new(&[(2, Cycles(5.0)), (2, Cycles(6.0))]), None);
         let falling = Projection::new(&[(1, Cycles(10.0)), (2, Cycles(9.0))]).unwrap();
-        assert_eq!((falling.projected, falling.growth, falling.r_squared), (None, None, None));
+        let at = falling.farthest().unwrap();
+        assert_eq!((at.cycles, at.growth, at.growth_high, falling.r_squared), (None, None, None, None));
     }
 }

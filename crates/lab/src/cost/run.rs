@@ -1,5 +1,7 @@
-//! One run of the command: everything is read before it starts, and again after it has ended and its writes are on the
-//! devices.
+//! One run: everything is read before it starts, and again after it has ended and its writes are on the devices.
+//!
+//! A run is that of a command from its start to its end, or a window of it ([`run_once`]), or a window of a service that
+//! runs already ([`attach`](super::attach())). After a window the command is stopped: first asked, then killed.
 //!
 //! The command runs on the chosen cores (by affinity, which children inherit) and in its own cgroup if the kernel
 //! permits one. Its own share of the time comes from the cgroup, or else from the kernel's totals for a process and the
@@ -10,21 +12,24 @@ use super::counters::Counters;
 use super::error::CostError;
 use super::machine::{CpuTimes, Machine, OwnTimes, ProcessIo, cgroup_times};
 use super::model::{Cycles, Hertz};
+use super::processes::Tracker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a run samples the CPUs' frequencies and reports progress.
-const SAMPLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+/// How often a run samples the CPUs' frequencies and the processes, and reports progress.
+const SAMPLE: Duration = Duration::from_millis(250);
+/// How long a command that was asked to stop may take.
+const STOP: Duration = Duration::from_secs(10);
 
 /// Source of the CPUs' frequency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +51,8 @@ pub enum OwnSource {
     Cgroup,
     /// The command and the descendants that were waited for.
     Rusage,
+    /// The process and its descendants, one by one (`/proc/PID/stat`).
+    Processes,
 }
 
 /// Measurements of one run.
@@ -63,6 +70,8 @@ pub(super) struct Measured {
     pub own_io: Option<ProcessIo>,
     pub own: OwnTimes,
     pub own_source: OwnSource,
+    /// Its user and kernel cycles, where they were counted apart from the machine's.
+    pub own_cycles: Option<(Cycles, Cycles)>,
     /// Anything that did not go as intended.
     pub notes: Vec<String>,
 }
@@ -130,84 +139,204 @@ impl Drop for Group {
     }
 }
 
-/// Runs the command on these CPUs. `given`: the frequency from the user. `tell` is called as time passes.
+/// What the measured processes themselves did.
+pub(super) struct Own {
+    pub io: Option<ProcessIo>,
+    pub times: OwnTimes,
+    pub source: OwnSource,
+    pub cycles: Option<(Cycles, Cycles)>,
+}
+
+/// The machine's readings at the start of a run, and what is sampled until its end.
+pub(super) struct Readings<'a> {
+    machine: &'a Machine,
+    cpus: &'a [usize],
+    counters: Result<Counters, String>,
+    sectors: BTreeMap<String, u64>,
+    times: BTreeMap<usize, CpuTimes>,
+    start: Instant,
+    sampled: Frequencies,
+}
+
+impl<'a> Readings<'a> {
+    pub fn start(machine: &'a Machine, cpus: &'a [usize]) -> Result<Readings<'a>, CostError> {
+        // Dirty data of other processes must not be charged to this run.
+        rustix::fs::sync();
+        let counters = Counters::open(cpus).map_err(|e| why_no_counters(&e));
+        let (sectors, times) = (machine.sectors()?, machine.cpus()?);
+        Ok(Readings {
+            machine,
+            cpus,
+            counters,
+            sectors,
+            times,
+            start: Instant::now(),
+            sampled: Frequencies::default(),
+        })
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub fn sample(&mut self) {
+        self.sampled.take(self.machine, self.cpus);
+    }
+
+    /// `own` reads what the processes did, at the same moment. `given`: the frequency from the user.
+    pub fn end(
+        mut self,
+        given: Option<Hertz>,
+        own: impl FnOnce() -> Result<Own, CostError>,
+        notes: Vec<String>,
+    ) -> Result<Measured, CostError> {
+        // The writes belong to the run, including those still in memory.
+        rustix::fs::sync();
+        let (wall, own) = (self.start.elapsed(), own()?);
+        let counters = self.counters.as_mut().map_err(|e| e.clone());
+        let cycles = counters.and_then(|open| open.read().map_err(|e| e.to_string()));
+        let moved = |(disk, now): (String, u64)| {
+            let delta = now.saturating_sub(self.sectors.get(&disk).copied().unwrap_or(0));
+            (delta > 0).then_some((disk, delta))
+        };
+        let sectors = self.machine.sectors()?.into_iter().filter_map(moved).collect();
+        let (used, others) = split(&self.times, &self.machine.cpus()?, self.cpus);
+        let counted = cycles.as_ref().ok().map(|(user, kernel)| Cycles(user.0 + kernel.0));
+        let (frequency, frequency_source) =
+            self.sampled.decide(given, counted, &used, self.machine, self.cpus)?;
+        Ok(Measured {
+            wall,
+            used,
+            others,
+            cycles,
+            frequency,
+            frequency_source,
+            sectors,
+            own_io: own.io,
+            own: own.times,
+            own_source: own.source,
+            own_cycles: own.cycles,
+            notes,
+        })
+    }
+}
+
+/// Runs the command on these CPUs, to its end or for a window. `given`: the frequency from the user. `tell` is called
+/// as time passes.
 pub(super) fn run_once(
     machine: &Machine,
     command: &[String],
     cpus: &[usize],
     given: Option<Hertz>,
+    window: Option<Duration>,
     tell: &mut dyn FnMut(Duration),
 ) -> Result<Measured, CostError> {
-    let mut notes = Vec::new();
     let group = Group::make(machine);
-    // Dirty data of other processes must not be charged to this run.
-    rustix::fs::sync();
-    let mut counters = Counters::open(cpus).map_err(|e| why_no_counters(&e));
-    let sectors = machine.sectors()?;
-    let times = machine.cpus()?;
-    let start = Instant::now();
+    let mut readings = Readings::start(machine, cpus)?;
     let child = {
         let _pinned = Pinned::to(cpus)?;
         start_command(command, group.as_ref().ok())?
     };
-    let mut sampled = Frequencies::default();
-    wait_for_end(child, &mut || {
-        sampled.take(machine, cpus);
-        tell(start.elapsed());
-    })?;
-    let own_io = machine.io_of(child);
-    let (status, usage) = reap(child)?;
-    if !status.success() {
-        return Err(CostError::Failed { command: command[0].clone(), status });
+    let Some(window) = window else {
+        wait_for_end(&open_process(child)?, None, &mut || {
+            readings.sample();
+            tell(readings.elapsed());
+        })?;
+        let io = machine.io_of(child);
+        let (status, usage) = reap(child)?;
+        if !status.success() {
+            return Err(CostError::Failed { command: command[0].clone(), status });
+        }
+        let mut notes = Vec::new();
+        let (times, source) = own_times(&group, (usage, OwnSource::Rusage), &mut notes);
+        return readings.end(given, || Ok(Own { io, times, source, cycles: None }), notes);
+    };
+    let mut tracker = Tracker::open_at_start(machine, child);
+    let measured = watch(readings, &mut tracker, (child, window), given, &group, tell);
+    let status = stop(child, &mut tracker, group.as_ref().ok());
+    match measured {
+        // It ended by itself.
+        Err(CostError::Ended { after, .. }) => {
+            let status = status?;
+            let command = command[0].clone();
+            if !status.success() {
+                return Err(CostError::Failed { command, status });
+            }
+            Err(CostError::Ended { what: command, after, window, command: true })
+        }
+        measured => measured,
     }
-    let in_group = group.as_ref().ok().and_then(|group| cgroup_times(&group.0));
-    // The command's writes belong to it, including those still in memory.
-    rustix::fs::sync();
-    let wall = start.elapsed();
-    let cycles =
-        counters.as_mut().map_err(|e| e.clone()).and_then(|open| open.read().map_err(|e| e.to_string()));
-    let moved = |(disk, now): (String, u64)| {
-        let delta = now.saturating_sub(sectors.get(&disk).copied().unwrap_or(0));
-        (delta > 0).then_some((disk, delta))
-    };
-    let sectors = machine.sectors()?.into_iter().filter_map(moved).collect();
-    let (used, others) = split(&times, &machine.cpus()?, cpus);
-
-    let (own, own_source) = match (in_group, &group) {
-        // A group that the command did not join saw nothing.
-        (Some(own), _) if own != OwnTimes::default() || usage == OwnTimes::default() => {
-            (own, OwnSource::Cgroup)
-        }
-        (_, refused) => {
-            let why = refused
-                .as_ref()
-                .err()
-                .cloned()
-                .unwrap_or_else(|| "the command could not join its cgroup".into());
-            notes.push(format!(
-                "the command's own CPU time is that of the children waited for (rusage): {why}"
-            ));
-            (usage, OwnSource::Rusage)
-        }
-    };
-    let counted = cycles.as_ref().ok().map(|(user, kernel)| Cycles(user.0 + kernel.0));
-    let (frequency, frequency_source) = sampled.decide(given, counted, &used, machine, cpus)?;
-    Ok(Measured {
-        wall,
-        used,
-        others,
-        cycles,
-        frequency,
-        frequency_source,
-        sectors,
-        own_io,
-        own,
-        own_source,
-        notes,
-    })
 }
 
-fn why_no_counters(error: &std::io::Error) -> String {
+/// Measures a window of the command that has just been started.
+fn watch(
+    mut readings: Readings<'_>,
+    tracker: &mut Tracker,
+    (child, window): (u32, Duration),
+    given: Option<Hertz>,
+    group: &Result<Group, String>,
+    tell: &mut dyn FnMut(Duration),
+) -> Result<Measured, CostError> {
+    let ended = wait_for_end(&open_process(child)?, Some(window), &mut || {
+        readings.sample();
+        tracker.sample();
+        tell(readings.elapsed());
+    })?;
+    if ended {
+        let after = readings.elapsed();
+        return Err(CostError::Ended { what: String::new(), after, window, command: true });
+    }
+    let notes = vec!["a window was measured, after which the command was stopped".to_owned()];
+    let mut more = Vec::new();
+    let own = || {
+        tracker.sample();
+        let processes = (tracker.done().times, OwnSource::Processes);
+        let (times, source) = own_times(group, processes, &mut more);
+        Ok(Own { io: tracker.io(), times, source, cycles: None })
+    };
+    let mut measured = readings.end(given, own, notes)?;
+    measured.notes.extend(more);
+    Ok(measured)
+}
+
+/// The CPU time of the command's cgroup, or else what is known from the processes.
+fn own_times(
+    group: &Result<Group, String>,
+    (else_times, else_source): (OwnTimes, OwnSource),
+    notes: &mut Vec<String>,
+) -> (OwnTimes, OwnSource) {
+    let why = match group.as_ref().map(|group| cgroup_times(&group.0)) {
+        // A group that the command did not join saw nothing.
+        Ok(Some(own)) if own != OwnTimes::default() || else_times == OwnTimes::default() => {
+            return (own, OwnSource::Cgroup);
+        }
+        Ok(_) => "the command could not join its cgroup",
+        Err(why) => why.as_str(),
+    };
+    notes.push(format!("the command's own CPU time is from its processes ({else_source}): {why}"));
+    (else_times, else_source)
+}
+
+/// Asks everything that the command started to stop, and ends by force what does not.
+fn stop(child: u32, tracker: &mut Tracker, group: Option<&Group>) -> Result<ExitStatus, CostError> {
+    let mut signal = |signal| {
+        tracker.sample();
+        for pid in tracker.pids().filter_map(|pid| Pid::from_raw(pid as i32)) {
+            let _ = kill_process(pid, signal);
+        }
+    };
+    signal(Signal::TERM);
+    if !wait_for_end(&open_process(child)?, Some(STOP), &mut || {})? {
+        signal(Signal::KILL);
+    }
+    if let Some(group) = group {
+        // What it left in the background; kernels before 5.14 have no such file.
+        let _ = fs::write(group.0.join("cgroup.kill"), "1");
+    }
+    reap(child).map(|(status, _)| status)
+}
+
+pub(super) fn why_no_counters(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
             format!("the kernel refuses them: run it as root, or lower kernel.perf_event_paranoid ({error})")
@@ -295,15 +424,29 @@ fn start_command(command: &[String], group: Option<&Group>) -> Result<u32, CostE
     builder.spawn().map(|child| child.id()).map_err(start)
 }
 
-/// Waits until the process has ended, without reaping it.
-fn wait_for_end(child: u32, sample: &mut dyn FnMut()) -> Result<(), CostError> {
-    let pid = Pid::from_raw(child as i32).ok_or(CostError::Wait(std::io::ErrorKind::NotFound.into()))?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|e| CostError::Wait(e.into()))?;
+pub(super) fn open_process(pid: u32) -> Result<OwnedFd, CostError> {
+    let raw = Pid::from_raw(pid as i32).ok_or(CostError::NoProcess(pid))?;
+    pidfd_open(raw, PidfdFlags::empty()).map_err(|error| match error {
+        // Invalid: a thread, which is no process.
+        rustix::io::Errno::SRCH | rustix::io::Errno::INVAL => CostError::NoProcess(pid),
+        error => CostError::Wait(error.into()),
+    })
+}
+
+/// Waits until the process has ended, without reaping it, or until the window is over. Returns whether it has ended.
+pub(super) fn wait_for_end(
+    process: &OwnedFd,
+    window: Option<Duration>,
+    sample: &mut dyn FnMut(),
+) -> Result<bool, CostError> {
+    let start = Instant::now();
     loop {
-        let mut ended = [PollFd::new(&process, PollFlags::IN)];
-        match poll(&mut ended, Some(&SAMPLE)) {
+        let left = window.map_or(SAMPLE, |window| window.saturating_sub(start.elapsed()).min(SAMPLE));
+        let pause = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&pause)) {
+            Ok(0) if window.is_some_and(|window| start.elapsed() >= window) => return Ok(false),
             Ok(0) => sample(),
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(true),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(CostError::Wait(error.into())),
         }

@@ -33,12 +33,13 @@ impl Display for OwnSource {
         f.write_str(match self {
             OwnSource::Cgroup => "its own cgroup",
             OwnSource::Rusage => "rusage of the children waited for",
+            OwnSource::Processes => "its processes, one by one (/proc/PID/stat)",
         })
     }
 }
 
 /// Three significant digits, with thousands separators.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     let digits = if value == 0.0 { 0 } else { (2 - value.abs().log10().floor() as i32).clamp(0, 9) as usize };
     let text = format!("{value:.digits$}");
     let (whole, rest) =
@@ -58,7 +59,7 @@ fn cores(count: usize) -> String {
     if count == 1 { "1 core".into() } else { format!("{count} cores") }
 }
 
-fn cell(value: Option<f64>) -> String {
+pub(super) fn cell(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), number)
 }
 
@@ -78,6 +79,7 @@ impl CostReport {
             writeln!(f)
         };
         row(f, "core-seconds", &|run| Some(seconds(&run.machine)))?;
+        row(f, "share of the time, %", &|run| Some(shares(&run.machine).map(|share| Some(share * 100.0))))?;
         row(f, "cycles per I/O of 512 B", &|run| Some(cycles(&run.machine)))?;
         row(f, "  of the command itself", &|run| run.command.as_ref().map(cycles))?;
         let cpio = |run: &Run| Some(run.machine.cpio.total.0);
@@ -93,15 +95,16 @@ impl CostReport {
         line(f, "cpio (user + system) of the machine", &cpio)?;
         line(f, "cpio of the command itself", &own)?;
         writeln!(f, "  modelled energy per million I/Os (emio), without storage")?;
-        writeln!(f, "  {:34}{:>12}{:>15}{:>12}", "", "user only", "user+system", "with idle")?;
+        writeln!(f, "  {:34}{:>12}{:>13}{:>13}{:>12}", "", "user only", "user+system", "user+idle", "all")?;
         for (at, fraction) in self.idle_fractions.iter().enumerate() {
             let joules = |of: &dyn Fn(&super::Eio) -> f64| {
                 cell(mean(&|run| run.machine.modelled_energy_per_io.get(at).map(|eio| of(eio) * 1e6)))
             };
             let name = format!("  idle draws {fraction} of the peak (IP)");
             let (user, both) = (joules(&|eio| eio.user.0), joules(&|eio| eio.user_and_system.0));
-            let all = joules(&|eio| eio.total.0);
-            writeln!(f, "  {name:34}{:>12}{:>15}{:>12}", user + " J", both + " J", all + " J")?;
+            let (idle, all) = (joules(&|eio| eio.user.0 + eio.idle.0), joules(&|eio| eio.total.0));
+            let cells = [user, both, idle, all].map(|joules| joules + " J");
+            writeln!(f, "  {name:34}{:>12}{:>13}{:>13}{:>12}", cells[0], cells[1], cells[2], cells[3])?;
         }
         Ok(())
     }
@@ -130,6 +133,13 @@ fn seconds(view: &View) -> [Option<f64>; 4] {
     [Some(view.user_seconds), Some(view.system_seconds), view.idle_seconds, view.iowait_seconds]
 }
 
+/// Of all the time that the cores had for this machine: user, system, idle, iowait.
+pub(super) fn shares(view: &View) -> [f64; 4] {
+    let times = seconds(view).map(Option::unwrap_or_default);
+    let all: f64 = times.iter().sum();
+    times.map(|time| if all > 0.0 { time / all } else { 0.0 })
+}
+
 fn cycles(view: &View) -> [Option<f64>; 4] {
     let cpio = &view.cpio;
     [Some(cpio.user.0), Some(cpio.system.0), cpio.idle.map(|c| c.0), cpio.iowait.map(|c| c.0)]
@@ -137,7 +147,9 @@ fn cycles(view: &View) -> [Option<f64>; 4] {
 
 impl Display for CostReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", self.label, self.command.join(" "))?;
+        write!(f, "{}: {}", self.label, self.command.join(" "))?;
+        self.window_seconds.map_or(Ok(()), |seconds| write!(f, " (a window of {seconds} s)"))?;
+        writeln!(f)?;
         let cpu = self.cpu.as_deref().unwrap_or("CPU of unknown kind");
         let kernel = self.kernel.as_deref().map_or(String::new(), |kernel| format!(", Linux {kernel}"));
         writeln!(f, "{cpu}, {} cores{kernel}", self.machine_cores)?;
@@ -147,23 +159,23 @@ impl Display for CostReport {
             let fewest = self.points.iter().map(|point| point.cores).min().unwrap_or(0);
             let least = point(fewest).and_then(|point| point.mean(|run| Some(run.machine.cpio.system.0)));
             write!(f, "\nsystem cycles per I/O: {} on {}", cell(least), cores(fewest))?;
-            match (line.projected, line.growth) {
-                (Some(cycles), growth) => {
-                    write!(
-                        f,
-                        "; a line through the points gives {} on {} cores",
-                        number(cycles.0),
-                        line.cores
-                    )?;
-                    growth.map_or(Ok(()), |growth| write!(f, ", {} times as many", number(growth)))?;
+            for at in &line.at {
+                match (at.cycles, at.growth) {
+                    (Some(cycles), growth) => {
+                        write!(f, "; by a line {} on {} cores", number(cycles.0), at.cores)?;
+                        growth.map_or(Ok(()), |growth| write!(f, ", {} times as many", number(growth)))?;
+                    }
+                    (None, _) => {
+                        write!(f, "; they fall with the cores, so a line cannot predict {}", at.cores)?
+                    }
                 }
-                (None, _) => {
-                    write!(f, "; they fall with the cores, so a line cannot predict {}", line.cores)?
+                if let Some((low, high)) = at.growth_low.zip(at.growth_high) {
+                    write!(f, " ({} to {} with 95 %)", number(low), number(high))?;
                 }
             }
             match line.r_squared {
                 Some(r2) => writeln!(f, " (R² {r2:.2})")?,
-                None => writeln!(f, " (two points: any line fits them)")?,
+                None => writeln!(f, " (two runs: any line fits them)")?,
             }
         }
         self.show_sources(f)

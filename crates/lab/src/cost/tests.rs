@@ -2,7 +2,7 @@ use super::machine::{CpuTimes, OwnTimes};
 use super::*;
 
 /// Ten seconds of two cores of four at 2 GHz: 3 s user, 5 s system, 8 s idle, 4 s waiting for 1,000,000 sectors.
-fn measured() -> Measured {
+pub(super) fn measured() -> Measured {
     let seconds = Duration::from_secs;
     Measured {
         wall: seconds(10),
@@ -21,11 +21,12 @@ fn measured() -> Measured {
         own_io: Some(ProcessIo { calls: 600 << 20, storage: 256_000_000 }),
         own: OwnTimes { user: seconds(2), system: seconds(3) },
         own_source: OwnSource::Cgroup,
+        own_cycles: None,
         notes: Vec::new(),
     }
 }
 
-fn report(label: &str, measured: &Measured) -> CostReport {
+pub(super) fn report(label: &str, measured: &Measured) -> CostReport {
     let options = CostOptions::default();
     let run = judge(measured, &options, 2, 4).unwrap();
     let mut notes = Notes::default();
@@ -34,6 +35,7 @@ fn report(label: &str, measured: &Measured) -> CostReport {
         version: REPORT_VERSION,
         label: label.into(),
         command: vec!["fio".into(), "job".into()],
+        window_seconds: None,
         cpu: None,
         kernel: Some("6.1".into()),
         machine_cores: 4,
@@ -156,6 +158,123 @@ fn a_real_command_has_a_cost() {
         // One core, to within the clock ticks at both ends, and the time it loses.
         assert!(cores <= run.wall_seconds * 1.1 + 0.1, "{cores} core-seconds in {} s", run.wall_seconds);
     }
+}
+
+/// A shell that writes without end, and is killed when this value is dropped, in its directory.
+struct Writer(std::process::Child, tempfile::TempDir);
+
+impl Writer {
+    fn start() -> Writer {
+        let dir = tempfile::TempDir::new().unwrap();
+        let script = "while :; do printf %10000s x >file; done";
+        let mut command = std::process::Command::new("sh");
+        Writer(command.args(["-c", script]).current_dir(dir.path()).spawn().unwrap(), dir)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn window(millis: u64) -> CostOptions {
+    CostOptions {
+        window: Some(Duration::from_millis(millis)),
+        io: Some(IoSource::Calls),
+        frequency: Some(Hertz(1e9)),
+        ..CostOptions::default()
+    }
+}
+
+#[test]
+fn a_running_process_is_measured_for_a_window_and_goes_on() {
+    let mut writer = Writer::start();
+    let service = Service::Process(writer.0.id());
+    let report = attach(&window(500), &service, &mut |_| {}).unwrap();
+    assert_eq!((report.window_seconds, report.points[0].runs.len()), (Some(0.5), 1));
+    assert_eq!(report.command[..2], ["sh", "-c"]);
+    let run = &report.points[0].runs[0];
+    assert!(run.wall_seconds >= 0.5 && run.command_source == OwnSource::Processes, "{run:?}");
+    let own = run.command.as_ref().unwrap();
+    assert!(own.ios >= 10_000 / 512 && own.ios == run.machine.ios, "{run:?}");
+    assert!(own.cpio.idle.is_none() && run.machine.cpio.idle.is_some());
+    assert_eq!(writer.0.try_wait().unwrap(), None, "it was only read");
+    assert!(writer.1.path().join("file").exists());
+    let said = report.to_string();
+    assert!(said.contains("a window of 0.5 s") && said.contains("/proc/PID/stat"), "{said}");
+}
+
+#[test]
+fn a_command_that_does_not_end_is_stopped_with_all_that_it_started() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let script = "sh -c 'echo $$ >pid; while :; do printf %10000s x >file; done' & wait";
+    let command = ["env", "-C", dir.path().to_str().unwrap(), "sh", "-c", script].map(str::to_owned);
+    let report = measure(&window(1000), &command, &mut |_| {}).unwrap();
+    assert!(report.points[0].runs[0].command.as_ref().unwrap().ios > 0, "{report:?}");
+    let child: u32 = std::fs::read_to_string(dir.path().join("pid")).unwrap().trim().parse().unwrap();
+    let start = std::time::Instant::now();
+    // Whoever waits for it now may take its time.
+    while Machine::this().stat_of(child).is_some_and(|stat| stat.state != 'Z') {
+        assert!(start.elapsed() < Duration::from_secs(60), "it runs on");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_window_that_shows_nothing_is_refused() {
+    let refused = |options: &CostOptions, service| attach(options, &service, &mut |_| {}).unwrap_err();
+    let nobody = refused(&window(10), Service::Process(u32::MAX >> 1));
+    assert!(matches!(nobody, CostError::NoProcess(_)), "{nobody}");
+    let none = refused(&window(10), Service::Cgroup("no/such/group".into()));
+    assert!(matches!(none, CostError::NoGroup { .. } | CostError::NoGroups), "{none}");
+    let mut still = std::process::Command::new("tail").args(["-f", "/dev/null"]).spawn().unwrap();
+    // It has read what it needs for its start when it waits.
+    while Machine::this().stat_of(still.id()).unwrap().state != 'S'
+        || !Machine::this().command_of(still.id())[0].ends_with("tail")
+    {
+        std::thread::yield_now();
+    }
+    let error = refused(&window(10), Service::Process(still.id()));
+    assert!(matches!(error, CostError::NoIo(_)), "{error}");
+    let never = refused(&CostOptions { window: None, ..window(1) }, Service::Process(still.id()));
+    assert!(matches!(never, CostError::NoWindow), "{never}");
+    let empty = refused(&window(0), Service::Process(still.id()));
+    assert!(matches!(empty, CostError::NoWindow), "{empty}");
+    still.kill().unwrap();
+    still.wait().unwrap();
+}
+
+#[test]
+fn what_ends_within_the_window_is_told_with_its_time() {
+    let mut short = std::process::Command::new("sleep").arg("0.2").spawn().unwrap();
+    let error = attach(&window(60_000), &Service::Process(short.id()), &mut |_| {}).unwrap_err();
+    short.wait().unwrap();
+    // It is a zombie by then: on a busy machine perhaps before the window begins.
+    assert!(matches!(error, CostError::Ended { command: false, .. }), "{error}");
+    let run = |words: &[&str]| {
+        let command: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        measure(&window(60_000), &command, &mut |_| {}).unwrap_err()
+    };
+    let ended = run(&["true"]);
+    assert!(matches!(ended, CostError::Ended { command: true, .. }), "{ended}");
+    assert!(ended.to_string().contains("without --for"), "{ended}");
+    assert!(matches!(run(&["false"]), CostError::Failed { .. }));
+}
+
+#[test]
+fn counted_cycles_of_a_service_are_its_own() {
+    let counted = Measured { own_cycles: Some((Cycles(1e9), Cycles(3e9))), ..measured() };
+    let run = judge(&counted, &CostOptions::default(), 2, 4).unwrap();
+    let own = run.command.unwrap();
+    // 256,000,000 bytes are 500,000 I/Os.
+    assert_eq!((own.cpio.user.0, own.cpio.system.0), (2000.0, 6000.0));
+    assert!(run.command_cycles_counted);
+    // Where the kernel hides what a service moved, the disks count.
+    let hidden = Measured { own_io: None, ..measured() };
+    let run = judge(&hidden, &CostOptions::default(), 2, 4).unwrap();
+    assert_eq!((run.machine.io_source, run.machine.ios, run.command), (IoSource::Devices, 1_000_000, None));
 }
 
 #[test]

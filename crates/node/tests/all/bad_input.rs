@@ -143,6 +143,41 @@ fn wrong_usage_is_distinguished_from_failure() {
 }
 
 #[test]
+fn a_cost_that_cannot_be_measured_is_refused_before_the_work() {
+    let cost = |args: &[&str]| Command::new(EBB).arg("cost").args(args).output().expect("run");
+    for args in [
+        &["--pid", "1"][..],
+        &["--cgroup", "a"],
+        &["--for", "1s"],
+        &["--for", "soon", "--pid", "1"],
+        &["--for", "1s", "--pid", "1", "--cgroup", "a"],
+        &["--for", "1s", "--pid", "1", "--cores", "1"],
+        &["--for", "1s", "--pid", "1", "--", "true"],
+        &["suite"],
+        &["suite", "x", "--vm-kernel", "y"],
+        &["suite", "x", "--vm", "0"],
+    ] {
+        refused(&cost(args), 2, &["--help"]);
+    }
+    refused(&cost(&["--for", "1s", "--pid", "2000000000"]), 1, &["no process 2000000000", "pidof"]);
+    refused(&cost(&["--for", "1s", "--cgroup", "no/such"]), 1, &["cgroup"]);
+    refused(&cost(&["--for", "9s", "--", "true"]), 1, &["true ended", "window of 9.0s", "without --for"]);
+    refused(&cost(&["--save", "/no/such/place", "--", "true"]), 1, &["/no/such/place"]);
+    refused(&cost(&["suite", "/no/such"]), 1, &["/no/such", "examples/os-layers"]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let workload = directory.path().join("w.toml");
+    let suite = || cost(&["suite", directory.path().to_str().expect("UTF-8")]);
+    refused(&suite(), 1, &["no workload file"]);
+    std::fs::write(&workload, "name = \"w\"\nabout = \"x\"\ncomand = \"true\"\n").expect("write");
+    refused(&suite(), 1, &["w.toml", "unknown field `comand`", "command"]);
+    std::fs::write(&workload, "name = \"w\"\nabout = \"x\"\ncommand = \"exit 5\"\n").expect("write");
+    let failed = suite();
+    assert_eq!(failed.status.code(), Some(3), "{failed:?}");
+    let said = String::from_utf8_lossy(&failed.stdout).into_owned();
+    assert!(said.contains("w: failed: command: it ended with exit status: 5"), "{said}");
+}
+
+#[test]
 fn a_server_does_not_touch_what_is_not_its_own() {
     let mut cluster = Cluster::start(&Shape::lively());
     refused(&cluster.ebb(&["gear", "set", "4/3"]), 1, &["gears 1 to 3"]);
