@@ -194,9 +194,8 @@ fn notes_of(results: &[WorkloadResult]) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     for result in results {
         let Outcome::Measured(report) = &result.outcome else { continue };
-        for note in report.notes.iter().filter(|note| !notes.contains(note)).cloned().collect::<Vec<_>>() {
-            notes.push(note);
-        }
+        let new: Vec<String> = report.notes.iter().filter(|note| !notes.contains(note)).cloned().collect();
+        notes.extend(new);
     }
     notes
 }
