@@ -1,5 +1,5 @@
 # Two commands: `make run` starts a cluster here, `make test` runs every test. Both install what is missing.
-.PHONY: run test test-vm fuzz sweep bench chaos tools lint build dist
+.PHONY: run test test-vm fuzz sweep bench cost chaos tools lint build dist
 
 build:
 	cargo build --release -p ebb
@@ -50,3 +50,7 @@ chaos:
 
 bench: dist
 	./scripts/bench
+
+# Cycles per operation, user and kernel, beside nginx and qemu-nbd (docs/cost.md). Needs root, perf and fio.
+cost: dist
+	./scripts/cost
