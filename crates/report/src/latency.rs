@@ -1,5 +1,6 @@
 //! Latencies: collected in nanoseconds, reported in milliseconds.
 
+use crate::{Axis, Chart, Mark, Series};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -44,6 +45,18 @@ impl Latency {
             max_millis: millis(max),
         }
     }
+}
+
+/// How times are distributed: a line for each class, over the percentiles that are known.
+pub fn distribution<'a>(title: &str, classes: impl IntoIterator<Item = (String, &'a Latency)>) -> Chart {
+    let names = ["50 %", "90 %", "95 %", "99 %", "99.9 %", "slowest"];
+    let chart = Chart::new(title, Axis::new("requests within").names(names), Axis::new("time").time().log());
+    let line = |chart: Chart, (name, l): (String, &Latency)| {
+        let times = [l.p50_millis, l.p90_millis, l.p95_millis, l.p99_millis, l.p999_millis, l.max_millis];
+        let points = times.into_iter().enumerate().map(|(at, millis)| (at as f64, millis / 1e3));
+        chart.with(Series::new(name, Mark::Line, points))
+    };
+    classes.into_iter().fold(chart, line)
 }
 
 fn nanos(time: Duration) -> u64 {

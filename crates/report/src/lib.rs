@@ -8,7 +8,7 @@ mod page;
 mod progress;
 mod table;
 
-pub use latency::{Histogram, Latency};
+pub use latency::{Histogram, Latency, distribution};
 pub use page::{Axis, Chart, Mark, Page, Series, Ticks};
 pub use progress::{Progress, clear_line};
 pub use table::table;

@@ -52,6 +52,17 @@ impl Page {
 
     /// Columns of numbers are right-aligned. Every row must have as many cells as the header.
     pub fn table(&mut self, caption: &str, header: &[&str], rows: &[Vec<String>]) -> &mut Page {
+        self.strong_table(caption, header, rows, "")
+    }
+
+    /// A table in which the rows that begin with `strong` stand out.
+    pub fn strong_table(
+        &mut self,
+        caption: &str,
+        header: &[&str],
+        rows: &[Vec<String>],
+        strong: &str,
+    ) -> &mut Page {
         let numbers: Vec<bool> = (0..header.len())
             .map(|column| {
                 let mut cells = rows.iter().filter_map(|row| row.get(column)).filter(|cell| !is_absent(cell));
@@ -64,7 +75,8 @@ impl Page {
             let _ = write!(self.body, "<th{}>{}</th>", class(column), escape(cell));
         }
         for row in rows {
-            self.body.push_str("</tr>\n<tr>");
+            let stands_out = !strong.is_empty() && row.first().is_some_and(|cell| cell == strong);
+            self.body.push_str(if stands_out { "</tr>\n<tr class=\"s\">" } else { "</tr>\n<tr>" });
             for (column, cell) in row.iter().enumerate() {
                 let _ = write!(self.body, "<td{}>{}</td>", class(column), escape(cell));
             }
@@ -73,8 +85,15 @@ impl Page {
         self
     }
 
+    /// A chart without a value is left out: an empty one says nothing.
     pub fn chart(&mut self, chart: &Chart) -> &mut Page {
-        let _ = writeln!(self.body, "<figure>{}</figure>", chart.svg().trim_end());
+        if chart.is_empty() {
+            return self;
+        }
+        // Text that shrinks with the drawing cannot be read on a telephone, so that has a drawing of its own.
+        for (class, svg) in [("broad", chart.svg()), ("narrow", chart.narrow_svg())] {
+            let _ = writeln!(self.body, "<figure class=\"{class}\">{}</figure>", svg.trim_end());
+        }
         self
     }
 
@@ -104,10 +123,11 @@ const STYLE: &str = "\
 :root{color-scheme:light dark;--paper:#fff;--ink:#1c2126;--dim:#5c6670;--line:#dfe3e7}\
 @media(prefers-color-scheme:dark){:root{--paper:#14181c;--ink:#e6e9ec;--dim:#9aa4ae;--line:#2d343b}}\
 body{font:15px/1.5 system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;background:var(--paper);color:var(--ink);\
-max-width:54rem;margin:2rem auto;padding:0 1rem}h1{font-size:1.6rem;margin:0 0 .5rem}\
+max-width:54rem;margin:2rem auto;padding:0 1rem}h1{font-size:1.6rem;margin:0 0 .5rem;overflow-wrap:anywhere}\
 h2{font-size:1.2rem;margin:2.2rem 0 .5rem;border-top:1px solid var(--line);padding-top:1rem}p{margin:.5rem 0}\
 .lead{color:var(--dim)}nav{margin:1rem 0}nav a{display:block}a{color:inherit}\
-figure{margin:1.2rem 0}svg{width:100%;height:auto}.wide{overflow-x:auto;margin:1rem 0}\
+figure{margin:1.2rem 0}svg{width:100%;height:auto}.s{font-weight:600}.narrow{display:none}\
+@media(max-width:38rem){.broad{display:none}.narrow{display:block}}.wide{overflow-x:auto;margin:1rem 0}\
 table{border-collapse:collapse;font-size:.9rem}caption{text-align:left;color:var(--dim);padding:.2rem 0}\
 th,td{text-align:left;padding:.25rem .8rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
 th{font-weight:600;vertical-align:bottom}\

@@ -13,6 +13,8 @@ pub enum Ticks {
     Percent,
     /// Seconds, shown as µs, ms, s, min, h or days.
     Time,
+    /// Seconds since 1970, shown as days of the month and times of the day (UTC).
+    Date,
     /// Bytes, shown as KiB, MiB, GiB.
     Bytes,
     /// Names of the values 0, 1, 2 …
@@ -44,6 +46,11 @@ impl Axis {
     /// Values are seconds.
     pub fn time(self) -> Axis {
         Axis { ticks: Ticks::Time, ..self }
+    }
+
+    /// Values are seconds since 1970.
+    pub fn date(self) -> Axis {
+        Axis { ticks: Ticks::Date, ..self }
     }
 
     pub fn bytes(self) -> Axis {
@@ -156,6 +163,7 @@ impl<'a> Scale<'a> {
             Ticks::Number if value.abs() < step * 1e-6 => "0".into(),
             Ticks::Percent => format!("{} %", decimal(value * 100.0, step * 100.0)),
             Ticks::Time => unit_of(value, step, &TIMES),
+            Ticks::Date => date(value, step),
             Ticks::Bytes => unit_of(value, step, &BYTES),
             Ticks::Number | Ticks::Names(_) => {
                 let (unit, size) = of_size(value.abs().max(step), &NUMBERS);
@@ -207,11 +215,39 @@ fn decimal(value: f64, step: f64) -> String {
     }
 }
 
+/// The day, or with steps shorter than a day the time of the day, and the day at its beginning.
+fn date(value: f64, step: f64) -> String {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let seconds = value.round() as i64;
+    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    if step < 86_400.0 && of_day != 0 {
+        return format!("{:02}:{:02}", of_day / 3600, of_day % 3600 / 60);
+    }
+    let (year, month, day) = civil(days);
+    let name = MONTHS[month as usize - 1];
+    if step > 60.0 * 86_400.0 { format!("{name} {year}") } else { format!("{day} {name}") }
+}
+
+/// Year, month and day of a number of days since 1970. Years begin in March here, so that a leap day is the last one of its year;
+/// 400 of them have 146,097 days.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let since = days + 719_468; // days since the first of March of the year 0
+    let (era, day) = (since.div_euclid(146_097), since.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let month_of = if month < 10 { month + 3 } else { month - 9 };
+    (year + era * 400 + i64::from(month_of <= 2), month_of, of_year - (153 * month + 2) / 5 + 1)
+}
+
 /// The step of about `wanted` ticks over a range.
 fn linear_step(axis: &Axis, range: f64, wanted: f64) -> f64 {
     let rough = (range / wanted.max(1.0)).max(f64::MIN_POSITIVE);
     match axis.ticks {
         Ticks::Time if rough > 1.0 => clock_step(rough),
+        // A label that says only the minute of an hour, or the second, says too little.
+        Ticks::Date => clock_step(rough.max(60.0)),
         Ticks::Bytes if rough >= 1.0 => 2f64.powf(rough.log2().ceil()),
         _ => nice(rough),
     }
@@ -280,6 +316,29 @@ mod tests {
         );
         assert_eq!(labels(Axis::new("n").log(), 1.0, 100.0), "1 | 2 | 5 | 10 | 20 | 50 | 100");
         assert_eq!(labels(Axis::new("p").names(["a", "b"]), 0.0, 1.0), "a | b");
+    }
+
+    #[test]
+    fn dates_are_days_and_times_of_the_day() {
+        // 2024-02-28 00:00 UTC, by `date -d`.
+        let leap = 1_709_078_400.0;
+        assert_eq!(
+            labels(Axis::new("t").date(), leap, leap + 86_400.0 * 3.0),
+            "28 Feb | 12:00 | 29 Feb | 12:00 | 1 Mar | 12:00 | 2 Mar"
+        );
+        assert_eq!(
+            labels(Axis::new("t").date(), leap, leap + 3600.0 * 5.0),
+            "28 Feb | 01:00 | 02:00 | 03:00 | 04:00 | 05:00"
+        );
+        // The last day of 1999, of 2000 and of 2100, of which only 2000 is a leap year.
+        for (days, right) in [
+            (10_956, (1999, 12, 31)),
+            (11_322, (2000, 12, 31)),
+            (47_846, (2100, 12, 31)),
+            (-1, (1969, 12, 31)),
+        ] {
+            assert_eq!(civil(days), right);
+        }
     }
 
     #[test]

@@ -40,13 +40,23 @@ pub struct Chart {
     pub x: Axis,
     pub y: Axis,
     pub series: Vec<Series>,
+    /// What stands out: the series of this name, or the bars of it.
+    pub strong: Option<String>,
 }
 
 const WIDTH: f64 = 820.0;
+/// Width of a drawing for a narrow screen.
+const NARROW: f64 = 380.0;
 const PLOT_HEIGHT: f64 = 250.0;
 /// Width of a character of the 12 px font, on average and rounded up.
 const CHARACTER: f64 = 6.9;
+/// The same of the title's.
+const TITLE_CHARACTER: f64 = 8.4;
 const LINE: f64 = 19.0;
+/// How far a slanted name reaches to the left, by its length: the cosine of 30 degrees.
+const SLANT: f64 = 0.87;
+/// Most values of a line that are dots, too.
+const MOST_DOTS: usize = 60;
 /// Number of colours in the style sheet; a ninth series starts over.
 const COLOURS: usize = 8;
 
@@ -77,7 +87,17 @@ impl Frame<'_> {
 
 impl Chart {
     pub fn new(title: impl Into<String>, x: Axis, y: Axis) -> Chart {
-        Chart { title: title.into(), x, y, series: Vec::new() }
+        Chart { title: title.into(), x, y, series: Vec::new(), strong: None }
+    }
+
+    /// Lets a series, or the bars over a name, stand out from the others.
+    pub fn strong(self, name: impl Into<String>) -> Chart {
+        Chart { strong: Some(name.into()), ..self }
+    }
+
+    /// Whether there is nothing to draw: no value of any series has a place.
+    pub fn is_empty(&self) -> bool {
+        self.range_y().is_none() || self.range_x().is_none()
     }
 
     /// Steps over time, from zero up: a line for each name.
@@ -98,9 +118,23 @@ impl Chart {
 
     /// The chart as one `<svg>` element that needs nothing else: put it into a page or a file.
     pub fn svg(&self) -> String {
+        self.drawn(WIDTH)
+    }
+
+    /// The same for a telephone: narrow, so that its text need not shrink.
+    pub(super) fn narrow_svg(&self) -> String {
+        self.drawn(NARROW)
+    }
+
+    fn drawn(&self, wide: f64) -> String {
         let mut head = String::new();
-        let _ = write!(head, "<text class=\"t\" x=\"0\" y=\"15\">{}</text>", escape(&self.title));
-        let top = self.legend(&mut head, 22.0);
+        let mut top = 22.0;
+        for (row, line) in lines(&self.title, (wide / TITLE_CHARACTER) as usize).iter().enumerate() {
+            let y = 15.0 + row as f64 * LINE;
+            let _ = write!(head, "<text class=\"t\" x=\"0\" y=\"{}\">{}</text>", n(y), escape(line));
+            top = y + 7.0;
+        }
+        let top = self.legend(&mut head, top, wide);
         let _ = write!(head, "<text x=\"0\" y=\"{}\">{}</text>", n(top + 13.0), escape(&self.y.label));
         let top = top + 28.0;
 
@@ -108,7 +142,9 @@ impl Chart {
         let y_ticks = y.ticks(5.0);
         let widest = y_ticks.iter().map(|(_, label)| width(label)).fold(20.0, f64::max);
         let x = Scale::new(&self.x, self.range_x(), None);
-        let frame = Frame { left: widest + 8.0, right: WIDTH - 26.0, top, bottom: top + PLOT_HEIGHT, x, y };
+        let (right, left) = (wide - 26.0, widest + 8.0);
+        let left = left.max(self.room_for_names(right - left));
+        let frame = Frame { left, right, top, bottom: top + PLOT_HEIGHT, x, y };
 
         let mut body = String::new();
         for (value, label) in &y_ticks {
@@ -126,7 +162,7 @@ impl Chart {
         }
         let height = self.x_axis(&mut body, &frame);
         // The clip's name must differ between the charts of one page, and be the same in every run.
-        let clip = format!("c{:08x}", fingerprint(&format!("{self:?}")));
+        let clip = format!("c{:08x}", fingerprint(&format!("{wide} {self:?}")));
         let _ = write!(
             body,
             "<clipPath id=\"{clip}\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/></clipPath><g clip-path=\"url(#{clip})\">",
@@ -139,11 +175,11 @@ impl Chart {
             self.series(&mut body, &frame, at, series);
         }
         body.push_str("</g>");
-        if self.range_y().is_none() {
+        if self.is_empty() {
             let _ = write!(
                 body,
                 "<text class=\"m\" x=\"{}\" y=\"{}\">no data</text>",
-                n(WIDTH / 2.0),
+                n(wide / 2.0),
                 n(top + 120.0)
             );
         }
@@ -155,28 +191,43 @@ impl Chart {
             n(frame.right)
         );
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"ebb\" viewBox=\"0 0 {WIDTH} {}\" role=\"img\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"ebb\" viewBox=\"0 0 {wide} {}\" role=\"img\" \
              aria-label=\"{}\"><style>{STYLE}</style>{head}{body}</svg>\n",
             n(height),
             escape(&self.title)
         )
     }
 
+    /// The left edge of the plot that leaves room for slanted names, which end at their bars; zero if they are not slanted.
+    fn room_for_names(&self, room: f64) -> f64 {
+        let Ticks::Names(names) = &self.x.ticks else { return 0.0 };
+        let slot = room / names.len().max(1) as f64;
+        if names.iter().all(|name| width(name) + 8.0 <= slot) {
+            return 0.0;
+        }
+        let reach = |(at, name): (usize, &String)| width(name) * SLANT - (at as f64 + 0.5) * slot;
+        names.iter().enumerate().map(reach).fold(0.0, f64::max)
+    }
+
     /// Rows of names above the plot. Returns the y position of their end.
-    fn legend(&self, out: &mut String, top: f64) -> f64 {
+    fn legend(&self, out: &mut String, top: f64, wide: f64) -> f64 {
         let (mut x, mut row) = (0.0, 0);
-        let named = self.series.iter().enumerate().filter(|(_, series)| !series.name.is_empty());
+        // What cannot be seen needs no explanation.
+        let seen = |series: &Series| series.points.iter().any(|(_, y)| y.is_finite());
+        let named = self.series.iter().enumerate();
+        let named = named.filter(|(_, series)| !series.name.is_empty() && seen(series));
         let mut any = false;
         for (at, series) in named {
             let room = width(&series.name) + 40.0;
-            if x > 0.0 && x + room > WIDTH {
+            if x > 0.0 && x + room > wide {
                 (x, row) = (0.0, row + 1);
             }
             let y = top + 9.0 + row as f64 * LINE;
             let colour = at % COLOURS;
             let _ = match series.mark {
                 Mark::Line | Mark::Step => {
-                    write!(out, "<path class=\"l s{colour}\" d=\"M{} {}h18\"/>", n(x), n(y))
+                    let strong = self.class_of(series);
+                    write!(out, "<path class=\"l{strong} s{colour}\" d=\"M{} {}h18\"/>", n(x), n(y))
                 }
                 Mark::Points => {
                     write!(out, "<circle class=\"f{colour}\" cx=\"{}\" cy=\"{}\" r=\"4\"/>", n(x + 9.0), n(y))
@@ -228,7 +279,7 @@ impl Chart {
                 x = n(x)
             );
         }
-        let below = frame.bottom + if slanted { 24.0 + widest * 0.5 } else { 24.0 };
+        let below = frame.bottom + if slanted { 24.0 + widest * 0.5 } else { 24.0 }; // half: the sine of the slant
         let _ = write!(
             out,
             "<text class=\"m\" x=\"{}\" y=\"{}\">{}</text>",
@@ -255,31 +306,29 @@ impl Chart {
                             b = n(frame.bottom)
                         );
                     }
-                    let _ = write!(out, "<path class=\"l s{colour}\" d=\"{path}\"/>");
+                    let strong = self.class_of(series);
+                    let _ = write!(out, "<path class=\"l{strong} s{colour}\" d=\"{path}\"/>");
+                }
+                // A line of few values shows which they are; one of many would only be thick.
+                if series.mark == Mark::Line && series.points.len() <= MOST_DOTS {
+                    dots(out, frame, series, colour, 2.6);
                 }
             }
-            Mark::Points => {
-                let mut last = None;
-                for (point, (x, y)) in
-                    series.points.iter().filter_map(|point| Some((point, frame.point(*point)?)))
-                {
-                    let place = (n(x), n(y));
-                    if last.as_ref() != Some(&place) {
-                        let _ = write!(
-                            out,
-                            "<circle class=\"f{colour}\" cx=\"{}\" cy=\"{}\" r=\"3.5\"><title>{} {}, {}</title></circle>",
-                            place.0,
-                            place.1,
-                            escape(&series.name),
-                            point.0,
-                            point.1
-                        );
-                    }
-                    last = Some(place);
-                }
-            }
+            Mark::Points => dots(out, frame, series, colour, 3.5),
             Mark::Bars => self.bars(out, frame, at, series),
         }
+    }
+
+    /// The class of a line that stands out.
+    fn class_of(&self, series: &Series) -> &'static str {
+        if self.strong.as_deref() == Some(series.name.as_str()) { " h" } else { "" }
+    }
+
+    /// Whether a bar stands back behind the one that stands out.
+    fn stands_back(&self, x: f64) -> bool {
+        let Ticks::Names(names) = &self.x.ticks else { return false };
+        let strong = self.strong.as_ref().and_then(|strong| names.iter().position(|name| name == strong));
+        strong.is_some_and(|strong| strong as f64 != x)
     }
 
     fn bars(&self, out: &mut String, frame: &Frame, at: usize, series: &Series) {
@@ -295,8 +344,9 @@ impl Chart {
             let zero = if self.y.log { frame.bottom } else { frame.y(0.0).unwrap_or(frame.bottom) };
             let _ = write!(
                 out,
-                "<rect class=\"f{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{} {y}</title></rect>",
+                "<rect class=\"f{}{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{} {y}</title></rect>",
                 at % COLOURS,
+                if self.stands_back(x) { " b" } else { "" },
                 n(left),
                 n(top.min(zero)),
                 n((right - left - 1.0).max(0.5)),
@@ -334,6 +384,26 @@ impl Chart {
         let (low, high) = range(self.series.iter().flat_map(|s| &s.points).map(|point| point.1), self.y.log)?;
         // A linear axis that does not start at zero makes small differences look large.
         Some(if self.y.log { (low, high) } else { (low.min(0.0), high) })
+    }
+}
+
+/// A dot for each value, which says what it is.
+fn dots(out: &mut String, frame: &Frame, series: &Series, colour: usize, radius: f64) {
+    let mut last = None;
+    for (point, (x, y)) in series.points.iter().filter_map(|point| Some((point, frame.point(*point)?))) {
+        let place = (n(x), n(y));
+        if last.as_ref() != Some(&place) {
+            let _ = write!(
+                out,
+                "<circle class=\"f{colour}\" cx=\"{}\" cy=\"{}\" r=\"{radius}\"><title>{} {}, {}</title></circle>",
+                place.0,
+                place.1,
+                escape(&series.name),
+                point.0,
+                point.1
+            );
+        }
+        last = Some(place);
     }
 }
 
@@ -411,6 +481,18 @@ fn n(value: f64) -> String {
     }
 }
 
+/// A text in lines of at most `most` characters, broken between words.
+fn lines(text: &str, most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut().filter(|line| line.chars().count() + 1 + word.chars().count() <= most) {
+            Some(line) => *line = format!("{line} {word}"),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// The approximate width of a text.
 fn width(text: &str) -> f64 {
     text.chars().count() as f64 * CHARACTER
@@ -429,7 +511,7 @@ const STYLE: &str = "\
 --c0:#62a8f2;--c1:#f79a4b;--c2:#4cc596;--c3:#dc83cd;--c4:#f27d7d;--c5:#4cc3d6;--c6:#d8b93a;--c7:#a7b0ba}}\
 .ebb text{fill:var(--dim)}.ebb .t{fill:var(--ink);font-size:14px;font-weight:600}.ebb .e{text-anchor:end}\
 .ebb .m{text-anchor:middle}.ebb .g{stroke:var(--grid);fill:none}.ebb .a{stroke:var(--dim);fill:none}\
-.ebb .l{fill:none;stroke-width:1.7;stroke-linejoin:round;stroke-linecap:round}.ebb .w{opacity:.18}\
+.ebb .l{fill:none;stroke-width:1.7;stroke-linejoin:round;stroke-linecap:round}.ebb .w{opacity:.18}.ebb .h{stroke-width:3.2}.ebb .b{opacity:.5}\
 .s0{stroke:var(--c0)}.s1{stroke:var(--c1)}.s2{stroke:var(--c2)}.s3{stroke:var(--c3)}\
 .s4{stroke:var(--c4)}.s5{stroke:var(--c5)}.s6{stroke:var(--c6)}.s7{stroke:var(--c7)}\
 .f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}\

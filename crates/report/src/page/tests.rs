@@ -58,12 +58,20 @@ fn text_from_outside_stays_text() {
         Mark::Line,
         [],
     )));
+    page.chart(&Chart::new("<q>", Axis::new("</svg>"), Axis::new("<y>")).strong("<n>").with(Series::new(
+        "<n>",
+        Mark::Line,
+        [(0.0, 1.0)],
+    )));
     let html = page.render();
     for tag in ["<script>", "<b>", "<i>", "<u>", "<s>", "<q>", "<y>", "<n>", "\u{0}"] {
         assert!(!html.contains(tag), "{tag} came through");
     }
-    assert_eq!(html.matches("</svg>").count(), 1);
-    assert!(html.contains("no data"));
+    assert_eq!(
+        html.matches("</svg>").count(),
+        2,
+        "a chart without a value is left out, another is drawn for two widths"
+    );
 }
 
 #[test]
@@ -86,6 +94,69 @@ fn a_million_points_make_a_small_file_that_keeps_the_extremes() {
     assert!(svg.len() < 120_000, "{} bytes", svg.len());
     // The top of the plot: title, y label, no legend.
     assert!(svg.contains(" 50L"), "the one high value is gone");
+}
+
+/// What stands out: a line is thicker, other bars stand back; a dot says its value.
+#[test]
+fn one_series_or_bar_stands_out() {
+    let lines = Chart::new("", Axis::new("x"), Axis::new("y"))
+        .with(Series::new("a", Mark::Line, [(0.0, 1.0), (1.0, 2.5)]))
+        .with(Series::new("b", Mark::Line, [(0.0, 2.0), (1.0, 1.0)]));
+    let svg = lines.clone().strong("b").svg();
+    assert!(
+        svg.contains("class=\"l s0\"")
+            && svg.contains("class=\"l h s1\"")
+            && !svg.contains("class=\"l h s0\"")
+    );
+    assert!(svg.contains("<title>a 1, 2.5</title>") && svg.matches("<circle").count() == 4);
+    assert!(!lines.svg().contains("class=\"l h"));
+    let bars = Chart::new("", Axis::new("").names(["p", "q"]), Axis::new("y")).with(Series::new(
+        "a",
+        Mark::Bars,
+        [(0.0, 1.0), (1.0, 2.0)],
+    ));
+    let svg = bars.strong("q").svg();
+    assert!(svg.contains("class=\"f0 b\"") && svg.contains("class=\"f0\" x"), "{svg}");
+}
+
+/// Slanted names end within the drawing: the first one must not begin left of it.
+#[test]
+fn slanted_names_are_not_clipped() {
+    let names =
+        ["a-name-that-is-quite-long-for-its-bar", "another-one", "c", "d", "e", "f", "g", "h", "i", "j"];
+    let chart = Chart::new("", Axis::new("").names(names), Axis::new("y")).with(Series::new(
+        "",
+        Mark::Bars,
+        (0..10).map(|x| (f64::from(x), 1.0)),
+    ));
+    let svg = chart.svg();
+    let label = &svg[..svg.find(names[0]).unwrap()];
+    let x = label.rsplit(" x=\"").next().unwrap().split('"').next().unwrap().parse::<f64>().unwrap();
+    assert!(label.contains("rotate(-30"), "{label}");
+    assert!(x - 0.866 * 6.0 * names[0].len() as f64 >= 0.0, "it ends at {x}");
+}
+
+/// A narrow drawing has everything that a broad one has, within its width.
+#[test]
+fn a_narrow_drawing_wraps_what_does_not_fit() {
+    let title =
+        "A title of a chart that is much too long for the screen of a telephone, and has to go on below";
+    let chart = ["first series", "second series", "third series", "fourth series"]
+        .iter()
+        .fold(Chart::new(title, Axis::new("x"), Axis::new("y")), |chart, name| {
+            chart.with(Series::new(*name, Mark::Line, [(0.0, 1.0), (9.0, 2.0)]))
+        });
+    let svg = chart.narrow_svg();
+    let titles: Vec<&str> = svg.split("<text class=\"t\"").skip(1).collect();
+    assert_eq!(titles.len(), 3, "{titles:?}");
+    let said: Vec<&str> = titles.iter().map(|t| &t[t.find('>').unwrap() + 1..t.find('<').unwrap()]).collect();
+    assert_eq!(said.join(" "), title);
+    assert!(said.iter().all(|line| line.len() <= 45), "{said:?}");
+    // Every x of a text or a path is within the width.
+    let places =
+        svg.split(" x=\"").skip(1).map(|rest| rest.split('"').next().unwrap().parse::<f64>().unwrap());
+    assert!(places.clone().count() > 10 && places.clone().all(|x| x <= 380.0));
+    assert!(svg.contains("viewBox=\"0 0 380 "));
 }
 
 #[test]

@@ -111,15 +111,12 @@ fn figure_9(runs: &Runs) -> Experiment {
 
 fn watts_chart(name: &str, asleep: &Report, on: &Report) -> Chart {
     let series = |name: &str, report: &Report| {
-        let points = report.samples.iter().map(|sample| (sample.at_seconds, sample.watts.0)).collect();
-        Series { name: name.into(), points, mark: Mark::Line }
+        let points = report.samples.iter().map(|sample| (sample.at_seconds, sample.watts.0));
+        Series::new(name, Mark::Line, points)
     };
-    Chart {
-        title: format!("{name}: power, modelled"),
-        x: Axis::new("time (s)"),
-        y: Axis::new("W"),
-        series: vec![series("ECS²", asleep), series("always on", on)],
-    }
+    Chart::new(format!("{name}: power, modelled"), Axis::new("time (s)"), Axis::new("W"))
+        .with(series("ECS²", asleep))
+        .with(series("always on", on))
 }
 
 fn times(found: &mut Experiment, name: &str, pair: Option<(&Report, &Report)>) {
