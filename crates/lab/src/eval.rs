@@ -8,6 +8,7 @@
 mod compare;
 mod export;
 mod figures;
+mod idle;
 mod local;
 mod matrix;
 mod order;
@@ -17,10 +18,10 @@ mod run;
 mod store;
 
 pub use compare::{Both, CompareError, Overall, Pair, ResultComparison, Side, compare};
-pub use export::csv;
+pub use export::{csv, series_csv};
 pub use figures::report;
 pub use local::{Connect, LocalAnalyzer, LocalGenerator};
-pub use matrix::{AgentSpec, Filter, Matrix, MatrixError, RUNS_MAX, Settings, Target, Workload};
+pub use matrix::{AgentSpec, Collector, Filter, Matrix, MatrixError, RUNS_MAX, Settings, Target, Workload};
 pub use order::{
     Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
 };

@@ -1,8 +1,9 @@
-//! Messages between evaluation host and agent. Every request is answered once, with its id.
+//! Messages between evaluation host and agent. Every request is answered once, with its id; a run reports its rates before.
 
-use crate::eval::{Draw, Machine, Order, Performance, Place, RunError};
+use crate::eval::{Draw, Live, Machine, Order, Performance, Place, RunError};
 use ebb_types::Moment;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Request {
@@ -10,6 +11,8 @@ pub(super) enum Request {
     Clock,
     Prepare(Place),
     Run(Order),
+    /// Whether this trace is in the agent's directory.
+    Holds(PathBuf),
     /// Start sampling these meters, in place of the previous ones.
     Meters(Vec<String>),
     /// Read every meter now.
@@ -19,14 +22,20 @@ pub(super) enum Request {
         from: Moment,
         to: Moment,
     },
+    /// The present watts.
+    Watts,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Reply {
     Clock(Moment),
     Prepared(Machine),
+    /// Rates of a run that goes on: any number of them before its answer.
+    Live(Live),
     Ran(Performance),
+    Holds(bool),
     Done,
     Drawn(Draw),
+    Watts(Option<f64>),
     Refused(RunError),
 }

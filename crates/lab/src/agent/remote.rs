@@ -8,6 +8,7 @@ use ebb_client::Secret;
 use ebb_client::transport::{Connection, connect, kind};
 use ebb_power::meter;
 use ebb_types::Moment;
+use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
@@ -18,6 +19,8 @@ const ROUND_TRIPS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// A new target is filled at this rate at least.
 const FILL_BYTES_PER_SECOND: u64 = 10_000_000;
+
+const STRANGE: &str = "its reply does not match the request";
 
 /// A connection to an agent.
 struct Link {
@@ -41,6 +44,16 @@ impl Link {
 
     /// Sends a request and waits for the reply. A refusal by the agent is an error.
     fn ask(&mut self, request: &Request, patience: Duration) -> Result<Reply, RunError> {
+        self.ask_and_hear(request, patience, &mut |_| {})
+    }
+
+    /// The same; `tell` hears the rates that come before the reply.
+    fn ask_and_hear(
+        &mut self,
+        request: &Request,
+        patience: Duration,
+        tell: &mut dyn FnMut(Live),
+    ) -> Result<Reply, RunError> {
         let id = self.next;
         self.next += 1;
         let Link { name, runtime, connection, .. } = self;
@@ -49,26 +62,29 @@ impl Link {
             .sender
             .send(kind::AGENT_REQUEST, id, request, Bytes::new())
             .map_err(|error| lost(error.to_string()))?;
-        let answered =
-            runtime.block_on(async { tokio::time::timeout(patience, connection.receiver.next()).await });
-        let frame = answered
-            .map_err(|_| lost(format!("no answer within {patience:?}")))?
-            .map_err(|error| lost(error.to_string()))?
-            .ok_or_else(|| lost("it closed the connection".into()))?;
-        match frame.decode::<Reply>() {
-            Ok((answered, reply)) if frame.kind == kind::AGENT_REPLY && answered == id => match reply {
-                Reply::Refused(RunError::Lost(why)) => Err(lost(why)),
-                Reply::Refused(failed) => Err(failed),
-                reply => Ok(reply),
-            },
-            Ok(_) => Err(self.strange()),
-            Err(error) => Err(lost(error.to_string())),
+        loop {
+            let answered =
+                runtime.block_on(async { tokio::time::timeout(patience, connection.receiver.next()).await });
+            let frame = answered
+                .map_err(|_| lost(format!("no answer within {patience:?}")))?
+                .map_err(|error| lost(error.to_string()))?
+                .ok_or_else(|| lost("it closed the connection".into()))?;
+            match frame.decode::<Reply>() {
+                Ok((answered, reply)) if frame.kind == kind::AGENT_REPLY && answered == id => match reply {
+                    Reply::Live(live) => tell(live),
+                    Reply::Refused(RunError::Lost(why)) => return Err(lost(why)),
+                    Reply::Refused(failed) => return Err(failed),
+                    reply => return Ok(reply),
+                },
+                Ok(_) => return Err(lost(STRANGE.into())),
+                Err(error) => return Err(lost(error.to_string())),
+            }
         }
     }
 
     /// A reply that does not belong to the request.
     fn strange(&self) -> RunError {
-        RunError::Lost(format!("agent {}: its reply does not match the request", self.name))
+        RunError::Lost(format!("agent {}: {STRANGE}", self.name))
     }
 
     /// The agent's clock minus ours, in nanoseconds: from the quickest of a few round trips, with an error of at most
@@ -113,9 +129,16 @@ impl Generator for RemoteGenerator {
         }
     }
 
-    /// An agent's run cannot be watched.
-    fn run(&mut self, order: &Order, _: &mut dyn FnMut(Live)) -> Result<Performance, RunError> {
-        match self.0.ask(&Request::Run(order.clone()), PATIENCE.saturating_add(order.length))? {
+    fn holds(&mut self, trace: &Path) -> Result<bool, RunError> {
+        match self.0.ask(&Request::Holds(trace.to_owned()), PATIENCE)? {
+            Reply::Holds(holds) => Ok(holds),
+            _ => Err(self.0.strange()),
+        }
+    }
+
+    fn run(&mut self, order: &Order, tell: &mut dyn FnMut(Live)) -> Result<Performance, RunError> {
+        let patience = PATIENCE.saturating_add(order.length);
+        match self.0.ask_and_hear(&Request::Run(order.clone()), patience, tell)? {
             Reply::Ran(performance) => Ok(performance),
             _ => Err(self.0.strange()),
         }
@@ -152,6 +175,14 @@ impl Analyzer for RemoteAnalyzer {
         match self.0.ask(&Request::Draw { from, to }, PATIENCE)? {
             Reply::Drawn(draw) => Ok(draw),
             _ => Err(self.0.strange()),
+        }
+    }
+
+    fn watts(&mut self) -> Option<f64> {
+        match self.0.ask(&Request::Watts, PATIENCE) {
+            Ok(Reply::Watts(watts)) => watts,
+            // What is wrong shows when the run is measured.
+            _ => None,
         }
     }
 }

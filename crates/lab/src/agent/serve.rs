@@ -2,17 +2,18 @@
 
 use super::message::{Reply, Request};
 use crate::eval::{
-    Analyzer, Connect, Generator, LocalAnalyzer, LocalGenerator, Order, Place, RunError, Workload,
+    Analyzer, Connect, Generator, Live, LocalAnalyzer, LocalGenerator, Order, Place, RunError, Workload,
 };
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Connection, Identity, Incoming, Listener, Party, TransportError, kind};
 use ebb_power::meter;
 use std::net::SocketAddr;
-use std::path::{Component, PathBuf};
+use std::path::{Component, Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, mpsc as mpsc_async, oneshot};
 
 /// Connections at a time, authenticated or not; further ones wait.
 const CALLERS_MAX: usize = 64;
@@ -72,7 +73,8 @@ struct Job {
 
 enum Work {
     Prepare(Place),
-    Run(Order),
+    /// Rates go to the host while the run goes on.
+    Run(Order, mpsc_async::Sender<Live>),
 }
 
 impl Agent {
@@ -123,7 +125,13 @@ fn generate(todo: &mpsc::Receiver<Job>, connect: Option<Connect>) {
         let outcome = match (&mut generator, work) {
             (Err(error), _) => Err(error.clone()),
             (Ok(generator), Work::Prepare(place)) => generator.prepare(&place).map(Reply::Prepared),
-            (Ok(generator), Work::Run(order)) => generator.run(&order, &mut |_| {}).map(Reply::Ran),
+            (Ok(generator), Work::Run(order, live)) => {
+                // A host that is slow to read misses some.
+                let mut tell = |now| {
+                    let _ = live.try_send(now);
+                };
+                generator.run(&order, &mut tell).map(Reply::Ran)
+            }
         };
         // The host may have disconnected.
         let _ = answer.send(outcome.unwrap_or_else(Reply::Refused));
@@ -152,8 +160,16 @@ async fn converse(mut connection: Connection, host: &Host) -> Result<(), Transpo
             return Err(TransportError::NotEbb);
         }
         let (id, request) = frame.decode::<Request>()?;
-        let reply = host.answer(request, &mut analyzer).await.unwrap_or_else(Reply::Refused);
-        if connection.sender.send(kind::AGENT_REPLY, id, &reply, Bytes::new()).is_err() {
+        let (live, mut lives) = mpsc_async::channel(1);
+        let mut answer = pin!(host.answer(request, live, &mut analyzer));
+        let send = |reply: &Reply| connection.sender.send(kind::AGENT_REPLY, id, reply, Bytes::new());
+        let reply = loop {
+            tokio::select! {
+                reply = &mut answer => break reply.unwrap_or_else(Reply::Refused),
+                Some(live) = lives.recv() => drop(send(&Reply::Live(live))),
+            }
+        };
+        if send(&reply).is_err() {
             break;
         }
     }
@@ -164,6 +180,7 @@ impl Host {
     async fn answer(
         &self,
         request: Request,
+        live: mpsc_async::Sender<Live>,
         analyzer: &mut Option<LocalAnalyzer>,
     ) -> Result<Reply, RunError> {
         match request {
@@ -172,7 +189,8 @@ impl Host {
                 self.allowed.place(&place)?;
                 self.generate(Work::Prepare(place)).await
             }
-            Request::Run(order) => self.generate(Work::Run(self.allowed.order(order)?)).await,
+            Request::Run(order) => self.generate(Work::Run(self.allowed.order(order)?, live)).await,
+            Request::Holds(trace) => Ok(Reply::Holds(self.allowed.inside(&trace)?.exists())),
             Request::Meters(meters) => {
                 self.allowed.meters(&meters)?;
                 // Close the old ones first: a device can be open only once.
@@ -184,6 +202,7 @@ impl Host {
             Request::Draw { from, to } => {
                 with(analyzer, move |analyzer| analyzer.draw(from, to).map(Reply::Drawn)).await
             }
+            Request::Watts => with(analyzer, |analyzer| Ok(Reply::Watts(analyzer.watts()))).await,
         }
     }
 
@@ -239,16 +258,21 @@ impl Allowed {
             Workload::Synthetic { .. } => None,
         };
         for file in recorded.into_iter().chain(&mut order.trace) {
-            let dir = self.traces.as_ref().ok_or_else(|| {
-                RunError::Lost("this agent keeps and replays no traces; start it with --traces DIR".into())
-            })?;
-            if !file.components().all(|part| matches!(part, Component::Normal(_))) {
-                let why = format!("{} is not a path inside the agent's directory of traces", file.display());
-                return Err(RunError::Lost(why));
-            }
-            *file = dir.join(&*file);
+            *file = self.inside(file)?;
         }
         Ok(order)
+    }
+
+    /// A trace in the agent's directory.
+    fn inside(&self, file: &Path) -> Result<PathBuf, RunError> {
+        let dir = self.traces.as_ref().ok_or_else(|| {
+            RunError::Lost("this agent keeps and replays no traces; start it with --traces DIR".into())
+        })?;
+        if !file.components().all(|part| matches!(part, Component::Normal(_))) {
+            let why = format!("{} is not a path inside the agent's directory of traces", file.display());
+            return Err(RunError::Lost(why));
+        }
+        Ok(dir.join(file))
     }
 
     fn meters(&self, meters: &[String]) -> Result<(), RunError> {

@@ -1,6 +1,8 @@
 use super::message::{Reply, Request};
 use super::*;
-use crate::eval::{AgentSpec, Analyzer, Filter, Generator, Intensity, Order, Place, RunError, Workload};
+use crate::eval::{
+    AgentSpec, Analyzer, Collector, Filter, Generator, Intensity, Order, Place, RunError, Workload,
+};
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{connect, kind};
@@ -45,7 +47,7 @@ fn order(place: Place, workload: Workload) -> Order {
     let trace = matches!(workload, Workload::Synthetic { .. }).then(|| "modes/file.replay.0".into());
     let (length, interval) = (Duration::from_millis(100), Duration::from_secs(60));
     let intensity = Intensity::Level { percent: 50.0, filter: Filter::Balanced };
-    Order { place, workload, intensity, length, seed: 1, trace, interval }
+    Order { place, workload, intensity, length, seed: 1, trace, collector: Collector::Program, interval }
 }
 
 const MODE: Workload = Workload::Synthetic { size: 4096, random: 50, reads: 50 };
@@ -61,8 +63,14 @@ fn an_agent_generates_load_and_says_on_what() {
     assert!(machine.kernel.is_some() && machine.device.unwrap().contains("1.0 MiB"));
     let level = order(place, MODE);
     let peak = Order { intensity: Intensity::Peak { depth: 4 }, ..level.clone() };
+    let kept = Path::new("modes/file.replay.0");
+    assert!(!generator.holds(kept).unwrap());
     let whole = generator.run(&peak, &mut |_| {}).unwrap();
-    assert!(dir.path().join("traces/modes/file.replay.0").exists(), "the agent keeps the trace");
+    assert!(
+        generator.holds(kept).unwrap() && dir.path().join("traces").join(kept).exists(),
+        "the agent keeps it"
+    );
+    assert!(generator.holds(Path::new("../secret")).is_err());
     let performance = generator.run(&level, &mut |_| {}).unwrap();
     // Requests that this machine was too busy to issue in time are missing.
     assert!((1..=whole.requests / 2 + 4).contains(&performance.requests), "{performance:?}");
@@ -85,6 +93,22 @@ fn an_agent_reads_its_meters() {
     // Energy over time gives the watts to within a rounding error, whatever the length of the window.
     assert!((draw.watts.unwrap() - 42.0).abs() < 1e-9, "{:?}", draw.watts);
     assert_eq!((draw.source, draw.volts), (Some(ebb_power::meter::Source::Stated), None));
+    assert!(analyzer.watts().is_some_and(|watts| (watts - 42.0).abs() < 1e-9));
+}
+
+/// The rates of an agent's run reach the host before its result.
+#[test]
+fn an_agents_run_can_be_watched() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(dir.path());
+    let traces = Some(dir.path().join("traces"));
+    let agent = start(dir.path(), Allowed { targets: vec![place.at.clone()], traces, ..Allowed::default() });
+    let mut generator = RemoteGenerator::connect(&spec(dir.path(), &agent)).unwrap();
+    let length = Duration::from_millis(900);
+    let peak = Order { intensity: Intensity::Peak { depth: 4 }, length, ..order(place, MODE) };
+    let mut seen = Vec::new();
+    generator.run(&peak, &mut |live| seen.push(live)).unwrap();
+    assert!(seen.iter().any(|live| live.iops > 0.0 && live.mb_per_second > 0.0), "{seen:?}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Runs are compared where both sides have the same workload at the same configured load. Means are taken over
 //! repetitions, and ratios are averaged geometrically: a gain and a loss of the same factor cancel out.
 
+use super::idle::{is_idle, watts};
 use super::record::Record;
 use super::store::{Store, StoreError};
 use serde::Serialize;
@@ -82,7 +83,8 @@ impl Side {
     /// Records by workload and level.
     fn cells(&self) -> BTreeMap<(String, u64), Vec<&Record>> {
         let mut cells: BTreeMap<_, Vec<&Record>> = BTreeMap::new();
-        for record in self.records.iter().filter(|record| record.error.is_none()) {
+        let runs = self.records.iter().filter(|record| record.error.is_none() && !is_idle(record));
+        for record in runs {
             // Levels are positive: their bits sort like the numbers.
             cells.entry((record.workload.clone(), record.load_percent.to_bits())).or_default().push(record);
         }
@@ -125,6 +127,8 @@ pub struct ResultComparison {
     pub a: Side,
     pub b: Side,
     pub overall: Vec<Overall>,
+    /// Watts without any load, where both sides measured them.
+    pub idle_watts: Option<Both>,
     pub pairs: Vec<Pair>,
     /// Combinations of workload and level that only one side has.
     pub only_a: usize,
@@ -155,7 +159,9 @@ pub fn compare(a: Side, b: Side) -> Result<ResultComparison, CompareError> {
     }
     let (only_a, only_b) = (keys_a.difference(&keys_b).count(), keys_b.difference(&keys_a).count());
     let overall = METRICS.iter().filter_map(|(name, _)| overall(name, &pairs)).collect();
-    Ok(ResultComparison { overall, pairs, only_a, only_b, a, b })
+    let idle = watts(&a.records).zip(watts(&b.records)).filter(|(a, _)| *a > 0.0);
+    let idle_watts = idle.map(|(a, b)| Both { a, b, ratio: b / a });
+    Ok(ResultComparison { overall, idle_watts, pairs, only_a, only_b, a, b })
 }
 
 fn both((name, get): Metric, a: &[&Record], b: &[&Record]) -> Option<(&'static str, Both)> {
@@ -182,6 +188,10 @@ impl fmt::Display for ResultComparison {
         writeln!(f, "{} combinations of workload and level on both sides", self.pairs.len())?;
         if self.only_a + self.only_b > 0 {
             writeln!(f, "not compared: {} that only A has, {} that only B has", self.only_a, self.only_b)?;
+        }
+        match self.idle_watts {
+            Some(Both { a, b, ratio }) => writeln!(f, "idle: A {a:.1} W, B {b:.1} W, B / A {ratio:.3}")?,
+            None => writeln!(f, "idle watts: not on both sides (idle_seconds in the matrix)")?,
         }
         writeln!(f, "\n{:<28} {:>9} {:>9} {:>9} {:>7}", "B / A", "mean", "least", "most", "pairs")?;
         for Overall { metric, pairs, ratio, least, most } in &self.overall {
@@ -254,6 +264,33 @@ mod tests {
         assert!(text.contains("1 that only A has, 1 that only B has") && text.contains("0.250"), "{text}");
         let side = |name: &str| Side { records: vec![record("t", name, 1.0, 1, 1.0)], ..side("disk") };
         assert!(matches!(compare(side("a"), side("b")), Err(CompareError::Apart)));
+    }
+
+    #[test]
+    fn idle_watts_stand_beside_the_pairs_and_not_in_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.sqlite");
+        let idle = |target: &str, workload: &str, repetition, watts| Record {
+            watts: Some(watts),
+            iops: None,
+            ..record(target, workload, 0.0, repetition, 0.0)
+        };
+        store(
+            &path,
+            &[
+                record("disk", "x", 10.0, 1, 90.0),
+                idle("disk", "idle-0-disks", 1, 60.0),
+                idle("disk", "idle-6-disks", 1, 190.0),
+                idle("disk", "idle-6-disks", 2, 200.0),
+                record("ssd", "x", 10.0, 1, 90.0),
+                idle("ssd", "idle", 1, 97.5),
+            ],
+        );
+        let side = |target: &str| Side::open(&format!("{}#{target}", path.display())).unwrap();
+        let found = compare(side("disk"), side("ssd")).unwrap();
+        assert_eq!((found.pairs.len(), found.only_a, found.only_b), (1, 0, 0));
+        assert_eq!(found.idle_watts, Some(Both { a: 195.0, b: 97.5, ratio: 0.5 }));
+        assert!(found.to_string().contains("idle: A 195.0 W, B 97.5 W"), "{found}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The report: the figures of TRACER's evaluation [TRACER §VI] from any results, in one self-contained page.
 
 use super::compare::{Metric, mean};
+use super::idle::is_idle;
 use super::matrix::Workload;
 use super::record::{Record, SeriesRow};
 use ebb_report::{Axis, Chart, Mark, Page, Series};
@@ -139,6 +140,12 @@ pub fn report(records: &[Record], series: &[SeriesRow]) -> String {
 
 fn part(page: &mut Page, name: &str, records: &[&Record], series: &[&SeriesRow]) {
     page.section(name, &environment(records));
+    let (idle, records): (Vec<&Record>, Vec<&Record>) = records.iter().partition(|r| is_idle(r));
+    super::idle::figure(page, &idle);
+    let records = records.as_slice();
+    if records.is_empty() {
+        return;
+    }
     let (modes, traces): (Vec<&Record>, Vec<&Record>) = records.iter().partition(|r| is_mode(r));
     page.text(&power(records));
     summary_table(page, records);
@@ -442,7 +449,8 @@ mod tests {
                     target: "<t>".into(),
                     workload: Workload::Synthetic { size, random, reads }.name(),
                     load_percent: level,
-                    load_percent_iops: Some(level),
+                    // A run at a tenth falls short by a quarter.
+                    load_percent_iops: Some(if level < 100.0 { 0.75 * level } else { level }),
                     request_bytes: Some(size.into()),
                     random_percent: Some(random.into()),
                     read_percent: Some(reads.into()),
@@ -476,10 +484,46 @@ mod tests {
         ] {
             assert!(page.contains(title), "{title}");
         }
+        // Values, by hand: 7 IOPS per percent at 50 W; 1 MB/s per percent; a quarter short at a tenth.
+        for value in [
+            "4 KiB 10, 1.4<",
+            "4 KiB 100, 14<",
+            "512 B 10, 1.4<",
+            "4 KiB 10, 200<",
+            "median of the modes 10, 0.75<",
+            "lowest 5 % 100, 1<",
+            "IOPS 70<",
+            "MB/s 100<",
+        ] {
+            assert!(page.contains(&format!("<title>{value}/title>")), "{value} is drawn nowhere");
+        }
         assert!(!page.contains("reads and writes"), "the middle size has one read ratio only");
         assert!(page.contains("c/&lt;t&gt;") && !page.contains("Temperature"), "no chart without values");
         let linked = page.replace("http://www.w3.org/2000/svg", ""); // a name, never fetched
         assert!(!linked.contains("http://") && !linked.contains("https://"), "no network");
+    }
+
+    #[test]
+    fn idle_power_is_drawn_by_number_of_disks_and_in_no_mean() {
+        let idle = |workload: &str, watts| Record {
+            workload: workload.into(),
+            load_percent: 0.0,
+            request_bytes: None,
+            iops: None,
+            mb_per_second: None,
+            watts: Some(watts),
+            ..runs(None)[0].clone()
+        };
+        let mut runs = runs(Some(50.0));
+        let without = report(&runs, &[]);
+        runs.extend([idle("idle-0-disks", 60.0), idle("idle-6-disks", 131.5)]);
+        let page = report(&runs, &[]);
+        assert!(page.contains("Idle power by number of disks") && page.contains("Idle power: 131.5 W"));
+        assert!(!without.contains("Idle power"));
+        let table = |page: &str| {
+            page[page.find("Means over all").unwrap()..].split("</table>").next().unwrap().to_owned()
+        };
+        assert_eq!(table(&page), table(&without));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The generator and the analyzer of this machine. `ebb agent` offers the same two to another machine.
 
-use super::matrix::{Filter, Workload};
+use super::matrix::{Collector, Filter, Workload};
 use super::order::{
     Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
 };
@@ -12,8 +12,8 @@ use crate::traces::{self, TraceFileError};
 use ebb_client::Client;
 use ebb_power::meter::{self, Figures, Quantity, Recorder, Window};
 use ebb_trace::{
-    BalancedFilter, InMemory, Mode, Options, Pace, Request, Scaled, Synthetic, TraceReader, TracerFilter,
-    summary,
+    BalancedFilter, InMemory, Mode, Options, Pace, Request, Scaled, Synthetic, TraceError, TraceReader,
+    TracerFilter, summary,
 };
 use ebb_types::{Bytes, Moment};
 use std::future::Future;
@@ -102,6 +102,10 @@ impl Generator for LocalGenerator {
         Ok(Machine { device: Some(device), medium: medium(&spec), ..this_machine() })
     }
 
+    fn holds(&mut self, trace: &Path) -> Result<bool, RunError> {
+        Ok(trace.exists())
+    }
+
     fn run(&mut self, order: &Order, tell: &mut dyn FnMut(Live)) -> Result<Performance, RunError> {
         if let (Workload::Trace { .. }, Intensity::Peak { .. }) = (&order.workload, order.intensity) {
             return asked_for(order);
@@ -113,19 +117,25 @@ impl Generator for LocalGenerator {
             Intensity::Peak { depth } => Pacing::Peak { depth: depth as usize },
             Intensity::Level { .. } => Pacing::Times { speed: 1.0 },
         };
-        let collect = matches!(order.intensity, Intensity::Peak { .. });
+        let peak = matches!(order.intensity, Intensity::Peak { .. });
+        let kernel =
+            (peak && order.collector == Collector::Blktrace).then(|| Kernel::start(order)).transpose()?;
+        let collect = peak && kernel.is_none();
         let options =
             DriveOptions { pacing, duration: Some(order.length), collect, ..DriveOptions::default() };
         let mut watch = Watch::default();
         let mut progress = |progress| tell(watch.next(&progress));
         let report = self.runtime.block_on(drive(&options, requests, target, &mut progress));
+        let recorded = kernel.map(Kernel::end).transpose()?;
         let report = report.map_err(|error| RunError::Failed(error.to_string()))?;
-        if collect {
+        if let Some(files) = &recorded {
+            keep_recorded(files, order)?;
+        } else if collect {
             keep(&report.issued, order)?;
         }
         let mut length = report.wall();
         // The span of a trace ends with its last request, not with the last one that a level keeps.
-        if !collect && length < order.length {
+        if !peak && length < order.length {
             std::thread::sleep(order.length - length);
             length = order.length;
         }
@@ -160,22 +170,78 @@ impl Watch {
     }
 }
 
+/// blktrace at work beside a peak run.
+struct Kernel(std::thread::JoinHandle<Result<traces::Recorded, traces::RecordError>>);
+
+/// Longest start of blktrace, which says nothing once it has started; it records as much longer.
+const START: Duration = Duration::from_secs(1);
+
+impl Kernel {
+    fn start(order: &Order) -> Result<Kernel, RunError> {
+        let lost = |why: String| {
+            RunError::Lost(format!(
+                "{why}; without collector = \"blktrace\" in the matrix the program collects"
+            ))
+        };
+        let spec: TargetSpec = order.place.at.parse().map_err(|error| RunError::Lost(format!("{error}")))?;
+        let TargetSpec::Device(device) = spec else {
+            return Err(lost(format!("blktrace records block devices, not {}", order.place.at)));
+        };
+        let recorder = traces::Recorder::default();
+        traces::recordable(&recorder, &device).map_err(|error| lost(error.to_string()))?;
+        // Beside the trace that it becomes.
+        let out = collected(order)?.with_extension("recording");
+        make_directory_of(&out)?;
+        let time = order.length + 2 * START;
+        let work = std::thread::spawn(move || traces::record(&recorder, &device, &out, time, &mut || {}));
+        std::thread::sleep(START);
+        Ok(Kernel(work))
+    }
+
+    /// The files of all CPUs.
+    fn end(self) -> Result<Vec<PathBuf>, RunError> {
+        let recorded = self.0.join().map_err(|_| RunError::Failed("blktrace's thread has failed".into()))?;
+        Ok(recorded.map_err(|error| RunError::Lost(error.to_string()))?.files)
+    }
+}
+
+/// What the kernel sees of requests that were submitted together is this close.
+const TOGETHER: Duration = Duration::from_micros(100);
+
+/// Stores the trace that blktrace recorded of a peak run, in place of its files.
+fn keep_recorded(files: &[PathBuf], order: &Order) -> Result<(), RunError> {
+    let reader = traces::open(files, &Options::default(), &traces::silent());
+    let mut reader = reader.map_err(|error| RunError::Failed(error.to_string()))?;
+    store(reader.as_mut(), order, TOGETHER)?;
+    // They only take room.
+    files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+    Ok(())
+}
+
 /// Stores the trace of a peak run where its levels find it.
 fn keep(issued: &[Request], order: &Order) -> Result<(), RunError> {
+    if issued.len() == COLLECTED_MOST {
+        return Err(RunError::Failed(format!(
+            "the peak run has more than {COLLECTED_MOST} requests; shorten peak_seconds"
+        )));
+    }
+    let devices = [order.place.at.clone()];
+    store(&mut InMemory::new(issued, &devices), order, Duration::ZERO)
+}
+
+fn store(trace: &mut dyn TraceReader, order: &Order, window: Duration) -> Result<(), RunError> {
     let path = collected(order)?;
     let failed =
         |why: String| RunError::Failed(format!("the trace of the peak run, {}: {why}", path.display()));
-    if issued.len() == COLLECTED_MOST {
-        return Err(failed(format!("more than {COLLECTED_MOST} requests; shorten peak_seconds")));
-    }
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).map_err(|error| failed(error.to_string()))?;
-    }
-    let devices = [order.place.at.clone()];
-    let options =
-        traces::WriteOptions { target: traces::Target::Btrecord, window: Duration::ZERO, overwrite: true };
-    let written = traces::write(&mut InMemory::new(issued, &devices), path, &options);
-    written.map(drop).map_err(|error| failed(error.to_string()))
+    make_directory_of(path)?;
+    let options = traces::WriteOptions { target: traces::Target::Btrecord, window, overwrite: true };
+    traces::write(trace, path, &options).map(drop).map_err(|error| failed(error.to_string()))
+}
+
+fn make_directory_of(file: &Path) -> Result<(), RunError> {
+    let Some(directory) = file.parent() else { return Ok(()) };
+    let made = std::fs::create_dir_all(directory);
+    made.map_err(|error| RunError::Failed(format!("cannot make {}: {error}", directory.display())))
 }
 
 /// The collected trace of a synthetic workload.
@@ -231,8 +297,11 @@ fn whole(order: &Order) -> Result<Box<dyn TraceReader>, RunError> {
 fn trace(path: &Path, skip_bad: u64) -> Result<Box<dyn TraceReader>, RunError> {
     let failed =
         |error: &dyn std::fmt::Display| RunError::Failed(format!("the trace {}: {error}", path.display()));
-    let options = Options { format: None, skip_bad };
+    let options = Options { skip_bad, ..Options::default() };
     traces::open(&[path.to_owned()], &options, &traces::silent()).map_err(|error| match error {
+        TraceFileError::Read(error @ TraceError::Implausible { .. }) => {
+            failed(&format!("{error}: convert it once, `ebb trace convert --unit …`"))
+        }
         TraceFileError::Read(error) => failed(&error),
         unopened => RunError::Failed(unopened.to_string()),
     })
@@ -438,4 +507,53 @@ fn add_up(window: &Window, meters: &[String]) -> Draw {
         draw.coverage = Some(draw.coverage.map_or(part.coverage, |least| least.min(part.coverage)));
     }
     draw
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(at: &str, trace: &Path) -> Order {
+        Order {
+            place: Place { at: at.into(), size_bytes: 1 << 20, overwrite: false },
+            workload: Workload::Synthetic { size: 4096, random: 50, reads: 50 },
+            intensity: Intensity::Peak { depth: 4 },
+            length: Duration::from_millis(50),
+            seed: 1,
+            trace: Some(trace.to_owned()),
+            collector: Collector::Blktrace,
+            interval: Duration::from_secs(60),
+        }
+    }
+
+    #[test]
+    fn a_collector_that_cannot_is_said_with_what_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = format!("file:{}", dir.path().join("data").display());
+        let trace = dir.path().join("t.replay.0");
+        let error = LocalGenerator::new(None).unwrap().run(&order(&at, &trace), &mut |_| {}).unwrap_err();
+        assert!(matches!(&error, RunError::Lost(why) if why.contains("the program collects")), "{error}");
+        assert!(!trace.exists());
+    }
+
+    #[test]
+    fn what_the_kernel_recorded_becomes_the_trace_that_levels_replay() {
+        use ebb_trace::{BlktraceWriter, Kind, TraceWriter};
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["0", "1"].map(|cpu| dir.path().join(format!("r.blktrace.{cpu}")));
+        for (cpu, file) in files.iter().enumerate() {
+            let mut writer = BlktraceWriter::new(std::fs::File::create(file).unwrap());
+            for at in [0, 20, 5000] {
+                let at = Duration::from_micros(at + cpu as u64);
+                writer.write(&Request { at, device: 0, offset: 4096, len: 512, kind: Kind::Read }).unwrap();
+            }
+            writer.finish().unwrap();
+        }
+        let trace = dir.path().join("deep/t.replay.0");
+        keep_recorded(&files, &order("/dev/x", &trace)).unwrap();
+        let kept: Vec<Request> = super::trace(&trace, 0).unwrap().map(|request| request.unwrap()).collect();
+        let bunches: std::collections::BTreeSet<Duration> = kept.iter().map(|request| request.at).collect();
+        assert_eq!((kept.len(), bunches.len()), (6, 2), "those of 100 us are one bunch");
+        assert!(files.iter().all(|file| !file.exists()));
+    }
 }

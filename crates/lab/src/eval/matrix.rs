@@ -3,6 +3,7 @@
 //! Everything is checked when the file is read, and a mistake is reported with its line and key: an evaluation runs
 //! unattended for hours.
 
+use super::idle::Idle;
 use crate::drive::TargetSpec;
 use ebb_trace::Mode;
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,23 @@ impl Filter {
             }
             Filter::Scale => "is not between 1 and 1000 percent",
         })
+    }
+}
+
+/// Who records what a peak run issues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Collector {
+    /// The generator itself.
+    #[default]
+    Program,
+    /// The kernel, through blktrace: only of block devices, and where the kernel allows it.
+    Blktrace,
+}
+
+impl Collector {
+    fn is_program(&self) -> bool {
+        *self == Collector::Program
     }
 }
 
@@ -121,6 +139,12 @@ pub struct Target {
     pub meters: Vec<String>,
     /// The agent that has the meters; `None`: this machine.
     pub meter_agent: Option<String>,
+    /// Numbers of disks with which its idle power is measured, in this order; empty: only as it is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<u32>,
+    /// Leaves the target with `{disks}` disks: a command of this machine's shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_disks: Option<String>,
 }
 
 /// Settings of every run.
@@ -138,6 +162,11 @@ pub struct Settings {
     pub seed: u64,
     /// Length of the intervals of which longer runs keep the throughput.
     pub interval_seconds: u32,
+    /// Length of the runs that measure idle power; `None`: there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_seconds: Option<f64>,
+    #[serde(default, skip_serializing_if = "Collector::is_program")]
+    pub collector: Collector,
 }
 
 /// A checked matrix.
@@ -171,10 +200,11 @@ impl Matrix {
         Check { path, text }.matrix(raw)
     }
 
-    /// Number of runs, without those that find the peaks.
+    /// Number of runs, idle ones included, without those that find the peaks.
     pub fn runs(&self) -> u64 {
         let product = [self.targets.len(), self.workloads.len(), self.levels.len()];
-        product.iter().map(|&n| n as u64).product::<u64>() * u64::from(self.repetitions)
+        let idle: usize = self.targets.iter().map(|target| Idle::all(self, target).len()).sum();
+        product.iter().map(|&n| n as u64).product::<u64>() * u64::from(self.repetitions) + idle as u64
     }
 }
 
@@ -201,6 +231,9 @@ struct Raw {
     interval_seconds: Spanned<u32>,
     #[serde(default = "depository")]
     depository: PathBuf,
+    idle_seconds: Option<Spanned<f64>>,
+    #[serde(default)]
+    collector: Collector,
     synthetic: Option<RawSynthetic>,
     #[serde(default, rename = "trace")]
     traces: Vec<RawTrace>,
@@ -277,6 +310,8 @@ struct RawTarget {
     #[serde(default)]
     meters: Vec<String>,
     meter_agent: Option<Spanned<String>>,
+    disks: Option<Spanned<Vec<Spanned<u32>>>>,
+    set_disks: Option<String>,
 }
 
 /// Reports what is wrong and where.
@@ -351,6 +386,11 @@ impl Check<'_> {
             run_seconds,
             peak_seconds,
             interval_seconds: *raw.interval_seconds.get_ref(),
+            idle_seconds: match &raw.idle_seconds {
+                Some(value) => Some(seconds(value, "idle_seconds", 0.01)?),
+                None => None,
+            },
+            collector: raw.collector,
             settle_seconds: seconds(&raw.settle_seconds, "settle_seconds", 0.0)?,
             filter: raw.filter,
             depth: *raw.depth.get_ref(),
@@ -477,8 +517,18 @@ impl Check<'_> {
                 let at = target.size_mib.as_ref().expect("the default is in the range");
                 return Err(self.wrong(at, "target.size_mib", "is not between 1 MiB and 1 PiB"));
             }
+            let disks = match &target.disks {
+                Some(list) if target.set_disks.is_none() => {
+                    let problem = "needs set_disks, the command that leaves the target with {disks} disks";
+                    return Err(self.wrong(list, "target.disks", problem));
+                }
+                Some(list) => self.distinct(list, "target.disks", |_| None)?,
+                None => Vec::new(),
+            };
             targets.push(Target {
                 name,
+                disks,
+                set_disks: target.set_disks.clone(),
                 at: target.at.get_ref().clone(),
                 size_bytes: mib << 20,
                 overwrite: target.overwrite,
@@ -611,6 +661,9 @@ size_mib = 64
             ("repetitions = 3", "peak_seconds = 0.5", 4, "peak_seconds: is shorter than run_seconds, 1"),
             ("repetitions = 3", "interval_seconds = 0", 4, "interval_seconds: is not between"),
             ("repetitions = 3", "settle_seconds = nan", 4, "settle_seconds: NaN"),
+            ("repetitions = 3", "idle_seconds = 0", 4, "idle_seconds: 0 is not between"),
+            ("repetitions = 3", "collector = \"tape\"", 4, "unknown variant `tape`"),
+            ("size_mib = 64", "disks = [0, 1]", 28, "target.disks: needs set_disks"),
             ("repetitions = 3", "depth = 0", 4, "depth: is not between 1 and 4096"),
             ("repetitions = 3", "repeat = 3", 4, "unknown field `repeat`"),
             (

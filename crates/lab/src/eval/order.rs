@@ -4,12 +4,12 @@
 //! Both have their own clock. Time windows are converted from one to the other through this machine's clock and the
 //! measured offsets ([`Generator::clock_offset`]).
 
-use super::matrix::{Filter, Workload};
+use super::matrix::{Collector, Filter, Workload};
 use ebb_power::meter::Source;
 use ebb_report::Latency;
 use ebb_types::Moment;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Target of a run.
@@ -42,6 +42,8 @@ pub struct Order {
     /// The trace of a synthetic workload: collected while its peak is looked for, and replayed at every level. A path in the
     /// file system of the machine that generates the load, or inside its agent's directory of traces.
     pub trace: Option<PathBuf>,
+    /// Who collects that trace.
+    pub collector: Collector,
     /// Length of one interval of [`Performance::series`].
     pub interval: Duration,
 }
@@ -58,7 +60,7 @@ pub struct Interval {
 }
 
 /// A run while it goes on: since the previous report.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Live {
     pub iops: f64,
     pub mb_per_second: f64,
@@ -143,8 +145,9 @@ pub trait Generator: Send {
     fn clock_offset(&mut self) -> Result<i64, RunError>;
     /// Opens the target, creates it if needed, and returns the machine it is on.
     fn prepare(&mut self, place: &Place) -> Result<Machine, RunError>;
-    /// Carries out a run, and returns after its length and the last answer. `tell` is called a few times per second, where
-    /// the run can be watched.
+    /// Whether the trace of a peak run is still where it was kept.
+    fn holds(&mut self, trace: &Path) -> Result<bool, RunError>;
+    /// Carries out a run, and returns after its length and the last answer. `tell` is called a few times per second.
     fn run(&mut self, order: &Order, tell: &mut dyn FnMut(Live)) -> Result<Performance, RunError>;
 }
 
@@ -157,7 +160,5 @@ pub trait Analyzer: Send {
     /// Reads every meter, and returns what they measured in the window, on its own clock.
     fn draw(&mut self, from: Moment, to: Moment) -> Result<Draw, RunError>;
     /// The present watts, if they are known without another reading.
-    fn watts(&mut self) -> Option<f64> {
-        None
-    }
+    fn watts(&mut self) -> Option<f64>;
 }

@@ -99,6 +99,20 @@ pub(super) struct Full {
     pub mb_per_second: Option<f64>,
 }
 
+/// Names of the table `series`, in order.
+pub(super) const SERIES_COLUMNS: [&str; 10] = [
+    "campaign",
+    "target",
+    "workload",
+    "load_percent",
+    "repetition",
+    "from_seconds",
+    "seconds",
+    "iops",
+    "mb_per_second",
+    "failed_requests",
+];
+
 /// One interval of a longer run: a row of the table `series`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeriesRow {

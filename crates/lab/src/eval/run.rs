@@ -4,6 +4,7 @@
 //! Resumption needs no code of its own: runs with a row are skipped, the others are run. A lane waits until its result
 //! is durable before it continues, so that writing one result does not disturb the next run.
 
+use super::idle::{self, Idle};
 use super::matrix::{Matrix, Target, Workload};
 use super::order::{
     Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
@@ -14,6 +15,7 @@ use super::store::{RunKey, Store, StoreError};
 use ebb_report::Latency;
 use ebb_types::Moment;
 use serde::Serialize;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -64,6 +66,8 @@ pub struct Outcome {
     pub done: u64,
     /// The targets that were given up, with the reason.
     pub lost: Vec<String>,
+    /// Peak runs whose trace was gone, and which were done again.
+    pub collected_again: Vec<String>,
     pub failed: u64,
 }
 
@@ -86,33 +90,56 @@ pub fn run(
 ) -> Result<Outcome, StoreError> {
     store.begin(matrix)?;
     let done = store.done(&matrix.name)?;
-    let missing = |targets: &Vec<usize>| -> Vec<Cell> {
-        cells(matrix, targets).filter(|cell| !done.contains(&key(matrix, cell))).collect()
+    let missing = |targets: &Vec<usize>| -> Vec<Work> {
+        let work = targets.iter().map(|&target| Work::missing(matrix, target, &done));
+        work.filter(|work| work.runs() > 0).collect()
     };
-    let lanes: Vec<Vec<Cell>> = lanes(matrix).iter().map(missing).collect();
+    let lanes: Vec<Vec<Work>> = lanes(matrix).iter().map(missing).collect();
+    let runs = |lane: &[Work]| lane.iter().map(Work::runs).sum::<usize>();
     let total = matrix.runs();
-    let found = total - lanes.iter().map(|cells| cells.len() as u64).sum::<u64>();
+    let found = total - lanes.iter().map(|lane| runs(lane) as u64).sum::<u64>();
     let first_guess = matrix.settings.run_seconds + matrix.settings.settle_seconds;
     let shared = Mutex::new(Shared {
         store,
         progress: Progress { done: found, total, ..Progress::default() },
         outcome: Outcome { total, found, ..Outcome::default() },
-        left: lanes.iter().map(|cells| Duration::from_secs_f64(first_guess * cells.len() as f64)).collect(),
+        left: lanes.iter().map(|lane| Duration::from_secs_f64(first_guess * runs(lane) as f64)).collect(),
         tell,
         stop: false,
     });
     let ended: Result<(), StoreError> = std::thread::scope(|scope| {
-        let lane = |(number, cells): (usize, &Vec<Cell>)| {
-            let lane =
-                Lane { number, matrix, shared: &shared, missing: cells.len(), started: Instant::now() };
-            let cells = cells.clone();
-            scope.spawn(move || lane.run(&cells, benches))
+        let lane = |(number, work): (usize, &Vec<Work>)| {
+            let lane = Lane { number, matrix, shared: &shared, missing: runs(work), started: Instant::now() };
+            let work = work.clone();
+            scope.spawn(move || lane.run(&work, benches))
         };
         let started: Vec<_> = lanes.iter().enumerate().map(lane).collect();
         started.into_iter().try_for_each(|lane| lane.join().expect("a lane ends with a result"))
     });
     ended?;
     Ok(shared.into_inner().expect("no lane panicked").outcome)
+}
+
+/// What is missing of a target.
+#[derive(Clone)]
+struct Work {
+    target: usize,
+    idle: Vec<Idle>,
+    cells: Vec<Cell>,
+}
+
+impl Work {
+    fn missing(matrix: &Matrix, target: usize, done: &HashSet<RunKey>) -> Work {
+        let name = &matrix.targets[target].name;
+        let mut idle = Idle::all(matrix, &matrix.targets[target]);
+        idle.retain(|idle| !done.contains(&(name.clone(), idle.name(), 0f64.to_bits(), idle.repetition)));
+        let cells = cells(matrix, &[target]).filter(|cell| !done.contains(&key(matrix, cell))).collect();
+        Work { target, idle, cells }
+    }
+
+    fn runs(&self) -> usize {
+        self.idle.len() + self.cells.len()
+    }
 }
 
 /// Identifies a run in the results.
@@ -147,40 +174,51 @@ impl<'b> Lane<'_, 'b> {
         self.shared.lock().expect("no lane panicked")
     }
 
-    fn run(&self, cells: &[Cell], benches: &Benches<'_>) -> Result<(), StoreError> {
+    fn run(&self, work: &[Work], benches: &Benches<'_>) -> Result<(), StoreError> {
         let mut before = 0;
-        for of_target in cells.chunk_by(|a, b| a.target == b.target) {
-            let outcome = self.target(of_target, before, benches);
+        for work in work {
+            let outcome = self.target(work, before, benches);
             if outcome.is_err() {
                 self.lock().stop = true;
                 return outcome;
             }
-            before += of_target.len();
+            before += work.runs();
         }
         Ok(())
     }
 
     /// The runs on one target; `before`: runs of this lane before them.
-    fn target(&self, cells: &[Cell], before: usize, benches: &Benches<'_>) -> Result<(), StoreError> {
-        let target = &self.matrix.targets[cells[0].target];
+    fn target(&self, work: &Work, before: usize, benches: &Benches<'_>) -> Result<(), StoreError> {
+        let target = &self.matrix.targets[work.target];
         let place = self.place(target)?;
-        let opened = benches(target).and_then(|mut bench| Ok((bench.generator.prepare(&place)?, bench)));
-        let (machine, mut bench) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                self.give_up(target, &error);
-                return Ok(());
-            }
+        let mut bench = match benches(target) {
+            Ok(bench) => bench,
+            Err(error) => return self.give_up(target, &error),
         };
-        let (mut done, mut failures) = (before, 0);
-        for of_workload in cells.chunk_by(|a, b| a.workload == b.workload) {
+        // First, while nothing has the target open.
+        if let Err(error) = self.idle(&mut bench, target, work, before)? {
+            return self.give_up(target, &error);
+        }
+        if work.cells.is_empty() {
+            return Ok(());
+        }
+        let machine = match bench.generator.prepare(&place) {
+            Ok(machine) => machine,
+            Err(error) => return self.give_up(target, &error),
+        };
+        let (mut done, mut failures) = (before + work.idle.len(), 0);
+        for of_workload in work.cells.chunk_by(|a, b| a.workload == b.workload) {
             let workload = &self.matrix.workloads[of_workload[0].workload];
             self.show(done, &format!("{} {}: peak rate", target.name, workload.name()));
             let trace = self.trace(target, workload, &machine);
-            let peak = self.peak(&mut bench, &place, target, workload, trace.as_ref())?;
+            let again = self.trace_is_gone(&mut bench, target, workload, trace.as_ref())?;
+            let peak = self.peak(&mut bench, &place, target, workload, trace.as_ref(), again)?;
             let mut failed_full: Option<String> = None;
             let mut full = self.lock().store.full(&self.matrix.name, &target.name, &workload.name())?;
-            for cell in of_workload {
+            // Another trace needs another reference.
+            let reference = Cell { level: 0, repetition: 1, ..of_workload[0] };
+            let extra = (again && full.take().is_some()).then_some(reference);
+            for cell in extra.iter().chain(of_workload) {
                 if self.lock().stop {
                     return Ok(());
                 }
@@ -212,19 +250,79 @@ impl<'b> Lane<'_, 'b> {
                 if is_reference(cell) {
                     failed_full.clone_from(&record.error);
                 }
-                done += 1;
-                self.add(&record, &series)?;
+                let repeated = extra.as_ref().is_some_and(|extra| extra == cell);
+                done += usize::from(!repeated);
+                self.add(&record, &series, repeated)?;
                 failures = if error.is_some() { failures + 1 } else { 0 };
                 match error {
                     Some(error) if failures == FAILURES_MAX || matches!(error, RunError::Lost(_)) => {
-                        self.give_up(target, &error);
-                        return Ok(());
+                        return self.give_up(target, &error);
                     }
                     _ => {}
                 }
             }
         }
         Ok(())
+    }
+
+    /// The idle runs of a target.
+    fn idle(
+        &self,
+        bench: &mut Bench,
+        target: &Target,
+        work: &Work,
+        before: usize,
+    ) -> Result<Result<(), RunError>, StoreError> {
+        let settings = &self.matrix.settings;
+        let (Some(analyzer), Some(length)) = (&mut bench.analyzer, settings.idle_seconds) else {
+            return Ok(Ok(()));
+        };
+        let settle = Duration::from_secs_f64(settings.settle_seconds);
+        for (at, &idle) in work.idle.iter().enumerate() {
+            self.show(before + at, &format!("{} {}", target.name, idle.name()));
+            let mut record = Record {
+                campaign: self.matrix.name.clone(),
+                target: target.name.clone(),
+                workload: idle.name(),
+                repetition: idle.repetition,
+                started_unix_millis: unix_millis(SystemTime::now()),
+                filter: settings.filter.name().into(),
+                program_version: env!("CARGO_PKG_VERSION").into(),
+                ..Record::default()
+            };
+            match idle::measure(target, idle, settle, Duration::from_secs_f64(length), analyzer.as_mut()) {
+                Ok(draw) => {
+                    record.length_seconds = Some(length);
+                    fill_power(&mut record, &draw, length);
+                }
+                Err(error @ RunError::Lost(_)) => return Ok(Err(error)),
+                Err(error) => record.error = Some(error.to_string()),
+            }
+            self.add(&record, &[], false)?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Whether a workload's peak is known and its trace is not there any more: then both are made again.
+    fn trace_is_gone(
+        &self,
+        bench: &mut Bench,
+        target: &Target,
+        workload: &Workload,
+        trace: Option<&PathBuf>,
+    ) -> Result<bool, StoreError> {
+        let (campaign, name) = (&self.matrix.name, workload.name());
+        let Some(trace) = trace else { return Ok(false) };
+        if self.lock().store.peak(campaign, &target.name, &name)?.is_none() {
+            return Ok(false);
+        }
+        // If it cannot be asked, the run will say why.
+        let gone = bench.generator.holds(trace).is_ok_and(|holds| !holds);
+        if gone {
+            let text = format!("{} {name}: the trace of its peak run was gone", target.name);
+            self.lock().outcome.collected_again.push(text);
+        }
+        Ok(gone)
     }
 
     /// A target that this campaign has written to before may be written to again.
@@ -254,9 +352,10 @@ impl<'b> Lane<'_, 'b> {
         target: &Target,
         workload: &Workload,
         trace: Option<&PathBuf>,
+        again: bool,
     ) -> Result<Result<Peak, RunError>, StoreError> {
         let (campaign, name) = (&self.matrix.name, workload.name());
-        if let Some(peak) = self.lock().store.peak(campaign, &target.name, &name)? {
+        if let Some(peak) = self.lock().store.peak(campaign, &target.name, &name)?.filter(|_| !again) {
             return Ok(Ok(peak));
         }
         let settings = &self.matrix.settings;
@@ -303,6 +402,7 @@ impl<'b> Lane<'_, 'b> {
             length: Duration::from_secs_f64(seconds),
             seed: self.matrix.settings.seed,
             trace: trace.cloned(),
+            collector: self.matrix.settings.collector,
             interval: Duration::from_secs(self.matrix.settings.interval_seconds.into()),
         }
     }
@@ -346,7 +446,7 @@ impl<'b> Lane<'_, 'b> {
             workload,
             load_percent: self.matrix.levels[cell.level],
             repetition,
-            started_unix_millis: started.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64),
+            started_unix_millis: unix_millis(started),
             filter: self.matrix.settings.filter.name().into(),
             host,
             kernel,
@@ -357,9 +457,13 @@ impl<'b> Lane<'_, 'b> {
         }
     }
 
-    fn add(&self, record: &Record, series: &[Interval]) -> Result<(), StoreError> {
+    /// Stores a result; one that is `repeated` had one before, and is not counted.
+    fn add(&self, record: &Record, series: &[Interval], repeated: bool) -> Result<(), StoreError> {
         let mut shared = self.lock();
         shared.store.add(record, series)?;
+        if repeated && record.error.is_none() {
+            return Ok(());
+        }
         if record.error.is_none() {
             shared.outcome.done += 1;
             shared.progress.done += 1;
@@ -370,10 +474,11 @@ impl<'b> Lane<'_, 'b> {
         Ok(())
     }
 
-    fn give_up(&self, target: &Target, error: &RunError) {
+    fn give_up(&self, target: &Target, error: &RunError) -> Result<(), StoreError> {
         let mut shared = self.lock();
         shared.left[self.number] = Duration::ZERO;
         shared.outcome.lost.push(format!("{}: {error}", target.name));
+        Ok(())
     }
 
     /// Shows the present run.
@@ -436,20 +541,31 @@ fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak
     record.latency_max_millis = latency(|l| l.max_millis);
     record.lateness_p99_millis = performance.lateness_p99_millis;
     record.queue_p99_millis = performance.queue_p99_millis;
+    fill_power(record, draw, seconds);
+    // A draw of zero has no efficiency.
+    if let Some(watts) = record.watts {
+        record.iops_per_watt = Some(iops / watts);
+        record.mb_per_second_per_kilowatt = Some(mb_per_second / (watts / 1e3));
+        record.joules_per_io = (iops > 0.0).then(|| watts / iops);
+    }
+}
+
+/// What the meters say of a run of so many seconds.
+fn fill_power(record: &mut Record, draw: &Draw, seconds: f64) {
     record.volts = draw.volts;
     record.amps = draw.amps;
     record.temperature_celsius = draw.celsius;
     record.meters = (!draw.meters.is_empty()).then(|| draw.meters.clone());
     record.meter_coverage = draw.coverage;
-    // A draw of zero has no efficiency.
     if let Some(watts) = draw.watts.filter(|&watts| watts > 0.0) {
         record.watts = Some(watts);
         record.watts_source = draw.source.map(|source| source.name().into());
         record.joules = Some(watts * seconds);
-        record.iops_per_watt = Some(iops / watts);
-        record.mb_per_second_per_kilowatt = Some(mb_per_second / (watts / 1e3));
-        record.joules_per_io = (iops > 0.0).then(|| watts / iops);
     }
+}
+
+fn unix_millis(time: SystemTime) -> i64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }
 
 #[cfg(test)]

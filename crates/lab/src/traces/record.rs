@@ -75,18 +75,23 @@ pub fn record(
     time: Duration,
     starting: &mut dyn FnMut(),
 ) -> Result<Recorded, RecordError> {
+    recordable(recorder, device)?;
+    if let Some(path) = recorded_files(out).into_iter().next() {
+        return Err(RecordError::Exists { path });
+    }
+    starting();
+    run(recorder, device, out, time)
+}
+
+/// Whether a device could be recorded, as far as it shows before the attempt.
+pub fn recordable(recorder: &Recorder, device: &Path) -> Result<(), RecordError> {
     use std::os::unix::fs::FileTypeExt;
     let about =
         std::fs::metadata(device).map_err(|error| RecordError::Device { device: device.into(), error })?;
     if !about.file_type().is_block_device() {
         return Err(RecordError::NotBlock { device: device.into() });
     }
-    possible(recorder)?;
-    if let Some(path) = recorded_files(out).into_iter().next() {
-        return Err(RecordError::Exists { path });
-    }
-    starting();
-    run(recorder, device, out, time)
+    possible(recorder)
 }
 
 /// Whether blktrace's prerequisites are met.

@@ -2,13 +2,14 @@
 
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, writable};
 use clap::{ArgGroup, Args, Subcommand};
 use ebb_client::Secret;
 use ebb_lab::agent::{Agent, AgentEvent, Allowed, RemoteAnalyzer, RemoteGenerator};
 use ebb_lab::eval::{
     AgentSpec, Analyzer, Bench, Connect, Content, Generator, LocalAnalyzer, LocalGenerator, Matrix, Outcome,
-    Progress, Record, RunError, Side, Store, Target, Watched, compare, csv, report, run,
+    Progress, Record, RunError, SeriesRow, Side, Store, Target, Watched, compare, csv, report, run,
+    series_csv,
 };
 use ebb_report::{json, print};
 use serde::Serialize;
@@ -75,16 +76,19 @@ pub enum EvalCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Export all columns of all runs
+    /// Export all columns of all runs, or their series
     #[command(
         group = ArgGroup::new("form").required(true),
-        after_help = "Example: ebb eval export --csv --out results.csv"
+        after_help = "Examples:\n  ebb eval export --csv --out results.csv\n  ebb eval export --series --csv --out minutes.csv"
     )]
     Export {
         #[command(flatten)]
         db: Db,
         #[command(flatten)]
         which: Which,
+        /// The series of the longer runs, a row per interval, in place of the runs
+        #[arg(long)]
+        series: bool,
         /// As CSV with a header
         #[arg(long, group = "form")]
         csv: bool,
@@ -161,9 +165,14 @@ pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
             print(&found, json);
             Ok(ExitCode::SUCCESS)
         }
-        EvalCommand::Export { db, which, csv: as_csv, out, .. } => {
-            let records = records(&db.db, &which)?;
-            let text = if as_csv { csv(&records) } else { json(&records) + "\n" };
+        EvalCommand::Export { db, which, series, csv: as_csv, out, .. } => {
+            out.iter().try_for_each(|path| writable(path))?;
+            let text = match (series, as_csv) {
+                (false, true) => csv(&records(&db.db, &which)?),
+                (false, false) => json(&records(&db.db, &which)?) + "\n",
+                (true, true) => series_csv(&series_of(&db.db, &which)?),
+                (true, false) => json(&series_of(&db.db, &which)?) + "\n",
+            };
             match out {
                 Some(path) => std::fs::write(&path, text).map_err(io("write", &path))?,
                 None => print!("{text}"),
@@ -171,9 +180,9 @@ pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
             Ok(ExitCode::SUCCESS)
         }
         EvalCommand::Report { db, which, html } => {
+            writable(&html)?;
             let records = records(&db.db, &which)?;
-            let store = Store::read(&db.db).map_err(refused)?;
-            let series = store.series(which.campaign.as_deref(), which.target.as_deref()).map_err(refused)?;
+            let series = rows(&db.db, &which)?;
             std::fs::write(&html, report(&records, &series)).map_err(io("write", &html))?;
             println!("{} runs in {}", records.len(), html.display());
             Ok(ExitCode::SUCCESS)
@@ -192,6 +201,23 @@ fn records(db: &Path, which: &Which) -> Result<Vec<Record>, NodeError> {
         return Err(refused(format!("{} has no such results; `ebb eval show` lists them", db.display())));
     }
     Ok(records)
+}
+
+/// The series of the longer runs; may be empty.
+fn rows(db: &Path, which: &Which) -> Result<Vec<SeriesRow>, NodeError> {
+    let store = Store::read(db).map_err(refused)?;
+    store.series(which.campaign.as_deref(), which.target.as_deref()).map_err(refused)
+}
+
+fn series_of(db: &Path, which: &Which) -> Result<Vec<SeriesRow>, NodeError> {
+    let rows = rows(db, which)?;
+    match rows.is_empty() {
+        true => Err(refused(format!(
+            "{} has no such series: only runs longer than interval_seconds have one",
+            db.display()
+        ))),
+        false => Ok(rows),
+    }
 }
 
 /// Connects to the cluster whose volumes are evaluated.
@@ -218,7 +244,7 @@ struct RunReport {
 
 impl std::fmt::Display for RunReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Outcome { total, found, done, lost, failed } = &self.outcome;
+        let Outcome { total, found, done, lost, failed, collected_again } = &self.outcome;
         write!(
             f,
             "{}: {} of {total} runs have results in {}",
@@ -233,6 +259,8 @@ impl std::fmt::Display for RunReport {
             }
             None => writeln!(f, ", {done} of them new; {failed} failed")?,
         }
+        let again = "collected again, and replayed at 100 % again";
+        collected_again.iter().try_for_each(|trace| writeln!(f, "{trace}: {again}"))?;
         lost.iter().try_for_each(|why| writeln!(f, "given up: {why}"))
     }
 }

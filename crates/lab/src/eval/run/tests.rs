@@ -14,6 +14,8 @@ struct Script {
     /// Runs at this level fail.
     failing_level: Option<f64>,
     unreachable: bool,
+    /// The traces of peak runs were deleted.
+    gone: bool,
 }
 
 type Shared = Arc<Mutex<Script>>;
@@ -39,6 +41,10 @@ impl Generator for Pretend {
             program_version: "1".into(),
             ..Machine::default()
         })
+    }
+
+    fn holds(&mut self, _: &Path) -> Result<bool, RunError> {
+        Ok(!self.0.lock().unwrap().gone)
     }
 
     /// 1,000 requests per second at 100 %.
@@ -99,6 +105,10 @@ impl Analyzer for Pretend {
             meters: "pdu".into(),
             ..Draw::default()
         })
+    }
+
+    fn watts(&mut self) -> Option<f64> {
+        None
     }
 }
 
@@ -169,6 +179,71 @@ fn what_was_cut_off_is_run_again_and_what_is_done_is_not() {
         assert_eq!((again.done, again.found), (0, 8));
         assert!(script.lock().unwrap().orders.is_empty());
     }
+}
+
+/// Levels that are missing are not replayed from nothing, nor compared with a replay of another trace.
+#[test]
+fn a_trace_that_was_deleted_is_collected_again_with_its_reference() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.sqlite");
+    let script = Shared::default();
+    go(&matrix(), &path, &script).unwrap();
+    *script.lock().unwrap() = Script { gone: true, ..Script::default() };
+    let again = go(&matrix(), &path, &script).unwrap();
+    assert!(again.collected_again.is_empty() && again.done == 0, "nothing is missing: {again:?}");
+    let mut more = matrix();
+    more.levels.push(50.0);
+    let outcome = go(&more, &path, &script).unwrap();
+    assert_eq!((outcome.done, outcome.found, outcome.failed), (4, 8, 0));
+    assert_eq!(outcome.collected_again.len(), 2);
+    assert!(outcome.collected_again[0].starts_with("t 4KiB-random50-read0: the trace"), "{outcome:?}");
+    let orders = std::mem::take(&mut *script.lock().unwrap()).orders;
+    let levels: Vec<f64> = orders.iter().map(|(_, percent)| *percent).collect();
+    assert_eq!(levels, [0.0, 100.0, 50.0, 50.0, 0.0, 100.0, 50.0, 50.0]);
+    script.lock().unwrap().gone = false;
+    more.levels.push(60.0);
+    assert!(go(&more, &path, &script).unwrap().collected_again.is_empty());
+}
+
+/// Idle runs: by the number of disks that the operator's command leaves, once each, before anything else.
+#[test]
+fn idle_power_is_measured_by_number_of_disks() {
+    let dir = tempfile::tempdir().unwrap();
+    let disks = dir.path().join("watts");
+    let meter = format!("command:cat {}", disks.display());
+    let mut matrix = matrix();
+    matrix.settings.idle_seconds = Some(0.02);
+    matrix.repetitions = 1;
+    matrix.targets[0] = Target {
+        meters: vec![meter.clone()],
+        disks: vec![0, 6],
+        set_disks: Some(format!("echo $((60 + 10 * {{disks}})) > {}", disks.display())),
+        ..matrix.targets[0].clone()
+    };
+    let script = Shared::default();
+    let path = dir.path().join("r.sqlite");
+    let mut idle_only = |matrix: &Matrix| {
+        std::fs::write(&disks, "1").unwrap();
+        let open = |_: &Target| {
+            let analyzer = super::super::LocalAnalyzer::open(std::slice::from_ref(&meter))?;
+            Ok(Bench { generator: Box::new(Pretend(script.clone())), analyzer: Some(Box::new(analyzer)) })
+        };
+        run(matrix, Store::open(&path).unwrap(), &open, &mut |_| {}).unwrap()
+    };
+    script.lock().unwrap().unreachable = true;
+    let outcome = idle_only(&matrix);
+    assert_eq!((outcome.total, outcome.done), (2 + 4, 2), "idle runs need no generator: {outcome:?}");
+    let rows = Store::read(&path).unwrap().records(None, None).unwrap();
+    let found: Vec<_> =
+        rows.iter().map(|r| (r.workload.as_str(), r.load_percent, r.watts.unwrap().round())).collect();
+    assert_eq!(found, [("idle-0-disks", 0.0, 60.0), ("idle-6-disks", 0.0, 120.0)]);
+    assert!(rows.iter().all(|row| row.iops.is_none() && row.watts_source.as_deref() == Some("stated")));
+    assert_eq!(idle_only(&matrix).done, 0, "they are not measured twice");
+    matrix.targets[0].set_disks = Some("echo no such disk >&2; exit 3".into());
+    matrix.name = "n".into();
+    assert_eq!(idle_only(&matrix).failed, 2);
+    let rows = Store::read(&path).unwrap().records(Some("n"), None).unwrap();
+    assert!(rows[0].error.as_ref().unwrap().contains("no such disk"), "{:?}", rows[0].error);
 }
 
 #[test]
