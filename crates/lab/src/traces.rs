@@ -22,10 +22,10 @@ pub use accuracy::{
     AccuracyReport, FilterAccuracy, LevelAccuracy, MODE_REQUESTS, accuracy, accuracy_of_modes,
 };
 pub use catalogue::{Bound, CATALOGUE, Catalogue, CatalogueError, Entry, Query, Sort, group, table};
-pub use open::{ReadProgress, TraceFileError, load, name_of, open, silent};
+pub use open::{ReadProgress, TraceFileError, heard, load, name_of, open, silent};
 pub use page::page;
 pub use profile::{DeviceProfile, Figures, Load, Profile, SizeClass, profile};
-pub use record::{RecordError, Recorded, Recorder, record};
+pub use record::{RecordError, Recorded, Recorder, record, recordable};
 pub use spread::Spread;
 pub use tally::{Tallied, Tally};
 pub use write::{Target, TraceWriteError, WriteOptions, WrittenTrace, write};

@@ -106,7 +106,7 @@ impl Decode for Tencent {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            let raw = tencent(line, devices)?;
+            let Some(raw) = tencent(line, devices)? else { continue };
             match self.batch.front() {
                 Some(first) if first.time != raw.time => {
                     self.next = Some(raw);
@@ -136,13 +136,14 @@ impl Tencent {
     }
 }
 
-fn tencent(line: &[u8], devices: &mut Devices) -> Result<Raw, Reason> {
+/// `timestamp,offset,size,type,volume`: whole seconds, 512-byte sectors, 0 = read.
+pub(crate) fn tencent(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Reason> {
     let [time, offset, size, op, volume] = fields(line, b',')?;
     let volume = integer(volume, "volume")?;
     let time = times(integer(time, "timestamp")?, SECOND, "timestamp")?;
     // The spreading adds up to a second.
     time.checked_add(SECOND).ok_or(Reason::Overflow { field: "timestamp" })?;
-    Ok(Raw {
+    let raw = Raw {
         time,
         offset: times(integer(offset, "offset")?, SECTOR, "offset")?,
         len: times(integer(size, "size")?, SECTOR, "size")?,
@@ -152,7 +153,8 @@ fn tencent(line: &[u8], devices: &mut Devices) -> Result<Raw, Reason> {
             _ => return Err(Reason::Operation),
         },
         device: devices.numbered(volume, || volume.to_string())?,
-    })
+    };
+    Ok(Some(raw))
 }
 
 #[cfg(test)]
@@ -177,7 +179,7 @@ mod tests {
     fn msr_ticks_are_exact_beyond_a_floats_reach() {
         let text = "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\n\
                     128166372000000001,web,0,Write,4096,512,7\n128166372000000002,web,1,Read,0,1024,7\n";
-        let options = Options { format: Some(Format::Msr), skip_bad: 0 };
+        let options = Options { format: Some(Format::Msr), ..Options::default() };
         let input = Input { name: "x".into(), read: Box::new(text.as_bytes()) };
         let mut reader = open_with(vec![input], &options).unwrap();
         assert_eq!(reader.next().unwrap().unwrap().offset, 4096);
@@ -232,7 +234,7 @@ mod tests {
         let text = "0,1,512,R,0.0\nnonsense\n0,1,512,X,0.1\n0,99999999999999999999,512,R,1\n0,1,512,R,0.3\n";
         for (skip_bad, good) in [(2, 1), (3, 2)] {
             let input = Input { name: "t".into(), read: Box::new(std::io::Cursor::new(text)) };
-            let mut reader = open_with(vec![input], &Options { format: None, skip_bad }).unwrap();
+            let mut reader = open_with(vec![input], &Options { skip_bad, ..Options::default() }).unwrap();
             assert_eq!(reader.by_ref().filter(Result::is_ok).count(), good);
             assert_eq!(reader.skipped(), skip_bad);
         }

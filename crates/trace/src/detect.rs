@@ -4,9 +4,11 @@
 //! decides between formats that look alike, and if there is no content to check.
 
 use crate::format::Format;
-use crate::reader::{Decode, Lane, Line, Reader};
+use crate::reader::{Decode, Devices, Lane, Line, Reader};
 use crate::source::{Source, Stream};
-use crate::{TraceError, TraceReader, ascii, blktrace, btrecord, csv, fio, srt, vscsi};
+use crate::table::Table;
+use crate::unit::{Unit, defined, plausible};
+use crate::{Columns, TraceError, TraceReader, ascii, blktrace, btrecord, csv, fio, srt, vscsi};
 use std::io::Read;
 use std::str::FromStr;
 
@@ -76,12 +78,16 @@ pub struct Input {
 }
 
 /// How to read a trace.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The format; `None`: detected by content and name.
     pub format: Option<Format>,
     /// Bad lines or records to skip and count before the next one ends the trace with an error.
     pub skip_bad: u64,
+    /// What positions and sizes count; `None`: what the format says, and a trace that looks otherwise is refused.
+    pub unit: Option<Unit>,
+    /// The columns of a table in no known layout.
+    pub columns: Option<Columns>,
 }
 
 /// Opens one trace; its format is detected by content and name.
@@ -101,26 +107,62 @@ pub fn open_with(inputs: Vec<Input>, options: &Options) -> Result<Box<dyn TraceR
     }
     let Some((first, _)) = sources.first() else { return Err(TraceError::NoInput) };
     let first = first.clone();
-    let format = match options.format {
-        Some(format) => format,
-        None => detect(&mut sources)?.ok_or(TraceError::Unknown { input: first })?,
+    let format = match (options.format, &options.columns) {
+        (None, Some(_)) => Format::Csv,
+        (Some(format), _) => format,
+        (None, None) => detect(&mut sources)?.ok_or_else(|| TraceError::Unknown { input: first.clone() })?,
     };
-    let skip = options.skip_bad;
+    let unit = match (options.unit, defined(format)) {
+        (None, _) => {
+            look(format, &mut sources)?;
+            None
+        }
+        (Some(said), Some(defined)) => Some((defined, said)),
+        (Some(_), None) => return Err(TraceError::Unit { input: first, format }),
+    };
+    let given = (unit, options.skip_bad);
     Ok(match format {
-        Format::Blktrace => reader(format, sources, skip, |_| blktrace::Blktrace),
-        Format::Btrecord => reader(format, sources, skip, btrecord::Btrecord::new),
-        Format::Blkparse => reader(format, sources, skip, |_| ascii::Blkparse::default()),
-        Format::Spc => lines(format, sources, skip, csv::spc),
-        Format::Msr => lines(format, sources, skip, csv::msr),
-        Format::Srt => reader(format, sources, skip, |_| srt::Srt::default()),
-        Format::Fio => reader(format, sources, skip, |_| fio::Fio::default()),
-        Format::Alibaba => lines(format, sources, skip, csv::alibaba),
-        Format::Tencent => reader(format, sources, skip, |_| csv::Tencent::default()),
-        Format::Vscsi => reader(format, sources, skip, vscsi::Vscsi::new),
-        Format::Fiu => lines(format, sources, skip, ascii::fiu),
-        Format::SsdSim => lines(format, sources, skip, ascii::ssdsim),
-        Format::DiskSim => lines(format, sources, skip, ascii::disksim),
+        Format::Blktrace => reader(format, sources, given, |_| blktrace::Blktrace),
+        Format::Btrecord => reader(format, sources, given, btrecord::Btrecord::new),
+        Format::Blkparse => reader(format, sources, given, |_| ascii::Blkparse::default()),
+        Format::Spc => lines(format, sources, given, csv::spc),
+        Format::Msr => lines(format, sources, given, csv::msr),
+        Format::Srt => reader(format, sources, given, |_| srt::Srt::default()),
+        Format::Fio => reader(format, sources, given, |_| fio::Fio::default()),
+        Format::Alibaba => lines(format, sources, given, csv::alibaba),
+        Format::Tencent => reader(format, sources, given, |_| csv::Tencent::default()),
+        Format::Vscsi => reader(format, sources, given, vscsi::Vscsi::new),
+        Format::Fiu => lines(format, sources, given, ascii::fiu),
+        Format::SsdSim => lines(format, sources, given, ascii::ssdsim),
+        Format::DiskSim => lines(format, sources, given, ascii::disksim),
+        Format::Csv => {
+            let columns = options.columns.clone().ok_or(TraceError::NoColumns { input: first })?;
+            reader(format, sources, given, move |_| Table::new(columns.clone()))
+        }
     })
+}
+
+/// Looks at the first lines of a text trace: do they count what the format says?
+fn look(format: Format, sources: &mut [(String, Source)]) -> Result<(), TraceError> {
+    let line: Line = match format {
+        Format::Spc => csv::spc,
+        Format::Msr => csv::msr,
+        Format::Alibaba => csv::alibaba,
+        Format::Tencent => csv::tencent,
+        Format::Fiu => ascii::fiu,
+        Format::SsdSim => ascii::ssdsim,
+        Format::DiskSim => ascii::disksim,
+        _ => return Ok(()),
+    };
+    for (name, source) in sources {
+        let head = source.peek(HEAD).map_err(|error| TraceError::Io { input: name.clone(), error })?;
+        let whole = head.iter().rposition(|&b| b == b'\n').map_or(0, |end| end);
+        let lines = head[..whole].split(|&b| b == b'\n');
+        let mut devices = Devices::default();
+        let first: Vec<_> = lines.filter_map(|text| line(text, &mut devices).ok().flatten()).collect();
+        plausible(name, format, &first)?;
+    }
+    Ok(())
 }
 
 /// The format of the first input that shows one: an idle CPU leaves an empty file.
@@ -137,19 +179,22 @@ fn detect(sources: &mut [(String, Source)]) -> Result<Option<Format>, TraceError
 /// Bytes of content that are examined.
 const HEAD: usize = 4096;
 
-fn lines(format: Format, sources: Vec<(String, Source)>, skip: u64, line: Line) -> Box<dyn TraceReader> {
-    reader(format, sources, skip, |_| line)
+/// What the numbers count, if they do not count what the format says; and bad records to skip.
+type Given = (Option<([Unit; 2], Unit)>, u64);
+
+fn lines(format: Format, sources: Vec<(String, Source)>, given: Given, line: Line) -> Box<dyn TraceReader> {
+    reader(format, sources, given, |_| line)
 }
 
 fn reader<D: Decode + 'static>(
     format: Format,
     sources: Vec<(String, Source)>,
-    skip: u64,
+    (unit, skip): Given,
     decode: impl Fn(&str) -> D,
 ) -> Box<dyn TraceReader> {
     let lanes = sources.into_iter().map(|(name, source)| {
         let decode = decode(&name);
         Lane::new(name, source, decode)
     });
-    Box::new(Reader::new(format, lanes.collect(), skip))
+    Box::new(Reader::new(format, lanes.collect(), unit, skip))
 }

@@ -31,6 +31,8 @@ pub enum Format {
     SsdSim,
     /// DiskSim ASCII: `time device block blocks flags`.
     DiskSim,
+    /// Any table, of which the reader is told the columns.
+    Csv,
 }
 
 /// Every format with its name and the dot-separated parts of file names that suggest it.
@@ -48,6 +50,7 @@ const FORMATS: &[(Format, &str, &[&str])] = &[
     (Format::Fiu, "fiu", &["fiu"]),
     (Format::SsdSim, "ssdsim", &["ssdsim"]),
     (Format::DiskSim, "disksim", &["disksim"]),
+    (Format::Csv, "csv", &[]),
 ];
 
 impl Format {

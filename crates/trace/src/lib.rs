@@ -30,6 +30,8 @@ mod source;
 mod srt;
 mod summary;
 mod synth;
+mod table;
+mod unit;
 mod vscsi;
 mod writer;
 
@@ -46,6 +48,8 @@ pub use reader::{Position, Reason, TraceError, TraceReader};
 pub use source::decompress;
 pub use summary::{DeviceSummary, Summary, Summing, summary};
 pub use synth::{Mode, Pace, RATIOS, SIZES, SynthError, Synthetic};
+pub use table::{Column, Columns};
+pub use unit::Unit;
 pub use writer::{TraceWriter, WriteError, Written};
 
 use std::time::Duration;

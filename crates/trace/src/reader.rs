@@ -8,7 +8,9 @@
 //! - after an error the reader ends.
 
 use crate::source::{Short, Source};
+use crate::unit::{Unit, convert};
 use crate::{Format, Kind, Request};
+use ebb_types::Bytes;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
@@ -85,6 +87,8 @@ pub enum Reason {
     Names(usize),
     #[error("the {0} is missing or malformed")]
     Header(&'static str),
+    #[error("no column is called {0:?}")]
+    Column(String),
 }
 
 /// Reading a trace failed.
@@ -98,10 +102,36 @@ pub enum TraceError {
     NoSuchFormat { name: String },
     #[error("there is no input to read")]
     NoInput,
+    #[error("{input}: csv is any table: name its columns")]
+    NoColumns { input: String },
+    #[error("{input}: what {format} counts is known; leave the unit out")]
+    Unit { input: String, format: Format },
+    #[error(
+        "{input}: positions and sizes as {format} has them make its first {count} requests {} on average{}, which hardly any are: say \
+         whether this trace counts sectors or bytes",
+        Bytes(*.mean),
+        rate(*.per_second)
+    )]
+    Implausible {
+        input: String,
+        format: Format,
+        /// What its sizes count by the format's definition.
+        sizes: Unit,
+        count: usize,
+        /// Bytes of a request.
+        mean: u64,
+        /// Bytes per second; infinite if all arrive at once.
+        per_second: f64,
+    },
     #[error(
         "{input}, {at}: not a good {format} record: {reason}; name the right format, or allow some bad records to be skipped"
     )]
     Bad { input: String, format: Format, at: Position, reason: Reason },
+}
+
+fn rate(per_second: f64) -> String {
+    let finite = per_second.is_finite().then_some(per_second);
+    finite.map_or(String::new(), |rate| format!(", {} a second", Bytes(rate as u64)))
 }
 
 /// A request with the format's own absolute time.
@@ -259,15 +289,23 @@ pub(crate) struct Reader<D> {
     done: bool,
     start: Option<u64>,
     latest: u64,
+    /// What positions and sizes count by definition, and what they are said to count instead.
+    unit: Option<([Unit; 2], Unit)>,
     skip_bad: u64,
     skipped: u64,
     backwards: u64,
 }
 
 impl<D: Decode> Reader<D> {
-    pub(crate) fn new(format: Format, lanes: Vec<Lane<D>>, skip_bad: u64) -> Self {
+    pub(crate) fn new(
+        format: Format,
+        lanes: Vec<Lane<D>>,
+        unit: Option<([Unit; 2], Unit)>,
+        skip_bad: u64,
+    ) -> Self {
         Self {
             format,
+            unit,
             lanes,
             order: BinaryHeap::new(),
             devices: Devices::default(),
@@ -286,8 +324,8 @@ impl<D: Decode> Reader<D> {
         let Lane { name, source, decode, .. } = &mut self.lanes[lane];
         loop {
             let (reason, last) = match decode.next(source, &mut self.devices) {
-                Ok(Some(raw)) => match check(&raw) {
-                    Ok(()) => return Ok(Some(raw)),
+                Ok(Some(raw)) => match checked(raw, self.unit) {
+                    Ok(raw) => return Ok(Some(raw)),
                     Err(reason) => (reason, false),
                 },
                 Ok(None) => return Ok(None),
@@ -348,12 +386,15 @@ impl<D: Decode> Reader<D> {
     }
 }
 
-fn check(raw: &Raw) -> Result<(), Reason> {
+fn checked(mut raw: Raw, unit: Option<([Unit; 2], Unit)>) -> Result<Raw, Reason> {
+    if let Some((defined, said)) = unit {
+        convert(&mut raw, defined, said)?;
+    }
     if raw.len > u64::from(u32::MAX) {
         return Err(Reason::Overflow { field: "size" });
     }
     match raw.offset.checked_add(raw.len) {
-        Some(end) if end <= i64::MAX as u64 => Ok(()),
+        Some(end) if end <= i64::MAX as u64 => Ok(raw),
         _ => Err(Reason::Overflow { field: "offset" }),
     }
 }

@@ -64,7 +64,7 @@ fn read(
     MOST.store(before, Relaxed);
     let made = Made { ready: head.to_vec(), at: 0, piece, pieces: 0..pieces };
     let input = Input { name: "x".into(), read: Box::new(made) };
-    let options = Options { format: Some(format), skip_bad: 0 };
+    let options = Options { format: Some(format), ..Options::default() };
     let mut reader = open_with(vec![input], &options).expect("a readable input");
     let good = reader.by_ref().take_while(|request| request.is_ok()).count() as u64;
     let failed = good < pieces;

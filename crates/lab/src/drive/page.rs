@@ -1,7 +1,7 @@
 //! A replay as an HTML page.
 
 use super::report::{DriveReport, SecondReport};
-use ebb_report::{Chart, Latency, Page};
+use ebb_report::{Chart, Latency, Page, distribution};
 
 impl DriveReport {
     /// The figures, and the answered requests of every second.
@@ -28,6 +28,10 @@ impl DriveReport {
         let rows: Vec<Vec<String>> =
             rows.iter().filter_map(|(name, times)| times.as_ref().map(|times| row(name, times))).collect();
         page.table("", &["", "requests", "mean", "p50", "p90", "p99", "p99.9", "max"], &rows);
+        let services = [("reads", &self.reads.service), ("writes", &self.writes.service)];
+        let services =
+            services.into_iter().filter_map(|(name, times)| Some((name.to_owned(), times.as_ref()?)));
+        page.chart(&distribution("Distribution of service times", services));
         page.section("Second by second", "Answered requests. The last second may be incomplete.");
         let read = "reads";
         page.chart(&self.chart(

@@ -1,7 +1,7 @@
 //! A replay on a cluster as an HTML page.
 
 use super::report::{HourReport, ReplayReport};
-use ebb_report::{Chart, Latency, Page};
+use ebb_report::{Chart, Latency, Page, distribution};
 
 impl ReplayReport {
     /// Load against servers awake, hour by hour; energy; latency by gear; and everything that the engine reports.
@@ -49,7 +49,14 @@ impl ReplayReport {
             &rows,
         );
         page.section("Latency by gear", "In milliseconds, from issue to answer.");
-        page.table("", &["", "requests", "p50", "p99", "max"], &self.latency_rows());
+        let classes = self.latency_classes();
+        let row = |(name, l): &(String, &Latency)| {
+            let millis = [l.p50_millis, l.p99_millis, l.max_millis].map(|millis| format!("{millis:.3}"));
+            [name.clone(), l.count.to_string()].into_iter().chain(millis).collect()
+        };
+        let rows: Vec<Vec<String>> = classes.iter().map(row).collect();
+        page.table("", &["", "requests", "p50", "p99", "max"], &rows);
+        page.chart(&distribution("Distribution of response times", classes));
         self.performance.sections(&mut page);
         page
     }
@@ -61,22 +68,18 @@ impl ReplayReport {
         Chart::steps(title, y, series.map(|(name, of)| (name, points(of))))
     }
 
-    fn latency_rows(&self) -> Vec<Vec<String>> {
+    /// The classes of requests that were not empty.
+    fn latency_classes(&self) -> Vec<(String, &Latency)> {
         let by_gear = self.latency.by_gear.iter().flat_map(|gear| {
             [
-                (format!("gear {}, reads", gear.gear), gear.reads),
-                (format!("gear {}, writes", gear.gear), gear.writes),
+                (format!("gear {}, reads", gear.gear), &gear.reads),
+                (format!("gear {}, writes", gear.gear), &gear.writes),
             ]
         });
         let near = &self.latency.around_shifts;
-        let near = [("around shifts, reads", near.reads), ("around shifts, writes", near.writes)];
+        let near = [("around shifts, reads", &near.reads), ("around shifts, writes", &near.writes)];
         let near = near.into_iter().map(|(name, latency)| (name.to_owned(), latency));
-        let row = |(name, latency): (String, Option<Latency>)| {
-            let l = latency?;
-            let millis = [l.p50_millis, l.p99_millis, l.max_millis].map(|millis| format!("{millis:.3}"));
-            Some([name, l.count.to_string()].into_iter().chain(millis).collect())
-        };
-        by_gear.chain(near).filter_map(row).collect()
+        by_gear.chain(near).filter_map(|(name, latency)| Some((name, latency.as_ref()?))).collect()
     }
 }
 

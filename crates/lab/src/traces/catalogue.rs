@@ -221,7 +221,7 @@ fn look(
     progress: &ReadProgress,
 ) -> Entry {
     let paths: Vec<PathBuf> = files.iter().map(|file| directory.join(&file.path)).collect();
-    let options = Options { format: None, skip_bad };
+    let options = Options { skip_bad, ..Options::default() };
     let read = || -> Result<Figures, String> {
         let mut reader = open(&paths, &options, progress).map_err(|error| error.to_string())?;
         Ok(profile(&name, reader.as_mut()).map_err(|error| error.to_string())?.figures)

@@ -41,6 +41,11 @@ impl Read for Heard {
     }
 }
 
+/// An input of which `progress` hears how far it is read, `of` so many bytes.
+pub fn heard(input: Box<dyn Read + Send>, of: u64, progress: &ReadProgress) -> Box<dyn Read + Send> {
+    Box::new(Heard { input, done: Arc::default(), of, progress: progress.clone() })
+}
+
 /// Opens the files of one trace (blktrace has one per CPU) and merges them by time. The path `-` is standard input.
 pub fn open(
     paths: &[PathBuf],

@@ -4,7 +4,7 @@ pub mod server;
 mod store;
 
 use crate::cli::replay::write_report;
-use crate::error::NodeError;
+use crate::error::{NodeError, writable};
 use ebb_lab::bench::{BenchOptions, Extent, bench_s3};
 use ebb_report::Progress;
 use std::path::Path;
@@ -24,6 +24,9 @@ pub struct BenchRequest<'a> {
 }
 
 pub async fn run(request: BenchRequest<'_>) -> Result<ExitCode, NodeError> {
+    if let Some(path) = request.json.filter(|path| *path != Path::new("-")) {
+        writable(path)?;
+    }
     let mut options = BenchOptions::new(request.endpoint, &request.access_key, &request.secret_key);
     options.extent = Extent::Time(request.cell);
     if !request.sizes.is_empty() {

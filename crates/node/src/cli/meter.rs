@@ -1,6 +1,6 @@
 //! `ebb meter`: the meters of this machine, their readings, and samples of an external analyser.
 
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, writable};
 use clap::Subcommand;
 use ebb_power::meter::{
     self, Clock, Figures, Import, Listed, Machine, MeterRecord, OpenMeter, Quantity, Recorder, Recording,
@@ -334,6 +334,9 @@ fn window_json(recording: &Recording, window: &Window) -> Value {
 }
 
 fn import(file: &Path, options: &Import, csv: Option<&Path>, json: bool) -> Result<(), NodeError> {
+    if let Some(path) = csv {
+        writable(path)?;
+    }
     // Any clock will do: no other meter uses it. This one begins in 1970, so that no sample is too old.
     let clock = Clock { unix_nanos_at_zero: 0 };
     let input = BufReader::new(File::open(file).map_err(io("open", file))?);

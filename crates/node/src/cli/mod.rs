@@ -11,6 +11,7 @@ pub mod meter;
 pub mod mirror;
 pub mod pool;
 pub mod power;
+pub mod reading;
 pub mod readings;
 pub mod replay;
 pub mod simulate;

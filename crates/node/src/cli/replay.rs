@@ -2,12 +2,13 @@
 
 use crate::cli::dev::{DevCluster, DevOptions, DevPool, DevPoolError, SERVERS};
 use crate::cli::measured::{Measured, Measuring};
+use crate::cli::reading::Reading;
 use crate::cli::trace::{Percent, reading};
 use crate::cli::{verify, volume};
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
 use crate::cluster::launch::Stop;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, writable};
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use ebb_client::Client;
@@ -18,7 +19,7 @@ use ebb_lab::drive::{
 use ebb_lab::replay::{self, Cluster, Comparison, ReplayOptions, ReplayReport};
 use ebb_lab::traces;
 use ebb_report::{Page, Progress, print_json};
-use ebb_trace::{BalancedFilter, Format, Scaled, Trace, TraceReader};
+use ebb_trace::{BalancedFilter, Scaled, Trace, TraceReader};
 use ebb_types::{Bytes, VolumeHome, parse_bytes, parse_duration};
 use serde::Serialize;
 use std::fmt;
@@ -107,12 +108,8 @@ pub struct ReplayArgs {
     /// Maximum requests in flight at the trace's times; a device may take fewer
     #[arg(long, value_name = "N", default_value_t = 4096)]
     in_flight: usize,
-    /// The trace's format, if it is not recognised
-    #[arg(long)]
-    format: Option<Format>,
-    /// Skip up to this many bad lines or records
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    skip_bad: u64,
+    #[command(flatten)]
+    reading: Reading,
     /// Configuration of a running cluster [default: start a cluster for the replay]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -281,6 +278,9 @@ fn wrong_use(option: &str, place: &str) -> ! {
 }
 
 pub async fn run(args: &ReplayArgs) -> Result<ExitCode, NodeError> {
+    for path in args.html.iter().chain(args.json.iter().filter(|path| *path != Path::new("-"))) {
+        writable(path)?;
+    }
     match &args.target {
         Place::Cluster => match args.storage.given() {
             Some(option) => wrong_use(option, "on a cluster: name other storage with --target"),
@@ -295,13 +295,12 @@ pub async fn run(args: &ReplayArgs) -> Result<ExitCode, NodeError> {
 
 impl ReplayArgs {
     fn reader(&self) -> Result<Box<dyn TraceReader>, NodeError> {
-        let options = ebb_trace::Options { format: self.format, skip_bad: self.skip_bad };
         let heard = match self.target {
             Place::Cluster => reading(),
             // The reader runs ahead of the replay, so its progress says little.
             Place::Storage(_) => traces::silent(),
         };
-        let mut reader = traces::open(&self.traces, &options, &heard).map_err(refused)?;
+        let mut reader = self.reading.open(&self.traces, &heard)?;
         if let Some(Percent(percent)) = self.load {
             reader = Box::new(BalancedFilter::new(reader, percent / 100.0).map_err(refused)?);
         }

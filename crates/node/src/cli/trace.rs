@@ -1,6 +1,7 @@
 //! `ebb trace`: inspects traces, converts them, generates and records them, and finds them in a catalogue.
 
-use crate::error::{NodeError, io};
+use crate::cli::reading::{Reading, advised};
+use crate::error::{NodeError, io, writable};
 use clap::{Args, Subcommand, ValueEnum};
 use ebb_lab::traces::{
     self, Bound, Catalogue, Query, Recorder, Sort, Tallied, Target, WriteOptions, WrittenTrace,
@@ -61,16 +62,6 @@ pub enum TraceCommand {
     /// List the traces of a directory from its catalogue, which is refreshed when a file changes
     #[command(after_help = "Example: ebb trace list traces --size 4KiB --random '45%..55%' --reads '<=0%'")]
     List(ListArgs),
-}
-
-#[derive(Args)]
-struct Reading {
-    /// The format, if it is not to be detected by content and name
-    #[arg(long, value_name = "FORMAT")]
-    format: Option<Format>,
-    /// Skip and count up to this many bad lines or records
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    skip_bad: u64,
 }
 
 #[derive(Args)]
@@ -325,26 +316,6 @@ pub(crate) fn reading() -> traces::ReadProgress {
     })
 }
 
-impl Reading {
-    fn open(
-        &self,
-        paths: &[PathBuf],
-        progress: &traces::ReadProgress,
-    ) -> Result<Box<dyn TraceReader>, NodeError> {
-        let options = Options { format: self.format, skip_bad: self.skip_bad };
-        traces::open(paths, &options, progress).map_err(with_skip_bad)
-    }
-}
-
-/// The library does not know the options of this command; here its advice names them.
-fn with_skip_bad(error: impl std::fmt::Display) -> NodeError {
-    let text = error.to_string();
-    let bad = "name the right format, or allow some bad records to be skipped";
-    NodeError::Refused(
-        text.replace(bad, "name the right --format, or allow some to be skipped with --skip-bad N"),
-    )
-}
-
 impl Writing {
     fn options(&self, out: &Path) -> Result<WriteOptions, NodeError> {
         let target = self.to.or_else(|| Target::of_name(out)).ok_or_else(|| {
@@ -359,7 +330,7 @@ impl Writing {
     fn write(&self, mut reader: Box<dyn TraceReader>, out: &Path) -> Result<WrittenTrace, NodeError> {
         let written = traces::write(reader.as_mut(), out, &self.options(out)?);
         clear_line();
-        written.map_err(with_skip_bad)
+        written.map_err(advised)
     }
 
     /// Writes a trace and reports it.
@@ -400,12 +371,15 @@ fn grouped(paths: &[PathBuf], merge: bool) -> Vec<(String, Vec<PathBuf>)> {
 }
 
 fn info(args: &InfoArgs) -> Result<ExitCode, NodeError> {
+    if let Some(path) = &args.html {
+        writable(path)?;
+    }
     let mut profiles = Vec::new();
     for (name, files) in grouped(&args.traces, args.merge) {
         let mut reader = args.reading.open(&files, &reading())?;
         let profile = traces::profile(&name, reader.as_mut());
         clear_line();
-        profiles.push(profile.map_err(with_skip_bad)?);
+        profiles.push(profile.map_err(advised)?);
     }
     if let Some(path) = &args.html {
         std::fs::write(path, traces::page(&profiles)).map_err(io("write", path))?;
@@ -469,7 +443,7 @@ fn accuracy(args: &AccuracyArgs) -> Result<ExitCode, NodeError> {
         let mut reader = args.reading.open(&files, &reading())?;
         let report = traces::accuracy(&name, reader.as_mut(), args.window);
         clear_line();
-        reports.push(report.map_err(with_skip_bad)?);
+        reports.push(report.map_err(advised)?);
     }
     if args.traces.is_empty() {
         reports.push(traces::accuracy_of_modes(1));

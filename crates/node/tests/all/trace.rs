@@ -175,3 +175,48 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
     assert!(!dir.join("o.fio").exists());
     assert_eq!(ebb(dir, &["filter", "s.blktrace.0", "o.fio", "--load", "30"]).status.code(), Some(2));
 }
+
+/// A trace in bytes that its format reads as sectors: refused where nobody can be asked, read with the unit, and converted for good.
+#[test]
+fn a_trace_in_the_wrong_unit_is_refused_until_the_unit_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let lines: String = (0..40).map(|i| format!("{} 0 {} 65536 1\n", i * 500_000, i * 131_072)).collect();
+    std::fs::write(dir.join("b.ssdsim"), lines).unwrap();
+    let said = bad(dir, &["info", "b.ssdsim"]);
+    assert!(said.contains("32.0 MiB on average") && said.contains("--unit bytes"), "{said}");
+    let info = json(dir, &["info", "b.ssdsim", "--unit", "bytes"]);
+    assert_eq!(info["traces"][0]["bytes"], 40 * 65_536, "{info}");
+    good(dir, &["convert", "b.ssdsim", "b.fio", "--unit", "bytes"]);
+    assert_eq!(json(dir, &["info", "b.fio"])["traces"][0]["bytes"], 40 * 65_536);
+    std::fs::write(dir.join("t.csv"), "user,stamp,what,pos,size\nx,1,R,0,4096\nx,2,write,8192,512\n")
+        .unwrap();
+    let columns = "time-ms=stamp,op=what,offset=pos,size=size,device=user";
+    assert_eq!(json(dir, &["info", "t.csv", "--column", columns])["traces"][0]["bytes"], 4608);
+    assert!(
+        bad(dir, &["info", "t.csv", "--column", "time=1,op=3,offset=4,size=length"]).contains("\"length\"")
+    );
+}
+
+/// Whoever waits an hour for a page is told before that it cannot be written.
+#[test]
+fn an_output_that_cannot_be_written_is_refused_before_the_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, none) = ("no/such/directory/x", "no-such-input");
+    let commands: [&[&str]; 8] = [
+        &["trace", "info", none, "--html", out],
+        &["simulate", "load", none, "--csv", out],
+        &["simulate", "trace", none, "--html", out],
+        &["simulate", "mirror", none, "--csv", out],
+        &["simulate", "paper", "ecs2", "--trace", none, "--out", out],
+        &["replay", none, "--target", "file:x", "--json", out],
+        &["eval", "report", "--db", none, "--html", out],
+        &["cost", "--save", out, "--", none],
+    ];
+    for arguments in commands {
+        let output = Command::new(env!("CARGO_BIN_EXE_ebb")).args(arguments).current_dir(dir.path()).output();
+        let said = String::from_utf8(output.expect("ebb runs").stderr).expect("text");
+        // The input does not exist either: what is named first was looked at first.
+        assert!(said.contains("cannot write") && said.contains(out), "{arguments:?}: {said}");
+    }
+}

@@ -66,12 +66,12 @@ impl World<'_> {
         (HOUR.as_secs_f64() / self.step.as_secs_f64()).round().max(1.0) as usize
     }
 
-    /// The timeline of `policy`; `None` for the ideal, which has no servers.
-    pub fn play(&self, policy: Policy) -> Result<Option<Timeline>, LoadError> {
+    /// The timeline of `policy`; `None` for the ideal, which has no servers. `tell` hears how many steps are done.
+    pub fn play(&self, policy: Policy, tell: &mut dyn FnMut(usize)) -> Result<Option<Timeline>, LoadError> {
         let n = self.setup.servers;
         let serving = match policy {
             Policy::Ideal => return Ok(None),
-            Policy::Ebb => return self.drive().map(Some),
+            Policy::Ebb => return self.drive(tell).map(Some),
             Policy::AlwaysOn => vec![n; self.loads.len()],
             Policy::ContinuousOracle => {
                 let floor = floor_servers(n, self.setup.replicas).max(self.gear_servers(self.setup.g_min));
@@ -149,7 +149,7 @@ impl World<'_> {
     }
 
     /// Ebb's own policy: the production decision maker on this clock. It knows nothing from before the first step.
-    fn drive(&self) -> Result<Timeline, LoadError> {
+    fn drive(&self, tell: &mut dyn FnMut(usize)) -> Result<Timeline, LoadError> {
         let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
         let r = self.setup.replicas;
         let servers = (0..self.setup.servers)
@@ -165,6 +165,7 @@ impl World<'_> {
         let mut up: BTreeMap<ServerId, usize> =
             (0..self.setup.servers).map(|id| (ServerId(id as u16), 0)).collect();
         for t in 0..self.loads.len() {
+            tell(t);
             let now = Moment::ZERO + self.step * t as u32;
             arrive(&mut fleet, &history, now, &mut due, t);
             let load = t.checked_sub(1).and_then(|before| self.loads[before]);
@@ -204,8 +205,10 @@ impl World<'_> {
             line.waking.push(fleet.count(|state| state == State::Waking));
             line.woken.push(woken);
             line.slept.push(slept);
-            suspended.asleep = fleet.count(|state| state == State::Asleep(Depth::Standby));
-            line.suspended.push(suspended);
+            if self.setup.suspend.is_some() {
+                suspended.asleep = fleet.count(|state| state == State::Asleep(Depth::Standby));
+                line.suspended.push(suspended);
+            }
         }
         let end = self.loads.len();
         line.spells.extend(up.into_iter().map(|(server, from)| Spell { server, from, to: end }));

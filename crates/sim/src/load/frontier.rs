@@ -22,15 +22,18 @@ pub struct Point {
     pub asleep_bound: Option<f64>,
 }
 
-/// Runs Ebb's policy with every setting; `progress` gets the number done and the total.
+/// Runs Ebb's policy with every setting; `progress` gets the steps done and the total.
 pub fn frontier(case: &Case, mut progress: impl FnMut(usize, usize)) -> Result<Vec<Point>, LoadError> {
     let bound = Bound::new(case);
+    let steps = case.loads.len();
     let mut points = Vec::new();
     for cycles_per_day in CYCLES {
         for short_goal in SHORT_GOALS {
             let mut case = case.clone();
             (case.setup.cycles_per_day, case.setup.short_goal) = (cycles_per_day, short_goal);
-            let (outcome, _) = case.play(Policy::Ebb)?;
+            let before = points.len() * steps;
+            let mut tell = |done| progress(before + done, CYCLES.len() * SHORT_GOALS.len() * steps);
+            let (outcome, _) = case.play_heard(Policy::Ebb, &mut tell)?;
             let within =
                 |point: &&Point| point.short_goal <= short_goal && point.cycles_per_day <= cycles_per_day;
             let others = points.iter().filter(within).map(|point: &Point| &point.outcome);
@@ -40,7 +43,6 @@ pub fn frontier(case: &Case, mut progress: impl FnMut(usize, usize)) -> Result<V
             let limits = (outcome.short_time, outcome.cycles_per_server_per_day);
             let asleep_bound = bound.as_ref().map(|bound| bound.asleep(limits.0, limits.1));
             points.push(Point { short_goal, cycles_per_day, outcome, asleep, asleep_bound });
-            progress(points.len(), CYCLES.len() * SHORT_GOALS.len());
         }
     }
     Ok(points)

@@ -23,11 +23,11 @@ pub use cold::{Split, Touch, split};
 pub use csv::csv;
 pub use fleet::{Spell, Timeline, World};
 pub use frontier::{Point, frontier};
-pub use page::{HEADER, POINT_HEADER, Report, cells, gaps_text, html, point_cells};
+pub use page::{POINT_HEADER, Price, Report, cells, gaps_text, header, html, point_cells};
 pub use pools::{Cold, Kept, PoolOutcome, Requests};
 pub use power::{PowerError, free_transitions, power};
 pub use score::{Score, scores};
-pub use series::{Gaps, Series, SeriesError, read};
+pub use series::{Fold, Gaps, Given, LoadColumns, Series, SeriesError, read, read_dated};
 
 use ebb_gear::fleet::{FleetError, FleetPolicy};
 use ebb_gear::{DepthCost, Sleep};
@@ -209,6 +209,8 @@ pub enum LoadError {
 pub struct Outcome {
     pub policy: Policy,
     pub modelled_joules: Joules,
+    /// The same for a year like the steps that count.
+    pub modelled_kwh_per_year: f64,
     /// Relative to always-on.
     pub savings: f64,
     pub mean_awake: f64,
@@ -292,7 +294,16 @@ impl Case {
 
     /// Runs one policy. The timeline includes the training, the outcome does not; the ideal has no timeline.
     pub fn play(&self, policy: Policy) -> Result<(Outcome, Option<Timeline>), LoadError> {
-        let line = self.world().play(policy)?;
+        self.play_heard(policy, &mut |_| {})
+    }
+
+    /// The same; `tell` hears how many steps are done.
+    pub fn play_heard(
+        &self,
+        policy: Policy,
+        tell: &mut dyn FnMut(usize),
+    ) -> Result<(Outcome, Option<Timeline>), LoadError> {
+        let line = self.world().play(policy, tell)?;
         Ok((self.account(policy, line.as_ref()), line))
     }
 
@@ -362,6 +373,7 @@ impl Case {
         Outcome {
             policy,
             modelled_joules: joules,
+            modelled_kwh_per_year: share(joules.0 / 3.6e6 * YEAR, steps as f64 * self.step.as_secs_f64()),
             savings: 1.0 - share(joules.0, always.0),
             mean_awake: share(awake, steps as f64),
             short_time: share(short as f64, steps as f64),
@@ -371,6 +383,9 @@ impl Case {
         }
     }
 }
+
+/// Seconds of a year of 365.25 days.
+const YEAR: f64 = 31_557_600.0;
 
 /// Formats a share as a percentage.
 fn percent(share: f64) -> String {

@@ -14,6 +14,10 @@ pub struct Report<'a> {
     pub name: &'a str,
     pub case: &'a Case,
     pub gaps: Gaps,
+    /// Second since 1970 at which the series begins, if it says so.
+    pub begins: Option<i64>,
+    /// What a kilowatt-hour costs, if that is known.
+    pub price: Option<&'a Price>,
     pub outcomes: &'a [(Outcome, Option<Timeline>)],
     pub scores: &'a [Score],
     pub frontier: &'a [Point],
@@ -21,14 +25,34 @@ pub struct Report<'a> {
     pub pools: &'a [PoolOutcome],
 }
 
+/// What a kilowatt-hour costs: `0.30 EUR`, or a bare number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Price {
+    pub per_kwh: f64,
+    pub currency: String,
+}
+
+impl std::str::FromStr for Price {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Price, String> {
+        let text = text.trim();
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, currency) = text.split_at(end);
+        let wrong = || format!("{text:?} is not a price of a kilowatt-hour: write it like 0.30EUR");
+        let per_kwh = number.parse().map_err(|_| wrong())?;
+        Ok(Price { per_kwh, currency: currency.trim().to_owned() })
+    }
+}
+
 /// A self-contained HTML page.
 pub fn html(report: &Report) -> String {
     let ebb = report.outcomes.iter().find(|(outcome, _)| outcome.policy == Policy::Ebb);
     let lead = match ebb {
         Some((outcome, _)) => format!(
-            "Ebb would save {} of the energy, with too few servers awake in {} of the time and {:.2} power cycles per server per day. \
+            "Ebb would save {} of the energy{}, with too few servers awake in {} of the time and {:.2} power cycles per server per day. \
              All figures are modelled.",
             percent(outcome.savings),
+            saved_per_year(report, outcome),
             percent(outcome.short_time),
             outcome.cycles_per_server_per_day
         ),
@@ -45,13 +69,21 @@ pub fn html(report: &Report) -> String {
         gaps_text(report.gaps, report.case.step)
     );
     page.section("Policies", &text);
-    let rows: Vec<Vec<String>> = report.outcomes.iter().map(|(outcome, _)| cells(outcome)).collect();
-    page.table("Energy is modelled", &HEADER, &rows);
+    let rows: Vec<Vec<String>> =
+        report.outcomes.iter().map(|(outcome, _)| cells(outcome, report.price)).collect();
+    page.strong_table("Energy is modelled", &header(report.price), &rows, Policy::Ebb.name());
     let bars = report.outcomes.iter().enumerate().map(|(i, (outcome, _))| (i as f64, outcome.savings));
+    let short = report.outcomes.iter().enumerate().map(|(i, (outcome, _))| (i as f64, outcome.short_time));
     let names = report.outcomes.iter().map(|(outcome, _)| outcome.policy.name());
     page.chart(
-        &Chart::new("Savings against always-on", Axis::new("").names(names), Axis::new("savings").percent())
-            .with(Series::new("savings", Mark::Bars, bars)),
+        &Chart::new(
+            "Savings against always-on, and what they cost",
+            Axis::new("").names(names),
+            Axis::new("of the energy; of the time").percent(),
+        )
+        .with(Series::new("energy saved", Mark::Bars, bars))
+        .with(Series::new("time with too few servers awake", Mark::Bars, short))
+        .strong(Policy::Ebb.name()),
     );
     week(&mut page, report);
     if !report.pools.is_empty() {
@@ -81,30 +113,44 @@ pub fn gaps_text(gaps: Gaps, step: std::time::Duration) -> String {
     format!("{} steps of {:?} in {} gaps are not in any figure{of_them}.", gaps.intervals, step, gaps.runs)
 }
 
-/// Columns of the comparison.
-pub const HEADER: [&str; 8] = [
-    "policy",
-    "energy (kWh)",
-    "savings",
-    "servers awake",
-    "time short",
-    "load in it",
-    "load above",
-    "cycles/server/day",
-];
+/// What Ebb saves in a year: energy, and with a price money.
+fn saved_per_year(report: &Report, ebb: &Outcome) -> String {
+    let kwh = ebb.modelled_kwh_per_year / (1.0 - ebb.savings).max(f64::MIN_POSITIVE) * ebb.savings;
+    match report.price {
+        Some(Price { per_kwh, currency }) => {
+            format!(" ({kwh:.0} kWh a year, {:.0} {currency})", kwh * per_kwh)
+        }
+        None => format!(" ({kwh:.0} kWh a year)"),
+    }
+}
+
+/// Columns of the comparison; with a price, of what it costs.
+pub fn header(price: Option<&Price>) -> Vec<&'static str> {
+    let money = price.map(|_| "cost/year");
+    let first = ["policy", "energy (kWh)", "kWh/year"].into_iter().chain(money);
+    first
+        .chain(["savings", "servers awake", "time short", "load in it", "load above", "cycles/server/day"])
+        .collect()
+}
 
 /// One row of the comparison.
-pub fn cells(outcome: &Outcome) -> Vec<String> {
-    vec![
+pub fn cells(outcome: &Outcome, price: Option<&Price>) -> Vec<String> {
+    let kwh = outcome.modelled_kwh_per_year;
+    let mut cells = vec![
         outcome.policy.name().to_owned(),
         format!("{:.1}", outcome.modelled_joules.0 / 3.6e6),
+        format!("{kwh:.0}"),
+    ];
+    cells.extend(price.map(|Price { per_kwh, currency }| format!("{:.0} {currency}", kwh * per_kwh)));
+    cells.extend([
         percent(outcome.savings),
         format!("{:.1}", outcome.mean_awake),
         format!("{:.2} %", outcome.short_time * 100.0),
         format!("{:.2} %", outcome.short_load * 100.0),
         format!("{:.2} %", outcome.excess_load * 100.0),
         format!("{:.2}", outcome.cycles_per_server_per_day),
-    ]
+    ]);
+    cells
 }
 
 /// The last week: load against servers awake against watts, and each server's state.
@@ -113,15 +159,18 @@ fn week(page: &mut Page, report: &Report) {
     let end = case.loads.len();
     let from = end.saturating_sub(SHOWN_DAYS * (86_400.0 / case.step.as_secs_f64()) as usize).max(case.first);
     let every = (end - from).div_ceil(MOST_POINTS).max(1);
-    let at = |t: usize| t as f64 * case.step.as_secs_f64();
+    let at = |t: usize| report.begins.unwrap_or(0) as f64 + t as f64 * case.step.as_secs_f64();
+    let time = || if report.begins.is_some() { Axis::new("UTC").date() } else { Axis::new("time").time() };
     // A point covers several steps: their highest load and most servers.
     let highest = |values: &dyn Fn(usize) -> f64| -> Vec<(f64, f64)> {
         let starts = (from..end).step_by(every);
         starts.map(|t| (at(t), (t..end.min(t + every)).map(values).fold(f64::NAN, f64::max))).collect()
     };
     let load = |t: usize| case.loads[t].unwrap_or(f64::NAN);
-    let mut servers = Chart::new("Load and servers awake", Axis::new("time").time(), Axis::new("servers"));
-    let mut watts = Chart::new("Modelled power", Axis::new("time").time(), Axis::new("W"));
+    let ebb = Policy::Ebb.name();
+    let mut servers = Chart::new("Load and servers awake", time(), Axis::new("servers")).strong(ebb);
+    let mut watts = Chart::new("Modelled power", time(), Axis::new("W")).strong(ebb);
+    let mut short = Chart::new("Load that awake servers cannot carry at once", time(), Axis::new("servers"));
     for (outcome, line) in report.outcomes {
         let shown = matches!(outcome.policy, Policy::Sierra | Policy::Ebb | Policy::ContinuousOracle);
         let Some(line) = line.as_ref().filter(|_| shown) else { continue };
@@ -131,11 +180,13 @@ fn week(page: &mut Page, report: &Report) {
             case.loads[t].map_or(f64::NAN, |load| case.joules(line, t, load).0 / case.step.as_secs_f64())
         };
         watts = watts.with(Series::new(outcome.policy.name(), Mark::Step, highest(&draw)));
+        let above = |t: usize| case.loads[t].map_or(0.0, |load| (load - f64::from(line.serving[t])).max(0.0));
+        short = short.with(Series::new(outcome.policy.name(), Mark::Step, highest(&above)));
     }
     // Last, so that a policy has the same colour in both charts.
     servers = servers.with(Series::new("load", Mark::Area, highest(&load)));
     page.section("The last days", "Load is in units of servers: the work that so many servers sustain.");
-    page.chart(&servers).chart(&watts);
+    page.chart(&servers).chart(&short.strong(ebb)).chart(&watts);
     let spells = report.outcomes.iter().filter_map(|(_, line)| line.as_ref()).find(|l| !l.spells.is_empty());
     let Some(line) = spells else { return };
     let mut points = Vec::new();
@@ -144,12 +195,8 @@ fn week(page: &mut Page, report: &Report) {
         points.extend([(at(spell.from.max(from)), row), (at(spell.to), row), (at(spell.to), f64::NAN)]);
     }
     page.chart(
-        &Chart::new(
-            "Each server under Ebb: awake where there is a line",
-            Axis::new("time").time(),
-            Axis::new("server"),
-        )
-        .with(Series::new("awake", Mark::Line, points)),
+        &Chart::new("Each server under Ebb: awake where there is a line", time(), Axis::new("server"))
+            .with(Series::new("awake", Mark::Line, points)),
     );
 }
 

@@ -4,12 +4,15 @@
 //! they are real, intervals of exactly zero, because a service without any load for a whole interval was probably not
 //! recorded.
 
-use std::io::Read;
+use ebb_trace::Column;
+use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 use time::{Date, Month};
 
 /// Longest series, in intervals: three years of seconds. A longer one contains a wrong time.
 const MAX_INTERVALS: usize = 100_000_000;
+/// Most steps, which are kept in memory: seven years of minutes.
+const MAX_STEPS: usize = 4_000_000;
 const MAX_BYTES: u64 = 2 << 30;
 
 /// Loads of consecutive intervals; `None` is a gap.
@@ -58,10 +61,16 @@ pub enum SeriesError {
         "line {line}: the time is not a whole number of intervals of {interval:?} after the first: give --interval"
     )]
     OffGrid { line: usize, interval: Duration },
-    #[error("line {line}: {columns} columns; use two, time and load, or one number per interval")]
-    Columns { line: usize, columns: usize },
     #[error(
-        "line {line}: the series would have over {MAX_INTERVALS} intervals: check the time, or give --interval"
+        "line {line}: {columns} columns; use two, time and load, or one number per interval, or say which is which, such as --column \
+         load=3,time=1"
+    )]
+    Columns { line: usize, columns: usize },
+    #[error("no column is called {title:?}")]
+    NoColumn { title: String },
+    #[error(
+        "line {line}: the series would have over {MAX_INTERVALS} intervals, or over {MAX_STEPS} steps: check the time, or give \
+         --interval or a longer --step"
     )]
     TooLong { line: usize },
     #[error("its interval is not known: give --interval, such as 1h, 1m or 1s")]
@@ -70,84 +79,338 @@ pub enum SeriesError {
     Step { step: Duration, interval: Duration },
 }
 
-struct Row<'a> {
-    line: usize,
-    time: Option<&'a str>,
-    load: &'a str,
+/// What a series' text does not say.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// Time between two loads; `None`: from the times in the first column, else from that column's name, else from the file's name
+    /// (`per-second`, `per-minute`, `hourly`).
+    pub interval: Option<Duration>,
+    pub fold: Fold,
+    /// Which columns hold loads and times; `None`: the only one, or the second and the first of two.
+    pub columns: Option<LoadColumns>,
 }
 
-/// Parses a series; its first bytes determine the compression. The interval comes from the user (`interval`), else from
-/// the times in the first column, else from that column's name, else from `name`, the file name (`per-second`,
-/// `per-minute`, `hourly`).
-pub fn read(
+/// Steps into which intervals are put together while they are read: a step is the mean of its intervals.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Fold {
+    #[default]
+    No,
+    To(Duration),
+    /// The interval, or this time if that is longer.
+    AtLeast(Duration),
+}
+
+/// The columns of a series: `load=3,time=1`, by number or title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadColumns {
+    load: Column,
+    time: Option<Column>,
+}
+
+impl std::str::FromStr for LoadColumns {
+    type Err = String;
+    fn from_str(text: &str) -> Result<LoadColumns, String> {
+        let (mut load, mut time) = (None, None);
+        for part in text.split(',') {
+            let (name, column) = part.split_once('=').unwrap_or(("load", part));
+            let field = match name.trim() {
+                "load" => &mut load,
+                "time" => &mut time,
+                name => return Err(format!("{name:?} is not a field: use load and time")),
+            };
+            if field.replace(column.parse()?).is_some() {
+                return Err(format!("{} has two columns", name.trim()));
+            }
+        }
+        let load = load.ok_or("the column of load is missing: give load=COLUMN too")?;
+        Ok(LoadColumns { load, time })
+    }
+}
+
+/// Reads a series; its first bytes determine the compression. Memory grows with the number of steps, not of lines.
+pub fn read(input: Box<dyn Read + Send>, name: &str, given: &Given) -> Result<Series, SeriesError> {
+    read_dated(input, name, given).map(|(series, _)| series)
+}
+
+/// A series, and the second since 1970 at which it begins, if its times say that.
+pub fn read_dated(
     input: Box<dyn Read + Send>,
     name: &str,
-    interval: Option<Duration>,
-) -> Result<Series, SeriesError> {
-    let mut bytes = Vec::new();
-    ebb_trace::decompress(input)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(SeriesError::TooLarge);
+    given: &Given,
+) -> Result<(Series, Option<i64>), SeriesError> {
+    let mut input = BufReader::new(ebb_trace::decompress(input)?.take(MAX_BYTES + 1));
+    let mut parser = Parser { given, name, places: None, unit: None, rows: Rows::None };
+    let (mut line, mut number, mut bytes) = (Vec::new(), 0, 0);
+    loop {
+        line.clear();
+        let length = input.read_until(b'\n', &mut line)?;
+        bytes += length as u64;
+        if bytes > MAX_BYTES {
+            return Err(SeriesError::TooLarge);
+        }
+        if length == 0 {
+            return parser.end();
+        }
+        number += 1;
+        let text = String::from_utf8_lossy(&line);
+        parser.line(number, text.trim_start_matches('\u{feff}').trim())?;
     }
-    parse(&String::from_utf8_lossy(&bytes), name, interval)
 }
 
-fn parse(text: &str, name: &str, interval: Option<Duration>) -> Result<Series, SeriesError> {
-    let text = text.trim_start_matches('\u{feff}');
-    let (header, rows) = rows(text)?;
-    let timed = rows.first().is_some_and(|row| row.time.is_some());
-    if rows.is_empty() {
-        return Err(SeriesError::Empty);
-    }
-    let unit = header.as_deref().and_then(unit_of_column);
-    if timed {
-        return by_time(&rows, interval, unit);
-    }
-    let interval = interval.or(unit).or_else(|| unit_of_name(name)).ok_or(SeriesError::Interval)?;
-    let values = rows.iter().map(|row| number(row.line, row.load)).collect::<Result<Vec<_>, _>>()?;
-    if values.iter().all(Option::is_none) {
-        return Err(SeriesError::Empty);
-    }
-    Ok(Series { interval, values })
+/// Where load and time are in a line.
+type Places = (usize, Option<usize>);
+
+struct Parser<'a> {
+    given: &'a Given,
+    name: &'a str,
+    /// Known from the first line that counts.
+    places: Option<Places>,
+    /// An interval that the title of the times' column names.
+    unit: Option<Duration>,
+    rows: Rows,
 }
 
-/// The first column's name, if there is a header, and the rows.
-fn rows(text: &str) -> Result<(Option<String>, Vec<Row<'_>>), SeriesError> {
-    let mut header = None;
-    let mut rows = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let number = index + 1;
-        let content = line.trim();
-        if content.starts_with('#') || (content.is_empty() && rows.is_empty()) {
-            continue;
+/// What has been read.
+enum Rows {
+    None,
+    /// One number per interval; `empty` lines since the last one count if another one follows.
+    List {
+        steps: Steps,
+        empty: usize,
+    },
+    /// The first rows with times, from which the interval is learned.
+    Learning(Vec<Row>),
+    Timed {
+        steps: Steps,
+        origin: i64,
+        last: i64,
+        grid: i64,
+        place: usize,
+    },
+}
+
+#[derive(Clone, Copy)]
+struct Row {
+    line: usize,
+    time: i64,
+    load: Option<f64>,
+}
+
+/// Numbers above it are seconds since 1970, of 1980 or later; below, they count something.
+const DATED: i64 = 315_532_800;
+
+/// Rows with times from which the interval is learned: the least time between two of them.
+const LEARNING: usize = 4096;
+
+impl Parser<'_> {
+    fn line(&mut self, line: usize, text: &str) -> Result<(), SeriesError> {
+        if text.starts_with('#') || (text.is_empty() && matches!(self.rows, Rows::None)) {
+            return Ok(());
         }
-        let mut cells = content.split([',', ';', '\t']).map(|cell| cell.trim().trim_matches('"'));
-        let first = cells.next().unwrap_or("");
-        let second = cells.next();
-        if let Some(more) = cells.next().map(|_| 3 + cells.count()) {
-            return Err(SeriesError::Columns { line: number, columns: more });
-        }
-        let titled = |cell: &str| cell.starts_with(|c: char| c.is_alphabetic()) && !is_missing(cell);
-        if rows.is_empty() && header.is_none() && titled(second.unwrap_or(first)) {
-            header = Some(first.to_lowercase());
-            continue;
-        }
-        match second {
-            Some(load) => rows.push(Row { line: number, time: Some(first), load }),
-            // An empty line is an interval without a record, except at the end.
-            None if content.is_empty() => rows.push(Row { line: number, time: None, load: "" }),
+        let cells: Vec<&str> =
+            text.split([',', ';', '\t']).map(|cell| cell.trim().trim_matches('"')).collect();
+        let places = match self.places {
+            Some(places) => places,
             None => {
-                rows.extend(content.split_whitespace().map(|load| Row { line: number, time: None, load }))
+                let (places, titles) = self.look(line, &cells)?;
+                self.places = Some(places);
+                if titles {
+                    let titled = cells.get(places.1.unwrap_or(0)).map(|title| title.to_lowercase());
+                    self.unit = titled.as_deref().and_then(unit_of_column);
+                    return Ok(());
+                }
+                places
+            }
+        };
+        let missing = || SeriesError::Columns { line, columns: cells.len() };
+        let few = self.given.columns.is_none();
+        match places {
+            (_, None) if few && cells.len() > 1 => Err(missing()),
+            (_, None) if few && text.is_empty() => self.list(line, ""),
+            (_, None) if few => text.split_whitespace().try_for_each(|load| self.list(line, load)),
+            (load, None) => self.list(line, cells.get(load).ok_or_else(missing)?),
+            (_, Some(_)) if text.is_empty() => Ok(()),
+            (_, Some(_)) if few && cells.len() != 2 => Err(missing()),
+            (load, Some(time)) => {
+                let (load, text) = (cells.get(load), cells.get(time));
+                let (load, text) = load.zip(text).ok_or_else(missing)?;
+                let time = time_of(text).ok_or_else(|| SeriesError::NotATime { line, text: short(text) })?;
+                self.timed(Row { line, time, load: number(line, load)? })
             }
         }
     }
-    while rows.last().is_some_and(|row| row.time.is_none() && row.load.is_empty()) {
-        rows.pop();
+
+    /// From the first line: where the columns are, and whether it holds titles.
+    fn look(&self, line: usize, cells: &[&str]) -> Result<(Places, bool), SeriesError> {
+        let titled = |cell: &str| cell.starts_with(|c: char| c.is_alphabetic()) && !is_missing(cell);
+        let Some(columns) = &self.given.columns else {
+            return match cells {
+                [only] => Ok(((0, None), titled(only))),
+                [_, load] => Ok(((1, Some(0)), titled(load))),
+                more => Err(SeriesError::Columns { line, columns: more.len() }),
+            };
+        };
+        let place = |column: &Column| {
+            let found = column.place(cells.iter().map(|cell| cell.as_bytes()));
+            found.ok_or_else(|| SeriesError::NoColumn { title: column.to_string() })
+        };
+        let (load, time) = (place(&columns.load)?, columns.time.as_ref().map(place).transpose()?);
+        let named = |column: &Column| matches!(column, Column::Titled(_));
+        let titles = named(&columns.load) || columns.time.as_ref().is_some_and(named);
+        Ok(((load, time), titles || cells.get(load).is_some_and(|cell| titled(cell))))
     }
-    if let Some(odd) = rows.iter().find(|row| row.time.is_some() != rows[0].time.is_some()) {
-        return Err(SeriesError::Columns { line: odd.line, columns: 1 + usize::from(odd.time.is_some()) });
+
+    fn list(&mut self, line: usize, text: &str) -> Result<(), SeriesError> {
+        if let Rows::None = self.rows {
+            let interval = self.given.interval.or(self.unit).or_else(|| unit_of_name(self.name));
+            let steps = Steps::new(interval.ok_or(SeriesError::Interval)?, self.given.fold)?;
+            self.rows = Rows::List { steps, empty: 0 };
+        }
+        let Rows::List { steps, empty } = &mut self.rows else {
+            return Err(SeriesError::Columns { line, columns: 1 });
+        };
+        if text.is_empty() {
+            *empty += 1;
+            return Ok(());
+        }
+        for _ in 0..std::mem::take(empty) {
+            steps.push(line, None)?;
+        }
+        steps.push(line, number(line, text)?)
     }
-    Ok((header, rows))
+
+    fn timed(&mut self, row: Row) -> Result<(), SeriesError> {
+        match &mut self.rows {
+            Rows::None => self.rows = Rows::Learning(vec![row]),
+            Rows::Learning(rows) => {
+                rows.push(row);
+                if rows.len() == LEARNING {
+                    return self.learn();
+                }
+            }
+            Rows::List { .. } => return Err(SeriesError::Columns { line: row.line, columns: 2 }),
+            Rows::Timed { steps, origin, last, grid, place } => {
+                if row.time <= *last {
+                    return Err(SeriesError::Order { line: row.line });
+                }
+                *last = row.time;
+                let since = row.time.checked_sub(*origin).ok_or(SeriesError::TooLong { line: row.line })?;
+                if since % *grid != 0 {
+                    return Err(SeriesError::OffGrid { line: row.line, interval: steps.interval });
+                }
+                // Times without a row are gaps.
+                let at = (since / *grid) as usize;
+                steps.room(row.line, at)?;
+                while *place < at {
+                    steps.push(row.line, None)?;
+                    *place += 1;
+                }
+                steps.push(row.line, row.load)?;
+                *place += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns the interval from the first rows, and puts them where they belong.
+    fn learn(&mut self) -> Result<(), SeriesError> {
+        let Rows::Learning(rows) = std::mem::replace(&mut self.rows, Rows::None) else { return Ok(()) };
+        let mut least: Option<i64> = None;
+        for pair in rows.windows(2) {
+            let after = pair[1].time.checked_sub(pair[0].time).filter(|after| *after > 0);
+            let after = after.ok_or(SeriesError::Order { line: pair[1].line })?;
+            least = Some(least.map_or(after, |least| least.min(after)));
+        }
+        // Numbers in a column named "hour" count hours; all other times are in seconds.
+        let scale = self.unit.map_or(1, |unit| unit.as_secs() as i64);
+        let told = least.map(|least| Duration::from_secs(least.saturating_mul(scale) as u64));
+        let interval = self.given.interval.or(told).or(self.unit).ok_or(SeriesError::Interval)?;
+        let grid = (interval.as_secs() as i64 / scale).max(1);
+        let steps = Steps::new(interval, self.given.fold)?;
+        let origin = rows[0].time;
+        self.rows = Rows::Timed { steps, origin, last: i64::MIN, grid, place: 0 };
+        rows.into_iter().try_for_each(|row| self.timed(row))
+    }
+
+    fn end(mut self) -> Result<(Series, Option<i64>), SeriesError> {
+        self.learn()?;
+        match self.rows {
+            Rows::List { steps, .. } => Ok((steps.end()?, None)),
+            Rows::Timed { steps, origin, .. } => {
+                let dated = self.unit.is_none() && origin > DATED;
+                Ok((steps.end()?, dated.then_some(origin)))
+            }
+            Rows::None | Rows::Learning(_) => Err(SeriesError::Empty),
+        }
+    }
+}
+
+/// Intervals, put together into steps as they come.
+struct Steps {
+    interval: Duration,
+    step: Duration,
+    /// Intervals of a step.
+    each: usize,
+    pushed: usize,
+    /// Of the step that has not ended: intervals, those that were recorded, and their sum.
+    open: (usize, usize, f64),
+    values: Vec<Option<f64>>,
+}
+
+impl Steps {
+    fn new(interval: Duration, fold: Fold) -> Result<Steps, SeriesError> {
+        let step = match fold {
+            Fold::No => interval,
+            Fold::To(step) => step,
+            Fold::AtLeast(least) => interval.max(least),
+        };
+        let each = (step.as_nanos() / interval.as_nanos().max(1)) as usize;
+        if each == 0 || u32::try_from(each).ok().and_then(|each| interval.checked_mul(each)) != Some(step) {
+            return Err(SeriesError::Step { step, interval });
+        }
+        Ok(Steps { interval, step, each, pushed: 0, open: (0, 0, 0.0), values: Vec::new() })
+    }
+
+    /// Whether there is room for an interval with this index.
+    fn room(&self, line: usize, index: usize) -> Result<(), SeriesError> {
+        match index / self.each {
+            step if index >= MAX_INTERVALS || step >= MAX_STEPS => Err(SeriesError::TooLong { line }),
+            _ => Ok(()),
+        }
+    }
+
+    fn push(&mut self, line: usize, load: Option<f64>) -> Result<(), SeriesError> {
+        self.room(line, self.pushed)?;
+        self.pushed += 1;
+        self.add(load);
+        Ok(())
+    }
+
+    fn add(&mut self, load: Option<f64>) {
+        self.open.0 += 1;
+        if let Some(load) = load {
+            self.open = (self.open.0, self.open.1 + 1, self.open.2 + load);
+        }
+        if self.open.0 == self.each {
+            self.close();
+        }
+    }
+
+    /// A step has a load if at least half of it was recorded.
+    fn close(&mut self) {
+        let (_, known, sum) = std::mem::take(&mut self.open);
+        self.values.push((known > 0 && known * 2 >= self.each).then(|| sum / known as f64));
+    }
+
+    fn end(mut self) -> Result<Series, SeriesError> {
+        if self.open.0 > 0 {
+            self.close();
+        }
+        if self.values.iter().all(Option::is_none) {
+            return Err(SeriesError::Empty);
+        }
+        Ok(Series { interval: self.step, values: self.values })
+    }
 }
 
 fn is_missing(text: &str) -> bool {
@@ -185,44 +448,8 @@ fn unit_of_name(name: &str) -> Option<Duration> {
     of("second", 1).or_else(|| of("minute", 60)).or_else(|| of("hour", 3600))
 }
 
-/// Puts every row at its time; times without a row are gaps.
-fn by_time(rows: &[Row], said: Option<Duration>, unit: Option<Duration>) -> Result<Series, SeriesError> {
-    let mut times = Vec::with_capacity(rows.len());
-    for row in rows {
-        let text = row.time.unwrap_or("");
-        times.push(time(text).ok_or_else(|| SeriesError::NotATime { line: row.line, text: short(text) })?);
-    }
-    let mut step = i64::MAX;
-    for (row, pair) in rows[1..].iter().zip(times.windows(2)) {
-        let after = pair[1].checked_sub(pair[0]).filter(|after| *after > 0);
-        step = step.min(after.ok_or(SeriesError::Order { line: row.line })?);
-    }
-    // Numbers in a column named "hour" count hours; all other times are in seconds.
-    let scale = unit.map_or(1, |unit| unit.as_secs() as i64);
-    let told = (rows.len() > 1).then(|| Duration::from_secs((step.saturating_mul(scale)) as u64));
-    let interval = said.or(told).or(unit).ok_or(SeriesError::Interval)?;
-    let grid = (interval.as_secs() as i64 / scale).max(1);
-    let mut values = Vec::with_capacity(rows.len());
-    for (row, at) in rows.iter().zip(&times) {
-        let since = at - times[0];
-        if since % grid != 0 {
-            return Err(SeriesError::OffGrid { line: row.line, interval });
-        }
-        let place = (since / grid) as usize;
-        if place >= MAX_INTERVALS {
-            return Err(SeriesError::TooLong { line: row.line });
-        }
-        values.resize(place, None);
-        values.push(number(row.line, row.load)?);
-    }
-    if values.iter().all(Option::is_none) {
-        return Err(SeriesError::Empty);
-    }
-    Ok(Series { interval, values })
-}
-
 /// Seconds since 1970, a running number, or a date with a time of day.
-fn time(text: &str) -> Option<i64> {
+fn time_of(text: &str) -> Option<i64> {
     if let Ok(number) = text.parse::<f64>() {
         return (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64);
     }
@@ -243,15 +470,12 @@ fn time(text: &str) -> Option<i64> {
 impl Series {
     /// The series in steps of `step`: each is the mean of its intervals, if at least half of them were recorded.
     pub fn folded(&self, step: Duration) -> Result<Series, SeriesError> {
-        let count = (step.as_nanos() / self.interval.as_nanos().max(1)) as usize;
-        if count == 0 || self.interval * count as u32 != step {
-            return Err(SeriesError::Step { step, interval: self.interval });
+        let mut steps = Steps::new(self.interval, Fold::To(step))?;
+        self.values.iter().for_each(|value| steps.add(*value));
+        if steps.open.0 > 0 {
+            steps.close();
         }
-        let mean = |intervals: &[Option<f64>]| {
-            let known: Vec<f64> = intervals.iter().flatten().copied().collect();
-            (known.len() * 2 >= count).then(|| known.iter().sum::<f64>() / known.len() as f64)
-        };
-        Ok(Series { interval: step, values: self.values.chunks(count).map(mean).collect() })
+        Ok(Series { interval: step, values: steps.values })
     }
 
     /// Turns intervals of exactly zero into gaps; returns how many there were.

@@ -31,7 +31,7 @@ fn play(case: &Case, policy: Policy) -> Outcome {
 }
 
 fn parsed(text: &str) -> Result<Series, SeriesError> {
-    read(Box::new(std::io::Cursor::new(text.to_owned().into_bytes())), "hourly", None)
+    read(Box::new(std::io::Cursor::new(text.to_owned().into_bytes())), "hourly", &Given::default())
 }
 
 #[test]
@@ -270,8 +270,53 @@ fn bad_series_are_refused_with_the_line() {
     assert!(parse_error_without_name().contains("--interval"));
 }
 
+#[test]
+fn columns_are_named_by_number_or_title() {
+    let text = "host,when,ops,load\na,0,9,1\nb,3600,9,\"2\"\nc,7200,9,3\n";
+    let given = |columns: &str| Given { columns: Some(columns.parse().unwrap()), ..Given::default() };
+    let named = |columns: &str| read(Box::new(std::io::Cursor::new(text)), "x", &given(columns));
+    for columns in ["load=4,time=2", "load=LOAD,time=when", "time=2,load=load"] {
+        let series = named(columns).unwrap();
+        assert_eq!(
+            (series.interval, series.values),
+            (HOUR, vec![Some(1.0), Some(2.0), Some(3.0)]),
+            "{columns}"
+        );
+    }
+    let refused = named("load=watts").unwrap_err().to_string();
+    assert!(refused.contains("\"watts\""), "{refused}");
+    assert!("time=1".parse::<LoadColumns>().is_err() && "load=0".parse::<LoadColumns>().is_err());
+}
+
+/// A series is folded while it is read: the same as afterwards, and a gap anywhere is the same gap.
+#[test]
+fn folding_while_reading_is_folding_afterwards() {
+    let rows: String = (0..5000u32)
+        .filter(|second| !(1200..1290).contains(second) && *second != 4097)
+        .map(|second| format!("{second},{}\n", second % 7))
+        .collect();
+    let text = format!("second,load\n{rows}");
+    let at = |fold| {
+        let given = Given { fold, ..Given::default() };
+        read(Box::new(std::io::Cursor::new(text.clone())), "x", &given).unwrap()
+    };
+    let (whole, minutes) = (at(Fold::No), at(Fold::To(Duration::from_secs(60))));
+    assert_eq!((whole.values.len(), minutes.values.len()), (5000, 84));
+    assert_eq!(minutes, whole.folded(Duration::from_secs(60)).unwrap());
+    assert_eq!(minutes, at(Fold::AtLeast(Duration::from_secs(60))));
+    assert_eq!(
+        (minutes.values[20], minutes.values[21].is_some()),
+        (None, true),
+        "30 of 60 seconds are enough"
+    );
+    // By hand: 60 numbers from 0 on, modulo 7, are eight times 21, and 0 + 1 + 2 + 3.
+    assert_eq!(minutes.values[0], Some((8.0 * 21.0 + 6.0) / 60.0));
+    let odd = Given { fold: Fold::To(Duration::from_millis(1500)), ..Given::default() };
+    assert!(read(Box::new(std::io::Cursor::new(text.clone())), "x", &odd).is_err());
+}
+
 fn parse_error_without_name() -> String {
-    read(Box::new(&b"1 2 3"[..]), "load.txt", None).unwrap_err().to_string()
+    read(Box::new(&b"1 2 3"[..]), "load.txt", &Given::default()).unwrap_err().to_string()
 }
 
 #[test]
@@ -308,6 +353,9 @@ fn the_page_holds_the_policies_the_frontier_and_the_servers() {
         name: "a & b",
         case: &case,
         gaps: Gaps::default(),
+        // 2024-02-28 00:00 UTC.
+        begins: Some(1_709_078_400),
+        price: Some(&"0.5 EUR".parse().unwrap()),
         outcomes: &outcomes,
         scores: &scores(&case),
         frontier: &points,
@@ -317,6 +365,31 @@ fn the_page_holds_the_policies_the_frontier_and_the_servers() {
     for text in ["a &amp; b", "Frontier", "Each server under Ebb", "Forecast error", "Modelled power"] {
         assert!(page.contains(text), "{text} is missing");
     }
+    // Shortage beside savings: a bar of each for each policy, with its value.
+    let (sierra, ebb) = (&outcomes[0].0, &outcomes[1].0);
+    for value in [sierra.savings, ebb.savings] {
+        assert!(page.contains(&format!("<title>energy saved {value}</title>")), "{value} has no bar");
+    }
+    assert!(sierra.short_time > 0.0);
+    let short = format!("<title>time with too few servers awake {}</title>", sierra.short_time);
+    assert!(page.contains(&short), "{short} has no bar");
+    assert!(page.contains("<tr class=\"s\"><td>ebb</td>"), "Ebb stands out");
+    // Days 2 and 3 of the series are shown: it begins on 28 February.
+    assert!(page.contains(">1 Mar<") && page.contains(">12:00<"), "dates on the axes");
+    // Money per year, by hand.
+    let kwh = |outcome: &Outcome| outcome.modelled_joules.0 / 3.6e6 / case.seconds() * 31_557_600.0;
+    assert!((ebb.modelled_kwh_per_year / kwh(ebb) - 1.0).abs() < 1e-12);
+    assert!(page.contains(&format!("<td class=\"n\">{:.0} EUR</td>", 0.5 * kwh(ebb))));
+    assert!("0.3.3".parse::<Price>().is_err() && "EUR".parse::<Price>().is_err());
+}
+
+/// Every step of the policy that takes long is heard, so that a terminal can show how far it is.
+#[test]
+fn a_long_series_is_heard_while_it_is_played() {
+    let case = Case::new(setup(9), &service(4, 3)).unwrap();
+    let mut heard = Vec::new();
+    case.play_heard(Policy::Ebb, &mut |done| heard.push(done)).unwrap();
+    assert_eq!(heard, (0..case.loads.len()).collect::<Vec<_>>());
 }
 
 fn shared(name: &str) -> Option<Series> {
@@ -325,7 +398,7 @@ fn shared(name: &str) -> Option<Series> {
         ebb_testing::skip(format!("{name} is not at ../shared/traces/load"));
         return None;
     };
-    Some(read(Box::new(file), name, None).expect("a series"))
+    Some(read(Box::new(file), name, &Given::default()).expect("a series"))
 }
 
 #[test]

@@ -514,8 +514,10 @@ mod tests {
         assert!((mean / right - 1.0).abs() < 0.03, "{mean} is not {right}");
     }
 
+    /// The factor of a full queue is fitted to this table, so it is no evidence that the model is right: it is that the fit still
+    /// holds. Writes were not fitted: the paper's are faster than its reads, the model's are not.
     #[test]
-    fn a_full_queue_serves_a_disk_of_the_testbed_as_fast_as_the_paper_measured() {
+    fn a_full_queue_is_as_fast_as_the_table_that_it_was_fitted_to() {
         // 64 outstanding random reads: 129 to 147 per second [Sierra Table 4].
         let (hdd, mut random) = (hdd(), Random::new(5));
         let blocks = hdd.capacity_bytes / 4096;
@@ -531,7 +533,7 @@ mod tests {
             disk.add(job as u32, places[job]);
         }
         let iops = 5000.0 / (now as f64 / 1e9);
-        assert!((115.0..165.0).contains(&iops), "{iops}");
+        assert!((129.0..147.0).contains(&iops), "{iops}");
     }
 
     #[test]

@@ -178,7 +178,11 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
 /// come.
 fn check(name: &str, bytes: Vec<u8>, most: usize, skip_bad: u64, seed: u64) {
     let format = name.parse::<Format>().unwrap();
-    let Ok(mut reader) = open_with(input(bytes), &Options { format: Some(format), skip_bad }) else { return };
+    let Ok(mut reader) =
+        open_with(input(bytes), &Options { format: Some(format), skip_bad, ..Options::default() })
+    else {
+        return;
+    };
     let (mut count, mut last) = (0, Duration::ZERO);
     while let Some(item) = reader.next() {
         count += 1;
@@ -250,7 +254,7 @@ fn a_compressed_trace_cut_short_is_an_error_and_not_an_end() {
     packed.write_all(&good("spc")).unwrap();
     let mut packed = packed.finish().unwrap();
     packed.truncate(packed.len() - 9);
-    let options = Options { format: Some(Format::Spc), skip_bad: 100 };
+    let options = Options { format: Some(Format::Spc), skip_bad: 100, ..Options::default() };
     let last = open_with(input(packed), &options).unwrap().last().unwrap();
     assert!(last.unwrap_err().to_string().contains("cut short"));
 }

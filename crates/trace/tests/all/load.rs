@@ -60,15 +60,39 @@ fn the_balanced_filter_is_within_one_percent_on_every_real_trace() {
     }
 }
 
+/// Requests of a bunch: some arrive alone, some with up to eleven others, as at a peak.
+fn bunch(number: usize) -> usize {
+    1 + number * 7 % 12
+}
+
+/// Modes whose requests arrive in uneven bunches: the balanced filter is within a percent, and TRACER's keeps exactly the bunches of
+/// the paper's figure, counted here in another way (k tenths of ten bunches: the last one of every tenth kth), whatever that costs in
+/// accuracy.
 #[test]
 fn both_filters_are_as_accurate_as_promised_on_the_125_modes() {
     for mode in Mode::all() {
-        let whole =
-            all(Synthetic::new(mode, Pace::PerSecond(500.0), 1 << 30, 2_000, 1).expect("a good mode"));
+        let mut whole =
+            all(Synthetic::new(mode, Pace::PerSecond(500.0), 1 << 30, 2_003, 1).expect("a good mode"));
+        let (mut number, mut left) = (0, bunch(0));
+        let mut bunches = vec![0];
+        for request in &mut whole {
+            if left == 0 {
+                number += 1;
+                left = bunch(number);
+                bunches.push(0);
+            }
+            left -= 1;
+            bunches[number] += 1;
+            request.at = Duration::from_millis(2 * number as u64);
+        }
         let original = Original::of(&whole);
-        for tenths in 1..=10 {
+        for tenths in 1..=10u8 {
             let name = format!("{mode:?} at {tenths} tenths");
-            assert_within(&tracer(&whole, &original, tenths), 0.005, &name);
+            let kept = |at: &usize| (1..=tenths).any(|j| (10 * j).div_ceil(tenths) == (at % 10) as u8 + 1);
+            let count: u32 = (0..bunches.len()).filter(kept).map(|at| bunches[at]).sum();
+            let right = f64::from(count) / 2_003.0 / (f64::from(tenths) / 10.0);
+            let found = tracer(&whole, &original, tenths).iops.expect("requests");
+            assert!((found - right).abs() < 1e-9, "{name}: {found}, counted {right}");
             assert_within(&balanced(&whole, &original, f64::from(tenths) / 10.0), 0.01, &name);
         }
     }

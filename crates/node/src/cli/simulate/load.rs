@@ -1,12 +1,14 @@
 //! `ebb simulate load`: energy, savings and quality of every gear policy on a load series.
 
+use crate::cli::trace::reading;
 use crate::error::{NodeError, io, writable};
 use clap::Args;
+use ebb_lab::traces;
 use ebb_power::PowerModel;
-use ebb_report::{Progress, table};
+use ebb_report::{Progress, clear_line, table};
 use ebb_sim::load::{
-    self, Case, Cold, Outcome, Point, Policy, PoolOutcome, Provision, Report, Requests, Score, Setup,
-    Suspend, Timeline,
+    self, Case, Cold, Fold, Given, LoadColumns, Outcome, Point, Policy, PoolOutcome, Price, Provision,
+    Report, Requests, Score, Series, Setup, Suspend, Timeline,
 };
 use ebb_types::{Shape, Watts, parse_duration};
 use serde::Serialize;
@@ -22,7 +24,7 @@ Examples:
   ebb simulate load week.csv --power node --cold 0.8    what it saves to keep 80 % of the data in coded sets
   ebb simulate load week.csv --frontier --html savings.html --csv steps.csv
 
-The series is a CSV with a header and the columns time and load, or a list of numbers. Leave intervals empty that were not recorded.";
+The series is a CSV with a header and the columns time and load (or --column), or a list of numbers. Leave intervals empty that were not recorded.";
 
 #[derive(Args)]
 pub struct LoadArgs {
@@ -50,6 +52,9 @@ pub struct LoadArgs {
     /// Time between two loads, such as 1h, 1m, 1s [default: as the series says]
     #[arg(long, value_parser = parse_time)]
     interval: Option<Duration>,
+    /// The columns of load and time in a table of more, by number or title, such as load=3,time=1
+    #[arg(long = "column", value_name = "load=COLUMN[,time=COLUMN]")]
+    columns: Option<LoadColumns>,
     /// Step of the simulation; its load is the mean of its intervals [default: 1m, or the interval if that is longer]
     #[arg(long, value_parser = parse_time)]
     step: Option<Duration>,
@@ -93,6 +98,9 @@ pub struct LoadArgs {
     /// Also try Ebb with other budgets and accepted shares, and print a bound that no policy can beat
     #[arg(long)]
     frontier: bool,
+    /// What a kilowatt-hour costs, such as 0.30EUR: also show money
+    #[arg(long, value_name = "PRICE")]
+    price: Option<Price>,
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long)]
     json: bool,
@@ -189,28 +197,25 @@ struct SeriesJson<'a> {
 
 pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
     let refused = |error: String| NodeError::Refused(format!("{}: {error}", args.series.display()));
-    let file = std::fs::File::open(&args.series).map_err(io("read", &args.series))?;
     for path in args.html.iter().chain(&args.csv) {
         writable(path)?;
     }
     let name = args.series.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let series = load::read(Box::new(file), &name, args.interval).map_err(|e| refused(e.to_string()))?;
-    let step = args.step.unwrap_or(series.interval.max(Duration::from_secs(60)));
-    let mut series = series.folded(step).map_err(|e| refused(e.to_string()))?;
+    let (mut series, begins) = read(args, &name)?;
     let zeros = if args.zeros == Zeros::Gap { series.zeros_are_gaps() } else { 0 };
     let gaps = series.gaps(zeros);
     let mut case = Case::new(setup(args)?, &series).map_err(|e| refused(e.to_string()))?;
     if matches!(args.short_goal, Goal::Sierra) {
         case = case.at_sierras_shortage().map_err(|e| refused(e.to_string()))?;
     }
-    let outcomes = play(args, &case).map_err(|e| refused(e.to_string()))?;
+    let mut line = Progress::new();
+    let outcomes = play(args, &case, &mut line).map_err(|e| refused(e.to_string()))?;
     let cold = args.cold.map(|share| cold(args, share));
     let pools = cold
         .map_or(Ok(Vec::new()), |cold| cold.play(&case, &series, Policy::Ebb))
         .map_err(|e| refused(e.to_string()))?;
     let scores = load::scores(&case);
-    let mut line = Progress::new();
-    let mut progress = |done, of| line.show(format_args!("frontier: {done} of {of}"));
+    let mut progress = |done, of| line.show(format_args!("frontier: {} % of 25 settings", 100 * done / of));
     let frontier = match args.frontier {
         true => load::frontier(&case, &mut progress).map_err(|e| refused(e.to_string()))?,
         false => Vec::new(),
@@ -220,6 +225,8 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
         name: &name,
         case: &case,
         gaps,
+        begins,
+        price: args.price.as_ref(),
         outcomes: &outcomes,
         scores: &scores,
         frontier: &frontier,
@@ -237,6 +244,17 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
         print!("{}", text(&report, [args.html.as_deref(), args.csv.as_deref()]));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the series, in steps, and when it begins.
+fn read(args: &LoadArgs, name: &str) -> Result<(Series, Option<i64>), NodeError> {
+    let file = std::fs::File::open(&args.series).map_err(io("read", &args.series))?;
+    let length = file.metadata().map_or(0, |about| about.len());
+    let fold = args.step.map_or(Fold::AtLeast(Duration::from_secs(60)), Fold::To);
+    let given = Given { interval: args.interval, fold, columns: args.columns.clone() };
+    let series = load::read_dated(traces::heard(Box::new(file), length, &reading()), name, &given);
+    clear_line();
+    series.map_err(|error| NodeError::Refused(format!("{}: {error}", args.series.display())))
 }
 
 fn setup(args: &LoadArgs) -> Result<Setup, NodeError> {
@@ -265,9 +283,19 @@ fn cold(args: &LoadArgs, share: f64) -> Cold {
     Cold { shape: args.code, share, requests, hibernate_after: args.hibernate_after }
 }
 
-fn play(args: &LoadArgs, case: &Case) -> Result<Vec<(Outcome, Option<Timeline>)>, load::LoadError> {
+fn play(
+    args: &LoadArgs,
+    case: &Case,
+    line: &mut Progress,
+) -> Result<Vec<(Outcome, Option<Timeline>)>, load::LoadError> {
     let wanted = |policy: &Policy| args.policy.is_empty() || args.policy.contains(policy);
-    Policy::ALL.into_iter().filter(wanted).map(|policy| case.play(policy)).collect()
+    let steps = case.loads.len();
+    let heard = |policy: Policy| {
+        let mut tell =
+            |done| line.show(format_args!("{}: {} % of {steps} steps", policy.name(), 100 * done / steps));
+        case.play_heard(policy, &mut tell)
+    };
+    Policy::ALL.into_iter().filter(wanted).map(heard).collect()
 }
 
 fn json(report: &Report) -> String {
@@ -305,8 +333,9 @@ fn text(report: &Report, written: [Option<&Path>; 2]) -> String {
         case.setup.replicas,
         load::gaps_text(report.gaps, case.step)
     );
-    let rows: Vec<Vec<String>> = report.outcomes.iter().map(|(outcome, _)| load::cells(outcome)).collect();
-    table(&mut out, &load::HEADER, &rows);
+    let rows: Vec<Vec<String>> =
+        report.outcomes.iter().map(|(outcome, _)| load::cells(outcome, report.price)).collect();
+    table(&mut out, &load::header(report.price), &rows);
     if !report.pools.is_empty() {
         let rows: Vec<Vec<String>> = report.pools.iter().map(PoolOutcome::cells).collect();
         out.push_str("\nCold data in erasure-coded sets; servers: in replicas + in sets\n");

@@ -1,14 +1,15 @@
 //! `ebb simulate mirror`: a trace on a mirror of two modelled two-speed disks.
 
+use crate::cli::reading::Reading;
 use crate::cli::trace::reading;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, writable};
 use clap::{Args, ValueEnum};
 use ebb_lab::traces;
 use ebb_report::{Progress, print};
 use ebb_sim::mirror::{
     Ack, Adaptive, DiskModel, PolicyKind, Report, Settings, Setup, Workload, page, simulate,
 };
-use ebb_trace::{Options, TraceReader};
+use ebb_trace::TraceReader;
 use ebb_types::{Bytes, parse_bytes, parse_duration};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -51,9 +52,8 @@ pub struct MirrorArgs {
     before_cache: bool,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Skip up to this many bad lines or records
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    skip_bad: u64,
+    #[command(flatten)]
+    reading: Reading,
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long)]
     json: bool,
@@ -141,15 +141,17 @@ fn open(args: &MirrorArgs) -> Result<(String, Box<dyn TraceReader>), NodeError> 
             Err(refused("--before-cache is for financial, proxy and search: remove it"))
         }
         None => {
-            let options = Options { format: None, skip_bad: args.skip_bad };
             let files = std::slice::from_ref(&args.trace);
-            let trace = traces::open(files, &options, &reading()).map_err(refused)?;
+            let trace = args.reading.open(files, &reading())?;
             Ok((traces::name_of(&args.trace), trace))
         }
     }
 }
 
 pub fn run(args: &MirrorArgs) -> Result<ExitCode, NodeError> {
+    for path in args.html.iter().chain(&args.csv) {
+        writable(path)?;
+    }
     let (name, mut trace) = open(args)?;
     let setup = Setup {
         settings: Settings {

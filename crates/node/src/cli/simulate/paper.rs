@@ -1,11 +1,11 @@
 //! `ebb simulate paper`: repeats a paper's evaluation, each number beside the paper's.
 
 use crate::cli::trace::reading;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, writable};
 use clap::{Args, Subcommand};
 use ebb_lab::traces;
 use ebb_report::{Progress, json};
-use ebb_sim::load::{Series, read};
+use ebb_sim::load::{Given, Series, read};
 use ebb_sim::paper::{
     Ecs2Inputs, Effort, Findings, Inputs, LogStoreInputs, PaperError, ecs2, logstore, sierra,
 };
@@ -22,6 +22,9 @@ Examples:
                                                                write sierra.html, sierra.csv, sierra.json
   ebb simulate paper logstore --out logstore                   on generated traces, about a minute
   ebb simulate paper ecs2                                      on generated hours, some minutes";
+
+/// Of the files that `--out` names.
+const ENDINGS: [&str; 3] = ["html", "csv", "json"];
 
 #[derive(Args)]
 pub struct PaperArgs {
@@ -105,6 +108,12 @@ struct SierraArgs {
 }
 
 pub fn run(args: &PaperArgs) -> Result<ExitCode, NodeError> {
+    let (Paper::Sierra(SierraArgs { shown, .. })
+    | Paper::Logstore(LogStoreArgs { shown, .. })
+    | Paper::Ecs2(Ecs2Args { shown, .. })) = &args.paper;
+    for (name, ending) in shown.out.iter().flat_map(|name| ENDINGS.map(|ending| (name, ending))) {
+        writable(&name.with_extension(ending))?;
+    }
     match &args.paper {
         Paper::Sierra(args) => run_sierra(args),
         Paper::Logstore(args) => run_logstore(args),
@@ -196,8 +205,8 @@ fn series_files(given: &[PathBuf]) -> Result<Vec<PathBuf>, NodeError> {
 fn load(file: &Path) -> Result<(String, Series), NodeError> {
     let name = file.file_name().map_or_else(|| "series".into(), |name| name.to_string_lossy().into_owned());
     let input = Box::new(File::open(file).map_err(io("open", file))?);
-    let mut series =
-        read(input, &name, None).map_err(|e| NodeError::Refused(format!("{}: {e}", file.display())))?;
+    let mut series = read(input, &name, &Given::default())
+        .map_err(|e| NodeError::Refused(format!("{}: {e}", file.display())))?;
     let zeros = series.zeros_are_gaps();
     if zeros > 0 {
         eprintln!("{}: {zeros} intervals of exactly zero are treated as gaps", file.display());
@@ -207,7 +216,7 @@ fn load(file: &Path) -> Result<(String, Series), NodeError> {
 
 fn write_files(name: &Path, found: &Findings, json: &str) -> Result<(), NodeError> {
     let page = found.page();
-    for (ending, content) in [("html", page.as_str()), ("csv", found.csv().as_str()), ("json", json)] {
+    for (ending, content) in ENDINGS.into_iter().zip([page.as_str(), found.csv().as_str(), json]) {
         let file = name.with_extension(ending);
         fs::write(&file, content).map_err(io("write", &file))?;
         eprintln!("wrote {}", file.display());

@@ -2,13 +2,13 @@
 
 use super::load::parse_time;
 use super::mirror::PolicyArg;
+use crate::cli::reading::Reading;
 use crate::cli::trace::reading;
 use crate::error::{NodeError, io, writable};
 use clap::Args;
 use ebb_gear::Scheme;
-use ebb_lab::traces;
 use ebb_power::PowerModel;
-use ebb_report::{Axis, Chart, Mark, Page, Progress, Series, json, table};
+use ebb_report::{Axis, Chart, Mark, Page, Progress, Series, distribution, json, table};
 use ebb_sim::load::{self, Case, Cold, LoadError, Policy, PoolOutcome, Requests};
 use ebb_sim::mirror::Settings;
 use ebb_sim::request::workload::Day;
@@ -16,7 +16,7 @@ use ebb_sim::request::{
     DiskModel, Gears, Mirroring, NetworkModel, PHASES, PairsReport, Report, Setup, minutes, settings,
     simulate,
 };
-use ebb_trace::{BalancedFilter, InMemory, Options, Request, Trace};
+use ebb_trace::{BalancedFilter, InMemory, Request, Trace};
 use ebb_types::{Bytes, Shape};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -96,9 +96,8 @@ pub struct TraceArgs {
     clients: u32,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Skip up to this many bad lines or records
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    skip_bad: u64,
+    #[command(flatten)]
+    reading: Reading,
     /// Also compare keeping what nothing used for so long in erasure-coded sets that sleep
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     cold_after: Option<Duration>,
@@ -259,10 +258,7 @@ fn read(args: &TraceArgs) -> Result<Trace, NodeError> {
             })?;
             Day { requests, seed: args.seed, ..Day::default() }.trace()
         }
-        None => {
-            let options = Options { format: None, skip_bad: args.skip_bad };
-            traces::load(&args.traces, &options, &reading()).map_err(refused)?
-        }
+        None => args.reading.load(&args.traces, &reading())?,
     };
     if args.load != 1.0 {
         trace.requests = thin(&trace, args.load)?;
@@ -460,6 +456,9 @@ fn latency_section(page: &mut Page, report: &Report) {
         let points = rows.filter_map(|row| Some((place(row)? as f64, row.latency.p99_millis / 1e3)));
         chart = chart.with(Series::new(format!("{operation}s in gear {gear}"), Mark::Bars, points));
     }
+    let whole = report.latency.iter().filter(|row| row.gear.is_none() && row.phase.is_none());
+    let whole = whole.map(|row| (format!("{}s", row.operation), &row.latency));
+    page.chart(&distribution("Distribution of response times, modelled", whole));
     page.chart(&chart).table("Modelled latency", &header, &rows);
     let rows: Vec<Vec<String>> =
         report.retries.rows().map(|(why, count)| vec![why.to_owned(), count.to_string()]).into();
