@@ -38,6 +38,7 @@ pub fn free_transitions() -> PowerModel {
         off: none,
         up: free,
         down: free,
+        rack_switch: none,
     }
 }
 

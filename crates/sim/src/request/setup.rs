@@ -186,7 +186,7 @@ impl Setup {
     }
 
     fn loggers(&self) -> impl Iterator<Item = (ServerId, RackId)> + '_ {
-        (0..self.loggers).map(move |n| (ServerId(self.servers + 1 + n), RackId(1 + n % self.racks)))
+        (1..=self.loggers).map(move |n| (ServerId(self.servers + n), self.rack(n)))
     }
 
     pub(super) fn scenario(&self, layout: &Layout, schedule: Schedule) -> Scenario {
@@ -214,11 +214,7 @@ impl Setup {
             sleep: Sleep { idle: self.power.idle, standby: Some(self.standby()), ..Sleep::default() },
             ..Timing::default()
         };
-        let mut scenario = Scenario::calm(self.seed, bootstrap, timing);
-        self.loggers().iter().for_each(|logger| {
-            scenario.switches.remove(&logger.id);
-        });
-        scenario
+        Scenario::calm(self.seed, bootstrap, timing)
     }
 
     fn standby(&self) -> DepthCost {
