@@ -14,13 +14,23 @@ const ALWAYS: &[Band] = &[
     ("Figure 4", "naive layout: servers asleep", 1.0, 1.0),
     ("Figure 4", "replica groups: servers asleep", 2.0, 2.0),
     ("Figure 4", "gear groups: servers asleep", 2.0, 2.0),
+    ("Table 1", "naive random: servers asleep in gear 1", 2.0, 2.0),
+    ("Table 1", "naive random: servers asleep in gear 2", 1.0, 1.0),
+    ("Table 1", "naive random: servers that rebuild one", 13.0, 14.0),
+    ("Table 1", "naive grouping: servers asleep in gear 1", 10.0, 10.0),
+    ("Table 1", "naive grouping: servers asleep in gear 2", 5.0, 5.0),
+    ("Table 1", "naive grouping: servers that rebuild one", 1.0, 1.0),
+    ("Table 1", "power-aware grouping: servers asleep in gear 1", 10.0, 10.0),
+    ("Table 1", "power-aware grouping: servers asleep in gear 2", 5.0, 5.0),
+    ("Table 1", "power-aware grouping: servers that rebuild one", 4.0, 4.0),
+    ("§4.5", "each further chunk group", 1.0, 100.0),
 ];
 
-/// Rows of generated series.
-const GENERATED_SERIES: &[Band] = &[];
+/// Rows of generated series. Of the office: 50 of 168 hours need all servers, the others a third.
+const GENERATED_SERIES: &[Band] = &[("Figure 9", "made-up office: g_min 1, without loggers", 0.52, 0.54)];
 
-/// Rows of the generated day of requests.
-const GENERATED_TRACE: &[Band] = &[];
+/// Rows of the generated day of requests: its peak needs all chunk servers, by construction.
+const GENERATED_TRACE: &[Band] = &[("Figure 10", "highest L, chunk servers", 14.9, 15.1)];
 
 /// Rows of public series, computed apart from this program, if they are given under these names.
 const PUBLIC_SERIES: &[Band] = &[
