@@ -12,7 +12,7 @@ mod workload;
 
 pub use figures::{Beside, Figures, GuestsRow, Row, Shares};
 pub use vm::{Accelerator, GuestOptions, GuestRun};
-pub use workload::{PAPERS_WORKLOADS, Workload, WorkloadError};
+pub use workload::{Dataset, PAPERS_WORKLOADS, Workload, WorkloadError};
 
 use super::machine::Machine;
 use super::run::allowed_cpus;
@@ -23,10 +23,7 @@ use std::fmt::Arguments;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-/// What precedes each script. Its arguments: directory, log, scale, seed, more of `PATH`.
-const PRELUDE: &str =
-    "cd -- \"$1\"; exec >>\"$2\" 2>&1 </dev/null; export SCALE=\"$3\" SEED=\"$4\" PATH=\"$PATH$5\"\n";
+use workload::PRELUDE;
 
 /// How to run a suite.
 #[derive(Clone, Debug)]
@@ -34,9 +31,7 @@ pub struct SuiteOptions {
     /// Of every workload. No `cores`: 1, 2, 4 and so on, up to all that may be used. `idle_fractions`, `window` and
     /// `label` are not used: the figures have the paper's fractions, a workload has its own window and name.
     pub cost: CostOptions,
-    /// How much data, in units of the workloads' own.
-    pub scale: u32,
-    pub seed: u64,
+    pub data: Dataset,
     /// Where the data are put, on the disk that is to be measured.
     pub directory: PathBuf,
     /// Also in virtual machines.
@@ -150,7 +145,7 @@ pub fn run_suite(
         let missing = workload.missing();
         let mut guests = Vec::new();
         let outcome = if missing.is_empty() {
-            match run_workload(options, &cost, workload, &place.0, &mut tell) {
+            match run_workload(&options.data, &cost, workload, &place.0, &mut tell) {
                 Ok(report) => Outcome::Measured(Box::new(report)),
                 Err(why) => Outcome::Failed(why),
             }
@@ -160,7 +155,7 @@ pub fn run_suite(
         if let (Outcome::Measured(_), Some(asked)) = (&outcome, &options.guests) {
             for count in &asked.counts {
                 tell(format_args!("{count} virtual machines"));
-                let run = vm::run_guests(options, asked, *count, workload, &place.0, &mut tell);
+                let run = vm::run_guests(&cost, &options.data, asked, *count, workload, &place.0, &mut tell);
                 let failure = run.as_ref().err().cloned();
                 guests.push(GuestResult { guests: *count, run: run.ok(), failure });
             }
@@ -181,8 +176,8 @@ pub fn run_suite(
         cores: cost.cores,
         runs: cost.runs,
         peak_watts: cost.peak.0,
-        scale: options.scale,
-        seed: options.seed,
+        scale: options.data.scale,
+        seed: options.data.seed,
         figures: Figures::of(&results),
         notes: notes_of(&results),
         workloads: results,
@@ -201,18 +196,18 @@ fn notes_of(results: &[WorkloadResult]) -> Vec<String> {
 }
 
 /// The words that run a script.
-fn words(options: &SuiteOptions, workload: &Workload, script: &str, data: &Path, log: &Path) -> Vec<String> {
+fn words(dataset: &Dataset, workload: &Workload, script: &str, data: &Path, log: &Path) -> Vec<String> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let fixed = ["/bin/sh", "-eu", "-c"].map(str::to_owned);
     let given =
-        [text(data), text(log), options.scale.to_string(), options.seed.to_string(), workload.more_path()];
+        [text(data), text(log), dataset.scale.to_string(), dataset.seed.to_string(), workload.more_path()];
     let script = [format!("{PRELUDE}{script}"), workload.name.clone()];
     fixed.into_iter().chain(script).chain(given).collect()
 }
 
 /// Its data are removed when it is done.
 fn run_workload(
-    options: &SuiteOptions,
+    dataset: &Dataset,
     cost: &CostOptions,
     workload: &Workload,
     place: &Path,
@@ -221,11 +216,11 @@ fn run_workload(
     let (data, log) = (place.join(&workload.name), place.join(format!("{}.log", workload.name)));
     fs::create_dir(&data).map_err(|e| format!("cannot create {}: {e}", data.display()))?;
     tell(format_args!("setup"));
-    let script = |script: &str| script_of(&words(options, workload, script, &data, &log), &log);
+    let script = |script: &str| script_of(&words(dataset, workload, script, &data, &log), &log);
     let measured = script(&workload.setup).map_err(|why| format!("setup: {why}")).and_then(|()| {
         let cost =
             CostOptions { window: workload.window(), label: Some(workload.name.clone()), ..cost.clone() };
-        let command = words(options, workload, &workload.command, &data, &log);
+        let command = words(dataset, workload, &workload.command, &data, &log);
         let before = &mut || {
             rustix::fs::sync();
             forget(&data);

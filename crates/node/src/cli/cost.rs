@@ -2,7 +2,9 @@
 
 use crate::error::{NodeError, io, writable};
 use clap::{Args, Subcommand};
-use ebb_lab::cost::suite::{Accelerator, GuestOptions, SuiteOptions, SuiteReport, Workload, run_suite};
+use ebb_lab::cost::suite::{
+    Accelerator, Dataset, GuestOptions, SuiteOptions, SuiteReport, Workload, run_suite,
+};
 use ebb_lab::cost::{
     Comparison, CostOptions, CostReport, Hertz, IoSource, Progress, Service, attach, measure,
 };
@@ -249,8 +251,7 @@ fn suite(args: &SuiteArgs) -> Result<ExitCode, NodeError> {
             io: args.io.map(Io::source),
             ..CostOptions::default()
         },
-        scale: args.scale,
-        seed: args.seed,
+        data: Dataset { scale: args.scale, seed: args.seed },
         directory: args.dir.clone(),
         guests,
     };

@@ -9,8 +9,7 @@ fn workload(name: &str, more: &str) -> Workload {
 fn options(directory: &Path) -> SuiteOptions {
     SuiteOptions {
         cost: CostOptions { cores: vec![1], frequency: Some(Hertz(1e9)), ..CostOptions::default() },
-        scale: 3,
-        seed: 7,
+        data: Dataset { scale: 3, seed: 7 },
         directory: directory.to_owned(),
         guests: None,
     }

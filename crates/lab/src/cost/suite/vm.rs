@@ -9,8 +9,8 @@
 
 use super::super::model::Hertz;
 use super::super::run::{Measured, Own, OwnSource, Readings, allowed_cpus};
-use super::super::{IoSource, Run, judge};
-use super::{CostOptions, PRELUDE, SuiteOptions, Workload};
+use super::super::{CostOptions, IoSource, Run, judge};
+use super::workload::{Dataset, PRELUDE, Workload};
 use crate::cost::machine::{Machine, OwnTimes};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -215,7 +215,8 @@ impl Guest {
 
 /// Runs the workload in `count` guests at once.
 pub(super) fn run_guests(
-    options: &SuiteOptions,
+    cost: &CostOptions,
+    dataset: &Dataset,
     asked: &GuestOptions,
     count: usize,
     workload: &Workload,
@@ -223,13 +224,14 @@ pub(super) fn run_guests(
     tell: &mut dyn FnMut(Arguments<'_>),
 ) -> Result<GuestRun, String> {
     let directory = place.join(format!("{}-guests", workload.name));
-    let done = with_guests(options, asked, count, workload, &directory, tell);
+    let done = with_guests(cost, dataset, asked, count, workload, &directory, tell);
     let _ = fs::remove_dir_all(&directory);
     done
 }
 
 fn with_guests(
-    options: &SuiteOptions,
+    cost: &CostOptions,
+    dataset: &Dataset,
     asked: &GuestOptions,
     count: usize,
     workload: &Workload,
@@ -247,9 +249,9 @@ fn with_guests(
     let mut guests = Vec::new();
     for number in 0..count {
         let disk = directory.join(format!("disk.{number}"));
-        make_disk(&disk, directory, options, workload)
+        make_disk(&disk, directory, dataset, workload)
             .map_err(|e| format!("cannot make the guest's disk: {e}"))?;
-        let command = qemu(directory, &kernel, &disk, asked.accelerator, cores_each, options, workload);
+        let command = qemu(directory, &kernel, &disk, asked.accelerator, cores_each, dataset, workload);
         guests.push(Guest::start(command, directory.join(format!("qemu.{number}.log")))?);
     }
     for guest in &guests {
@@ -259,13 +261,9 @@ fn with_guests(
         guest.hear("ready", WORK, &mut || tell(format_args!("setup in {count} guests")))?;
     }
     let machine = Machine::this();
-    let measured = window(&machine, &cpus, options.cost.frequency, &mut guests, tell)?;
+    let measured = window(&machine, &cpus, cost.frequency, &mut guests, tell)?;
     guests.iter_mut().try_for_each(|guest| guest.say("end"))?;
-    let cost = CostOptions {
-        io: Some(IoSource::Devices),
-        idle_fractions: super::super::DEFAULT_IDLE_FRACTIONS.to_vec(),
-        ..options.cost.clone()
-    };
+    let cost = CostOptions { io: Some(IoSource::Devices), ..cost.clone() };
     let all = machine.cpus().map_err(|e| e.to_string())?.len();
     let run = judge(&measured, &cost, cpus.len(), all).map_err(|e| e.to_string())?;
     Ok(GuestRun { cores_each, memory_mib: MEMORY_MIB, accelerator: asked.accelerator, run })
@@ -323,17 +321,12 @@ fn pack(directory: &Path, kernel: &Kernel) -> std::io::Result<()> {
 }
 
 /// A disk that holds the scripts.
-fn make_disk(
-    disk: &Path,
-    directory: &Path,
-    options: &SuiteOptions,
-    workload: &Workload,
-) -> std::io::Result<()> {
+fn make_disk(disk: &Path, directory: &Path, dataset: &Dataset, workload: &Workload) -> std::io::Result<()> {
     let files = directory.join("files");
     for (name, script) in [("setup", &workload.setup), ("command", &workload.command)] {
         fs::write(files.join(name), format!("{PRELUDE}{script}"))?;
     }
-    File::create(disk)?.set_len(DISK * u64::from(options.scale))?;
+    File::create(disk)?.set_len(DISK * u64::from(dataset.scale))?;
     let mut command = Command::new("mkfs.ext4");
     command.args(["-q", "-F", "-d"]).args([files.as_os_str(), disk.as_os_str()]);
     command.env("PATH", format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default()));
@@ -355,7 +348,7 @@ fn qemu(
     disk: &Path,
     accelerator: Accelerator,
     cores: usize,
-    options: &SuiteOptions,
+    dataset: &Dataset,
     workload: &Workload,
 ) -> Command {
     let (accel, cpu) = match accelerator {
@@ -363,7 +356,7 @@ fn qemu(
         Accelerator::Kvm => ("kvm", "host,arch-capabilities=off"),
         Accelerator::Tcg => ("tcg", "max"),
     };
-    let (scale, seed) = (options.scale, options.seed);
+    let (scale, seed) = (dataset.scale, dataset.seed);
     let words =
         format!("console=ttyS0 quiet panic=-1 SCALE={scale} SEED={seed} MORE_PATH={}", workload.more_path());
     let mut command = Command::new("qemu-system-x86_64");

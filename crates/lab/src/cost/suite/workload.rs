@@ -32,6 +32,18 @@ pub enum WorkloadError {
     Twice { name: String, a: PathBuf, b: PathBuf },
 }
 
+/// What precedes each script. Its arguments: directory, log, scale, seed, more of `PATH`.
+pub(super) const PRELUDE: &str =
+    "cd -- \"$1\"; exec >>\"$2\" 2>&1 </dev/null; export SCALE=\"$3\" SEED=\"$4\" PATH=\"$PATH$5\"\n";
+
+/// The generated data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dataset {
+    /// How much, in units of the workloads' own.
+    pub scale: u32,
+    pub seed: u64,
+}
+
 /// One workload.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
