@@ -222,7 +222,7 @@ fn idle_power_is_measured_by_number_of_disks() {
     };
     let script = Shared::default();
     let path = dir.path().join("r.sqlite");
-    let mut idle_only = |matrix: &Matrix| {
+    let idle_only = |matrix: &Matrix| {
         std::fs::write(&disks, "1").unwrap();
         let open = |_: &Target| {
             let analyzer = super::super::LocalAnalyzer::open(std::slice::from_ref(&meter))?;
