@@ -1,4 +1,4 @@
-//! Speed of coding on one core, in bytes of data per second: `cargo run --profile dist -p ebb-ec --example speed 6+3 64`.
+//! Speed of coding on one core, in bytes of data per second: `cargo run --profile dist -p ebb-ec --example coding 6+3 64`.
 
 use ebb_ec::{Code, Codes, Coding, Shape};
 use std::hint::black_box;
