@@ -26,7 +26,7 @@
 use crate::schedule::ROUNDING;
 use crate::seasonal::Ahead;
 use crate::{Calendar, History, HourMeter, Load, Mode, Seasonal, awake_groups, floor_servers, forecast};
-use ebb_types::{Depth, GearGroup, GearWish, Joules, Moment, ServerId, Watts};
+use ebb_types::{Depth, GearGroup, GearWish, Joules, Moment, Prices, ServerId, Watts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -383,6 +383,17 @@ impl Fleet {
     pub fn take_over_credit(&mut self, server: ServerId, credit: f64, ago: Duration) {
         let credit = self.saved_up(credit, ago);
         self.members.entry(server).and_modify(|member| member.credit = credit);
+    }
+
+    /// What it has learnt so far.
+    pub fn prices(&self) -> Prices {
+        Prices { shortage: self.short_price.get(), power_cycle: self.cycle_price.get() }
+    }
+
+    /// Continues with what an earlier fleet had learnt.
+    pub fn take_over_prices(&mut self, prices: Prices) {
+        self.short_price = Price::new(prices.shortage, SHORT_PRICE);
+        self.cycle_price = Price::new(prices.power_cycle, CYCLE_PRICE);
     }
 
     /// Power cycles that a server has saved up once it has gone to sleep so deep.

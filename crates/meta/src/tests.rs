@@ -140,6 +140,8 @@ struct World {
     broken_switches: BTreeSet<ServerId>,
     /// Actions that are reported as done and are not.
     idle_switches: BTreeSet<(ServerId, SwitchAction)>,
+    /// They refuse to go to sleep.
+    refusers: BTreeSet<ServerId>,
     /// The last answer to an administrator.
     answer: Option<MetaReply>,
     /// How full disks are, and how much of that is offload.
@@ -213,6 +215,7 @@ impl World {
             used_by: BTreeSet::new(),
             broken_switches: BTreeSet::new(),
             idle_switches: BTreeSet::new(),
+            refusers: BTreeSet::new(),
             answer: None,
             used_percent: BTreeMap::new(),
             own_bytes: 0,
@@ -271,9 +274,14 @@ impl World {
                 self.note(format!("switch {server} {name}"));
                 let broken = self.broken_switches.contains(&server);
                 let fails = action.is_wake() && (broken || self.failing_wakes > 0);
-                let result = if fails { Err("no answer".to_owned()) } else { Ok(()) };
+                let refuses = !action.is_wake() && self.refusers.contains(&server);
+                let result = match (fails, refuses) {
+                    (true, _) => Err("no answer".to_owned()),
+                    (_, true) => Err("refused to sleep: no card".to_owned()),
+                    _ => Ok(()),
+                };
                 self.failing_wakes = self.failing_wakes.saturating_sub(u32::from(fails));
-                if !fails && !self.idle_switches.contains(&(server, action)) {
+                if result.is_ok() && !self.idle_switches.contains(&(server, action)) {
                     let fake = self.servers.get_mut(&server).unwrap();
                     fake.alive = action.is_wake();
                     fake.draining = false;
@@ -1307,6 +1315,23 @@ fn a_new_leader_forecasts_what_the_last_one_would_have_and_wakes_no_server() {
     world.lead_at(1_025_000);
     world.run(500);
     assert_eq!(world.states(), before, "{:#?}", world.transcript);
+}
+
+#[test]
+fn a_new_leader_continues_with_the_prices_that_were_learnt() {
+    let mut world = after_a_quiet_hour(2000);
+    world.run(6000);
+    world.lead_at(1_031_000);
+    world.run(10_000);
+    let learnt: Vec<Prices> = world.state.hours().map(|hour| hour.prices.unwrap()).collect();
+    let [.., first, second, under_the_new_one] = learnt[..] else { panic!("three hours: {learnt:?}") };
+    for of in [|p: Prices| p.shortage, |p: Prices| p.power_cycle] {
+        // Quiet hours make both cheaper, each by as much as the one before; what a fleet begins with is dearer.
+        let (before, after) = ((of(second) / of(first)).ln(), (of(under_the_new_one) / of(second)).ln());
+        assert!(before < -0.01 && (after - before).abs() < 0.01, "{learnt:?}");
+    }
+    let whole = after_a_quiet_hour_of(GearSteps::Groups, 2000);
+    assert!(whole.state.hours().count() > 0 && whole.state.hours().all(|hour| hour.prices.is_none()));
 }
 
 #[test]

@@ -500,6 +500,17 @@ pub struct HourRecord {
     pub gear: u8,
     /// Servers awake at the end of the hour.
     pub servers_awake: u32,
+    /// What continuous gears had learnt by its end; absent with whole gears.
+    pub prices: Option<Prices>,
+}
+
+/// What continuous gears have learnt that shortage and wear are worth.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prices {
+    /// Of too few servers, in servers awake for the same time, as a share of all.
+    pub shortage: f64,
+    /// Of a power cycle, in days of sleep.
+    pub power_cycle: f64,
 }
 
 /// One hour as the scheduler would run it.

@@ -366,3 +366,23 @@ fn policies_that_make_no_sense_are_refused() {
     assert!(refused(&|p| p.cycles_per_day = 0.0).contains("above 0"));
     assert!(refused(&|p| p.short_goal = f64::NAN).contains("0.5"));
 }
+
+#[test]
+fn a_fleet_that_takes_over_continues_with_the_prices_that_were_learnt() {
+    let mut world = World::new(policy(), 12);
+    let start = world.fleet.prices();
+    for minute in 0..3 * 1440u64 {
+        world.step(Some(if minute % 1440 < 400 { 11.0 } else { 2.0 }));
+    }
+    let learnt = world.fleet.prices();
+    assert!(learnt.shortage != start.shortage && learnt.power_cycle != start.power_cycle, "{learnt:?}");
+    let mut next = World::new(policy(), 12).fleet;
+    next.take_over_prices(learnt);
+    for (found, right) in
+        [(next.prices().shortage, learnt.shortage), (next.prices().power_cycle, learnt.power_cycle)]
+    {
+        assert!((found / right - 1.0).abs() < 1e-12, "{found} is not {right}");
+    }
+    next.take_over_prices(Prices { shortage: 1e9, power_cycle: 1e-9 });
+    assert_eq!(next.prices().shortage.round(), *SHORT_PRICE.end(), "within its bounds, whoever says so");
+}

@@ -239,6 +239,7 @@ impl Target for Fake {
                     forecast: Some(1.5),
                     gear: 1,
                     servers_awake: 3,
+                    prices: None,
                 };
                 AdminReply::Hours((now - 5..now + 5).map(hour).collect())
             }

@@ -9,7 +9,7 @@ use ebb_gear::{
     load, sample_interval,
 };
 use ebb_types::{
-    Depth, GearGroup, GearSteps, LoadCount, Moment, Schedule, ServerEntry, ServerId, ServerState,
+    Depth, GearGroup, GearSteps, LoadCount, Moment, Prices, Schedule, ServerEntry, ServerId, ServerState,
     ShiftRecord, Vitals,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +46,7 @@ pub(crate) struct EndedHour {
     pub hour: u64,
     pub peak: Load,
     pub forecast: Option<Load>,
+    pub prices: Option<Prices>,
 }
 
 /// One hour of the dry run.
@@ -224,6 +225,10 @@ impl Gears {
             (e.id, e.gear_group, standing(e.state, false, depth), wanted)
         });
         let mut fleet = Fleet::new(policy, calendar, now, mode, servers).map_err(|e| e.to_string())?;
+        // Only what was learnt since the last recorded hour is lost.
+        if let Some(prices) = state.hours().rev().find_map(|hour| hour.prices) {
+            fleet.take_over_prices(prices);
+        }
         let unix_millis = calendar.elapsed(now).as_millis() as u64;
         for entry in members(state) {
             if let Some(Slept { at_unix_millis, credit: Some(credit), .. }) =
@@ -287,7 +292,7 @@ impl Gears {
             match command {
                 Command::RecordHour { hour, peak } => {
                     let forecast = forecast(&self.history, hour, schedule.hours_per_day).map(|f| f.load);
-                    self.ended_hours.push(EndedHour { hour, peak, forecast });
+                    self.ended_hours.push(EndedHour { hour, peak, forecast, prices: None });
                 }
                 Command::Shift { gear, awake } => {
                     let awake = of_groups(members, &awake);
@@ -307,9 +312,10 @@ impl Gears {
         };
         let (mut orders, forecast) = (Vec::new(), fleet.expected());
         fleet.on(now, &self.history, news, &mut orders);
+        let prices = Some(fleet.prices());
         for order in &orders {
             if let Order::RecordHour { hour, peak } = *order {
-                self.ended_hours.push(EndedHour { hour, peak, forecast });
+                self.ended_hours.push(EndedHour { hour, peak, forecast, prices });
             }
         }
         let (gear, awake) = (fleet.gear(now), fleet.wants().collect());

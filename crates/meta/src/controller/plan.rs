@@ -70,6 +70,7 @@ impl Leading {
                 forecast: ended.forecast.map(|load| load.0),
                 gear: self.gears.gear(),
                 servers_awake: state.geared().filter(|e| e.state.is_live()).count() as u32,
+                prices: ended.prices,
             }));
         }
         commands
