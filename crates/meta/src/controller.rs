@@ -140,6 +140,11 @@ impl Controller {
         self.leading.as_ref()?.servers.get(&server)?.power.depth()
     }
 
+    /// Whether a server is up although it was ordered to sleep: it refused, or the order had no effect.
+    pub fn resists(&self, now: Moment, server: ServerId, state: &State) -> bool {
+        self.leading.as_ref().is_some_and(|leading| leading.resists(now, server, state))
+    }
+
     /// When [`Event::Tick`] is wanted; `None`: not before another event.
     pub fn next_wake(&self, state: &State) -> Option<Moment> {
         self.leading.as_ref().filter(|l| !l.in_flight && l.behind == 0).and_then(|l| l.next_wake(state))

@@ -131,6 +131,11 @@ impl<L: LogFile> Member<L> {
         self.controller.depth(server)
     }
 
+    /// Whether a server that is asleep on record is up all the same: it refused the order, or that had no effect.
+    pub fn resists(&self, now: Moment, server: ServerId) -> bool {
+        self.controller.resists(now, server, self.state())
+    }
+
     /// Call [`Member::on`] at this time if nothing arrives before. `None`: nothing to do until something arrives.
     pub fn next_wake(&self) -> Option<Moment> {
         let tick = (self.config.members.len() > 1).then_some(self.next_tick);

@@ -218,6 +218,7 @@ impl Leading {
         }
         let one = |entry: &ServerEntry| {
             let live = self.servers.get(&entry.id);
+            let sleeps = entry.state == ServerState::Asleep && !self.resists(now, entry.id, state);
             let heard = live.and_then(|l| l.heard);
             let left = live.map(|l| l.granted_until.since(now)).filter(|left| !left.is_zero());
             let (primaries, holders) = duties.get(&entry.id).copied().unwrap_or_default();
@@ -229,7 +230,7 @@ impl Leading {
                 logger: entry.is_logger(),
                 address: entry.address.clone(),
                 state: entry.state,
-                depth: live.and_then(|l| l.power.depth()).filter(|_| entry.state == ServerState::Asleep),
+                depth: live.and_then(|l| l.power.depth()).filter(|_| sleeps),
                 incarnation: entry.incarnation,
                 store: entry.store,
                 vitals: live.filter(|_| heard.is_some()).map(|l| l.vitals.clone()),

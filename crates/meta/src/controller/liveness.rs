@@ -103,7 +103,7 @@ impl Leading {
                     self.grant(now, server, sent, state, out);
                 }
             }
-            ServerState::Asleep if entry.incarnation == run => live.power.still_awake(now, limit),
+            ServerState::Asleep if entry.incarnation == run => live.power.still_awake(now, limit, resend),
             _ => {
                 live.owed = Some(sent);
                 self.dirty = true;

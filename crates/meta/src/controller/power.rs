@@ -66,6 +66,12 @@ impl Leading {
         path.patience.unwrap_or_default().max(self.timing.wake_limit)
     }
 
+    /// Whether a server that is asleep on record is up all the same.
+    pub(crate) fn resists(&self, now: Moment, server: ServerId, state: &State) -> bool {
+        let live = self.servers.get(&server);
+        live.is_some_and(|live| live.power.resists(now, live.heard, self.lease(state)))
+    }
+
     /// The machine of a server may take so long to go down or to come up.
     pub(crate) fn longest(&self, server: ServerId) -> Duration {
         let times = self.paths(server).iter().map(|path| self.patience(path));

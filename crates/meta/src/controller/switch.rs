@@ -23,6 +23,8 @@ pub(crate) struct Power {
     unsure: Option<Moment>,
     /// The last order to sleep has failed: the server itself said why not, and what the switch that waited for it says later is no news.
     refused: bool,
+    /// The server is up although it was ordered to sleep: the order failed, or the server was heard of after the switch called it done.
+    resists: bool,
     /// When to throw it again.
     retry: Option<Moment>,
     pub tries: u32,
@@ -73,6 +75,7 @@ impl Power {
 
     pub fn ended(&mut self, now: Moment, action: SwitchAction, result: Result<(), String>, limit: Duration) {
         let current = self.pending.is_none_or(|(pending, _)| pending == action);
+        self.resists |= result.is_err() && !action.is_wake();
         if result.is_err() && !action.is_wake() && std::mem::replace(&mut self.refused, true) {
             return;
         }
@@ -82,6 +85,10 @@ impl Power {
         match result {
             Ok(()) => {
                 self.down = matches!(action, SwitchAction::Sleep(_)).then_some(now);
+                // What kept a server from sleeping is over. A wake-up is not done before the server is heard of.
+                if current && self.down.is_some() {
+                    self.trouble = None;
+                }
                 // Until then the earlier leader may throw it again, if it does not know that it was deposed.
                 self.unsure = self.unsure.filter(|until| self.down.is_some() || now <= *until);
             }
@@ -116,14 +123,23 @@ impl Power {
         !down && heard >= self.asked
     }
 
-    /// A server that should be asleep still sends heartbeats: the switch had no effect.
-    pub fn still_awake(&mut self, now: Moment, limit: Duration) {
-        if matches!(self.thrown, Some(SwitchAction::Sleep(_)))
-            && self.pending.is_none()
-            && self.retry.is_none()
-        {
-            self.retry = Some(now + limit);
+    /// A server that should be asleep still sends heartbeats: the switch had no effect. One that it sent before that may be under way
+    /// for `quiet`.
+    pub fn still_awake(&mut self, now: Moment, limit: Duration, quiet: Duration) {
+        if !matches!(self.thrown, Some(SwitchAction::Sleep(_))) || self.pending.is_some() {
+            return;
         }
+        self.retry.get_or_insert(now + limit);
+        if self.down.is_none_or(|at| now >= at + quiet) {
+            self.resists = true;
+            self.trouble.get_or_insert_with(|| "it was ordered to sleep and still sends heartbeats".into());
+        }
+    }
+
+    /// Whether the server is up although it was ordered to sleep, by what was heard of it within `quiet`.
+    pub fn resists(&self, now: Moment, heard: Option<Moment>, quiet: Duration) -> bool {
+        let speaks = heard.is_some_and(|at| now.since(at) < quiet);
+        self.resists && speaks && matches!(self.thrown, Some(SwitchAction::Sleep(_)))
     }
 
     /// The action was tried more than once.
@@ -188,8 +204,7 @@ impl Power {
                 return None;
             }
         } else {
-            self.tries = 0;
-            self.trouble = None;
+            (self.tries, self.trouble, self.resists) = (0, None, false);
         }
         // One action at a time: an opposite action in progress finishes first.
         if self.pending.is_some_and(|(pending, lost)| !same(pending, wanted) && lost > now) {
@@ -314,12 +329,13 @@ mod tests {
             assert_eq!(next(&mut power, now, ServerState::Asleep), Some(SLEEP));
             // A switch that cannot look calls it done; then it is heard of.
             power.ended(now, SLEEP, Ok(()), timing.wake_limit);
-            power.still_awake(now, timing.wake_limit);
+            power.still_awake(now, timing.wake_limit, Duration::from_secs(1));
             power.ended(now, SLEEP, Err("refused to sleep: no card".into()), timing.wake_limit);
             power.ended(now, SLEEP, Err("still says On".into()), timing.wake_limit);
             assert_eq!(power.trouble.as_deref(), Some("refused to sleep: no card"));
+            assert!(power.resists(now, Some(now), Duration::from_secs(5)));
             // What it sends meanwhile does not bring the next order forward.
-            power.still_awake(now, Duration::ZERO);
+            power.still_awake(now, Duration::ZERO, Duration::from_secs(1));
             let retry = power.retry_at().unwrap();
             asked.push(retry.since(now).as_secs());
             now = retry;
@@ -328,6 +344,29 @@ mod tests {
         assert_eq!(next(&mut power, now, ServerState::Waking), Some(WAKE), "a wake-up does not wait");
         power.ended(now, WAKE, Err("no answer".into()), timing.wake_limit);
         assert_eq!(power.retry_at(), Some(now + timing.wake_limit / 10));
+    }
+
+    #[test]
+    fn a_server_resists_while_it_is_heard_of_after_the_order_and_no_longer_once_it_sleeps() {
+        let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
+        let (second, lease) = (Duration::from_secs(1), Duration::from_secs(5));
+        let mut power = Power::default();
+        let order = |power: &mut Power, now| {
+            let asleep = ServerState::Asleep;
+            assert_eq!(power.next(now, asleep, None, ONE, Depth::Standby, &timing), Some(SLEEP));
+        };
+        order(&mut power, at(1));
+        power.ended(at(2), SLEEP, Ok(()), timing.wake_limit);
+        power.still_awake(at(2), timing.wake_limit, second);
+        assert!(!power.resists(at(2), Some(at(2)), lease), "it was under way");
+        power.still_awake(at(3), timing.wake_limit, second);
+        assert!(power.resists(at(7), Some(at(3)), lease) && power.trouble.is_some());
+        // It stands while the order is given again, and ends with the silence of a server that sleeps.
+        order(&mut power, at(12));
+        assert!(power.resists(at(12), Some(at(12)), lease));
+        power.ended(at(13), SLEEP, Ok(()), timing.wake_limit);
+        assert!(power.resists(at(13), Some(at(12)), lease) && power.trouble.is_none());
+        assert!(!power.resists(at(17), Some(at(12)), lease));
     }
 
     #[test]

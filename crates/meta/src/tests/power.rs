@@ -53,6 +53,12 @@ impl World {
         self.status().servers.swap_remove(usize::from(id)).power
     }
 
+    /// How deep a server is shown to sleep, and what is wrong with its switch.
+    fn shown_of(&mut self, id: u16) -> (Option<Depth>, Option<String>) {
+        let server = self.status().servers.swap_remove(usize::from(id));
+        (server.depth, server.switch_trouble)
+    }
+
     fn state_of(&self, id: u16) -> ServerState {
         self.state.server(ServerId(id)).unwrap().state
     }
@@ -315,6 +321,52 @@ fn a_switch_that_reports_success_and_does_nothing_proves_no_path() {
     assert!(test.given_up.as_ref().unwrap().contains("does not go down"), "{test:?}");
     assert!(!power.paths[0].proven && !test.has_passed(1));
     assert_eq!((world.states(), world.failures()), ("AAAAAAAAA".into(), 0));
+}
+
+/// Its card has lost its setting, say. It stays asleep on record, so that it can sleep as soon as it is able to.
+#[test]
+fn a_server_that_refuses_to_sleep_is_shown_up_with_its_reason_until_it_sleeps() {
+    let mut world = processes_of(Timing::default());
+    let refused = (None, Some("refused to sleep: no card".to_owned()));
+    let asleep = (Some(Depth::Standby), None);
+    world.refusers.insert(ServerId(5));
+    world.gear(1);
+    world.run(30_000);
+    assert_eq!(world.states(), "AAAzzzzzz");
+    assert_eq!((world.shown_of(5), world.shown_of(4)), (refused.clone(), asleep.clone()));
+    // Between two orders, too, and for a new leader as soon as it has heard the reason.
+    world.run(200_000);
+    assert_eq!(world.shown_of(5), refused);
+    world.lead();
+    world.run(30_000);
+    assert_eq!(world.shown_of(5), refused);
+    assert!(world.controller.resists(world.now, ServerId(5), &world.state));
+    // It is there at once when it is wanted.
+    world.gear(3);
+    world.run(3000);
+    assert_eq!((world.state_of(5), world.shown_of(5).1), (ServerState::Awake, None));
+    world.gear(1);
+    world.run(30_000);
+    assert_eq!(world.shown_of(5), refused);
+    // The next order after the remedy: what was wrong is over, and it is asleep.
+    world.refusers.clear();
+    world.run(120_000);
+    assert_eq!((world.states().as_str(), world.shown_of(5)), ("AAAzzzzzz", asleep));
+    assert!(!world.controller.resists(world.now, ServerId(5), &world.state));
+}
+
+#[test]
+fn a_server_that_stays_up_although_its_switch_reports_sleep_is_shown_up() {
+    let mut world = processes_of(Timing::default());
+    world.idle_switches.insert((ServerId(5), SLEEP));
+    world.gear(1);
+    world.run(8000);
+    let (depth, trouble) = world.shown_of(5);
+    assert_eq!((world.states().as_str(), depth), ("AAAzzzzzz", None));
+    assert!(trouble.unwrap().contains("still sends heartbeats"));
+    world.idle_switches.clear();
+    world.run(60_000);
+    assert_eq!(world.shown_of(5), (Some(Depth::Standby), None));
 }
 
 /// It is asleep on record, and somebody wakes it; or the order to sleep is carried out late.
