@@ -12,13 +12,18 @@ pub mod model;
 mod own_machine;
 mod passthrough;
 mod program;
+mod savings;
 pub mod scales;
 pub mod switch;
 mod tls;
 
 pub use meter::{Channel, Meter, MeterError, OpenMeter, Quantity, Recorder, Recording, Source};
-pub use model::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, RackSwitches, Transition};
+pub use model::{
+    DepthModel, Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, RackSwitches, SleepEnergy,
+    Transition,
+};
 pub use own_machine::{Card, OwnMachine, OwnMachineError};
+pub use savings::Savings;
 pub use scales::Scales;
 pub use switch::{Launch, Managed, launch, remove_pid_file, running_pid, write_pid_file};
 pub use switch::{PowerState, SwitchError, Switches};

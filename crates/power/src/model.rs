@@ -121,12 +121,39 @@ impl PowerModel {
         Ok(())
     }
 
-    fn draws(&self, draw: Draw) -> Watts {
-        match draw {
-            Draw::On { utilisation } => self.on(utilisation),
-            Draw::Standby => self.standby,
-            Draw::Off => self.off,
+    /// A depth of sleep as this model has it: one pair of transitions for both.
+    pub fn asleep(&self, depth: Depth) -> DepthModel {
+        let watts = match depth {
+            Depth::Standby => self.standby,
+            Depth::Off => self.off,
+        };
+        DepthModel { watts, up: self.up, down: self.down }
+    }
+}
+
+/// A depth of sleep: what it draws, and what going down to it and coming up from it take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DepthModel {
+    pub watts: Watts,
+    pub up: Transition,
+    pub down: Transition,
+}
+
+impl DepthModel {
+    /// Going down and coming up cost so much together. Their times, and the share of each, stay.
+    pub fn costing(self, joules: Joules) -> DepthModel {
+        let both = self.joules();
+        if both.0 <= 0.0 {
+            return self;
         }
+        let scaled =
+            |of: Transition| Transition { joules: of.joules * (joules.0 / both.0), seconds: of.seconds };
+        DepthModel { up: scaled(self.up), down: scaled(self.down), ..self }
+    }
+
+    /// Of going down and coming up together.
+    pub fn joules(&self) -> Joules {
+        self.up.joules + self.down.joules
     }
 }
 
@@ -142,8 +169,15 @@ pub enum Draw {
 }
 
 impl Draw {
+    pub fn asleep(depth: Depth) -> Draw {
+        match depth {
+            Depth::Standby => Draw::Standby,
+            Depth::Off => Draw::Off,
+        }
+    }
+
     fn is_on(self) -> bool {
-        matches!(self, Draw::On { .. })
+        self.depth().is_none()
     }
 
     fn depth(self) -> Option<Depth> {
@@ -156,39 +190,83 @@ impl Draw {
 }
 
 /// Energy by use. Modelled, never measured. Seconds are modelled server-seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ModelledEnergy {
     pub on: Joules,
-    pub standby: Joules,
-    pub off: Joules,
-    pub transition: Joules,
     /// Of the racks' switches; zero for a single server.
     pub switches: Joules,
     pub on_seconds: f64,
-    pub standby_seconds: f64,
-    pub off_seconds: f64,
+    pub standby: SleepEnergy,
+    pub off: SleepEnergy,
+}
+
+/// Sleep at one depth, with the way there and back.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SleepEnergy {
+    pub asleep: Joules,
+    pub asleep_seconds: f64,
+    pub transition: Joules,
     pub transition_seconds: f64,
-    pub transitions: u64,
+    /// How often a server went down to it, and how often one came up from it.
+    pub downs: u64,
+    pub ups: u64,
 }
 
 impl ModelledEnergy {
     pub fn total(&self) -> Joules {
-        self.on + self.standby + self.off + self.transition + self.switches
+        self.on + self.sleep().asleep + self.transition() + self.switches
+    }
+
+    pub fn transition(&self) -> Joules {
+        self.sleep().transition
+    }
+
+    /// At all depths.
+    pub fn sleep(&self) -> SleepEnergy {
+        let mut all = self.standby;
+        all += self.off;
+        all
+    }
+
+    pub fn at(&self, depth: Depth) -> SleepEnergy {
+        match depth {
+            Depth::Standby => self.standby,
+            Depth::Off => self.off,
+        }
+    }
+
+    fn at_mut(&mut self, depth: Depth) -> &mut SleepEnergy {
+        match depth {
+            Depth::Standby => &mut self.standby,
+            Depth::Off => &mut self.off,
+        }
+    }
+}
+
+impl SleepEnergy {
+    pub fn transitions(&self) -> u64 {
+        self.downs + self.ups
     }
 }
 
 impl AddAssign for ModelledEnergy {
     fn add_assign(&mut self, other: ModelledEnergy) {
         self.on += other.on;
-        self.standby += other.standby;
-        self.off += other.off;
-        self.transition += other.transition;
         self.switches += other.switches;
         self.on_seconds += other.on_seconds;
-        self.standby_seconds += other.standby_seconds;
-        self.off_seconds += other.off_seconds;
+        self.standby += other.standby;
+        self.off += other.off;
+    }
+}
+
+impl AddAssign for SleepEnergy {
+    fn add_assign(&mut self, other: SleepEnergy) {
+        self.asleep += other.asleep;
+        self.asleep_seconds += other.asleep_seconds;
+        self.transition += other.transition;
         self.transition_seconds += other.transition_seconds;
-        self.transitions += other.transitions;
+        self.downs += other.downs;
+        self.ups += other.ups;
     }
 }
 
@@ -197,8 +275,7 @@ impl AddAssign for ModelledEnergy {
 pub struct EnergyMeter {
     model: PowerModel,
     speed: f64,
-    /// What going down to a depth and coming up from it cost together, where that is not what the model says.
-    joules: BTreeMap<Depth, Joules>,
+    depths: BTreeMap<Depth, DepthModel>,
     servers: BTreeMap<ServerId, Account>,
     /// Of servers whose racks are known.
     racks: BTreeMap<ServerId, RackId>,
@@ -234,49 +311,54 @@ pub struct RackSwitches {
 /// A transition in progress: what is left of it.
 #[derive(Clone, Copy, Debug)]
 struct Running {
-    seconds: f64,
-    joules: Joules,
+    /// To or from it.
+    depth: Depth,
+    left: Transition,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Account {
     draw: Draw,
+    /// What that draws.
+    watts: Watts,
     running: Option<Running>,
     as_of: Moment,
     energy: ModelledEnergy,
 }
 
 impl Account {
-    fn advance(&mut self, now: Moment, model: &PowerModel, speed: f64) {
+    fn advance(&mut self, now: Moment, speed: f64) {
         let mut seconds = now.since(self.as_of).as_secs_f64() * speed;
         self.as_of = self.as_of.max(now);
-        if let Some(running) = self.running {
-            let spent = seconds.min(running.seconds);
-            let done = spent >= running.seconds;
-            let joules = if done { running.joules } else { running.joules * (spent / running.seconds) };
-            self.energy.transition += joules;
-            self.energy.transition_seconds += spent;
-            self.running = (!done)
-                .then(|| Running { seconds: running.seconds - spent, joules: running.joules - joules });
+        if let Some(Running { depth, left }) = self.running {
+            let spent = seconds.min(left.seconds);
+            let done = spent >= left.seconds;
+            let joules = if done { left.joules } else { left.joules * (spent / left.seconds) };
+            let energy = self.energy.at_mut(depth);
+            energy.transition += joules;
+            energy.transition_seconds += spent;
+            let left = Transition { seconds: left.seconds - spent, joules: left.joules - joules };
+            self.running = (!done).then_some(Running { depth, left });
             seconds -= spent;
         }
-        let joules = Joules(model.draws(self.draw).0 * seconds);
-        let (energy, time) = match self.draw {
-            Draw::On { .. } => (&mut self.energy.on, &mut self.energy.on_seconds),
-            Draw::Standby => (&mut self.energy.standby, &mut self.energy.standby_seconds),
-            Draw::Off => (&mut self.energy.off, &mut self.energy.off_seconds),
+        let joules = Joules(self.watts.0 * seconds);
+        let (energy, time) = match self.draw.depth() {
+            None => (&mut self.energy.on, &mut self.energy.on_seconds),
+            Some(depth) => {
+                let SleepEnergy { asleep, asleep_seconds, .. } = self.energy.at_mut(depth);
+                (asleep, asleep_seconds)
+            }
         };
         *energy += joules;
         *time += seconds;
     }
 
-    fn begin(&mut self, transition: Transition) {
+    fn begin(&mut self, depth: Depth, transition: Transition) {
         // A new command during a transition: the rest of that transition is still spent.
-        if let Some(running) = self.running.take() {
-            self.energy.transition += running.joules;
+        if let Some(Running { depth, left }) = self.running.take() {
+            self.energy.at_mut(depth).transition += left.joules;
         }
-        self.energy.transitions += 1;
-        self.running = Some(Running { seconds: transition.seconds, joules: transition.joules });
+        self.running = Some(Running { depth, left: transition });
     }
 }
 
@@ -287,14 +369,9 @@ impl EnergyMeter {
         if !speed.is_normal() || speed < 0.0 {
             return Err(ModelError::Speed { value: speed });
         }
-        Ok(EnergyMeter {
-            model,
-            speed,
-            joules: BTreeMap::new(),
-            servers: BTreeMap::new(),
-            racks: BTreeMap::new(),
-            switches: BTreeMap::new(),
-        })
+        let depths = [Depth::Standby, Depth::Off].map(|depth| (depth, model.asleep(depth))).into();
+        let (servers, racks, switches) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Ok(EnergyMeter { model, speed, depths, servers, racks, switches })
     }
 
     pub fn model(&self) -> &PowerModel {
@@ -306,38 +383,39 @@ impl EnergyMeter {
         self.racks.insert(server, rack);
     }
 
-    /// Going down to this depth and coming up from it cost so much together. The times, and the shares of both, stay the model's.
-    pub fn set_transitions(&mut self, depth: Depth, joules: Joules) {
-        self.joules.insert(depth, joules);
+    /// From now on sleep of this depth is not what the power model says.
+    pub fn set_depth(&mut self, depth: Depth, model: DepthModel) {
+        self.depths.insert(depth, model);
     }
 
-    /// `transition` of the model, as it is to or from this depth.
-    fn at_depth(&self, transition: Transition, draw: Draw) -> Transition {
-        let both = self.model.up.joules + self.model.down.joules;
-        let joules = draw.depth().and_then(|depth| self.joules.get(&depth));
-        match joules.filter(|_| both.0 > 0.0) {
-            Some(joules) => Transition { joules: transition.joules * (joules.0 / both.0), ..transition },
-            None => transition,
+    fn draws(&self, draw: Draw) -> Watts {
+        match draw {
+            Draw::On { utilisation } => self.model.on(utilisation),
+            Draw::Standby => self.depths[&Depth::Standby].watts,
+            Draw::Off => self.depths[&Depth::Off].watts,
         }
     }
 
     /// From `now` on the server is in this state, or on its way to it. The first call for a server costs no transition.
     /// Set `On` when the server is switched on, not when it answers.
     pub fn set(&mut self, now: Moment, server: ServerId, draw: Draw) {
-        let fresh = Account { draw, running: None, as_of: now, energy: ModelledEnergy::default() };
+        let watts = self.draws(draw);
+        let fresh = Account { draw, watts, running: None, as_of: now, energy: ModelledEnergy::default() };
         let known = self.servers.get(&server).map(|account| account.draw);
-        let before = known.unwrap_or(draw);
-        let transition = match (before.is_on(), draw.is_on()) {
-            (true, false) => Some(self.at_depth(self.model.down, draw)),
-            (false, true) => Some(self.at_depth(self.model.up, before)),
-            _ => None,
-        };
         let account = self.servers.entry(server).or_insert(fresh);
-        account.advance(now, &self.model, self.speed);
-        if let Some(transition) = transition {
-            account.begin(transition);
+        account.advance(now, self.speed);
+        match (account.draw.depth(), draw.depth()) {
+            (None, Some(depth)) => {
+                account.begin(depth, self.depths[&depth].down);
+                account.energy.at_mut(depth).downs += 1;
+            }
+            (Some(depth), None) => {
+                account.begin(depth, self.depths[&depth].up);
+                account.energy.at_mut(depth).ups += 1;
+            }
+            _ => {}
         }
-        account.draw = draw;
+        (account.draw, account.watts) = (draw, watts);
         if known.is_none_or(|known| known.is_on() != draw.is_on()) {
             self.follow_switch(now, server);
         }
@@ -377,8 +455,8 @@ impl EnergyMeter {
     pub fn watts(&self, now: Moment, server: ServerId) -> Option<Watts> {
         let account = self.as_of(now, server)?;
         Some(match account.running {
-            Some(running) => Watts(running.joules.0 / running.seconds),
-            None => self.model.draws(account.draw),
+            Some(Running { left, .. }) => Watts(left.joules.0 / left.seconds),
+            None => account.watts,
         })
     }
 
@@ -398,7 +476,7 @@ impl EnergyMeter {
 
     fn as_of(&self, now: Moment, server: ServerId) -> Option<Account> {
         let mut account = *self.servers.get(&server)?;
-        account.advance(now, &self.model, self.speed);
+        account.advance(now, self.speed);
         Some(account)
     }
 }
@@ -441,26 +519,47 @@ mod tests {
         meter.set(at(200.0), A, Draw::On { utilisation: 1.0 });
         let energy = meter.energy_of(at(300.0), A).unwrap();
         close(energy.on, 100.0 * 61.8 + 87.0 * 75.6);
-        close(energy.standby, 93.0 * 5.4);
-        close(energy.transition, 569.0 + 1270.0);
-        assert_eq!(energy.transitions, 2);
+        close(energy.standby.asleep, 93.0 * 5.4);
+        close(energy.transition(), 569.0 + 1270.0);
+        assert_eq!((energy.standby.downs, energy.standby.ups, energy.off), (1, 1, SleepEnergy::default()));
         close(energy.total(), 100.0 * 61.8 + 87.0 * 75.6 + 93.0 * 5.4 + 569.0 + 1270.0);
-        assert_eq!(
-            energy.on_seconds + energy.standby_seconds + energy.off_seconds + energy.transition_seconds,
-            300.0
-        );
+        let SleepEnergy { asleep_seconds, transition_seconds, .. } = energy.sleep();
+        assert_eq!(energy.on_seconds + asleep_seconds + transition_seconds, 300.0);
     }
 
     #[test]
-    fn each_depth_has_its_own_cost_of_going_down_and_coming_up() {
+    fn each_depth_has_its_own_draw_and_its_own_way_down_and_up() {
         let mut meter = meter(1.0);
-        meter.set_transitions(Depth::Standby, Joules(183.9));
+        let half = |joules| Transition { seconds: 15.0, joules: Joules(joules) };
+        let suspended = DepthModel { watts: Watts(10.0), up: half(900.0), down: half(300.0) };
+        meter.set_depth(Depth::Standby, suspended);
         meter.set(at(0.0), A, Draw::On { utilisation: 0.0 });
-        for (down, draw, joules) in [(100.0, Draw::Standby, 183.9), (300.0, Draw::Off, 183.9 + 1839.0)] {
-            meter.set(at(down), A, draw);
+        for (down, depth) in [(100.0, Depth::Standby), (300.0, Depth::Off), (500.0, Depth::Standby)] {
+            meter.set(at(down), A, Draw::asleep(depth));
+            assert_eq!(meter.watts(at(down + 50.0), A).unwrap().0, [10.0, 0.0][depth as usize]);
             meter.set(at(down + 100.0), A, Draw::On { utilisation: 0.0 });
-            close(meter.energy_of(at(down + 150.0), A).unwrap().transition, joules);
         }
+        let energy = meter.energy_of(at(700.0), A).unwrap();
+        let SleepEnergy { asleep, asleep_seconds, transition, transition_seconds, downs, ups } =
+            energy.standby;
+        close(asleep, 2.0 * 85.0 * 10.0);
+        close(transition, 2.0 * 1200.0);
+        assert_eq!((asleep_seconds, transition_seconds, downs, ups), (170.0, 60.0, 2, 2));
+        close(energy.off.asleep, 0.0);
+        close(energy.off.transition, 1839.0);
+        assert_eq!((energy.off.asleep_seconds, energy.off.transitions()), (93.0, 2));
+        close(energy.total(), 1700.0 + 2400.0 + 1839.0 + (700.0 - 170.0 - 60.0 - 93.0 - 20.0) * 61.8);
+    }
+
+    #[test]
+    fn a_depth_that_costs_more_keeps_the_times_and_shares_of_going_down_and_coming_up() {
+        let model = PowerModel::default().asleep(Depth::Off);
+        let dear = model.costing(Joules(18390.0));
+        assert_eq!((dear.up.joules, dear.down.joules), (Joules(12700.0), Joules(5690.0)));
+        assert_eq!((dear.up.seconds, dear.down.seconds, dear.watts), (13.0, 7.0, model.watts));
+        let free = DepthModel { up: Transition { seconds: 1.0, joules: Joules(0.0) }, ..model };
+        let free = DepthModel { down: free.up, ..free };
+        assert_eq!(free.costing(Joules(5.0)), free, "free transitions have no shares");
     }
 
     #[test]
@@ -470,7 +569,7 @@ mod tests {
         meter.set(at(0.0), A, Draw::Off);
         meter.set(at(1.0), A, Draw::On { utilisation: 0.0 });
         let energy = meter.energy_of(at(14.0), A).unwrap();
-        close(energy.transition, 569.0 + 1270.0);
+        close(energy.transition(), 569.0 + 1270.0);
         close(energy.total(), 569.0 + 1270.0);
     }
 

@@ -10,6 +10,7 @@
 //! - [`paper`] repeats Sierra's, LogStore's and ECS²'s evaluations.
 
 pub mod coded;
+mod depths;
 pub mod load;
 pub mod mirror;
 pub mod paper;

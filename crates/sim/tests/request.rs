@@ -6,11 +6,12 @@ use ebb_power::PowerModel;
 use ebb_sim::mirror::{PolicyKind, Settings, Thresholds};
 use ebb_sim::request::workload::Day;
 use ebb_sim::request::{
-    DiskModel, Gears, Mirroring, NetworkModel, Phase, Report, Setup, SimError, Traffic, simulate,
+    DepthRow, DiskModel, Gears, Mirroring, NetworkModel, Phase, Report, Setup, SimError, Suspend, Traffic,
+    simulate,
 };
 use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};
-use ebb_types::Watts;
+use ebb_types::{Depth, Watts};
 use std::time::Duration;
 
 const HOURS: u64 = 6;
@@ -168,6 +169,88 @@ fn each_copy_of_a_write_crosses_the_network_once_in_every_gear() {
     }
 }
 
+fn ups(report: &Report) -> impl Iterator<Item = f64> + '_ {
+    report.shifts.iter().filter(|s| s.from_servers < s.to_servers).map(|s| s.took_seconds)
+}
+
+#[test]
+fn a_suspended_server_draws_what_is_said_of_it_and_wakes_in_its_own_time() {
+    let trace = busy_and_quiet(3);
+    // Being off would save less, however long it is quiet.
+    let power = PowerModel { standby: Watts(20.0), ..PowerModel::default() };
+    for (wake, watts) in [(5.0, 10.0), (40.0, 12.0)] {
+        let suspend = Suspend { watts: Watts(watts), wake: Duration::from_secs_f64(wake) };
+        let report = run(&trace, &Setup { suspend: Some(suspend), power, ..shifting() });
+        let [standby, off] = &report.depths[..] else { panic!("two depths: {:?}", report.depths) };
+        assert_eq!(
+            (standby.depth, standby.wears, off.depth, off.wears),
+            (Depth::Standby, false, Depth::Off, true)
+        );
+        assert_eq!((off.sleeps, off.asleep_seconds, off.watts), (0, 0.0, Watts(20.0)));
+        assert!(standby.sleeps > 3 && standby.asleep_seconds > 100.0, "{standby:?}");
+        close(standby.asleep_joules.0, watts * standby.asleep_seconds, 1e-9);
+        // Down and up in so long each, at the draw of an idle server; the last may be under way at the end.
+        let each = 61.8 * wake;
+        let most = each * report.energy_modelled.transitions as f64;
+        let transitions = standby.transition_joules.0;
+        assert!(transitions <= most + 1e-6 && transitions > most - 9.0 * each, "{transitions} of {most}");
+        let took: Vec<f64> = ups(&report).collect();
+        assert!(!took.is_empty() && took.iter().all(|t| *t > wake && *t < wake + 20.0), "{wake}: {took:?}");
+        let days = report.trace.span_seconds / 86_400.0;
+        close(standby.sleeps_per_server_day * 9.0 * days, standby.sleeps as f64, 1e-9);
+        assert!(report.to_string().contains("no wear"), "{report}");
+    }
+}
+
+#[test]
+fn a_single_depth_is_off_with_the_power_models_transitions_or_a_wake_time_of_its_own() {
+    let trace = busy_and_quiet(3);
+    let off = |report: &Report| -> DepthRow {
+        assert_eq!(report.depths.len(), 1);
+        report.depths[0].clone()
+    };
+    let usual = run(&trace, &shifting());
+    let row = off(&usual);
+    assert_eq!((row.depth, row.watts, row.up_seconds, row.wears), (Depth::Off, Watts(5.4), 13.0, true));
+    close(row.asleep_joules.0, 5.4 * row.asleep_seconds, 1e-9);
+    assert!(ups(&usual).all(|took| took > 13.0 && took < 33.0), "{:?}", usual.shifts);
+    let slow = run(&trace, &Setup { wake: Some(Duration::from_secs(60)), ..shifting() });
+    assert!(ups(&slow).all(|took| took > 60.0), "{:?}", slow.shifts);
+    assert_eq!(off(&slow).up_seconds, 60.0);
+    // The transition costs no more: the rest of the way up is spent at the draw of an idle server.
+    let each = |report: &Report| off(report).transition_joules.0 / report.energy_modelled.transitions as f64;
+    close(each(&slow), each(&usual), 0.2);
+    // At the trace's own speed transitions count once.
+    let (clock, own) = (usual.energy_modelled.clock, usual.energy_modelled.own_speed.expect("no pairs"));
+    assert_eq!((clock.transition_weight, own.transition_weight), (20.0, 1.0));
+    close(own.always_on_joules.0, clock.always_on_joules.0 * 20.0, 1e-9);
+    close(own.transition_joules.0, clock.transition_joules.0, 1e-9);
+    assert!(
+        own.saved > clock.saved && own.transition_share < clock.transition_share,
+        "{clock:?} and {own:?}"
+    );
+    let text = usual.to_string();
+    assert!(text.contains("costs 20 times its real share"), "{text}");
+    assert!(text.contains(&format!("saved at the trace's own speed: {:.1} %", own.saved * 100.0)), "{text}");
+}
+
+#[test]
+fn depths_of_sleep_that_cannot_be_are_refused_with_a_remedy() {
+    let trace = apart(3, Kind::Read);
+    let refused = |setup: Setup| simulate(&trace, &setup, &mut |_| {}).unwrap_err().to_string();
+    let suspend = Some(Suspend { watts: Watts(10.0), wake: Duration::ZERO });
+    for setup in
+        [Setup { suspend, ..Setup::default() }, Setup { wake: Some(Duration::ZERO), ..Setup::default() }]
+    {
+        let why = refused(setup);
+        assert!(why.contains("no wake time") && why.contains("--suspend 10,15s"), "{why}");
+    }
+    let why = refused(Setup { cycles_per_day: 0.0, ..Setup::default() });
+    assert!(why.contains("cycles per day is 0"), "{why}");
+    let suspend = Some(Suspend { watts: Watts(-1.0), wake: Duration::from_secs(15) });
+    assert!(refused(Setup { suspend, ..Setup::default() }).contains("not negative"));
+}
+
 #[test]
 fn a_cluster_that_cannot_be_is_refused_with_a_remedy() {
     let trace = apart(3, Kind::Read);
@@ -205,13 +288,14 @@ fn nothing_is_saved_where_nothing_sleeps_not_even_in_overload() {
     let late = report.done.iter().filter(|done| (done.at + done.took) as f64 / 1e9 > span + 1.0).count();
     assert!(late > 0 || report.requests.unanswered > 0, "no backlog is left at the end");
     let energy = report.energy_modelled;
-    close(energy.total_joules.0, energy.always_on_joules.0, 1e-9);
-    assert!(energy.saved.abs() < 1e-9 && (energy.mean_servers_awake - 9.0).abs() < 1e-6, "{energy:?}");
+    close(energy.clock.total_joules.0, energy.clock.always_on_joules.0, 1e-9);
+    assert_eq!((energy.clock.transition_share, energy.own_speed), (None, Some(energy.clock)));
+    assert!(energy.clock.saved.abs() < 1e-9 && (energy.mean_servers_awake - 9.0).abs() < 1e-6, "{energy:?}");
     // The samples are of the same energy over the same time.
     let last = report.samples.last().expect("samples");
     assert!(last.at_seconds <= span + 1e-6, "{} of {span}", last.at_seconds);
     let watts = report.samples.iter().map(|s| s.watts).sum::<f64>() / report.samples.len() as f64;
-    close(watts * span, energy.total_joules.0, 0.02);
+    close(watts * span, energy.clock.total_joules.0, 0.02);
 }
 
 fn on_pairs(kind: PolicyKind, setup: Setup) -> Setup {
@@ -245,9 +329,14 @@ fn on_pairs_what_sleeping_servers_and_slow_disks_save_adds_up_to_what_is_not_tak
     let (pairs, energy) = (report.pairs.as_ref().expect("pairs"), report.energy_modelled);
     let scales = pairs.scales;
     assert!(scales.servers_saved.0 > 0.0 && scales.disks_saved.0 > 0.0 && scales.disks.0 > 0.0, "{scales:?}");
-    close(scales.servers_saved.0 + scales.disks_saved.0 + scales.total().0, energy.always_on_joules.0, 1e-9);
-    assert_eq!((energy.total_joules, pairs.saved_joules), (scales.total(), scales.saved()));
-    close(pairs.servers_saved + pairs.disks_saved, energy.saved, 1e-9);
+    close(
+        scales.servers_saved.0 + scales.disks_saved.0 + scales.total().0,
+        energy.clock.always_on_joules.0,
+        1e-9,
+    );
+    assert_eq!((energy.clock.total_joules, pairs.saved_joules), (scales.total(), scales.saved()));
+    assert_eq!(energy.own_speed, None, "a pair's changes of speed are part of its watts");
+    close(pairs.servers_saved + pairs.disks_saved, energy.clock.saved, 1e-9);
     let low = pairs.low_share.expect("servers were awake");
     assert!(low > 0.1 && low < 0.9, "{low}");
     let changes: u64 = pairs.hours.iter().map(|hour| hour.changes).sum();

@@ -1,5 +1,5 @@
-//! Energy of a replay, in trace time: as observed, of a cluster that never sleeps, and of an oracle's schedule that
-//! knows the peaks.
+//! Energy of a replay at the trace's own speed ([`ebb_power::Savings`]): as observed, of a cluster that never sleeps, and of an oracle's
+//! schedule that knows the peaks.
 //!
 //! All three come from the same power model and the same load, and count the seconds of the trace, not of the clock: a
 //! state that lasted one second at speed 2000 lasted 2000. A transition costs its joules once, whatever the speed. So a
@@ -7,7 +7,7 @@
 //! rehearsal, not of the cluster, and it makes the savings look smaller, never larger.
 
 use ebb_gear::LoadSeries;
-use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel};
+use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Savings};
 use ebb_types::{GearGroup, Moment, NO_GEAR, RackId, ServerId};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -42,13 +42,13 @@ impl From<ModelledEnergy> for EnergyFigures {
         EnergyFigures {
             total_joules: energy.total().0,
             on_joules: energy.on.0,
-            standby_joules: energy.standby.0,
-            transition_joules: energy.transition.0,
+            standby_joules: energy.standby.asleep.0,
+            transition_joules: energy.transition().0,
             switch_joules: energy.switches.0,
             on_seconds: energy.on_seconds,
-            standby_seconds: energy.standby_seconds,
-            transition_seconds: energy.transition_seconds,
-            transitions: energy.transitions,
+            standby_seconds: energy.standby.asleep_seconds,
+            transition_seconds: energy.standby.transition_seconds,
+            transitions: energy.standby.transitions(),
         }
     }
 }
@@ -63,21 +63,32 @@ pub struct EnergyReport {
     pub oracle: EnergyFigures,
     /// Share of `always_on` that the cluster saves, in percent.
     pub saved_percent: f64,
+    /// What transitions cost the cluster, of what sleep would save without them. Absent: nothing slept.
+    pub transition_percent: Option<f64>,
     pub oracle_saved_percent: f64,
     /// Percentage points by which the cluster's savings fall short of the oracle's.
     pub behind_oracle_points: f64,
+    /// The cluster against `always_on`. Its figures are among those above.
+    #[serde(skip)]
+    pub saves: Savings,
 }
 
 impl EnergyReport {
     pub fn new(cluster: ModelledEnergy, always_on: ModelledEnergy, oracle: ModelledEnergy) -> EnergyReport {
+        let of = |energy: &ModelledEnergy| Savings::new(energy, always_on.total(), 1.0);
+        let (saves, oracle_saves) = (of(&cluster), of(&oracle));
         let [cluster, always_on, oracle] = [cluster, always_on, oracle].map(EnergyFigures::from);
-        let saved = |energy: &EnergyFigures| match always_on.total_joules {
-            0.0 => 0.0,
-            whole => 100.0 * (1.0 - energy.total_joules / whole),
-        };
-        let (saved_percent, oracle_saved_percent) = (saved(&cluster), saved(&oracle));
-        let behind_oracle_points = oracle_saved_percent - saved_percent;
-        EnergyReport { cluster, always_on, oracle, saved_percent, oracle_saved_percent, behind_oracle_points }
+        let (saved_percent, oracle_saved_percent) = (100.0 * saves.saved, 100.0 * oracle_saves.saved);
+        EnergyReport {
+            cluster,
+            always_on,
+            oracle,
+            saved_percent,
+            transition_percent: saves.transition_share.map(|share| 100.0 * share),
+            oracle_saved_percent,
+            behind_oracle_points: oracle_saved_percent - saved_percent,
+            saves,
+        }
     }
 }
 
@@ -170,17 +181,23 @@ mod tests {
         let (model, load) = (PowerModel::default(), quiet());
         let always = modelled(&model, &load, &changes_of(&[3], HOUR, &servers()), &[], HOUR * 4).unwrap();
         close(always.total().0, 9.0 * 61.8 * 4.0 * 3600.0);
-        assert_eq!(always.transitions, 0);
+        assert_eq!(always.standby.transitions(), 0);
         // Hours in gears 1, 1, 2, 1: six servers sleep, three of them wake for an hour.
         let changes = changes_of(&[1, 1, 2, 1], HOUR, &servers());
         let geared = modelled(&model, &load, &changes, &[], HOUR * 4).unwrap();
-        assert_eq!(geared.transitions, 6);
-        close(geared.transition.0, 3.0 * (1270.0 + 569.0));
+        assert_eq!(geared.standby.transitions(), 6);
+        close(geared.transition().0, 3.0 * (1270.0 + 569.0));
         close(geared.on.0, 61.8 * (3.0 * 4.0 * 3600.0 + 3.0 * (3600.0 - 13.0)));
-        close(geared.standby.0, 5.4 * (3.0 * 4.0 * 3600.0 + 3.0 * (3.0 * 3600.0 - 7.0)));
+        close(geared.standby.asleep.0, 5.4 * (3.0 * 4.0 * 3600.0 + 3.0 * (3.0 * 3600.0 - 7.0)));
         let report = EnergyReport::new(always, always, geared);
-        assert_eq!(report.saved_percent, 0.0);
+        assert_eq!((report.saved_percent, report.transition_percent), (0.0, None));
         close(report.behind_oracle_points, 100.0 * (1.0 - geared.total().0 / always.total().0));
+        // Of what three servers save in three hours of their own, and three in four.
+        let report = EnergyReport::new(geared, always, geared);
+        let (transitions, saved) = (geared.transition().0, always.total().0 - geared.total().0);
+        close(report.transition_percent.unwrap(), 100.0 * transitions / (saved + transitions));
+        assert_eq!(report.saves.transitions(1.0), None, "less than can be seen");
+        assert!(report.saves.transitions(1000.0).unwrap().contains("lasts 1000 times its real share"));
     }
 
     #[test]

@@ -32,7 +32,9 @@ impl ReplayReport {
             "gear groups awake",
             [("cluster", |hour| hour.gear.map(f64::from)), ("oracle", |hour| Some(hour.oracle_gear.into()))],
         ));
-        page.section("Energy", "Modelled, in trace time.");
+        let seen =
+            energy.saves.transitions(self.speed).map_or(String::new(), |seen| format!(" Here {seen}."));
+        page.section("Energy", &format!("Modelled, at the trace's own speed.{seen}"));
         let kwh = |joules: f64| format!("{:.2}", joules / 3.6e6);
         let rows: Vec<Vec<String>> =
             [("cluster", &energy.cluster), ("always on", &energy.always_on), ("oracle", &energy.oracle)]

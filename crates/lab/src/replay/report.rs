@@ -263,7 +263,7 @@ impl ReplayReport {
         let behind = e.behind_oracle_points;
         writeln!(
             f,
-            "energy    modelled, in trace time: {:.2} kWh against {:.2} kWh always on: {:.1} % saved\n          the oracle \
+            "energy    modelled, at the trace's own speed: {:.2} kWh against {:.2} kWh always on: {:.1} % saved\n          the oracle \
              schedule of gears saves {:.1} %: {:.1} points {}; {} transitions against its {}",
             kwh(e.cluster.total_joules),
             kwh(e.always_on.total_joules),
@@ -278,7 +278,7 @@ impl ReplayReport {
             let (cluster, always_on) = (kwh(e.cluster.switch_joules), kwh(e.always_on.switch_joules));
             writeln!(f, "          of which rack switches {cluster:.2} kWh against {always_on:.2} kWh")?;
         }
-        Ok(())
+        e.saves.transitions(self.speed).map_or(Ok(()), |seen| writeln!(f, "          {seen}"))
     }
 
     fn write_end(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -30,7 +30,8 @@ fn watts(watts: Option<Watts>) -> String {
 
 /// `gear 1/3  3 of 9 servers  A z z A z z A z z  217.8 W modelled  load 0.12  debt 1.2 MiB`
 pub fn line(status: &ClusterStatus) -> String {
-    let letters: String = status.servers.iter().map(|s| letter(s.state)).collect();
+    let letter_of = |s: &ServerStatus| if stands(s) == REFUSES { 'r' } else { letter(s.state) };
+    let letters: String = status.servers.iter().map(letter_of).collect();
     let shifting = match (status.gear.dry_run, status.gear.shifting) {
         (true, _) => " (dry run)",
         (false, true) => " (shifting)",
@@ -144,6 +145,18 @@ fn gear_group(server: &ServerStatus) -> String {
     }
 }
 
+/// It is to sleep, and it stays up.
+const REFUSES: &str = "refuses";
+
+/// One that refuses to sleep is not shown asleep.
+fn stands(server: &ServerStatus) -> &'static str {
+    match (server.state, server.depth) {
+        (_, Some(Depth::Off)) => "off",
+        (ServerState::Asleep, None) if server.switch_trouble.is_some() => REFUSES,
+        (state, _) => word(state),
+    }
+}
+
 /// What there is to say of a server's switch, below its row.
 fn switch(server: &ServerStatus) -> String {
     let power = &server.power;
@@ -152,7 +165,7 @@ fn switch(server: &ServerStatus) -> String {
         let _ = writeln!(out, "        {what}: {text}");
     };
     if let Some(trouble) = &server.switch_trouble {
-        say("switch", trouble);
+        say(if stands(server) == REFUSES { "stays up" } else { "switch" }, trouble);
     }
     if let Some(since) = power.maintenance_unix_millis {
         let stands = if power.may_be_stopped { "it may be stopped" } else { "others still depend on it" };
@@ -255,10 +268,7 @@ fn servers(status: &ClusterStatus, measured: Option<&Readings>) -> String {
             s.id.0,
             s.rack.0,
             gear_group(s),
-            match s.depth {
-                Some(Depth::Off) => "off",
-                _ => word(s.state),
-            },
+            stands(s),
             s.primaries,
             s.holder_of,
             vitals(|v| v.used_bytes),
@@ -270,4 +280,39 @@ fn servers(status: &ClusterStatus, measured: Option<&Readings>) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::{GearGroup, Incarnation, PowerStatus, RackId, ServerId, StoreId};
+
+    #[test]
+    fn a_server_that_refuses_to_sleep_is_not_shown_asleep_and_says_why() {
+        let mut server = ServerStatus {
+            id: ServerId(5),
+            rack: RackId(1),
+            pool: PoolId::REPLICATED,
+            gear_group: GearGroup(1),
+            address: String::new(),
+            state: ServerState::Asleep,
+            depth: Some(Depth::Standby),
+            incarnation: Incarnation(1),
+            store: StoreId(1),
+            vitals: None,
+            heartbeat_age_millis: None,
+            lease_left_millis: None,
+            primaries: 0,
+            holder_of: 0,
+            modelled_watts: Some(Watts(61.8)),
+            switch_trouble: Some("the controller does not answer".into()),
+            power: PowerStatus::default(),
+        };
+        assert_eq!((stands(&server), switch(&server).contains("switch: the controller")), ("asleep", true));
+        (server.depth, server.switch_trouble) = (None, Some("refused to sleep: no card".into()));
+        assert_eq!(stands(&server), "refuses");
+        assert!(switch(&server).contains("stays up: refused to sleep: no card"), "{}", switch(&server));
+        server.state = ServerState::Waking;
+        assert_eq!(stands(&server), "waking");
+    }
 }

@@ -238,11 +238,11 @@ impl Driver {
         if !self.member.is_leader() {
             return self.power.forget();
         }
-        let (now, state) = (clock::now(), self.member.state());
+        let now = clock::now();
         if !led || outcomes.iter().any(changes_power) {
-            self.power.follow(now, state, |server| self.member.depth(server));
+            self.power.follow(now, &self.member);
         }
-        self.power.hear(now, state, heard);
+        self.power.hear(now, &self.member, heard);
     }
 
     /// Runs before any decision is carried out.

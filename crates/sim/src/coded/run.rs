@@ -568,8 +568,8 @@ impl<'a> Run<'a> {
             energy_modelled: Energies {
                 total: energy.total(),
                 mean_watts: energy.total().0 / span_seconds,
-                transitions: energy.transitions,
-                standby_seconds: energy.standby_seconds,
+                transitions: energy.standby.transitions(),
+                standby_seconds: energy.standby.asleep_seconds,
             },
             hibernation: self.hibernation.as_ref().map(Hibernation::report),
             synchronisations: times.synchronisations,

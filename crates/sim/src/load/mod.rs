@@ -29,10 +29,13 @@ pub use power::{PowerError, free_transitions, power};
 pub use score::{Score, scores};
 pub use series::{Fold, Gaps, Given, LoadColumns, Series, SeriesError, read, read_dated};
 
+pub use crate::depths::Suspend;
+
+use crate::depths;
+use ebb_gear::Sleep;
 use ebb_gear::fleet::{FleetError, FleetPolicy};
-use ebb_gear::{DepthCost, Sleep};
 use ebb_power::PowerModel;
-use ebb_types::{Joules, Schedule, Watts};
+use ebb_types::{Joules, Schedule};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -124,21 +127,6 @@ pub struct Setup {
     pub rotate_days: u32,
 }
 
-/// A suspended server.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Suspend {
-    pub watts: Watts,
-    /// From the decision to wake it until it serves.
-    pub wake: Duration,
-}
-
-impl Suspend {
-    /// Of going down and coming up: it takes each time as long as waking, and draws what an idle server does.
-    fn joules(&self, power: &PowerModel) -> Joules {
-        power.idle * self.wake * 2.0
-    }
-}
-
 impl Setup {
     /// Ebb's policy for a series in steps of `step`, of the schedule that an operator would set: the forecast's hour is a quarter
     /// of an hour, or the step if that is longer.
@@ -157,19 +145,12 @@ impl Setup {
     }
 
     fn sleep(&self, step: Duration) -> Sleep {
-        // A wake-up shorter than a tenth of a step counts as instant.
-        let in_time = |wake: Duration| Some(if step > wake * 10 { Duration::ZERO } else { wake });
-        let PowerModel { standby, up, down, idle, .. } = self.power;
-        let joules = up.joules + down.joules;
-        let off = DepthCost { watts: standby, joules, wake: in_time(self.wake), wears: true };
-        let suspended = |s: Suspend| DepthCost {
-            watts: s.watts,
-            joules: s.joules(&self.power),
-            wake: in_time(s.wake),
-            wears: false,
-        };
-        let (standby, cycles_per_day) = (self.suspend.map(suspended), self.cycles_per_day);
-        Sleep { idle, standby, off: Some(off), cycles_per_day }
+        let mut sleep = depths::sleep(&self.power, Some(self.wake), self.suspend, self.cycles_per_day);
+        for cost in [&mut sleep.standby, &mut sleep.off].into_iter().flatten() {
+            // A wake-up shorter than a tenth of a step counts as instant.
+            cost.wake = cost.wake.map(|wake| if step > wake * 10 { Duration::ZERO } else { wake });
+        }
+        sleep
     }
 }
 
@@ -331,11 +312,11 @@ impl Case {
             return Joules(0.0);
         };
         let PowerModel { standby, up, down, .. } = self.setup.power;
-        let half = suspend.joules(&self.setup.power) * 0.5;
+        let suspended = suspend.model(&self.setup.power);
         let [asleep, woken, slept] = [shallow.asleep, shallow.woken, shallow.slept].map(f64::from);
         (suspend.watts - standby) * self.step * asleep
-            + (half - up.joules) * woken
-            + (half - down.joules) * slept
+            + (suspended.up.joules - up.joules) * woken
+            + (suspended.down.joules - down.joules) * slept
     }
 
     /// Energy and quality of a timeline over the steps that count.

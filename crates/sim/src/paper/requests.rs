@@ -154,7 +154,8 @@ pub(super) fn power(runs: &Runs, found: &mut Experiment) {
             bars[0].push(((2 * half + at) as f64, by_gears));
             bars[1].push(((2 * half + at) as f64, in_run));
         }
-        let energy = run.energy_modelled.total_joules.0 / runs.base.energy_modelled.total_joules.0;
+        let energy =
+            run.energy_modelled.clock.total_joules.0 / runs.base.energy_modelled.clock.total_joules.0;
         found.row(
             format!("trace: g_min {g_min}, with loggers: modelled energy of the run"),
             "%",

@@ -57,8 +57,9 @@ pub struct Watch {
     pub reclaims: Vec<Reclaim>,
     pub samples: Vec<Sample>,
     sampled: Sampled,
-    /// What the disks' work adds to the energy of servers that idle.
+    /// What the disks' work adds to the energy of servers that idle: by the clock, and at the trace's own speed.
     pub work: Joules,
+    pub own_work: Joules,
     /// The same disk work on a cluster that never sleeps.
     pub always_on: Joules,
     pub pairs: Pairs,
@@ -73,6 +74,8 @@ struct Sampled {
     busy: BTreeMap<ServerId, u64>,
     /// As if no server had any work.
     energy: ModelledEnergy,
+    /// Server-seconds switched on, at the trace's own speed.
+    own_on_seconds: f64,
 }
 
 /// The map's state of gears.
@@ -179,12 +182,15 @@ impl World<'_> {
             busy_seconds += (busy - before) as f64 / 1e9 / machine.disk.channels() as f64;
         }
         let seconds = nanos as f64 / 1e9;
-        let (model, energy) = (models.energy.model(), models.energy.energy(Moment(now)));
+        let (model, energy) = (models.energy.clock.model(), models.energy.clock.energy(Moment(now)));
+        let own_on_seconds = models.energy.own.energy(Moment(now)).on_seconds;
         let on_seconds = energy.on_seconds - watch.sampled.energy.on_seconds;
         let utilisation = if on_seconds > 0.0 { busy_seconds / on_seconds } else { 0.0 };
-        let work = (model.on(utilisation) - model.idle).0 * on_seconds;
+        let adds = (model.on(utilisation) - model.idle).0;
+        let work = adds * on_seconds;
         let all_seconds = models.machines.len() as f64 * seconds;
         watch.work += Joules(work);
+        watch.own_work += Joules(adds * (own_on_seconds - watch.sampled.own_on_seconds));
         watch.always_on += Joules(model.on(busy_seconds / all_seconds).0 * all_seconds)
             + model.rack_switch * Duration::from_nanos(nanos) * models.fabric.racks() as f64;
         let pairs = watch.pairs.sample(&models.machines, now);
@@ -210,8 +216,8 @@ impl World<'_> {
         if nanos >= models.sample_every / 2 {
             watch.samples.push(sample);
         }
-        (watch.sampled.at, watch.sampled.arrived, watch.sampled.energy) =
-            (now, models.clients.arrived, energy);
+        (watch.sampled.at, watch.sampled.arrived) = (now, models.clients.arrived);
+        (watch.sampled.energy, watch.sampled.own_on_seconds) = (energy, own_on_seconds);
     }
 
     /// Measuring starts: everything before does not count. `hour`: nanoseconds of an hour of the trace.
@@ -224,7 +230,7 @@ impl World<'_> {
         models.watch.reclaims.clear();
         let busy = models.machines.iter().map(|(id, m)| (*id, m.disk.busy(now))).collect();
         models.watch.sampled =
-            Sampled { at: now, arrived: models.clients.arrived, busy, energy: ModelledEnergy::default() };
+            Sampled { at: now, arrived: models.clients.arrived, busy, ..Sampled::default() };
         models.watch.pairs.begin(&models.machines, now, hour);
         models.fabric.forget_bytes();
     }

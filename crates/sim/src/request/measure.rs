@@ -1,7 +1,6 @@
 //! Measurements of a run: every request's latency with the gear and phase of its arrival, queue lengths over time, gear
 //! shifts, and samples of the whole cluster.
 
-use ebb_types::Joules;
 use serde::Serialize;
 
 /// The cluster's phase with respect to its gears.
@@ -123,21 +122,6 @@ pub struct Reclaim {
     /// From the first server's return until all were in sync.
     pub took_seconds: f64,
     pub bytes_per_second: f64,
-}
-
-/// Energy, modelled, from the start of the trace to its end. Work is spread evenly over the servers that are on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Energy {
-    pub total_joules: Joules,
-    /// The same disk work on a cluster that never sleeps, spread evenly.
-    pub always_on_joules: Joules,
-    /// Share of the always-on energy.
-    pub saved: f64,
-    /// The part of the total that the racks' switches take, if the power model has them.
-    pub switch_joules: Joules,
-    pub transitions: u64,
-    /// Without those on their way up or down.
-    pub mean_servers_awake: f64,
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod closed;
 mod copies;
 mod device;
 pub mod disk;
+mod energy;
 mod follow;
 mod machine;
 pub mod measure;
@@ -31,12 +32,14 @@ mod setup;
 mod store;
 pub mod workload;
 
+pub use crate::depths::Suspend;
 pub use client::Retries;
 pub use closed::{Pace, Work, closed};
 pub use copies::{Copied, copy_chunks};
 pub use device::Mirroring;
 pub use disk::{DiskModel, Hdd, Ssd};
-pub use measure::{Done, Energy, Migration, PHASES, Phase, Reclaim, Sample};
+pub use energy::{DepthRow, Energy};
+pub use measure::{Done, Migration, PHASES, Phase, Reclaim, Sample};
 pub use network::{NetworkModel, TRAFFICS, Traffic};
 pub use pairs::{HourRow, PairsReport, Spread};
 pub use rebuild::{Rebuilt, rebuild};
@@ -50,10 +53,11 @@ use crate::world::{Happening, Message, World};
 use client::Clients;
 use closed::Closed;
 use ebb_meta::SwitchAction;
-use ebb_power::{Draw, EnergyMeter};
+use ebb_power::Draw;
 use ebb_replica::{Event, Recovered, StoreCommand, StoreToken};
 use ebb_trace::Request;
-use ebb_types::{GroupId, MetaPush, MetaReply, Moment, PeerMessage, Role, ServerId};
+use ebb_types::{Depth, GroupId, MetaPush, MetaReply, Moment, PeerMessage, Role, ServerId};
+use energy::{Meters, Way};
 use follow::Watch;
 use machine::Machine;
 use network::Fabric;
@@ -115,13 +119,14 @@ pub struct Models<'a> {
     pub feed: Feed<'a>,
     /// Clients that send as fast as they are answered; `None`: requests arrive at the trace's times.
     pub closed: Option<Closed<'a>>,
-    pub energy: EnergyMeter,
+    pub energy: Meters,
     /// Servers that are switched on.
     pub on: BTreeSet<ServerId>,
+    /// How deep each server was put to sleep last.
+    pub slept: BTreeMap<ServerId, Depth>,
     pub watch: Watch,
-    /// Duration of the switch's actions, in nanoseconds.
-    pub up: u64,
-    pub down: u64,
+    /// How long the switch takes.
+    pub ways: BTreeMap<Depth, Way>,
     /// Time between two samples.
     pub sample_every: u64,
     /// The last moment at which one is taken.
@@ -327,30 +332,31 @@ impl<'a> World<'a> {
         self.pump_disk(server);
     }
 
-    /// A power switch takes the time of the power model. Going down begins at once and must end before going up can
+    /// A power switch takes the time of the depth of sleep. Going down begins at once and must end before going up can
     /// begin.
     pub fn throw_switch(&mut self, member: u64, life: u64, server: ServerId, action: SwitchAction) {
         let now = self.now;
-        let Models { energy, on, up, down, machines, .. } = self.models();
-        let (up, down) = (*up, *down);
+        let models = self.models();
         let draw = match action {
             SwitchAction::Wake { .. } => {
-                on.insert(server);
+                models.on.insert(server);
                 Draw::On { utilisation: 0.0 }
             }
-            SwitchAction::Sleep(_) => {
-                on.remove(&server);
-                if let Some(pair) = machines.get_mut(&server).and_then(|machine| machine.disk.pair()) {
+            SwitchAction::Sleep(depth) => {
+                models.on.remove(&server);
+                models.slept.insert(server, depth);
+                if let Some(pair) = models.machine(server).disk.pair() {
                     pair.suspend(now);
                 }
-                Draw::Standby
+                Draw::asleep(depth)
             }
         };
-        energy.set(Moment(now), server, draw);
+        models.energy.set(Moment(now), server, draw);
+        let Way { up, down } = models.ways[models.slept.get(&server).unwrap_or(&Depth::Off)];
         let free = self.server(server).switch_free.max(now);
         let (at, until) = match action {
-            SwitchAction::Wake { .. } => (free + up, free + up),
-            SwitchAction::Sleep(_) => (free, free + down),
+            SwitchAction::Wake { .. } => (free + up.as_nanos() as u64, free + up.as_nanos() as u64),
+            SwitchAction::Sleep(_) => (free, free + down.as_nanos() as u64),
         };
         self.server(server).switch_free = until;
         if action.is_wake() && self.models().machine(server).disk.pair().is_some() {

@@ -1,15 +1,15 @@
 //! The results of a run as plain data; text for people, JSON for machines (`docs/json.md`).
 
 use crate::request::client::Retries;
-use crate::request::measure::{Done, Energy, Migration, PHASES, Phase, Reclaim, Sample};
+use crate::request::energy::{DepthRow, Energy, Taken};
+use crate::request::measure::{Done, Migration, PHASES, Phase, Reclaim, Sample};
 use crate::request::network::{TRAFFICS, Traffic};
 use crate::request::pairs::PairsReport;
 use crate::request::setup::{Gears, Setup};
 use crate::world::World;
 use ebb_gear::LoadSeries;
 use ebb_meta::State;
-use ebb_power::ModelledEnergy;
-use ebb_report::Latency;
+use ebb_report::{Latency, table};
 use ebb_trace::Trace;
 use ebb_types::{Bytes, ChunkId, Schedule};
 use serde::Serialize;
@@ -32,6 +32,8 @@ pub struct Report {
     pub reclaims: Vec<Reclaim>,
     pub offload: Offload,
     pub energy_modelled: Energy,
+    /// Sleep by its depth, the shallowest first.
+    pub depths: Vec<DepthRow>,
     /// `None`: the servers' data is not on pairs of two-speed disks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pairs: Option<PairsReport>,
@@ -151,7 +153,7 @@ pub(super) fn report(
     setup: &Setup,
     schedule: &Schedule,
     series: &LoadSeries,
-    energy: ModelledEnergy,
+    taken: Taken,
     pairs: Option<PairsReport>,
 ) -> Report {
     let start = world.models().feed.start;
@@ -164,9 +166,6 @@ pub(super) fn report(
     let done = std::mem::take(&mut models.clients.answered);
     let failed = done.iter().filter(|d| d.failed).count() as u64;
     let span = trace.span().as_secs_f64() / setup.speed;
-    let scales = pairs.as_ref().map(|pairs| pairs.scales);
-    let always_on = scales.map_or(models.watch.always_on, |scales| scales.always_on);
-    let total = scales.map_or(energy.total(), |scales| scales.total());
     let debt = |s: &Sample| s.debt_bytes;
     Report {
         trace: TraceFacts {
@@ -204,14 +203,14 @@ pub(super) fn report(
             most_debt_bytes: models.watch.samples.iter().map(debt).max().unwrap_or(0),
             debt_at_end_bytes: models.debt_bytes(),
         },
-        energy_modelled: Energy {
-            total_joules: total,
-            always_on_joules: always_on,
-            saved: 1.0 - total.0 / always_on.0.max(f64::MIN_POSITIVE),
-            switch_joules: energy.switches,
-            transitions: energy.transitions,
-            mean_servers_awake: energy.on_seconds / span.max(1e-9),
-        },
+        energy_modelled: Energy::new(
+            &taken,
+            models.watch.always_on,
+            pairs.as_ref().map(|pairs| pairs.scales),
+            setup.speed,
+            span,
+        ),
+        depths: DepthRow::all(setup, &taken.clock, trace.span()),
         pairs,
         samples: models.watch.samples.clone(),
         done,
@@ -434,18 +433,8 @@ impl Report {
             text,
             "\noffload: {taken} taken, {back} given back; debt at most {most}, {left} at the end"
         )?;
-        writeln!(
-            text,
-            "energy (modelled): {:.3} kWh, always on {:.3} kWh, saved {:.1} %; {:.1} servers awake in the mean, {} transitions",
-            energy.total_joules.0 / 3.6e6,
-            energy.always_on_joules.0 / 3.6e6,
-            energy.saved * 100.0,
-            energy.mean_servers_awake,
-            energy.transitions
-        )?;
-        if energy.switch_joules.0 > 0.0 {
-            writeln!(text, "of which rack switches: {:.3} kWh", energy.switch_joules.0 / 3.6e6)?;
-        }
+        text.push_str(&energy.text(self.trace.speed));
+        table(text, &DepthRow::HEADER, &self.depths.iter().map(DepthRow::cells).collect::<Vec<_>>());
         self.pairs.as_ref().map_or(Ok(()), |pairs| write!(text, "{pairs}"))
     }
 }

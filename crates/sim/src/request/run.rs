@@ -10,7 +10,7 @@ use crate::world::net::Node;
 use crate::world::server::Server;
 use crate::world::{Happening, World};
 use ebb_gear::{GearError, Load, LoadSeries, oracle};
-use ebb_power::{Draw, EnergyMeter, PowerModel};
+use ebb_power::Draw;
 use ebb_trace::Trace;
 use ebb_types::{Moment, RackId, Random, Schedule, ServerId};
 use std::time::Duration;
@@ -61,16 +61,17 @@ impl<'a> World<'a> {
     }
 
     /// From now on energy and traffic count.
-    fn start_measuring(&mut self, power: PowerModel, schedule: &Schedule) -> Result<(), SimError> {
+    fn start_measuring(&mut self, setup: &Setup, schedule: &Schedule) -> Result<(), SimError> {
         self.begin_measuring(schedule.hour_millis * 1_000_000);
         // The disks' work is added by the samples.
         let now = Moment(self.now);
         let models = self.models();
-        models.energy = EnergyMeter::new(power, 1.0)?;
+        models.energy = setup.meters()?;
         for id in models.machines.keys() {
-            let on = models.on.contains(id);
             models.energy.set_rack(*id, RackId(models.fabric.rack(Node::Server(*id)) as u16));
-            models.energy.set(now, *id, if on { Draw::On { utilisation: 0.0 } } else { Draw::Standby });
+            let asleep = models.slept.get(id).filter(|_| !models.on.contains(id));
+            let draw = asleep.map_or(Draw::On { utilisation: 0.0 }, |depth| Draw::asleep(*depth));
+            models.energy.set(now, *id, draw);
         }
         let every = models.sample_every;
         self.after(every, Happening::Modelled(Later::Sample));
@@ -164,7 +165,7 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
     }
     progress(0.0);
     world.run_to(start)?;
-    world.start_measuring(setup.power, &schedule)?;
+    world.start_measuring(setup, &schedule)?;
     world.after(0, Happening::Modelled(Later::Arrivals));
     let end = start + span + 1;
     for percent in 1..=100 {
@@ -175,15 +176,14 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
     // Every figure of energy ends with the trace: what is still queued is work of neither the cluster nor the one that never sleeps.
     world.take_sample();
     world.models().sample_until = end;
-    let mut energy = world.models().energy.energy(Moment(end));
+    let taken = world.models().taken(end);
     let watch = &world.models().watch;
-    energy.on += watch.work;
-    let pairs = watch.pairs.report(&setup.mirroring, watch.always_on, energy.total());
+    let pairs = watch.pairs.report(&setup.mirroring, watch.always_on, taken.clock.total());
     let rest = end + REST;
     while world.models().clients.under_way() > 0 && world.now < rest {
         let next = world.now + SECOND;
         world.run_to(next)?;
     }
     world.end_span();
-    Ok(report(&mut world, trace, setup, &schedule, &series, energy, pairs))
+    Ok(report(&mut world, trace, setup, &schedule, &series, taken, pairs))
 }

@@ -1,22 +1,23 @@
 //! A modelled cluster: what it consists of, and why it cannot be.
 
+use crate::depths::{self, Suspend};
 use crate::request::client::Clients;
 use crate::request::device::{Device, Mirroring};
+use crate::request::energy::{Meters, Way};
 use crate::request::follow::Watch;
 use crate::request::machine::Machine;
 use crate::request::network::Fabric;
 use crate::request::{DiskModel, Feed, Models, NetworkModel, SettingsError};
 use crate::search::scenario::Scenario;
 use crate::world::clock::SECOND;
-use ebb_gear::{
-    DepthCost, GearError, Layout, LayoutError, PolicyError, Provision, RehearsalError, Scheme, Sleep,
-};
+use ebb_gear::fleet::{FleetError, FleetPolicy};
+use ebb_gear::{GearError, Layout, LayoutError, PolicyError, Provision, RehearsalError, Scheme, Sleep};
 use ebb_gear::{layout, layout::groups, rehearsal};
 use ebb_meta::{Bootstrap, NewServer, Timing};
 use ebb_mirror::{BLOCK_BYTES, Geometry, GeometryError};
-use ebb_power::{EnergyMeter, ModelError, PowerModel};
+use ebb_power::{DepthModel, EnergyMeter, ModelError, PowerModel};
 use ebb_trace::RangeError;
-use ebb_types::{ClusterParams, GearSteps, NO_GEAR, PoolId, RackId, Random, Schedule, ServerId};
+use ebb_types::{ClusterParams, Depth, GearSteps, NO_GEAR, PoolId, RackId, Random, Schedule, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -55,6 +56,13 @@ pub struct Setup {
     pub mirroring: Mirroring,
     pub network: NetworkModel,
     pub power: PowerModel,
+    /// From switching on a server that is off until it is up. `None`: as long as the power model's transition; the policy expects the
+    /// schedule's lead time until it has measured it.
+    pub wake: Option<Duration>,
+    /// Power cycles allowed per server and day, on average.
+    pub cycles_per_day: f64,
+    /// A second depth of sleep, shallower; it wears nothing.
+    pub suspend: Option<Suspend>,
     pub gears: Gears,
     pub g_min: u8,
     /// Trace seconds per simulated second; the scheduler's hour is shortened with it.
@@ -82,6 +90,9 @@ impl Default for Setup {
             mirroring: Mirroring::default(),
             network: NetworkModel::ten_gigabit(),
             power: PowerModel::default(),
+            wake: None,
+            cycles_per_day: Sleep::default().cycles_per_day,
+            suspend: None,
             gears: Gears::Auto,
             g_min: 1,
             speed: 1.0,
@@ -123,6 +134,12 @@ pub enum SimError {
     #[error(transparent)]
     Power(#[from] ModelError),
     #[error(transparent)]
+    Fleet(#[from] FleetError),
+    #[error(
+        "a depth of sleep has no wake time: give the time from waking such a server until it serves, such as --suspend 10,15s"
+    )]
+    DepthWake,
+    #[error(transparent)]
     Rehearsal(#[from] RehearsalError),
     #[error(transparent)]
     Range(#[from] RangeError),
@@ -146,6 +163,11 @@ impl Setup {
         self.disk.check()?;
         self.network.check()?;
         self.power.check()?;
+        let wakes = [self.wake, self.suspend.map(|suspend| suspend.wake)];
+        if wakes.into_iter().flatten().any(|wake| wake.is_zero()) {
+            return Err(SimError::DepthWake);
+        }
+        FleetPolicy::of(&Schedule::default(), self.replicas, &self.sleep()).check()?;
         match &self.disk {
             DiskModel::Pair(disk) => self.check_pair(disk),
             _ => Ok(()),
@@ -207,19 +229,40 @@ impl Setup {
             gear_group: NO_GEAR,
             address: address(id, rack),
         }));
-        let wake = Duration::from_secs_f64(self.power.up.seconds + self.power.down.seconds);
+        let wake = self.depths().map(|(_, _, way)| way.up + way.down).max().unwrap_or_default();
         let timing = Timing {
             heartbeat: self.heartbeat,
             wake_limit: wake * 2 + Duration::from_secs(10),
-            sleep: Sleep { idle: self.power.idle, standby: Some(self.standby()), ..Sleep::default() },
+            sleep: self.sleep(),
+            depth: Depth::Off,
             ..Timing::default()
         };
         Scenario::calm(self.seed, bootstrap, timing)
     }
 
-    fn standby(&self) -> DepthCost {
-        let PowerModel { standby, up, down, .. } = self.power;
-        DepthCost { watts: standby, joules: up.joules + down.joules, wake: None, wears: true }
+    pub(super) fn sleep(&self) -> Sleep {
+        depths::sleep(&self.power, self.wake, self.suspend, self.cycles_per_day)
+    }
+
+    /// The depths of sleep, the shallowest first: what each draws and costs, and how long the switch takes.
+    pub(super) fn depths(&self) -> impl Iterator<Item = (Depth, DepthModel, Way)> {
+        let suspended = self.suspend.map(|suspend| (Depth::Standby, suspend.model(&self.power), None));
+        let off = (Depth::Off, depths::off(&self.power), self.wake);
+        suspended.into_iter().chain([off]).map(|(depth, model, wake)| {
+            let seconds = Duration::from_secs_f64;
+            let up = wake.unwrap_or(seconds(model.up.seconds));
+            (depth, model, Way { up, down: seconds(model.down.seconds) })
+        })
+    }
+
+    /// Of servers that are not known to it yet.
+    pub(super) fn meters(&self) -> Result<Meters, SimError> {
+        let meter = |speed| {
+            let mut meter = EnergyMeter::new(self.power, speed)?;
+            self.depths().for_each(|(depth, model, _)| meter.set_depth(depth, model));
+            Ok::<_, ModelError>(meter)
+        };
+        Ok(Meters { clock: meter(1.0)?, own: meter(self.speed)? })
     }
 
     pub(super) fn models<'a>(&self, layout: &Layout, feed: Feed<'a>) -> Result<Models<'a>, SimError> {
@@ -231,18 +274,17 @@ impl Setup {
         // The fabric counts racks from zero.
         let places = layout.servers.iter().map(|(id, place)| (*id, place.rack)).chain(self.loggers());
         let racks: BTreeMap<ServerId, u16> = places.map(|(id, rack)| (id, rack.0 - 1)).collect();
-        let nanos = |seconds: f64| (seconds * SECOND as f64) as u64;
         Ok(Models {
             fabric: Fabric::new(&self.network, &racks),
             machines: racks.keys().map(|id| machine(*id)).collect(),
             clients: Clients::new(self.client_hosts),
             feed,
             closed: None,
-            energy: EnergyMeter::new(self.power, 1.0)?,
+            energy: self.meters()?,
             on: racks.keys().copied().collect::<BTreeSet<_>>(),
+            slept: BTreeMap::new(),
             watch: Watch::default(),
-            up: nanos(self.power.up.seconds),
-            down: nanos(self.power.down.seconds),
+            ways: self.depths().map(|(depth, _, way)| (depth, way)).collect(),
             sample_every: SECOND,
             sample_until: u64::MAX,
         })

@@ -1,5 +1,6 @@
 //! `ebb simulate load`: energy, savings and quality of every gear policy on a load series.
 
+use super::sleep::{SleepArgs, parse_time};
 use crate::cli::trace::reading;
 use crate::error::{NodeError, io, writable};
 use clap::Args;
@@ -8,9 +9,9 @@ use ebb_power::PowerModel;
 use ebb_report::{Progress, clear_line, table};
 use ebb_sim::load::{
     self, Case, Cold, Fold, Given, LoadColumns, Outcome, Point, Policy, PoolOutcome, Price, Provision,
-    Report, Requests, Score, Series, Setup, Suspend, Timeline,
+    Report, Requests, Score, Series, Setup, Timeline,
 };
-use ebb_types::{Shape, Watts, parse_duration};
+use ebb_types::Shape;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -61,22 +62,11 @@ pub struct LoadArgs {
     /// Whether intervals of exactly zero are gaps in the recording or real load
     #[arg(long, value_name = "gap|load", default_value = "gap")]
     zeros: Zeros,
-    /// `free`: as in Sierra, standby and transitions cost nothing; `node`: a measured storage node (ECS²); or a TOML file
-    #[arg(long, value_name = "free|node|FILE", default_value = "free")]
-    power: String,
-    /// Time from waking a server until it carries load
-    #[arg(long, default_value = "1m", value_parser = parse_time)]
-    wake: Duration,
+    #[command(flatten)]
+    sleep: SleepArgs,
     /// Minimum time that Ebb keeps a server awake
     #[arg(long, default_value = "15m", value_parser = parse_time)]
     dwell: Duration,
-    /// Ebb's budget of power cycles per server per day
-    #[arg(long, value_name = "CYCLES", default_value_t = 2.0)]
-    cycles: f64,
-    /// A second depth of sleep, shallower than `--power` and `--wake` say, which costs no power cycle: its watts, and its time
-    /// from waking a server until it carries load
-    #[arg(long, value_name = "WATTS,TIME", value_parser = parse_suspend)]
-    suspend: Option<Suspend>,
     /// Share of time with too few servers awake that Ebb accepts; or `sierra`: as much as Sierra's own policy has on this series
     #[arg(long, value_name = "SHARE|sierra", default_value = "0.01", value_parser = parse_goal)]
     short_goal: Goal,
@@ -133,22 +123,6 @@ fn parse_goal(text: &str) -> Result<Goal, String> {
     }
 }
 
-/// A duration that is not zero.
-pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text)?;
-    if time.is_zero() { Err("it must be longer than zero".into()) } else { Ok(time) }
-}
-
-fn parse_suspend(text: &str) -> Result<Suspend, String> {
-    let wrong = || format!("{text:?} is not a depth of sleep: give watts and a wake time, such as 10,15s");
-    let (watts, wake) = text.split_once(',').ok_or_else(wrong)?;
-    let watts: f64 = watts.trim_end_matches('W').parse().map_err(|_| wrong())?;
-    if !(watts >= 0.0 && watts.is_finite()) {
-        return Err(wrong());
-    }
-    Ok(Suspend { watts: Watts(watts), wake: parse_time(wake)? })
-}
-
 fn parse_provision(text: &str) -> Result<Provision, String> {
     match text {
         "peak" => Ok(Provision::Peak),
@@ -156,17 +130,6 @@ fn parse_provision(text: &str) -> Result<Provision, String> {
             .parse()
             .map(Provision::PerServer)
             .map_err(|_| format!("{text:?} is neither peak nor the load that a server sustains")),
-    }
-}
-
-fn power(name: &str) -> Result<PowerModel, NodeError> {
-    match name {
-        "free" => Ok(load::free_transitions()),
-        "node" => Ok(PowerModel::default()),
-        file => {
-            let text = std::fs::read_to_string(file).map_err(io("read the power model", file))?;
-            load::power(&text).map_err(|error| NodeError::Refused(format!("{file}: {error}")))
-        }
     }
 }
 
@@ -264,11 +227,11 @@ fn setup(args: &LoadArgs) -> Result<Setup, NodeError> {
         g_min: args.g_min,
         train_days: args.train,
         provision: args.provision,
-        power: power(&args.power)?,
-        wake: args.wake,
+        power: args.sleep.power("free")?,
+        wake: args.sleep.wake.unwrap_or(Duration::from_secs(60)),
         dwell: args.dwell,
-        cycles_per_day: args.cycles,
-        suspend: args.suspend,
+        cycles_per_day: args.sleep.cycles.unwrap_or(2.0),
+        suspend: args.sleep.suspend,
         short_goal: match args.short_goal {
             Goal::Share(share) => share,
             // Until it is known.

@@ -6,6 +6,7 @@ mod load;
 mod mirror;
 mod paper;
 mod reliability;
+mod sleep;
 mod trace;
 
 use crate::error::NodeError;

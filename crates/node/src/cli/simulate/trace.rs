@@ -1,20 +1,19 @@
 //! `ebb simulate trace`: a trace on a modelled cluster, request by request.
 
-use super::load::parse_time;
 use super::mirror::PolicyArg;
+use super::sleep::{SleepArgs, parse_time};
 use crate::cli::reading::Reading;
 use crate::cli::trace::reading;
 use crate::error::{NodeError, io, writable};
 use clap::Args;
 use ebb_gear::Scheme;
-use ebb_power::PowerModel;
 use ebb_report::{Axis, Chart, Mark, Page, Progress, Series, distribution, json, table};
 use ebb_sim::load::{self, Case, Cold, LoadError, Policy, PoolOutcome, Requests};
 use ebb_sim::mirror::Settings;
 use ebb_sim::request::workload::Day;
 use ebb_sim::request::{
-    DiskModel, Gears, Mirroring, NetworkModel, PHASES, PairsReport, Report, Setup, minutes, settings,
-    simulate,
+    DepthRow, DiskModel, Gears, Mirroring, NetworkModel, PHASES, PairsReport, Report, Setup, minutes,
+    settings, simulate,
 };
 use ebb_trace::{BalancedFilter, InMemory, Request, Trace};
 use ebb_types::{Bytes, Shape};
@@ -30,6 +29,7 @@ Examples:
   ebb simulate trace web.spc --gears fixed --gear 1 --disk hdd-2009 --network 1g  latency cost of gear 1
   ebb simulate trace week.srt --cold-after 1d --code 6+3                         what coded sets would save for data unused for a day
   ebb simulate trace week.srt --disk pair                                        disks slow down inside awake servers
+  ebb simulate trace week.srt --suspend 10,15s --wake 60s --cycles 2              two depths of sleep: suspend, and off twice a day
 
 Everything is modelled. A model is a TOML file; --show-models prints the built-in ones.";
 
@@ -68,9 +68,8 @@ pub struct TraceArgs {
     /// 1g, 10g, or a TOML file
     #[arg(long, value_name = "MODEL|FILE", default_value = "10g")]
     network: String,
-    /// Power by state, a TOML file [default: a measured storage node (ECS²)]
-    #[arg(long, value_name = "FILE")]
-    power: Option<PathBuf>,
+    #[command(flatten)]
+    sleep: SleepArgs,
     /// Who chooses the gear: `auto`, the cluster from the live load, server by server; `groups`, the same in whole gears;
     /// `schedule`, an oracle for each hour's peak, in whole gears; `fixed`
     #[arg(long, default_value = "auto")]
@@ -219,10 +218,10 @@ fn cold_setup(setup: &Setup) -> load::Setup {
         train_days: 0,
         provision: load::Provision::PerServer(1.0),
         power: setup.power,
-        wake: Duration::from_secs(60),
+        wake: setup.wake.unwrap_or(Duration::from_secs(60)),
         dwell: Duration::from_secs(900),
-        cycles_per_day: 2.0,
-        suspend: None,
+        cycles_per_day: setup.cycles_per_day,
+        suspend: setup.suspend,
         short_goal: 0.01,
         rotate_days: 7,
     }
@@ -297,10 +296,7 @@ fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
         "10g" => NetworkModel::ten_gigabit(),
         file => settings::read("network", NETWORKS, Path::new(file)).map_err(refused)?,
     };
-    let power = match &args.power {
-        None => PowerModel::default(),
-        Some(file) => settings::read("power", "remove --power", file).map_err(refused)?,
-    };
+    let usual = Setup::default();
     Ok(Setup {
         servers: args.servers,
         loggers: args.loggers,
@@ -312,7 +308,10 @@ fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
         disk,
         mirroring,
         network,
-        power,
+        power: args.sleep.power("node")?,
+        wake: args.sleep.wake,
+        cycles_per_day: args.sleep.cycles.unwrap_or(usual.cycles_per_day),
+        suspend: args.sleep.suspend,
         gears: match args.gears {
             GearsArg::Auto => Gears::Auto,
             GearsArg::Groups => Gears::Groups,
@@ -323,7 +322,7 @@ fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
         speed: args.speed,
         provision: args.provision.map(|p| p.0),
         seed: args.seed,
-        ..Setup::default()
+        ..usual
     })
 }
 
@@ -348,7 +347,7 @@ fn page(report: &Report) -> String {
         cluster.servers,
         cluster.racks,
         cluster.gears,
-        energy.saved * 100.0,
+        energy.clock.saved * 100.0,
         cluster.disk,
         cluster.disk_source,
         cluster.network,
@@ -379,6 +378,11 @@ fn page(report: &Report) -> String {
             &Chart::new("Offload held for sleeping servers", time(), Axis::new("bytes").bytes())
                 .with(Series::new("debt", Mark::Area, line(|s| s.debt_bytes as f64))),
         );
+    page.text(&energy.text(trace.speed)).table(
+        "Sleep by its depth",
+        &DepthRow::HEADER,
+        &report.depths.iter().map(DepthRow::cells).collect::<Vec<_>>(),
+    );
     if let Some(pairs) = &report.pairs {
         pairs_section(&mut page, report, pairs);
     }

@@ -7,14 +7,14 @@ use crate::cluster::config::{Config, ConfigError, DepthSection, ServerSection};
 use crate::cluster::launch::launch_of;
 use crate::error::NodeError;
 use ebb_gear::load;
-use ebb_meta::{Input, State, WakePath};
+use ebb_meta::{DiskLog, Input, Member, WakePath};
 use ebb_power::switch::{Path, Settle};
 use ebb_power::{Draw, EnergyMeter, RackSwitches, Switches};
 use ebb_types::{
     ClusterStatus, Depth, EnergyStatus, Joules, LoadCount, Moment, RackSwitchStatus, ServerEntry, ServerId,
     ServerMessage, ServerState, ServerStatus,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub struct Power {
@@ -32,6 +32,8 @@ struct Energy {
     since: Moment,
     /// By each server's last heartbeat, 0 to 1.
     utilisation: BTreeMap<ServerId, f64>,
+    /// Servers that are asleep on record and up all the same.
+    up: BTreeSet<ServerId>,
 }
 
 /// Servers' requested load in a batch of inputs, each with the time that it is of.
@@ -53,10 +55,11 @@ impl Power {
             launch_of(config, &["server", "--id", &section.id.to_string()], &config.path(&section.data)).ok()
         };
         let switches = config.power_paths(launch)?;
-        let mut unread = EnergyMeter::new(config.power.model, 1.0).map_err(ConfigError::from)?;
+        let model = config.power.model;
+        let mut unread = EnergyMeter::new(model, 1.0).map_err(ConfigError::from)?;
         for DepthSection { depth, joules, .. } in &config.power.depths {
             if let Some(joules) = joules {
-                unread.set_transitions(*depth, Joules(*joules));
+                unread.set_depth(*depth, model.asleep(*depth).costing(Joules(*joules)));
             }
         }
         Ok(Power { switches, unread, deepest: config.deepest(), energy: None })
@@ -80,27 +83,32 @@ impl Power {
     }
 
     /// The servers' states, or how deep they sleep, may have changed.
-    pub fn follow(&mut self, now: Moment, state: &State, depth_of: impl Fn(ServerId) -> Option<Depth>) {
+    pub fn follow(&mut self, now: Moment, member: &Member<DiskLog>) {
         let energy = self.energy.get_or_insert_with(|| Energy {
             meter: self.unread.clone(),
             since: now,
             utilisation: BTreeMap::new(),
+            up: BTreeSet::new(),
         });
-        for server in state.servers() {
-            energy.set(now, server, depth_of(server.id).unwrap_or(self.deepest));
+        for server in member.state().servers() {
+            energy.up.remove(&server.id);
+            energy.look(now, server, member, self.deepest);
         }
     }
 
     /// What servers said of their load.
-    pub fn hear(&mut self, now: Moment, state: &State, heard: Heard) {
+    pub fn hear(&mut self, now: Moment, member: &Member<DiskLog>, heard: Heard) {
+        let state = member.state();
         let Some((energy, params)) = self.energy.as_mut().zip(state.params()) else { return };
         let rates = state.schedule().into();
+        // One that stayed up may sleep by now, without having said so.
+        let mut changed = std::mem::take(&mut energy.up);
         for (id, count, span) in heard.into_iter().filter(|(.., span)| !span.is_zero()) {
             energy.utilisation.insert(id, load(&count, span, &rates, params.replicas).0);
-            // One that says something does not sleep.
-            if let Some(server) = state.server(id).filter(|e| e.state != ServerState::Asleep) {
-                energy.set(now, server, self.deepest);
-            }
+            changed.insert(id);
+        }
+        for server in changed.into_iter().filter_map(|id| state.server(id)) {
+            energy.look(now, server, member, self.deepest);
         }
     }
 
@@ -135,12 +143,21 @@ impl Power {
 }
 
 impl Energy {
-    fn set(&mut self, now: Moment, server: &ServerEntry, depth: Depth) {
+    fn look(&mut self, now: Moment, server: &ServerEntry, member: &Member<DiskLog>, deepest: Depth) {
+        let resists = server.state == ServerState::Asleep && member.resists(now, server.id);
+        if resists {
+            self.up.insert(server.id);
+        }
+        let depth = member.depth(server.id).unwrap_or(deepest);
+        self.set(now, server, (!resists).then_some(depth));
+    }
+
+    /// `depth`: of its sleep; `None`: one that is asleep on record is up all the same.
+    fn set(&mut self, now: Moment, server: &ServerEntry, depth: Option<Depth>) {
         let utilisation = self.utilisation.get(&server.id).copied().unwrap_or(0.0);
         let draw = match (server.state, depth) {
-            (ServerState::Awake | ServerState::Draining, _) => Draw::On { utilisation },
-            (ServerState::Asleep, Depth::Standby) => Draw::Standby,
-            (ServerState::Asleep, Depth::Off) => Draw::Off,
+            (ServerState::Asleep, Some(depth)) => Draw::asleep(depth),
+            (ServerState::Awake | ServerState::Draining | ServerState::Asleep, _) => Draw::On { utilisation },
             // What a failed server draws is not known: it counts as idle.
             (ServerState::Waking | ServerState::Failed | ServerState::Lost, _) => {
                 Draw::On { utilisation: 0.0 }
@@ -174,14 +191,17 @@ mod tests {
     fn energy_follows_a_servers_states_and_load() {
         let model = PowerModel::default();
         let meter = EnergyMeter::new(model, 1.0).unwrap();
-        let mut energy = Energy { meter, since: Moment::ZERO, utilisation: BTreeMap::new() };
+        let (utilisation, up) = (BTreeMap::new(), BTreeSet::new());
+        let mut energy = Energy { meter, since: Moment::ZERO, utilisation, up };
         let at = |seconds| Moment::ZERO + Duration::from_secs(seconds);
-        energy.set(at(0), &server(ServerState::Awake), Depth::Off);
+        energy.set(at(0), &server(ServerState::Awake), Some(Depth::Off));
         energy.utilisation.insert(ServerId(3), 1.0);
-        energy.set(at(100), &server(ServerState::Draining), Depth::Off);
-        energy.set(at(200), &server(ServerState::Asleep), Depth::Off);
-        energy.set(at(1000), &server(ServerState::Waking), Depth::Off);
-        energy.set(at(1100), &server(ServerState::Failed), Depth::Off);
+        energy.set(at(100), &server(ServerState::Draining), Some(Depth::Off));
+        energy.set(at(200), &server(ServerState::Asleep), Some(Depth::Off));
+        energy.set(at(1000), &server(ServerState::Waking), Some(Depth::Off));
+        energy.set(at(1100), &server(ServerState::Failed), Some(Depth::Off));
+        energy.set(at(1200), &server(ServerState::Asleep), None);
+        assert_eq!(energy.meter.watts(at(1200), ServerId(3)), Some(model.busy), "asleep on record only");
         let energy = energy.meter.energy_of(at(1200), ServerId(3)).unwrap();
         let transitions = model.down.joules + model.up.joules;
         let off = model.off * Duration::from_secs_f64(800.0 - model.down.seconds);

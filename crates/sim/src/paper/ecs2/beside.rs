@@ -96,8 +96,8 @@ fn watts(runs: &Runs, trace: usize) -> [Option<f64>; 5] {
         coded(on),
         coded(asleep),
         coded(runs.get_one(trace, HIBERNATING)),
-        geared.map(|report| report.energy_modelled.always_on_joules.0 / seconds(report)),
-        geared.map(|report| report.energy_modelled.total_joules.0 / seconds(report)),
+        geared.map(|report| report.energy_modelled.clock.always_on_joules.0 / seconds(report)),
+        geared.map(|report| report.energy_modelled.clock.total_joules.0 / seconds(report)),
     ]
 }
 
@@ -261,8 +261,8 @@ mod tests {
         let setup = replicated(&runs.traces[0], 1).unwrap();
         let all = request::Setup { gears: Gears::Fixed(COPIES), ..setup };
         let energy = request::simulate(&runs.traces[0], &all, &mut |_| ()).unwrap().energy_modelled;
-        close(energy.total_joules.0, energy.always_on_joules.0);
-        assert!(energy.saved.abs() < 1e-3, "{}", energy.saved);
+        close(energy.clock.total_joules.0, energy.clock.always_on_joules.0);
+        assert!(energy.clock.saved.abs() < 1e-3, "{}", energy.clock.saved);
     }
 
     #[test]
