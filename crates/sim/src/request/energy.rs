@@ -1,14 +1,11 @@
 //! Energy of a run: two accounts of the same states, by the simulated clock and at the trace's own speed
 //! ([`ebb_power::Savings`]), and sleep by its depth.
 
-use crate::request::Models;
-use crate::request::setup::Setup;
+use ebb_gear::Sleep;
 use ebb_power::{DepthModel, Draw, EnergyMeter, ModelledEnergy, Savings, Scales};
 use ebb_types::{Depth, Joules, Moment, RackId, ServerId, Watts};
 use serde::Serialize;
 use std::time::Duration;
-
-const DAY_SECONDS: f64 = 86_400.0;
 
 /// How long a switch takes from and to a depth of sleep.
 #[derive(Clone, Copy, Debug)]
@@ -40,16 +37,6 @@ impl Meters {
 pub struct Taken {
     pub clock: ModelledEnergy,
     pub own: ModelledEnergy,
-}
-
-impl Models<'_> {
-    pub fn taken(&self, now: u64) -> Taken {
-        let (meters, now) = (&self.energy, Moment(now));
-        let mut taken = Taken { clock: meters.clock.energy(now), own: meters.own.energy(now) };
-        taken.clock.on += self.watch.work;
-        taken.own.on += self.watch.own_work;
-        taken
-    }
 }
 
 /// Energy, modelled, from the start of the trace to its end. Work is spread evenly over the servers that are on.
@@ -137,9 +124,13 @@ pub struct DepthRow {
 }
 
 impl DepthRow {
-    pub(super) fn all(setup: &Setup, taken: &ModelledEnergy, span: Duration) -> Vec<DepthRow> {
-        let server_days = f64::from(setup.servers) * span.as_secs_f64() / DAY_SECONDS;
-        let sleep = setup.sleep();
+    /// Of these depths, over so many days of the trace, of all servers together.
+    pub(super) fn all(
+        depths: impl Iterator<Item = (Depth, DepthModel, Way)>,
+        sleep: &Sleep,
+        taken: &ModelledEnergy,
+        server_days: f64,
+    ) -> Vec<DepthRow> {
         let row = |(depth, model, way): (Depth, DepthModel, Way)| {
             let energy = taken.at(depth);
             let cost = match depth {
@@ -158,7 +149,7 @@ impl DepthRow {
                 transition_joules: energy.transition,
             }
         };
-        setup.depths().map(row).collect()
+        depths.map(row).collect()
     }
 
     /// Header of the table of all depths.

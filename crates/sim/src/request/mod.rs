@@ -57,7 +57,7 @@ use ebb_power::Draw;
 use ebb_replica::{Event, Recovered, StoreCommand, StoreToken};
 use ebb_trace::Request;
 use ebb_types::{Depth, GroupId, MetaPush, MetaReply, Moment, PeerMessage, Role, ServerId};
-use energy::{Meters, Way};
+use energy::{Meters, Taken, Way};
 use follow::Watch;
 use machine::Machine;
 use network::Fabric;
@@ -156,6 +156,15 @@ impl Models<'_> {
 
     fn machine(&mut self, server: ServerId) -> &mut Machine {
         self.machines.get_mut(&server).expect("every server has a machine")
+    }
+
+    /// What the servers have taken since the start of the trace.
+    fn taken(&self, now: u64) -> Taken {
+        let (meters, now) = (&self.energy, Moment(now));
+        let mut taken = Taken { clock: meters.clock.energy(now), own: meters.own.energy(now) };
+        taken.clock.on += self.watch.work;
+        taken.own.on += self.watch.own_work;
+        taken
     }
 
     pub fn debt_bytes(&self) -> u64 {

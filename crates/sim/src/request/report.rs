@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
+const DAY_SECONDS: f64 = 86_400.0;
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     pub trace: TraceFacts,
@@ -166,6 +168,7 @@ pub(super) fn report(
     let done = std::mem::take(&mut models.clients.answered);
     let failed = done.iter().filter(|d| d.failed).count() as u64;
     let span = trace.span().as_secs_f64() / setup.speed;
+    let server_days = f64::from(setup.servers) * trace.span().as_secs_f64() / DAY_SECONDS;
     let debt = |s: &Sample| s.debt_bytes;
     Report {
         trace: TraceFacts {
@@ -210,7 +213,7 @@ pub(super) fn report(
             setup.speed,
             span,
         ),
-        depths: DepthRow::all(setup, &taken.clock, trace.span()),
+        depths: DepthRow::all(setup.depths(), &setup.sleep(), &taken.clock, server_days),
         pairs,
         samples: models.watch.samples.clone(),
         done,

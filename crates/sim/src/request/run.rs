@@ -160,7 +160,7 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
     let unix_millis = UNIX_MILLIS / day * day + day - start / 1_000_000;
     let mut world = World::modelled(setup.scenario(&layout, schedule), models, &|_| {}, unix_millis);
     if let Some(gears) = gears(setup, &schedule, &series)? {
-        let up = world.models().up;
+        let up = world.models().ways.values().map(|way| way.up.as_nanos() as u64).max().unwrap_or(0);
         announce(&mut world, &gears, &schedule, up, start);
     }
     progress(0.0);
