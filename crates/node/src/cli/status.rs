@@ -294,6 +294,7 @@ mod tests {
             rack: RackId(1),
             pool: PoolId::REPLICATED,
             gear_group: GearGroup(1),
+            logger: false,
             address: String::new(),
             state: ServerState::Asleep,
             depth: Some(Depth::Standby),
