@@ -156,7 +156,7 @@ fn look(format: Format, sources: &mut [(String, Source)]) -> Result<(), TraceErr
     };
     for (name, source) in sources {
         let head = source.peek(HEAD).map_err(|error| TraceError::Io { input: name.clone(), error })?;
-        let whole = head.iter().rposition(|&b| b == b'\n').map_or(0, |end| end);
+        let whole = head.iter().rposition(|&b| b == b'\n').unwrap_or(0);
         let lines = head[..whole].split(|&b| b == b'\n');
         let mut devices = Devices::default();
         let first: Vec<_> = lines.filter_map(|text| line(text, &mut devices).ok().flatten()).collect();
