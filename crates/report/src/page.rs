@@ -72,7 +72,7 @@ impl Page {
         let class = |column: usize| if numbers.get(column) == Some(&true) { " class=\"n\"" } else { "" };
         let _ = write!(self.body, "<div class=\"wide\"><table><caption>{}</caption>\n<tr>", escape(caption));
         for (column, cell) in header.iter().enumerate() {
-            let _ = write!(self.body, "<th{}>{}</th>", class(column), escape(cell));
+            let _ = write!(self.body, "<th{}>{}</th>", class(column), escape(cell).replace('/', "/<wbr>"));
         }
         for row in rows {
             let stands_out = !strong.is_empty() && row.first().is_some_and(|cell| cell == strong);
@@ -128,10 +128,10 @@ h2{font-size:1.2rem;margin:2.2rem 0 .5rem;border-top:1px solid var(--line);paddi
 .lead{color:var(--dim)}nav{margin:1rem 0}nav a{display:block}a{color:inherit}\
 figure{margin:1.2rem 0}svg{width:100%;height:auto}.s{font-weight:600}.narrow{display:none}\
 @media(max-width:38rem){.broad{display:none}.narrow{display:block}}.wide{overflow-x:auto;margin:1rem 0}\
-table{border-collapse:collapse;font-size:.9rem}caption{text-align:left;color:var(--dim);padding:.2rem 0}\
-th,td{text-align:left;padding:.25rem .8rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
+table{border-collapse:collapse;font-size:.85rem}caption{text-align:left;color:var(--dim);padding:.2rem 0}\
+th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
 th{font-weight:600;vertical-align:bottom}\
-.n{text-align:right;font-variant-numeric:tabular-nums;padding-left:.8rem}td.n{white-space:nowrap}";
+.n{text-align:right;font-variant-numeric:tabular-nums;padding-left:.5rem}td.n{white-space:nowrap}";
 
 fn paragraphs(text: &str) -> String {
     let parts = text.split("\n\n").map(str::trim).filter(|part| !part.is_empty());

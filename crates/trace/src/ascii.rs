@@ -1,9 +1,10 @@
 //! Traces of blank-separated columns: SSDsim, DiskSim, FIU and blkparse's text.
 
-use crate::csv::{SECTOR, kind};
+use crate::csv::kind;
 use crate::number::{decimal, integer, times, words};
 use crate::reader::{Decode, Devices, Fault, Raw};
 use crate::source::Source;
+use crate::unit::SECTOR;
 use crate::{Kind, Reason};
 
 fn sectors(word: &[u8], field: &'static str) -> Result<u64, Reason> {

@@ -16,10 +16,10 @@
 //! A request causes a dozen events; only its queue event counts as a request, or all counts would double. Notifications
 //! share the action numbers of events, and newer kernels mark cgroups with bit 8 of the action, so both are checked.
 
-use crate::csv::SECTOR;
 use crate::number::times;
 use crate::reader::{Decode, Devices, Fault, Raw};
 use crate::source::Source;
+use crate::unit::SECTOR;
 use crate::writer::{TraceWriter, WriteError, Written, nanos};
 use crate::{Kind, Reason, Request};
 use std::io::Write;

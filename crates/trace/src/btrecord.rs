@@ -5,10 +5,10 @@
 //! u64, packets and time since genesis in ns, and its packets: sector u64, bytes u64, direction u32 (1 = read), 4 bytes
 //! of padding. One file holds one device and one CPU; `sda.replay.0` is CPU 0 of `sda`.
 
-use crate::csv::SECTOR;
 use crate::number::times;
 use crate::reader::{Decode, Devices, Fault, Raw};
 use crate::source::Source;
+use crate::unit::SECTOR;
 use crate::writer::{TraceWriter, WriteError, Written, nanos};
 use crate::{Kind, Reason, Request};
 use std::io::{Seek, SeekFrom, Write};

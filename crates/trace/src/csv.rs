@@ -3,11 +3,9 @@
 use crate::number::{decimal, fields, integer, times};
 use crate::reader::{Decode, Devices, Fault, Raw};
 use crate::source::Source;
+use crate::unit::SECTOR;
 use crate::{Kind, Reason};
 use std::collections::VecDeque;
-
-/// Bytes of a block or sector unless a format says otherwise.
-pub(crate) const SECTOR: u64 = 512;
 
 /// The kind given by a word's first letter, in either case.
 pub(crate) fn kind(word: &[u8]) -> Result<Kind, Reason> {

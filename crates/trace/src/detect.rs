@@ -4,10 +4,11 @@
 //! decides between formats that look alike, and if there is no content to check.
 
 use crate::format::Format;
+use crate::plausible::plausible;
 use crate::reader::{Decode, Devices, Lane, Line, Reader};
 use crate::source::{Source, Stream};
 use crate::table::Table;
-use crate::unit::{Unit, defined, plausible};
+use crate::unit::{Unit, defined};
 use crate::{Columns, TraceError, TraceReader, ascii, blktrace, btrecord, csv, fio, srt, vscsi};
 use std::io::Read;
 use std::str::FromStr;

@@ -25,6 +25,7 @@ mod fio;
 mod format;
 mod memory;
 mod number;
+mod plausible;
 mod reader;
 mod source;
 mod srt;

@@ -8,7 +8,7 @@
 //! - after an error the reader ends.
 
 use crate::source::{Short, Source};
-use crate::unit::{Unit, convert};
+use crate::unit::{Unit, converted};
 use crate::{Format, Kind, Request};
 use ebb_types::Bytes;
 use std::cmp::Reverse;
@@ -387,8 +387,10 @@ impl<D: Decode> Reader<D> {
 }
 
 fn checked(mut raw: Raw, unit: Option<([Unit; 2], Unit)>) -> Result<Raw, Reason> {
-    if let Some((defined, said)) = unit {
-        convert(&mut raw, defined, said)?;
+    if let Some(([offset, size], said)) = unit {
+        let whole = |found: Option<u64>, field| found.ok_or(Reason::Overflow { field });
+        raw.offset = whole(converted(raw.offset, offset, said), "offset")?;
+        raw.len = whole(converted(raw.len, size, said), "size")?;
     }
     if raw.len > u64::from(u32::MAX) {
         return Err(Reason::Overflow { field: "size" });

@@ -10,10 +10,10 @@
 //! The SCSI opcode distinguishes reads from writes; commands that move no data are skipped. A file is one disk and is
 //! named after its input.
 
-use crate::csv::SECTOR;
 use crate::number::times;
 use crate::reader::{Decode, Devices, Fault, Raw};
 use crate::source::Source;
+use crate::unit::SECTOR;
 use crate::{Kind, Reason};
 
 #[derive(Clone, Copy, PartialEq, Eq)]

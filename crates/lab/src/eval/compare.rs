@@ -159,7 +159,8 @@ pub fn compare(a: Side, b: Side) -> Result<ResultComparison, CompareError> {
     }
     let (only_a, only_b) = (keys_a.difference(&keys_b).count(), keys_b.difference(&keys_a).count());
     let overall = METRICS.iter().filter_map(|(name, _)| overall(name, &pairs)).collect();
-    let idle = watts(&a.records).zip(watts(&b.records)).filter(|(a, _)| *a > 0.0);
+    let idle = |side: &Side| mean(watts(side.records.iter()).into_iter());
+    let idle = idle(&a).zip(idle(&b)).filter(|(a, _)| *a > 0.0);
     let idle_watts = idle.map(|(a, b)| Both { a, b, ratio: b / a });
     Ok(ResultComparison { overall, idle_watts, pairs, only_a, only_b, a, b })
 }

@@ -1,7 +1,7 @@
 //! The report: the figures of TRACER's evaluation [TRACER §VI] from any results, in one self-contained page.
 
 use super::compare::{Metric, mean};
-use super::idle::is_idle;
+use super::idle::{self, is_idle};
 use super::matrix::Workload;
 use super::record::{Record, SeriesRow};
 use ebb_report::{Axis, Chart, Mark, Page, Series};
@@ -140,8 +140,11 @@ pub fn report(records: &[Record], series: &[SeriesRow]) -> String {
 
 fn part(page: &mut Page, name: &str, records: &[&Record], series: &[&SeriesRow]) {
     page.section(name, &environment(records));
-    let (idle, records): (Vec<&Record>, Vec<&Record>) = records.iter().partition(|r| is_idle(r));
-    super::idle::figure(page, &idle);
+    let (idle_runs, records): (Vec<&Record>, Vec<&Record>) = records.iter().partition(|r| is_idle(r));
+    if let Some(watts) = mean(idle::watts(idle_runs.iter().copied()).into_iter()) {
+        page.text(&format!("Idle power: {watts:.1} W."));
+    }
+    idle::figure(page, &idle_runs);
     let records = records.as_slice();
     if records.is_empty() {
         return;

@@ -24,17 +24,10 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// The idle runs of a target, in the matrix's order: none without meters.
+    /// The idle runs of a target, in the matrix's order.
     pub fn all(matrix: &Matrix, target: &Target) -> Vec<Idle> {
-        if matrix.settings.idle_seconds.is_none() || target.meters.is_empty() {
-            return Vec::new();
-        }
-        let disks: Vec<Option<u32>> = match &target.disks {
-            disks if disks.is_empty() => vec![None],
-            disks => disks.iter().copied().map(Some).collect(),
-        };
         let repeated = |disks| (1..=matrix.repetitions).map(move |repetition| Idle { disks, repetition });
-        disks.into_iter().flat_map(repeated).collect()
+        matrix.idle(target).into_iter().flat_map(repeated).collect()
     }
 
     pub fn name(&self) -> String {
@@ -52,11 +45,12 @@ fn disks(record: &Record) -> Option<u32> {
     record.workload.strip_prefix(NAME)?.strip_prefix('-')?.strip_suffix("-disks")?.parse().ok()
 }
 
-/// Idle watts of a target: with all disks, or with the most that it was left with. The mean over repetitions.
-pub(super) fn watts(records: &[Record]) -> Option<f64> {
-    let idle = records.iter().filter(|record| is_idle(record) && record.error.is_none());
-    let most = idle.clone().max_by_key(|record| disks(record).map_or((1, 0), |disks| (0, disks)))?;
-    super::compare::mean(idle.filter(|record| record.workload == most.workload).filter_map(|r| r.watts))
+/// Idle watts of a target, by repetition: with all disks, or with the most that it was left with.
+pub(super) fn watts<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> Vec<f64> {
+    let idle = records.filter(|record| is_idle(record) && record.error.is_none());
+    let most = idle.clone().max_by_key(|record| disks(record).map_or((1, 0), |disks| (0, disks)));
+    let of_most = idle.filter(|record| most.is_some_and(|most| record.workload == most.workload));
+    of_most.filter_map(|record| record.watts).collect()
 }
 
 /// Measures a target that nobody uses: after the operator's command, if it has one.
@@ -87,15 +81,11 @@ fn set(command: &str) -> Result<(), RunError> {
     if done.status.success() { Ok(()) } else { Err(failed(format!("{}; {}", done.status, words.trim()))) }
 }
 
-/// Idle power by number of disks [TRACER Figure 7], or the one figure.
+/// Idle power by number of disks [TRACER Figure 7].
 pub(super) fn figure(page: &mut Page, records: &[&Record]) {
     let of = |record: &&Record| Some((f64::from(disks(record)?), record.watts?));
     let mut points: Vec<(f64, f64)> = records.iter().filter_map(of).collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let all: Vec<Record> = records.iter().map(|record| (*record).clone()).collect();
-    if let Some(watts) = watts(&all) {
-        page.text(&format!("Idle power: {watts:.1} W."));
-    }
     if points.len() > 1 {
         let disks = Axis::new("disks").from(0.0);
         let chart = Chart::new("Idle power by number of disks", disks, Axis::new("W").from(0.0));

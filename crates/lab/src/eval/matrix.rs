@@ -3,7 +3,6 @@
 //! Everything is checked when the file is read, and a mistake is reported with its line and key: an evaluation runs
 //! unattended for hours.
 
-use super::idle::Idle;
 use crate::drive::TargetSpec;
 use ebb_trace::Mode;
 use serde::{Deserialize, Serialize};
@@ -203,8 +202,17 @@ impl Matrix {
     /// Number of runs, idle ones included, without those that find the peaks.
     pub fn runs(&self) -> u64 {
         let product = [self.targets.len(), self.workloads.len(), self.levels.len()];
-        let idle: usize = self.targets.iter().map(|target| Idle::all(self, target).len()).sum();
-        product.iter().map(|&n| n as u64).product::<u64>() * u64::from(self.repetitions) + idle as u64
+        let idle: usize = self.targets.iter().map(|target| self.idle(target).len()).sum();
+        (product.iter().map(|&n| n as u64).product::<u64>() + idle as u64) * u64::from(self.repetitions)
+    }
+
+    /// The numbers of disks with which a target's idle power is measured; `None`: as it is. Nothing without meters.
+    pub(super) fn idle(&self, target: &Target) -> Vec<Option<u32>> {
+        match &target.disks {
+            _ if self.settings.idle_seconds.is_none() || target.meters.is_empty() => Vec::new(),
+            disks if disks.is_empty() => vec![None],
+            disks => disks.iter().copied().map(Some).collect(),
+        }
     }
 }
 
