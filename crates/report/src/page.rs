@@ -91,8 +91,8 @@ impl Page {
             return self;
         }
         // Text that shrinks with the drawing cannot be read on a telephone, so that has a drawing of its own.
-        for (class, svg) in [("broad", chart.svg()), ("narrow", chart.narrow_svg())] {
-            let _ = writeln!(self.body, "<figure class=\"{class}\">{}</figure>", svg.trim_end());
+        for (class, svg) in [("", chart.svg()), (" class=\"narrow\"", chart.narrow_svg())] {
+            let _ = writeln!(self.body, "<figure{class}>{}</figure>", svg.trim_end());
         }
         self
     }
@@ -127,7 +127,7 @@ max-width:54rem;margin:2rem auto;padding:0 1rem}h1{font-size:1.6rem;margin:0 0 .
 h2{font-size:1.2rem;margin:2.2rem 0 .5rem;border-top:1px solid var(--line);padding-top:1rem}p{margin:.5rem 0}\
 .lead{color:var(--dim)}nav{margin:1rem 0}nav a{display:block}a{color:inherit}\
 figure{margin:1.2rem 0}svg{width:100%;height:auto}.s{font-weight:600}.narrow{display:none}\
-@media(max-width:38rem){.broad{display:none}.narrow{display:block}}.wide{overflow-x:auto;margin:1rem 0}\
+@media(max-width:38rem){figure{display:none}.narrow{display:block}}.wide{overflow-x:auto;margin:1rem 0}\
 table{border-collapse:collapse;font-size:.85rem}caption{text-align:left;color:var(--dim);padding:.2rem 0}\
 th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
 th{font-weight:600;vertical-align:bottom}\

@@ -314,7 +314,8 @@ impl Parser<'_> {
 
     /// Learns the interval from the first rows, and puts them where they belong.
     fn learn(&mut self) -> Result<(), SeriesError> {
-        let Rows::Learning(rows) = std::mem::replace(&mut self.rows, Rows::None) else { return Ok(()) };
+        let Rows::Learning(rows) = &mut self.rows else { return Ok(()) };
+        let rows = std::mem::take(rows);
         let mut least: Option<i64> = None;
         for pair in rows.windows(2) {
             let after = pair[1].time.checked_sub(pair[0].time).filter(|after| *after > 0);
