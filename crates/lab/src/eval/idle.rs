@@ -88,7 +88,12 @@ pub(super) fn figure(page: &mut Page, records: &[&Record]) {
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     if points.len() > 1 {
         let disks = Axis::new("disks").from(0.0);
-        let chart = Chart::new("Idle power by number of disks", disks, Axis::new("W").from(0.0));
+        let source = records.iter().find_map(|record| record.watts_source.as_deref());
+        let watts = match source {
+            Some(source) if source != "measured" => format!("W, {source}"),
+            _ => "W".to_owned(),
+        };
+        let chart = Chart::new("Idle power by number of disks", disks, Axis::new(watts).from(0.0));
         page.chart(&chart.with(Series::new("idle", Mark::Line, points)));
     }
 }
