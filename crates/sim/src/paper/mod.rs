@@ -9,6 +9,7 @@
 
 mod bands;
 mod ecs2;
+mod effort;
 mod findings;
 mod forecasts;
 mod layouts;
@@ -23,6 +24,7 @@ mod side_by_side;
 mod testbed;
 
 pub use ecs2::{Ecs2Inputs, ecs2};
+pub use effort::Effort;
 pub use findings::{Experiment, Findings, PaperError, Row, Table};
 pub use logstore::{LogStoreInputs, logstore};
 pub use microbench::ClientEffort;
@@ -42,32 +44,6 @@ pub struct Inputs {
     pub requests: u64,
     pub effort: Effort,
     pub seed: u64,
-}
-
-/// How much is done where the amount does not depend on an input.
-pub struct Effort {
-    /// Bytes on the server that is rebuilt.
-    pub rebuild_bytes: u64,
-    /// Sizes of the clusters in which one server is lost: N/r - 1 servers rebuild it.
-    pub rebuild_servers: Vec<u16>,
-    /// Bytes per server of the rebuild with the whole protocol.
-    pub compared_bytes: u64,
-    /// Of one client, and of each of nine.
-    pub one_client: ClientEffort,
-    pub each_client: ClientEffort,
-}
-
-impl Default for Effort {
-    /// The paper's, but for nine clients.
-    fn default() -> Effort {
-        Effort {
-            rebuild_bytes: 200 << 30,
-            rebuild_servers: vec![6, 9, 15, 24],
-            compared_bytes: 256 << 20,
-            one_client: ClientEffort::PAPER,
-            each_client: ClientEffort::EACH,
-        }
-    }
 }
 
 const PAPER: &str = "Sierra: practical power-proportionality for data center storage (EuroSys 2011)";

@@ -1,6 +1,6 @@
 //! Figure 12: how fast a lost server is rebuilt, by the number of servers that write and the size of chunks.
 
-use super::Effort;
+use super::effort::Effort;
 use super::findings::{Experiment, PaperError, Table};
 use super::side_by_side::side_by_side;
 use super::testbed::REPLICAS;
