@@ -168,7 +168,12 @@ impl Writer {
         let dir = tempfile::TempDir::new().unwrap();
         let script = "while :; do printf %10000s x >file; done";
         let mut command = std::process::Command::new("sh");
-        Writer(command.args(["-c", script]).current_dir(dir.path()).spawn().unwrap(), dir)
+        let child = command.args(["-c", script]).current_dir(dir.path()).spawn().unwrap();
+        // Only then has it its own command line.
+        while !dir.path().join("file").exists() {
+            std::thread::yield_now();
+        }
+        Writer(child, dir)
     }
 }
 

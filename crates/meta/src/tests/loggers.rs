@@ -87,7 +87,7 @@ fn what_a_failed_logger_held_is_held_again_and_it_comes_back() {
         ServerState::Lost,
         "nothing of it is to be rebuilt"
     );
-    world.restart(21);
+    world.restart_empty(21);
     world.run(12_000);
     world.assert_served();
     assert_eq!(&world.states()[9..], "AAA");
