@@ -271,7 +271,8 @@ mod tests {
             let read = |n: u64| Request {
                 at: Duration::from_nanos(n * 1_000_000_000 / per_second),
                 device: 0,
-                offset: n << 12,
+                // None goes on where another ended.
+                offset: n << 13,
                 len: 4096,
                 kind: Kind::Read,
             };
