@@ -290,7 +290,7 @@ impl World {
                 events.insert(0, Event::Switched { server, action, result });
             }
             Output::Reply { reply, .. } => self.answer = Some(reply),
-            Output::Note(note) => self.note(format!("note {note}")),
+            Output::Notice(notice) => self.note(format!("notice {notice}")),
         }
     }
 

@@ -144,6 +144,12 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
+    /// List what the metadata leader decided and found, with its reasons: shifts, failures, late wake-ups; the newest 1,000, times in UTC
+    #[command(after_help = "Example: ebb notices --json | jq '.[].notice.shift | select(.)'")]
+    Notices {
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
     /// Take a server out of everything before you stop its machine; waits until stopping it interrupts nothing
     #[command(
         after_help = "Example: ebb maintenance server-7         then stop, repair and start it\n         ebb maintenance server-7 --end   it takes part again"
@@ -445,6 +451,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Pool { command, tool } => admin::pool(&tool.config, Output::from(tool.json), command).await,
         Sub::Volume(args) => cli::volume::run(args).await,
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
+        Sub::Notices { tool } => admin::notices(&tool.config, Output::from(tool.json)).await,
         Sub::Maintenance { server, end, tool } => {
             trust::maintenance(&tool.config, Output::from(tool.json), server, end).await
         }

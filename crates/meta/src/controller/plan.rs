@@ -15,7 +15,7 @@ use crate::controller::wake_times::WakeTimes;
 use crate::{Change, Command, PowerFact, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
-    Depth, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, PoolId, RackId, ServerEntry,
+    Depth, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, Notice, PoolId, RackId, ServerEntry,
     ServerId, ServerState, Slot, SlotState, StoreId, StoreMark,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,9 @@ impl Leading {
         if !changes.is_empty() {
             commands.push(Command::ReconfigureSets(changes));
         }
+        let begun = std::mem::take(&mut self.gears.begun).into_iter();
+        // Without switches a gear is a dry run.
+        out.extend(begun.filter(|_| self.has_switches()).map(Output::Notice));
         let settled = commands.is_empty() && self.is_settled(state);
         let at_unix_millis = self.unix_now(now);
         let facts = std::mem::take(&mut self.facts).into_iter();
@@ -201,20 +204,18 @@ impl Leading {
 
     /// Decides whether the server failed or returned.
     fn judge(&mut self, now: Moment, entry: &mut ServerEntry, state: &State, out: &mut Vec<Output>) {
+        let server = entry.id;
         let (run, store) =
-            self.servers.get(&entry.id).map_or((Incarnation(0), StoreId(0)), |l| (l.run, l.store));
-        let returned = self.has_returned(now, entry.id, state);
+            self.servers.get(&server).map_or((Incarnation(0), StoreId(0)), |l| (l.run, l.store));
+        let returned = self.has_returned(now, server, state);
         if returned && store != entry.store && entry.incarnation != Incarnation(0) {
-            out.push(Output::Note(format!(
-                "{} comes with another store: it copies everything that the cluster keeps on it",
-                entry.id
-            )));
+            out.push(Output::Notice(Notice::AnotherStore { server }));
         }
         match entry.state {
             ServerState::Awake | ServerState::Draining if run > entry.incarnation && returned => {
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
-                out.push(Output::Note(format!("{} was restarted", entry.id)));
+                out.push(Output::Notice(Notice::Restarted { server }));
             }
             ServerState::Awake | ServerState::Draining if now >= self.fails_at(entry.id, state) => {
                 entry.state = ServerState::Failed;
@@ -222,7 +223,7 @@ impl Leading {
                 live.failed = Some(now);
                 // It gets no lease while this is in flight, although the state still calls it awake (R2).
                 (live.condemned, live.owed) = (true, None);
-                out.push(Output::Note(format!("{} failed: its lease ended", entry.id)));
+                out.push(Output::Notice(Notice::Failed { server }));
             }
             ServerState::Failed | ServerState::Waking if returned => {
                 if entry.state == ServerState::Waking {
@@ -231,17 +232,17 @@ impl Leading {
                 self.servers.entry(entry.id).or_default().condemned = false;
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
-                out.push(Output::Note(format!("{} is back", entry.id)));
+                out.push(Output::Notice(Notice::Back { server }));
             }
             ServerState::Lost if returned => {
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
-                out.push(Output::Note(format!("{} is back, on another store", entry.id)));
+                out.push(Output::Notice(Notice::BackEmpty { server }));
             }
             ServerState::Asleep if run > entry.incarnation && returned => {
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
-                out.push(Output::Note(format!("{} was started while it should sleep", entry.id)));
+                out.push(Output::Notice(Notice::StartedWhileAsleep { server }));
             }
             _ => {}
         }
