@@ -38,6 +38,7 @@ mod trust;
 mod usage;
 mod wake_times;
 pub(crate) mod watch;
+mod why;
 
 use crate::controller::gears::Gears;
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Reports, Seen};

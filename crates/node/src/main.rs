@@ -117,6 +117,9 @@ enum Sub {
         /// most half a minute
         #[arg(long)]
         measured: bool,
+        /// Also why each server is awake, or may sleep
+        #[arg(long)]
+        why: bool,
         #[command(flatten)]
         tool: ToolArgs,
     },
@@ -445,8 +448,8 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         }
         Sub::Secret { config, admin } => done(admin::secret(&config.config, admin.as_deref())),
         Sub::Key { command, tool } => key::run(&tool.config, Output::from(tool.json), command),
-        Sub::Status { measured, tool } => {
-            admin::show_status(&tool.config, Output::from(tool.json), measured).await
+        Sub::Status { measured, why, tool } => {
+            admin::show_status(&tool.config, Output::from(tool.json), measured, why).await
         }
         Sub::Pool { command, tool } => admin::pool(&tool.config, Output::from(tool.json), command).await,
         Sub::Volume(args) => cli::volume::run(args).await,

@@ -7,7 +7,7 @@
 use crate::{
     ClusterParams, Depth, Epoch, GearGroup, Incarnation, Joules, MapDelta, NamespaceAnswer, NamespaceCommand,
     NamespaceError, NamespaceQuery, NamespaceReply, NoticeRecord, ObjectId, PoolEntry, PoolId, RackId,
-    ServerId, ServerState, SetEntry, SetId, StoreId, Vitals, Watts,
+    ServerId, ServerState, SetEntry, SetId, StoreId, Vitals, Watts, Why,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -360,6 +360,8 @@ pub struct ServerStatus {
     pub logger: bool,
     pub address: String,
     pub state: ServerState,
+    /// Why it is awake, or may sleep.
+    pub why: Why,
     /// How deep it sleeps; absent if it does not. One that has slept since before this leader counts as at the deepest configured.
     pub depth: Option<Depth>,
     pub incarnation: Incarnation,

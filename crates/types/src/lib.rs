@@ -22,6 +22,7 @@ pub mod store;
 pub mod text;
 pub mod units;
 pub mod volume;
+pub mod why;
 
 pub use control::*;
 pub use id::*;
@@ -40,3 +41,4 @@ pub use store::*;
 pub use text::*;
 pub use units::*;
 pub use volume::*;
+pub use why::*;

@@ -231,6 +231,7 @@ impl Leading {
                 logger: entry.is_logger(),
                 address: entry.address.clone(),
                 state: entry.state,
+                why: self.why(now, entry, state),
                 depth: live.and_then(|l| l.power.depth()).filter(|_| sleeps),
                 incarnation: entry.incarnation,
                 store: entry.store,

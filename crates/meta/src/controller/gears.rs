@@ -10,7 +10,7 @@ use ebb_gear::{
 };
 use ebb_types::{
     Depth, GearGroup, GearSize, GearSteps, LoadCount, Moment, Notice, Prices, Schedule, ServerEntry,
-    ServerId, ServerState, ShiftReason, ShiftRecord, Vitals,
+    ServerId, ServerState, ShiftReason, ShiftRecord, Vitals, Why,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -393,6 +393,29 @@ impl Gears {
             Some(Decider::Servers(fleet)) => fleet.credit_after(now, server, depth),
             _ => None,
         }
+    }
+
+    /// Why the server is wanted for the load, or not; `None`: gears do not concern it.
+    pub fn why(&self, now: Moment, server: ServerId) -> Option<Why> {
+        match &self.decider {
+            Some(Decider::Servers(fleet)) => fleet.why(now, server),
+            Some(Decider::Groups(_)) => self.why_of_group(now, server),
+            None => None,
+        }
+    }
+
+    fn why_of_group(&self, now: Moment, server: ServerId) -> Option<Why> {
+        let (_, members) = self.basis.as_ref()?;
+        let group = members.get(&server)?;
+        Some(if self.mode() != Some(Mode::Auto) && self.awake.contains(&server) {
+            Why::Administrator
+        } else if self.never_sleep(now).contains(group) {
+            Why::LowestGear
+        } else if self.awake.contains(&server) {
+            Why::Gear { gear: self.gear }
+        } else {
+            Why::NotNeeded
+        })
     }
 
     /// The gear groups that are awake in every gear.

@@ -137,7 +137,12 @@ struct Shown<'a> {
     measured: Option<&'a Readings>,
 }
 
-pub async fn show_status(file: &Path, output: Output, measured: bool) -> Result<ExitCode, NodeError> {
+pub async fn show_status(
+    file: &Path,
+    output: Output,
+    measured: bool,
+    why: bool,
+) -> Result<ExitCode, NodeError> {
     let (config, client) = connect(file).await?;
     let status = status(&client).await?;
     let mut readings = None;
@@ -151,7 +156,7 @@ pub async fn show_status(file: &Path, output: Output, measured: bool) -> Result<
     let measured = readings.as_ref();
     match output {
         Output::Json => print_json(&Shown { status: &status, measured }),
-        Output::Text => print!("{}", show::page(&status, measured)),
+        Output::Text => print!("{}", show::page(&status, measured, why)),
     }
     Ok(ExitCode::SUCCESS)
 }
