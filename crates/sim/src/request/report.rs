@@ -164,7 +164,8 @@ pub(super) fn report(
     let events = world.events;
     let state = world.newest_state().clone();
     let models = world.models();
-    let chunks: BTreeSet<ChunkId> = models.machines.values().flat_map(|m| m.store.chunks()).collect();
+    let held = models.machines.values().flat_map(|machine| machine.store.replicas());
+    let chunks: BTreeSet<ChunkId> = held.map(|data| data.chunk).collect();
     let done = std::mem::take(&mut models.clients.answered);
     let failed = done.iter().filter(|d| d.failed).count() as u64;
     let span = trace.span().as_secs_f64() / setup.speed;
