@@ -387,8 +387,10 @@ impl Leading {
     /// Whether every other group is right as it is.
     fn rest_stays(&self, now: Moment, state: &State, world: &World, seen: &BTreeSet<GroupId>) -> bool {
         let mut rest = state.groups().filter(|(group, _)| !seen.contains(group));
+        // What stays changes no candidate.
+        let mut world = world.clone();
         rest.all(|(group, entry)| {
-            next_entry(entry, &self.facts(now, group, entry, state), &mut world.clone()).is_none()
+            next_entry(entry, &self.facts(now, group, entry, state), &mut world).is_none()
         })
     }
 
@@ -399,7 +401,7 @@ impl Leading {
         world: &World,
         replaced: &BTreeMap<GroupId, GroupEntry>,
     ) -> BTreeSet<GroupId> {
-        let standings = world.iter().map(|(id, c)| (*id, c.standing, c.restarted, c.full)).collect();
+        let standings = world.iter().map(|(id, c)| (id, c.standing, c.restarted, c.full)).collect();
         let before = std::mem::replace(&mut self.seen, Seen { version: state.version(), standings });
         let since = if before.standings == self.seen.standings { before.version } else { 0 };
         let reports = &self.reports;
@@ -522,8 +524,8 @@ fn count_work(world: &mut World, state: &State, servers: &Servers) {
         let holders = entry.slots.iter().filter_map(|s| s.holder);
         holders.for_each(|s| work.change(s.server, |w| w.1 += 1));
     }
-    for (id, candidate) in world {
-        (candidate.primaries, candidate.holders) = work.get(*id);
+    for (id, candidate) in world.iter_mut() {
+        (candidate.primaries, candidate.holders) = work.get(id);
     }
 }
 
@@ -556,7 +558,7 @@ fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<Gro
         let groups: Vec<Vec<ServerId>> = orphans.iter().map(members).collect();
         let choices = rebuild_choice(lost.id, lost.gear_group, &groups, &places, &load);
         for (group, choice) in orphans.into_iter().zip(choices) {
-            let up = |id: &ServerId| world.get(id).is_some_and(|c| c.standing == Standing::Up);
+            let up = |id: &ServerId| world.get(*id).is_some_and(|c| c.standing == Standing::Up);
             let Some(server) = choice.map(|c| c.server).filter(up) else { continue };
             let mut entry = state.group(group).expect("a group of the state").clone();
             let slots = entry.slots.iter_mut().chain(entry.fallback.iter_mut().flatten());

@@ -7,6 +7,7 @@
 //! until the group is in sync again, but takes no part: so with two replicas, where only one would remain, nothing
 //! moves.
 
+use crate::controller::duties::ByServer;
 use crate::controller::leading::{Leading, Servers, is_gone};
 use crate::{Change, State};
 use ebb_gear::{Place, parting, spread_awake};
@@ -34,7 +35,7 @@ pub(crate) fn racks_apart<'a>(
 /// Chooses moves that put replicas in different racks, one group at a time; each move counts towards its destination's
 /// load.
 pub(crate) struct Partings {
-    racks: BTreeMap<ServerId, RackId>,
+    racks: ByServer<Option<RackId>>,
     places: BTreeMap<ServerId, Place>,
     /// Replicas by server; `None`: no group's share a rack, so that there is nothing to choose.
     load: Option<BTreeMap<ServerId, u32>>,
@@ -45,7 +46,7 @@ impl Partings {
     pub fn new(state: &State, servers: &Servers) -> Partings {
         let able = servers.values().filter(|e| !is_gone(e));
         let places = able.map(|e| (e.id, Place { rack: e.rack, gear_group: e.gear_group })).collect();
-        let racks: BTreeMap<ServerId, RackId> = servers.values().map(|e| (e.id, e.rack)).collect();
+        let racks = ByServer::new(servers, |e| Some(e.rack));
         let mut partings = Partings { racks, places, load: None };
         if state.groups().any(|(_, entry)| partings.shares(entry)) {
             let load = partings.load.insert(BTreeMap::new());
@@ -56,7 +57,7 @@ impl Partings {
     }
 
     fn shares(&self, entry: &GroupEntry) -> bool {
-        let rack = |k: usize| self.racks.get(&entry.slots[k].server);
+        let rack = |k: usize| self.racks.get(entry.slots[k].server);
         (1..entry.slots.len()).any(|k| (0..k).any(|j| rack(j) == rack(k)))
     }
 
