@@ -7,7 +7,7 @@
 use crate::{
     ClusterParams, Depth, Epoch, GearGroup, Incarnation, Joules, MapDelta, NamespaceAnswer, NamespaceCommand,
     NamespaceError, NamespaceQuery, NamespaceReply, NoticeRecord, ObjectId, PoolEntry, PoolId, RackId,
-    ServerId, ServerState, SetEntry, SetId, StoreId, Vitals, Watts, Why,
+    ServerId, ServerState, SetEntry, SetId, StoreId, TestStep, Vitals, Watts, Why,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -448,20 +448,6 @@ impl PowerTest {
         let good = |test: &PathTest| test.woke_millis.is_some();
         self.given_up.is_none() && self.results.len() == paths && self.results.iter().all(good)
     }
-}
-
-/// What a power test waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TestStep {
-    /// Its chunk groups are handed over.
-    Draining,
-    /// It is asleep on record and is to fall silent.
-    GoingDown,
-    Waking,
-    /// It is awake; its replicas and its exam are awaited.
-    CatchingUp,
-    Ended,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,3 +12,17 @@ pub enum Depth {
     /// A machine that is powered off, or a process that has ended: it starts anew.
     Off,
 }
+
+/// What a power test waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TestStep {
+    /// Its chunk groups are handed over.
+    Draining,
+    /// It is asleep on record and is to fall silent.
+    GoingDown,
+    Waking,
+    /// It is awake; its replicas and its exam are awaited.
+    CatchingUp,
+    Ended,
+}
