@@ -1,6 +1,7 @@
 //! The store against a model, a map of the newest write per block, with and without crashes. Every randomized test
 //! prints its seed when it fails; `EBB_STORE_SEED=n cargo test -p ebb-store NAME` runs only that seed.
 
+mod ahead;
 mod own;
 
 use crate::Recovered;
