@@ -23,6 +23,8 @@
 //! wanted again; one that fails, or does not wake in time, carries nothing and gets a substitute. A fleet that takes over
 //! wants what it finds awake, and keeps to that for the rest of the hour: a change of leader moves no server.
 
+mod why;
+
 use crate::schedule::ROUNDING;
 use crate::seasonal::Ahead;
 use crate::{Calendar, History, HourMeter, Load, Mode, Seasonal, awake_groups, floor_servers, forecast};

@@ -14,8 +14,8 @@
 use ebb_ec::standby;
 use ebb_gear::{Layout, Place, Sleep};
 use ebb_types::{
-    ClusterParams, Depth, GearGroup, MetaPush, MetaReply, MetaRequest, PoolEntry, PoolId, RackId, Schedule,
-    ServerId, ServerMessage, SetEntry,
+    ClusterParams, Depth, GearGroup, MetaPush, MetaReply, MetaRequest, Notice, PoolEntry, PoolId, RackId,
+    Schedule, ServerId, ServerMessage, SetEntry,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -325,7 +325,8 @@ pub enum Outcome {
         version: u64,
     },
     /// For the operator's log: what was decided and why.
-    Note(String),
+    /// For the log.
+    Notice(Notice),
     /// The state refused one of the controller's own decisions because it breaks this rule: a bug, harmless so far.
     Broken(String),
 }

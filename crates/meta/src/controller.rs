@@ -38,10 +38,11 @@ mod trust;
 mod usage;
 mod wake_times;
 pub(crate) mod watch;
+mod why;
 
 use crate::controller::gears::Gears;
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Reports, Seen};
-use crate::controller::liveness::{Beat, behind};
+use crate::controller::liveness::Beat;
 use crate::controller::wake_times::WakeTimes;
 use crate::controller::watch::Watch;
 use crate::{Command, State, SwitchAction, Switches, Timing};
@@ -49,7 +50,7 @@ use crate::{Command, State, SwitchAction, Switches, Timing};
 pub use event::{Event, Output};
 
 use ebb_types::{
-    Depth, Epoch, GroupId, Incarnation, MetaFailure, MetaReply, Moment, ServerId, ServerMessage,
+    Depth, Epoch, GroupId, Incarnation, MetaFailure, MetaReply, Moment, Notice, ServerId, ServerMessage,
     ServerReport, ServerState, StoreMark,
 };
 use std::collections::btree_map::Entry;
@@ -91,8 +92,8 @@ impl Controller {
         }
         if leading.behind > 0 {
             if let Some(token) = event.token() {
-                let why = behind(leading.behind, state.version());
-                let reply = MetaReply::Failed(MetaFailure::Refused(why));
+                let why = Notice::WentBack { seen: leading.behind, own: state.version() };
+                let reply = MetaReply::Failed(MetaFailure::Refused(why.to_string()));
                 out.push(Output::Reply { token, reply });
             }
             return;
@@ -233,10 +234,7 @@ impl Leading {
         if gap > self.timing.heartbeat * 2 && listens(state) {
             self.watching = now;
             self.reports.suspicions.clear();
-            out.push(Output::Note(format!(
-                "the metadata server did not run for {} ms: every server has a lease's time to be heard again",
-                gap.as_millis()
-            )));
+            out.push(Output::Notice(Notice::StoodStill { millis: gap.as_millis() as u64 }));
         }
     }
 
@@ -383,9 +381,8 @@ impl Leading {
         out: &mut Vec<Output>,
     ) {
         if let Err(why) = &result {
-            out.push(Output::Note(format!(
-                "{server}: switch to {action} failed: {why}; it will be tried again"
-            )));
+            let (action, why) = (action.to_string(), why.clone());
+            out.push(Output::Notice(Notice::SwitchFailed { server, action, why }));
         }
         let limit = self.timing.wake_limit;
         self.servers.entry(server).or_default().power.ended(now, action, result, limit);

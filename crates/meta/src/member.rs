@@ -9,7 +9,7 @@ use crate::raft::{LogFile, Node, Progress, RaftError};
 use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
 use ebb_types::{
     ALLOCATE_MAX, AdminReply, AdminRequest, Depth, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest,
-    Moment, NamespaceQuery, ServerId,
+    Moment, NamespaceQuery, Notice, NoticeRecord, ServerId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -39,12 +39,18 @@ pub struct Member<L: LogFile> {
     full: bool,
     /// The state has been advanced to this time.
     told_time: Moment,
+    /// The newest notices since this member leads, oldest first, and how many there were.
+    notices: VecDeque<NoticeRecord>,
+    noticed: u32,
 }
 
 /// How long the controller waits after its batch was refused.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Granularity of the time reported to the state.
 const TIME_STEP: Duration = Duration::from_secs(10);
+
+/// How many notices are kept: those of a busy day.
+const NOTICES: usize = 1000;
 
 /// Where the result of a command goes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,6 +95,8 @@ impl<L: LogFile> Member<L> {
             again_at: None,
             full: false,
             told_time: now,
+            notices: VecDeque::new(),
+            noticed: 0,
         })
     }
 
@@ -230,6 +238,11 @@ impl<L: LogFile> Member<L> {
             MetaRequest::Watch { map_version } => self.wait(Unproven::Watch { token, map_version }),
             MetaRequest::Query(query) => self.wait(Unproven::Query { token, query }),
             MetaRequest::Admin(AdminRequest::CreatePool { name }) => self.create_pool(now, token, &name, out),
+            MetaRequest::Admin(AdminRequest::ListNotices { after }) => {
+                let newer = self.notices.iter().filter(|record| record.number > after).cloned().collect();
+                let reply = MetaReply::Admin(AdminReply::Notices(newer));
+                self.wait(Unproven::Admin { token, reply });
+            }
             MetaRequest::Admin(request) => self.decide(now, Event::Admin { token, request }, out),
             MetaRequest::Wake { set } => self.decide(now, Event::Wake { token, set }, out),
             MetaRequest::Namespace(command) => {
@@ -281,7 +294,7 @@ impl<L: LogFile> Member<L> {
                 Output::Push { to, push } => out.push(Outcome::Push { to, push }),
                 Output::Switch { server, action } => out.push(Outcome::Switch { server, action }),
                 Output::Reply { token, reply } => self.wait(Unproven::Admin { token, reply }),
-                Output::Note(note) => out.push(Outcome::Note(note)),
+                Output::Notice(notice) => self.tell(now, notice, out),
             }
         }
     }
@@ -311,7 +324,7 @@ impl<L: LogFile> Member<L> {
         let (mut commands, mut waiters): (Vec<Command>, Vec<Waiter>) = queue.into_iter().unzip();
         let mut encoded = encode(&commands);
         let is_full = self.node.is_leader() && !self.node.has_room(encoded.len(), false)?;
-        self.note_room(is_full, out);
+        self.note_room(now, is_full, out);
         if is_full {
             // The leader's own decisions keep the data safe: the log reserves room for them.
             let whole = commands.into_iter().zip(waiters);
@@ -347,16 +360,24 @@ impl<L: LogFile> Member<L> {
         }
     }
 
-    fn note_room(&mut self, is_full: bool, out: &mut Vec<Outcome>) {
+    fn note_room(&mut self, now: Moment, is_full: bool, out: &mut Vec<Outcome>) {
         if is_full != self.full {
             self.full = is_full;
-            out.push(Outcome::Note(if is_full {
-                "the metadata disk is full: writes are refused, reads and leases go on; make room on it"
-                    .into()
-            } else {
-                "the metadata disk has room again".into()
-            }));
+            let notice = if is_full { Notice::MetadataDiskFull } else { Notice::MetadataDiskHasRoom };
+            self.tell(now, notice, out);
         }
+    }
+
+    /// Says it in the log, and keeps it for those who ask.
+    fn tell(&mut self, now: Moment, notice: Notice, out: &mut Vec<Outcome>) {
+        self.noticed += 1;
+        let at_unix_millis = self.unix_millis + now.since(self.started).as_millis() as u64;
+        let number = self.leading.unwrap_or(0) << 32 | u64::from(self.noticed);
+        self.notices.push_back(NoticeRecord { number, at_unix_millis, notice: notice.clone() });
+        if self.notices.len() > NOTICES {
+            self.notices.pop_front();
+        }
+        out.push(Outcome::Notice(notice));
     }
 
     fn carry_out(&mut self, now: Moment, progress: Progress, out: &mut Vec<Outcome>) {
@@ -381,7 +402,7 @@ impl<L: LogFile> Member<L> {
                         out.push(Outcome::Broken(rule));
                     }
                     (Waiter::Token(token), reply) => out.push(Outcome::Reply { token, reply: answer(reply) }),
-                    (_, Reply::Refused(why)) => out.push(Outcome::Note(why)),
+                    (_, Reply::Refused(why)) => self.tell(now, Notice::Refused { why }, out),
                     _ => {}
                 }
             }
@@ -413,6 +434,7 @@ impl<L: LogFile> Member<L> {
         }
         if self.leading.is_none() && self.node.is_leader_ready() {
             self.leading = term;
+            self.notices.clear();
             self.told_time = now;
             let unix_millis = self.unix_millis + now.since(self.started).as_millis() as u64;
             self.bootstrap();

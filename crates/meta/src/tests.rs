@@ -290,7 +290,7 @@ impl World {
                 events.insert(0, Event::Switched { server, action, result });
             }
             Output::Reply { reply, .. } => self.answer = Some(reply),
-            Output::Note(note) => self.note(format!("note {note}")),
+            Output::Notice(notice) => self.note(format!("notice {notice}")),
         }
     }
 
@@ -695,10 +695,12 @@ fn a_crash_in_gear_3_is_noticed_when_the_lease_ends_and_holders_take_over() {
 #[test]
 fn a_crash_in_gear_1_wakes_the_peers_at_once_and_the_gear_returns_afterwards() {
     let mut world = in_gear_1();
+    assert_eq!([0, 3, 4].map(|id| world.why_of(id)), [Why::Administrator, Why::NotNeeded, Why::NotNeeded]);
     world.crash(0);
     world.run(6000);
     world.assert_served();
     assert_transcript(&mut world, "crash_in_gear_1");
+    assert_eq!([0, 3, 4].map(|id| world.why_of(id)), [Why::Gone, Why::CopiesMissing, Why::CopiesMissing]);
     world.restart(0);
     world.run(8000);
     world.assert_served();

@@ -117,6 +117,9 @@ enum Sub {
         /// most half a minute
         #[arg(long)]
         measured: bool,
+        /// Also why each server is awake, or may sleep
+        #[arg(long)]
+        why: bool,
         #[command(flatten)]
         tool: ToolArgs,
     },
@@ -141,6 +144,12 @@ enum Sub {
     Gear {
         #[command(subcommand)]
         command: GearCommand,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// List what the metadata leader decided and found, with its reasons: shifts, failures, late wake-ups; the newest 1,000, times in UTC
+    #[command(after_help = "Example: ebb notices --json | jq '.[].notice.shift | select(.)'")]
+    Notices {
         #[command(flatten)]
         tool: ToolArgs,
     },
@@ -439,12 +448,13 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         }
         Sub::Secret { config, admin } => done(admin::secret(&config.config, admin.as_deref())),
         Sub::Key { command, tool } => key::run(&tool.config, Output::from(tool.json), command),
-        Sub::Status { measured, tool } => {
-            admin::show_status(&tool.config, Output::from(tool.json), measured).await
+        Sub::Status { measured, why, tool } => {
+            admin::show_status(&tool.config, Output::from(tool.json), measured, why).await
         }
         Sub::Pool { command, tool } => admin::pool(&tool.config, Output::from(tool.json), command).await,
         Sub::Volume(args) => cli::volume::run(args).await,
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
+        Sub::Notices { tool } => admin::notices(&tool.config, Output::from(tool.json)).await,
         Sub::Maintenance { server, end, tool } => {
             trust::maintenance(&tool.config, Output::from(tool.json), server, end).await
         }

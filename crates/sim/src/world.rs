@@ -3,6 +3,7 @@
 //! Nothing here runs by itself or in parallel: the next event happens, its consequences are queued, the invariants are
 //! checked. So a run is a function of its [`Scenario`], to the last byte.
 
+mod agenda;
 pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod coder;
@@ -16,6 +17,7 @@ use crate::search::faults::Mishaps;
 use crate::search::history::History;
 use crate::search::invariants::Invariants;
 use crate::search::scenario::Scenario;
+use crate::world::agenda::{Agenda, Due};
 use crate::world::client::Client;
 use crate::world::clock::{Clock, MILLI, SECOND};
 use crate::world::coder::{CODERS, Coder};
@@ -31,8 +33,7 @@ use ebb_types::{
     ClientReply, ClientRequest, MetaPush, MetaReply, MetaRequest, PeerMessage, ServerId, ServerMessage,
 };
 use ebb_types::{Random, mix};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
 
 /// More events than any healthy run has.
@@ -154,29 +155,6 @@ pub enum Happening {
     Modelled(Later),
 }
 
-struct Due {
-    at: u64,
-    order: u64,
-    what: Happening,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Due) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-impl Eq for Due {}
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Due {
-    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
 /// A violated rule.
 #[derive(Clone, Debug)]
 pub struct Violation {
@@ -214,8 +192,7 @@ pub struct World<'a> {
     pub unix_millis: u64,
     /// Models of time and stores of lengths, instead of random delays and stored bytes; then no faults are injected.
     pub modelled: Option<Box<Models<'a>>>,
-    queue: BinaryHeap<Reverse<Due>>,
-    order: u64,
+    agenda: Agenda,
     pub net: Net,
     /// Servers, by run, that are about to notice that a connection to another one broke. What they send on it before
     /// that is lost too.
@@ -281,8 +258,7 @@ impl<'a> World<'a> {
             now: 0,
             unix_millis: 1_700_000_000_000,
             modelled: None,
-            queue: BinaryHeap::new(),
-            order: 0,
+            agenda: Agenda::default(),
             net,
             breaking: BTreeSet::new(),
             servers: BTreeMap::new(),
@@ -308,8 +284,7 @@ impl<'a> World<'a> {
     }
 
     pub fn at(&mut self, at: u64, what: Happening) {
-        self.order += 1;
-        self.queue.push(Reverse(Due { at: at.max(self.now), order: self.order, what }));
+        self.agenda.put(at.max(self.now), what);
     }
 
     pub fn after(&mut self, delay: u64, what: Happening) {
@@ -377,21 +352,18 @@ impl<'a> World<'a> {
     pub fn run_until(&mut self, end: u64, mut done: impl FnMut(&World) -> bool) -> bool {
         let mut look = self.now;
         while self.violation.is_none() {
-            let Some(Reverse(due)) = self.queue.pop() else { break };
-            if due.at > end {
-                self.queue.push(Reverse(due));
-                break;
-            }
-            self.now = due.at;
+            let Some(at) = self.agenda.next_by(end) else { break };
+            self.now = at;
             if self.now >= look {
                 self.r8_peers_are_woken();
                 if done(self) {
-                    self.queue.push(Reverse(due));
                     return true;
                 }
                 look = self.now + SECOND / 5;
             }
-            self.happen(due);
+            if let Some(due) = self.agenda.take_by(end) {
+                self.happen(due);
+            }
         }
         self.now = self.now.max(end.min(self.now + 1));
         false
@@ -399,18 +371,13 @@ impl<'a> World<'a> {
 
     /// Processes the next event if it is due by `end`; otherwise advances the time to `end`.
     pub fn step(&mut self, end: u64) -> bool {
-        match self.queue.pop() {
-            Some(Reverse(due)) if due.at <= end => {
-                self.now = due.at;
-                self.happen(due);
-                true
-            }
-            later => {
-                self.queue.extend(later);
-                self.now = end;
-                false
-            }
-        }
+        let Some(due) = self.agenda.take_by(end) else {
+            self.now = end;
+            return false;
+        };
+        self.now = due.at;
+        self.happen(due);
+        true
     }
 
     fn happen(&mut self, due: Due) {

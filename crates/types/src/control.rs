@@ -6,8 +6,8 @@
 
 use crate::{
     ClusterParams, Depth, Epoch, GearGroup, Incarnation, Joules, MapDelta, NamespaceAnswer, NamespaceCommand,
-    NamespaceError, NamespaceQuery, NamespaceReply, ObjectId, PoolEntry, PoolId, RackId, ServerId,
-    ServerState, SetEntry, SetId, StoreId, Vitals, Watts,
+    NamespaceError, NamespaceQuery, NamespaceReply, NoticeRecord, ObjectId, PoolEntry, PoolId, RackId,
+    ServerId, ServerState, SetEntry, SetId, StoreId, Vitals, Watts, Why,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -108,6 +108,10 @@ pub enum AdminRequest {
     ListHours,
     /// Finished gear shifts, oldest first.
     ListShifts,
+    /// The newest notices of the present leader with a higher number than `after`, oldest first.
+    ListNotices {
+        after: u64,
+    },
     /// Put the server to sleep and wake it again by each of its wake paths in turn. It goes on in the background: watch it with `Status`.
     PowerTest {
         server: ServerId,
@@ -126,7 +130,8 @@ impl AdminRequest {
             AdminRequest::Status
             | AdminRequest::GearPlan
             | AdminRequest::ListHours
-            | AdminRequest::ListShifts => true,
+            | AdminRequest::ListShifts
+            | AdminRequest::ListNotices { .. } => true,
             AdminRequest::GearSet(_)
             | AdminRequest::GearAuto
             | AdminRequest::SetSchedule(_)
@@ -147,6 +152,7 @@ pub enum AdminReply {
     Plan(Vec<PlannedHour>),
     Hours(Vec<HourRecord>),
     Shifts(Vec<ShiftRecord>),
+    Notices(Vec<NoticeRecord>),
 }
 
 /// What an administrator wants to be awake.
@@ -354,6 +360,8 @@ pub struct ServerStatus {
     pub logger: bool,
     pub address: String,
     pub state: ServerState,
+    /// Why it is awake, or may sleep.
+    pub why: Why,
     /// How deep it sleeps; absent if it does not. One that has slept since before this leader counts as at the deepest configured.
     pub depth: Option<Depth>,
     pub incarnation: Incarnation,

@@ -1,4 +1,5 @@
 use super::*;
+use ebb_types::{LoadOf, Why};
 
 const STEP: Duration = Duration::from_secs(60);
 
@@ -385,4 +386,32 @@ fn a_fleet_that_takes_over_continues_with_the_prices_that_were_learnt() {
     }
     next.take_over_prices(Prices { shortage: 1e9, power_cycle: 1e-9 });
     assert_eq!(next.prices().shortage.round(), *SHORT_PRICE.end(), "within its bounds, whoever says so");
+}
+
+#[test]
+fn every_server_has_a_reason_to_be_awake_or_not() {
+    let mut world = World::new(policy(), 30);
+    let reasons = |world: &World| -> Vec<Why> {
+        (0..30).filter_map(|id| world.fleet.why(world.now(), ServerId(id))).collect()
+    };
+    let count = |world: &World, why: Why| reasons(world).iter().filter(|reason| **reason == why).count();
+    world.step(Some(3.0));
+    assert_eq!((count(&world, Why::LowestGear), count(&world, Why::NoForecast)), (10, 20));
+    for minute in 1..8 * 1440 + 900 {
+        world.step(Some(daily(minute)));
+    }
+    let servers = world.on();
+    let by = |of| count(&world, Why::Load { servers, of });
+    assert_eq!(by(LoadOf::ThisHour) + by(LoadOf::Now), servers as usize - 10, "{:?}", reasons(&world));
+    for minute in 900..1440 + 300 {
+        world.step(Some(daily(minute)));
+    }
+    let asleep = 30 - world.on() as usize;
+    assert_eq!((count(&world, Why::LowestGear), count(&world, Why::NotNeeded)), (10, asleep));
+    world.step(Some(26.0));
+    let servers = world.on();
+    assert_eq!(count(&world, Why::Load { servers, of: LoadOf::Now }), servers as usize - 10);
+    world.tell(Event::Mode(Mode::Manual(GearWish::Servers(12))));
+    assert_eq!((count(&world, Why::Administrator), count(&world, Why::NotNeeded)), (12, 18));
+    assert_eq!(world.fleet.why(world.now(), ServerId(30)), None);
 }

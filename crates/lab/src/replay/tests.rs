@@ -109,6 +109,7 @@ impl Fake {
             logger: false,
             address: String::new(),
             state,
+            why: ebb_types::Why::NotNeeded,
             depth: None,
             incarnation: Incarnation(1),
             store: ebb_types::StoreId(1),

@@ -28,6 +28,7 @@ impl Leading {
             AdminRequest::GearPlan => self.dry_run(now, state).map(AdminReply::Plan),
             AdminRequest::ListHours => Ok(AdminReply::Hours(state.hours().cloned().collect())),
             AdminRequest::ListShifts => Ok(AdminReply::Shifts(state.shifts().cloned().collect())),
+            AdminRequest::ListNotices { .. } => unreachable!("the member keeps them: not all are from here"),
             AdminRequest::PowerTest { server } => {
                 self.begin_test(now, server, state).map(|()| AdminReply::Done)
             }
@@ -230,6 +231,7 @@ impl Leading {
                 logger: entry.is_logger(),
                 address: entry.address.clone(),
                 state: entry.state,
+                why: self.why(now, entry, state),
                 depth: live.and_then(|l| l.power.depth()).filter(|_| sleeps),
                 incarnation: entry.incarnation,
                 store: entry.store,
@@ -261,6 +263,10 @@ impl Leading {
             AdminRequest::GearAuto => Ok(Command::SetGear { manual: None }),
             AdminRequest::SetSchedule(schedule) => {
                 check(schedule, state, &self.timing.sleep)?;
+                if let Some(wish) = state.manual_gear() {
+                    check_wish(wish, schedule.steps, &policy(schedule, state))
+                        .map_err(|e| format!("{e} (`ebb gear auto` ends what was set)"))?;
+                }
                 Ok(Command::SetSchedule(*schedule))
             }
             AdminRequest::MarkLost { server } => {
@@ -291,7 +297,8 @@ impl Leading {
             AdminRequest::Status
             | AdminRequest::GearPlan
             | AdminRequest::ListHours
-            | AdminRequest::ListShifts => unreachable!("questions change nothing"),
+            | AdminRequest::ListShifts
+            | AdminRequest::ListNotices { .. } => unreachable!("questions change nothing"),
             AdminRequest::PowerTest { .. } => unreachable!("a test is in this leader's memory"),
             AdminRequest::CreatePool { .. } => {
                 unreachable!("the member looks the pool up: Event::CreatePool")

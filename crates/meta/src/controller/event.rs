@@ -1,7 +1,7 @@
 //! What the controller hears and says.
 
 use crate::{Command, NewPool, SwitchAction, Token};
-use ebb_types::{AdminRequest, MetaPush, MetaReply, ServerId, ServerMessage, SetId};
+use ebb_types::{AdminRequest, MetaPush, MetaReply, Notice, ServerId, ServerMessage, SetId};
 
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -76,5 +76,5 @@ pub enum Output {
         token: Token,
         reply: MetaReply,
     },
-    Note(String),
+    Notice(Notice),
 }

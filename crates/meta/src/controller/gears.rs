@@ -9,8 +9,8 @@ use ebb_gear::{
     load, sample_interval,
 };
 use ebb_types::{
-    Depth, GearGroup, GearSteps, LoadCount, Moment, Prices, Schedule, ServerEntry, ServerId, ServerState,
-    ShiftRecord, Vitals,
+    Depth, GearGroup, GearSize, GearSteps, LoadCount, Moment, Notice, Prices, Schedule, ServerEntry,
+    ServerId, ServerState, ShiftReason, ShiftRecord, Vitals, Why,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub(crate) struct Gears {
     gear: u8,
     awake: BTreeSet<ServerId>,
     pub shift: Option<Shift>,
+    /// Shifts that began and were not announced yet.
+    pub begun: Vec<Notice>,
     /// Hours that have ended but are not in the state yet.
     pub ended_hours: Vec<EndedHour>,
     /// Planted defect: no dwell time.
@@ -61,19 +63,12 @@ pub(crate) struct Planned {
 #[derive(Clone, Debug)]
 pub(crate) struct Shift {
     started: Moment,
-    from: Size,
-    to: Size,
-    why: &'static str,
+    from: GearSize,
+    to: GearSize,
+    why: ShiftReason,
     pub woken: u32,
     pub put_to_sleep: u32,
     pub migrations: u32,
-}
-
-/// How much is to be awake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Size {
-    gear: u8,
-    servers: u32,
 }
 
 /// The servers that gears concern: those of the replicated pool that are no loggers and not lost.
@@ -133,6 +128,7 @@ impl Gears {
             gear: 0,
             awake: BTreeSet::new(),
             shift: None,
+            begun: Vec::new(),
             ended_hours: Vec::new(),
             forgets_dwell,
         }
@@ -326,14 +322,15 @@ impl Gears {
     }
 
     fn begin_shift(&mut self, now: Moment, gear: u8, awake: BTreeSet<ServerId>) {
-        let from = Size { gear: self.gear, servers: self.awake.len() as u32 };
-        let to = Size { gear, servers: awake.len() as u32 };
+        let from = GearSize { gear: self.gear, servers: self.awake.len() as u32 };
+        let to = GearSize { gear, servers: awake.len() as u32 };
         let why = match self.mode() {
-            Some(Mode::Manual(_)) => "an administrator set the gear",
-            _ if (to.gear, to.servers) > (from.gear, from.servers) => "load or forecast needs more servers",
-            _ if (to.gear, to.servers) < (from.gear, from.servers) => "load and forecast need fewer servers",
-            _ => "servers take turns",
+            Some(Mode::Manual(_)) => ShiftReason::Administrator,
+            _ if to > from => ShiftReason::MoreNeeded,
+            _ if to < from => ShiftReason::FewerNeeded,
+            _ => ShiftReason::Turns,
         };
+        self.begun.push(Notice::Shift { from, to, why });
         // A shift that is superseded continues as part of the next one.
         let shift = match self.shift.take() {
             Some(old) => Shift { to, why, ..old },
@@ -357,7 +354,7 @@ impl Gears {
             to_gear: shift.to.gear,
             from_servers: shift.from.servers,
             to_servers: shift.to.servers,
-            why: shift.why.to_owned(),
+            why: shift.why.to_string(),
             woken: shift.woken,
             put_to_sleep: shift.put_to_sleep,
             migrations: shift.migrations,
@@ -396,6 +393,29 @@ impl Gears {
             Some(Decider::Servers(fleet)) => fleet.credit_after(now, server, depth),
             _ => None,
         }
+    }
+
+    /// Why the server is wanted for the load, or not; `None`: gears do not concern it.
+    pub fn why(&self, now: Moment, server: ServerId) -> Option<Why> {
+        match &self.decider {
+            Some(Decider::Servers(fleet)) => fleet.why(now, server),
+            Some(Decider::Groups(_)) => self.why_of_group(now, server),
+            None => None,
+        }
+    }
+
+    fn why_of_group(&self, now: Moment, server: ServerId) -> Option<Why> {
+        let (_, members) = self.basis.as_ref()?;
+        let group = members.get(&server)?;
+        Some(if self.mode() != Some(Mode::Auto) && self.awake.contains(&server) {
+            Why::Administrator
+        } else if self.never_sleep(now).contains(group) {
+            Why::LowestGear
+        } else if self.awake.contains(&server) {
+            Why::Gear { gear: self.gear }
+        } else {
+            Why::NotNeeded
+        })
     }
 
     /// The gear groups that are awake in every gear.

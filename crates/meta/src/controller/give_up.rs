@@ -10,8 +10,8 @@ use crate::State;
 use crate::controller::event::Output;
 use crate::controller::leading::{Leading, Servers, is_gone};
 use ebb_types::{
-    Column, Epoch, GearGroup, GroupEntry, Moment, ParityDebt, PoolEntry, ServerEntry, ServerId, ServerState,
-    Slot, SlotState,
+    Column, Epoch, GearGroup, GroupEntry, Moment, Notice, ParityDebt, PoolEntry, ServerEntry, ServerId,
+    ServerState, Slot, SlotState,
 };
 
 impl Leading {
@@ -37,9 +37,7 @@ impl Leading {
         };
         let found = servers.values().filter(due).find(|e| reason_to_wait(e, servers, state).is_none());
         let Some(id) = found.map(|e| e.id) else { return };
-        out.push(Output::Note(format!(
-            "{id} has failed for too long: it is declared lost, its data is rebuilt"
-        )));
+        out.push(Output::Notice(Notice::GivenUp { server: id }));
         servers.get_mut(&id).expect("just found").state = ServerState::Lost;
     }
 

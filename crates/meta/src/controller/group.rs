@@ -19,7 +19,7 @@
 //! server returns.
 
 use ebb_types::{Epoch, GroupEntry, Holder, RackId, ServerId, Slot, SlotState};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// What a server can do for its groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +56,39 @@ pub struct Candidate {
     pub holders: u32,
 }
 
-/// The servers of the cluster by id.
-pub type World = BTreeMap<ServerId, Candidate>;
+/// The servers of the cluster by id, with constant-time lookup: a plan asks for every slot of every group.
+#[derive(Clone, Debug)]
+pub struct World(Vec<Option<Candidate>>);
+
+impl FromIterator<(ServerId, Candidate)> for World {
+    fn from_iter<I: IntoIterator<Item = (ServerId, Candidate)>>(all: I) -> World {
+        let mut world = World(Vec::new());
+        for (ServerId(id), candidate) in all {
+            let place = usize::from(id);
+            world.0.resize(world.0.len().max(place + 1), None);
+            world.0[place] = Some(candidate);
+        }
+        world
+    }
+}
+
+impl World {
+    pub fn get(&self, id: ServerId) -> Option<&Candidate> {
+        self.0.get(usize::from(id.0))?.as_ref()
+    }
+
+    fn get_mut(&mut self, id: ServerId) -> Option<&mut Candidate> {
+        self.0.get_mut(usize::from(id.0))?.as_mut()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (ServerId, &Candidate)> {
+        (0..).map(ServerId).zip(&self.0).filter_map(|(id, candidate)| Some((id, candidate.as_ref()?)))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ServerId, &mut Candidate)> {
+        (0..).map(ServerId).zip(&mut self.0).filter_map(|(id, candidate)| Some((id, candidate.as_mut()?)))
+    }
+}
 
 /// Facts about one group beyond its entry; all refer to the entry's present epoch.
 #[derive(Clone, Debug, Default)]
@@ -99,15 +130,15 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     }
     let lost = served.iter().zip(&slots).any(|(before, slot)| has_lost(before, slot));
     let fallback = lost.then_some(served);
-    let restarted = entry.members().any(|(server, _)| world.get(&server).is_some_and(|c| c.restarted));
+    let restarted = entry.members().any(|(server, _)| world.get(server).is_some_and(|c| c.restarted));
     let given_back = facts.released && primary == entry.primary;
     let again = primary.is_some() && (restarted || given_back);
     if primary == entry.primary && slots == entry.slots && fallback == entry.fallback && !again {
         return None;
     }
     if primary != entry.primary {
-        entry.primary.and_then(|old| world.get_mut(&old)).into_iter().for_each(|c| c.primaries -= 1);
-        primary.and_then(|new| world.get_mut(&new)).into_iter().for_each(|c| c.primaries += 1);
+        entry.primary.and_then(|old| world.get_mut(old)).into_iter().for_each(|c| c.primaries -= 1);
+        primary.and_then(|new| world.get_mut(new)).into_iter().for_each(|c| c.primaries += 1);
     }
     // Salvage ends once a replica has everything: the others then catch up from it as usual.
     let salvage = entry.salvage && !slots.iter().any(|s| s.state == SlotState::InSync);
@@ -118,7 +149,7 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
 /// whatever their state was, and the offload that it held counts as missing. So it is never complete by itself, and
 /// never a source.
 fn distrust_emptied(slots: &mut [Slot], world: &World) {
-    let emptied = |server: ServerId| world.get(&server).is_some_and(|c| c.emptied);
+    let emptied = |server: ServerId| world.get(server).is_some_and(|c| c.emptied);
     for slot in slots {
         if emptied(slot.server) {
             let away = matches!(slot.state, SlotState::Away { .. });
@@ -131,7 +162,7 @@ fn distrust_emptied(slots: &mut [Slot], world: &World) {
 }
 
 fn standing(world: &World, server: ServerId) -> Standing {
-    world.get(&server).map_or(Standing::Down, |c| c.standing)
+    world.get(server).map_or(Standing::Down, |c| c.standing)
 }
 
 /// Applies reports about the slot. Returns whether there were any.
@@ -199,7 +230,7 @@ fn fall_back(
     }
     slots.iter_mut().zip(&restored).filter(|(slot, to)| slot.holder != to.holder).for_each(|(slot, to)| {
         drop_holder(slot, world);
-        kept(to).and_then(|keeper| world.get_mut(&keeper)).into_iter().for_each(|c| c.holders += 1);
+        kept(to).and_then(|keeper| world.get_mut(keeper)).into_iter().for_each(|c| c.holders += 1);
     });
     *slots = restored;
     primary
@@ -207,7 +238,7 @@ fn fall_back(
 
 fn drop_holder(slot: &mut Slot, world: &mut World) {
     if let Some(holder) = slot.holder.take()
-        && let Some(candidate) = world.get_mut(&holder.server)
+        && let Some(candidate) = world.get_mut(holder.server)
     {
         candidate.holders -= 1;
     }
@@ -238,10 +269,10 @@ fn is_able(slots: &[Slot], server: Option<ServerId>, world: &World) -> bool {
 /// (R2). A new one must be complete.
 fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &World) -> Option<ServerId> {
     let serves = |c: &Candidate| c.standing != Standing::Down && !c.emptied;
-    let live = entry.primary.filter(|p| world.get(p).is_some_and(serves));
+    let live = entry.primary.filter(|p| world.get(*p).is_some_and(serves));
     let complete = |k: usize| is_complete(slots, k, world);
     if let Some(primary) = live {
-        let again = world.get(&primary).is_some_and(|c| c.restarted);
+        let again = world.get(primary).is_some_and(|c| c.restarted);
         if !facts.released && (is_able(slots, live, world) || !again) {
             return live;
         }
@@ -254,7 +285,8 @@ fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &Wor
     if let Some(successor) = facts.successor.filter(|s| able.iter().any(|slot| slot.server == *s)) {
         return Some(successor);
     }
-    let rank = |slot: &&&Slot| (slot.state != SlotState::InSync, world[&slot.server].primaries, slot.server);
+    let primaries = |server: ServerId| world.get(server).map_or(0, |c| c.primaries);
+    let rank = |slot: &&&Slot| (slot.state != SlotState::InSync, primaries(slot.server), slot.server);
     // No other server is able: the primary that released the group takes it back.
     able.iter().min_by_key(rank).map(|slot| slot.server).or(live)
 }
@@ -306,7 +338,7 @@ fn send_away(
     }
     drop_holder(&mut slots[k], world);
     if let Some(server) = chosen {
-        world.get_mut(&server).expect("a candidate").holders += 1;
+        world.get_mut(server).expect("a candidate").holders += 1;
         // Nothing has been ordered since the server went away.
         let covered = before.server == slots[k].server && before.state == SlotState::InSync;
         slots[k].holder = Some(Holder { server, covered });
@@ -346,10 +378,10 @@ fn is_target(slots: &[Slot], k: usize, server: ServerId) -> bool {
 type Shortcoming = (bool, bool);
 
 fn shortcoming(slots: &[Slot], k: usize, server: ServerId, world: &World) -> Shortcoming {
-    let rack = |server: ServerId| world.get(&server).map(|c| c.rack);
+    let rack = |server: ServerId| world.get(server).map(|c| c.rack);
     let mut targets = (0..slots.len()).filter(|&j| j != k).filter_map(|j| slots[j].target());
     let shared = targets.any(|(target, _)| rack(target) == rack(server));
-    (world.get(&server).is_some_and(|c| c.full), shared)
+    (world.get(server).is_some_and(|c| c.full), shared)
 }
 
 /// Ranks candidates: first those with room in a rack without another copy; then those with little offload; then
@@ -360,14 +392,14 @@ fn shortcoming(slots: &[Slot], k: usize, server: ServerId, world: &World) -> Sho
 /// Slots choose one after the other. That is no worse than choosing for all at once: every slot has the same
 /// candidates, so as many racks are found.
 fn choose_holder(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
-    let own = world.get(&slots[k].server).map(|c| c.rack);
-    let free = |id: &ServerId| slots.iter().all(|s| s.server != *id) && !is_target(slots, k, *id);
-    let able = world.iter().filter(|(id, c)| c.standing == Standing::Up && free(id));
-    let rank = |(id, c): &(&ServerId, &Candidate)| {
-        let shortcoming = shortcoming(slots, k, **id, world);
-        (shortcoming, c.indebted, !c.logger, c.sleeps, Some(c.rack) != own, c.in_flight + c.holders, **id)
+    let own = world.get(slots[k].server).map(|c| c.rack);
+    let free = |id: ServerId| slots.iter().all(|s| s.server != id) && !is_target(slots, k, id);
+    let able = world.iter().filter(|(id, c)| c.standing == Standing::Up && free(*id));
+    let rank = |(id, c): &(ServerId, &Candidate)| {
+        let shortcoming = shortcoming(slots, k, *id, world);
+        (shortcoming, c.indebted, !c.logger, c.sleeps, Some(c.rack) != own, c.in_flight + c.holders, *id)
     };
-    able.min_by_key(rank).map(|(id, _)| *id)
+    able.min_by_key(rank).map(|(id, _)| id)
 }
 
 #[cfg(test)]
@@ -418,7 +450,7 @@ mod tests {
         assert!(is_able(&next.slots, next.primary, &world), "{next:?}");
         assert_eq!(next_entry(&next, &Facts::default(), &mut world), None, "and that is where it rests");
 
-        world.insert(ServerId(4), candidate(Standing::Down));
+        world.get_mut(ServerId(4)).expect("a candidate").standing = Standing::Down;
         entry.epoch = next.epoch.next();
         assert_eq!(next_entry(&entry, &Facts::default(), &mut world), None, "without a copy it waits");
     }

@@ -8,18 +8,10 @@ use crate::controller::event::Output;
 use crate::controller::leading::Leading;
 use ebb_gear::sample_interval;
 use ebb_types::{
-    Epoch, GroupEntry, GroupId, Incarnation, MapDelta, MetaPush, Moment, PoolId, ServerEntry, ServerId,
-    ServerState, Slot, StoreMark, Vitals,
+    Epoch, GroupEntry, GroupId, Incarnation, MapDelta, MetaPush, Moment, Notice, PoolId, ServerEntry,
+    ServerId, ServerState, Slot, StoreMark, Vitals,
 };
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Message for metadata that servers are ahead of: what is wrong and what to do.
-pub(crate) fn behind(seen: u64, own: u64) -> String {
-    format!(
-        "a server has seen version {seen} of the cluster map, this metadata has only {own}: it went back to an older copy and leads nothing. \
-         Start the metadata servers on the newest copy of their directories"
-    )
-}
 
 /// Number of leases that a suspicion must last before it counts against a server that still sends heartbeats. Long: a
 /// slow server is better than none.
@@ -47,7 +39,7 @@ impl Leading {
             // R11: a leader has everything that was ever pushed, unless its log went back.
             if self.behind < map_version {
                 self.behind = map_version;
-                out.push(Output::Note(behind(map_version, state.version())));
+                out.push(Output::Notice(Notice::WentBack { seen: map_version, own: state.version() }));
             }
             return;
         }

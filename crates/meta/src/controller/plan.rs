@@ -15,7 +15,7 @@ use crate::controller::wake_times::WakeTimes;
 use crate::{Change, Command, PowerFact, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
-    Depth, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, PoolId, RackId, ServerEntry,
+    Depth, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, Notice, PoolId, RackId, ServerEntry,
     ServerId, ServerState, Slot, SlotState, StoreId, StoreMark,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,9 @@ impl Leading {
         if !changes.is_empty() {
             commands.push(Command::ReconfigureSets(changes));
         }
+        let begun = std::mem::take(&mut self.gears.begun).into_iter();
+        // Without switches a gear is a dry run.
+        out.extend(begun.filter(|_| self.has_switches()).map(Output::Notice));
         let settled = commands.is_empty() && self.is_settled(state);
         let at_unix_millis = self.unix_now(now);
         let facts = std::mem::take(&mut self.facts).into_iter();
@@ -201,20 +204,18 @@ impl Leading {
 
     /// Decides whether the server failed or returned.
     fn judge(&mut self, now: Moment, entry: &mut ServerEntry, state: &State, out: &mut Vec<Output>) {
+        let server = entry.id;
         let (run, store) =
-            self.servers.get(&entry.id).map_or((Incarnation(0), StoreId(0)), |l| (l.run, l.store));
-        let returned = self.has_returned(now, entry.id, state);
+            self.servers.get(&server).map_or((Incarnation(0), StoreId(0)), |l| (l.run, l.store));
+        let returned = self.has_returned(now, server, state);
         if returned && store != entry.store && entry.incarnation != Incarnation(0) {
-            out.push(Output::Note(format!(
-                "{} comes with another store: it copies everything that the cluster keeps on it",
-                entry.id
-            )));
+            out.push(Output::Notice(Notice::AnotherStore { server }));
         }
         match entry.state {
             ServerState::Awake | ServerState::Draining if run > entry.incarnation && returned => {
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
-                out.push(Output::Note(format!("{} was restarted", entry.id)));
+                out.push(Output::Notice(Notice::Restarted { server }));
             }
             ServerState::Awake | ServerState::Draining if now >= self.fails_at(entry.id, state) => {
                 entry.state = ServerState::Failed;
@@ -222,7 +223,7 @@ impl Leading {
                 live.failed = Some(now);
                 // It gets no lease while this is in flight, although the state still calls it awake (R2).
                 (live.condemned, live.owed) = (true, None);
-                out.push(Output::Note(format!("{} failed: its lease ended", entry.id)));
+                out.push(Output::Notice(Notice::Failed { server }));
             }
             ServerState::Failed | ServerState::Waking if returned => {
                 if entry.state == ServerState::Waking {
@@ -231,17 +232,17 @@ impl Leading {
                 self.servers.entry(entry.id).or_default().condemned = false;
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
-                out.push(Output::Note(format!("{} is back", entry.id)));
+                out.push(Output::Notice(Notice::Back { server }));
             }
             ServerState::Lost if returned => {
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
-                out.push(Output::Note(format!("{} is back, on another store", entry.id)));
+                out.push(Output::Notice(Notice::BackEmpty { server }));
             }
             ServerState::Asleep if run > entry.incarnation && returned => {
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
-                out.push(Output::Note(format!("{} was started while it should sleep", entry.id)));
+                out.push(Output::Notice(Notice::StartedWhileAsleep { server }));
             }
             _ => {}
         }
@@ -386,8 +387,10 @@ impl Leading {
     /// Whether every other group is right as it is.
     fn rest_stays(&self, now: Moment, state: &State, world: &World, seen: &BTreeSet<GroupId>) -> bool {
         let mut rest = state.groups().filter(|(group, _)| !seen.contains(group));
+        // What stays changes no candidate.
+        let mut world = world.clone();
         rest.all(|(group, entry)| {
-            next_entry(entry, &self.facts(now, group, entry, state), &mut world.clone()).is_none()
+            next_entry(entry, &self.facts(now, group, entry, state), &mut world).is_none()
         })
     }
 
@@ -398,7 +401,7 @@ impl Leading {
         world: &World,
         replaced: &BTreeMap<GroupId, GroupEntry>,
     ) -> BTreeSet<GroupId> {
-        let standings = world.iter().map(|(id, c)| (*id, c.standing, c.restarted, c.full)).collect();
+        let standings = world.iter().map(|(id, c)| (id, c.standing, c.restarted, c.full)).collect();
         let before = std::mem::replace(&mut self.seen, Seen { version: state.version(), standings });
         let since = if before.standings == self.seen.standings { before.version } else { 0 };
         let reports = &self.reports;
@@ -521,8 +524,8 @@ fn count_work(world: &mut World, state: &State, servers: &Servers) {
         let holders = entry.slots.iter().filter_map(|s| s.holder);
         holders.for_each(|s| work.change(s.server, |w| w.1 += 1));
     }
-    for (id, candidate) in world {
-        (candidate.primaries, candidate.holders) = work.get(*id);
+    for (id, candidate) in world.iter_mut() {
+        (candidate.primaries, candidate.holders) = work.get(id);
     }
 }
 
@@ -555,7 +558,7 @@ fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<Gro
         let groups: Vec<Vec<ServerId>> = orphans.iter().map(members).collect();
         let choices = rebuild_choice(lost.id, lost.gear_group, &groups, &places, &load);
         for (group, choice) in orphans.into_iter().zip(choices) {
-            let up = |id: &ServerId| world.get(id).is_some_and(|c| c.standing == Standing::Up);
+            let up = |id: &ServerId| world.get(*id).is_some_and(|c| c.standing == Standing::Up);
             let Some(server) = choice.map(|c| c.server).filter(up) else { continue };
             let mut entry = state.group(group).expect("a group of the state").clone();
             let slots = entry.slots.iter_mut().chain(entry.fallback.iter_mut().flatten());

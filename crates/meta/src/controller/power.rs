@@ -9,7 +9,7 @@ use crate::controller::leading::Leading;
 use crate::controller::switch::Ways;
 use crate::controller::trust::bounded;
 use crate::{PowerFact, State, SwitchAction, WakePath};
-use ebb_types::{Moment, PoolId, ServerEntry, ServerId, ServerState};
+use ebb_types::{Moment, Notice, PoolId, PowerGoal, ServerEntry, ServerId, ServerState};
 use std::time::Duration;
 
 impl Leading {
@@ -30,9 +30,9 @@ impl Leading {
             };
             if live.power.is_late() {
                 let tries = live.power.tries;
-                let late = format!("{} is not {} yet; attempt {tries}", entry.id, goal(action));
-                let why = live.power.trouble.get_or_insert_with(|| late.clone()).clone();
-                out.push(Output::Note(late));
+                let late = Notice::Late { server: entry.id, goal: goal(action), attempt: tries };
+                let why = live.power.trouble.get_or_insert_with(|| late.to_string()).clone();
+                out.push(Output::Notice(late));
                 // Other servers may be wanted in its place.
                 self.dirty = true;
                 // Each path once: a machine that stays off would fill the log.
@@ -103,6 +103,6 @@ impl Leading {
     }
 }
 
-fn goal(action: SwitchAction) -> &'static str {
-    if action.is_wake() { "awake" } else { "asleep" }
+fn goal(action: SwitchAction) -> PowerGoal {
+    if action.is_wake() { PowerGoal::Awake } else { PowerGoal::Asleep }
 }

@@ -11,7 +11,7 @@ use crate::controller::hibernation::pool_hibernates;
 use crate::controller::leading::Leading;
 use crate::controller::maintenance::can_do_without;
 use crate::controller::trial::Trial;
-use ebb_types::{Moment, PathTest, PoolId, PowerTest, ServerId, ServerState, SlotState, TestStep};
+use ebb_types::{Moment, Notice, PathTest, PoolId, PowerTest, ServerId, ServerState, SlotState, TestStep};
 use std::time::Duration;
 
 /// Longest time for handing over and for catching up.
@@ -101,9 +101,8 @@ impl Leading {
             self.follow_step(now, &mut trial, state);
         }
         if trial.status.step != before {
-            let step = format!("{:?}", trial.status.step).to_lowercase();
-            let why = trial.status.given_up.as_ref().map_or(String::new(), |why| format!(": {why}"));
-            out.push(Output::Note(format!("power test of {}: {step}{why}", trial.server)));
+            let (server, step, given_up) = (trial.server, trial.status.step, trial.status.given_up.clone());
+            out.push(Output::Notice(Notice::PowerTest { server, step, given_up }));
         }
         self.trial = Some(trial);
     }

@@ -7,6 +7,7 @@
 //! until the group is in sync again, but takes no part: so with two replicas, where only one would remain, nothing
 //! moves.
 
+use crate::controller::duties::ByServer;
 use crate::controller::leading::{Leading, Servers, is_gone};
 use crate::{Change, State};
 use ebb_gear::{Place, parting, spread_awake};
@@ -34,9 +35,10 @@ pub(crate) fn racks_apart<'a>(
 /// Chooses moves that put replicas in different racks, one group at a time; each move counts towards its destination's
 /// load.
 pub(crate) struct Partings {
-    racks: BTreeMap<ServerId, RackId>,
+    racks: ByServer<Option<RackId>>,
     places: BTreeMap<ServerId, Place>,
-    load: BTreeMap<ServerId, u32>,
+    /// Replicas by server; `None`: no group's share a rack, so that there is nothing to choose.
+    load: Option<BTreeMap<ServerId, u32>>,
 }
 
 impl Partings {
@@ -44,30 +46,34 @@ impl Partings {
     pub fn new(state: &State, servers: &Servers) -> Partings {
         let able = servers.values().filter(|e| !is_gone(e));
         let places = able.map(|e| (e.id, Place { rack: e.rack, gear_group: e.gear_group })).collect();
-        let racks: BTreeMap<ServerId, RackId> = servers.values().map(|e| (e.id, e.rack)).collect();
-        let mut partings = Partings { racks, places, load: BTreeMap::new() };
+        let racks = ByServer::new(servers, |e| Some(e.rack));
+        let mut partings = Partings { racks, places, load: None };
         if state.groups().any(|(_, entry)| partings.shares(entry)) {
+            let load = partings.load.insert(BTreeMap::new());
             let slots = state.groups().flat_map(|(_, entry)| &entry.slots);
-            slots.for_each(|slot| *partings.load.entry(slot.server).or_default() += 1);
+            slots.for_each(|slot| *load.entry(slot.server).or_default() += 1);
         }
         partings
     }
 
     fn shares(&self, entry: &GroupEntry) -> bool {
-        let rack = |k: usize| self.racks.get(&entry.slots[k].server);
+        let rack = |k: usize| self.racks.get(entry.slots[k].server);
         (1..entry.slots.len()).any(|k| (0..k).any(|j| rack(j) == rack(k)))
     }
 
     /// The slot to move and its destination; `None`: its replicas are apart, or cannot be now. A missing replica is
     /// replaced first.
     pub fn next(&mut self, entry: &GroupEntry, stays: Option<ServerId>) -> Option<(usize, ServerId)> {
+        // Asked for every group of every plan.
+        self.load.as_ref()?;
         let there = |s: &Slot| self.places.contains_key(&s.server);
         if entry.slots.len() < REPLICAS_MIN || !self.shares(entry) || !entry.slots.iter().all(there) {
             return None;
         }
+        let load = self.load.as_mut()?;
         let group: Vec<ServerId> = entry.slots.iter().map(|s| s.server).collect();
-        let (k, to) = parting(&group, stays, &self.places, &self.load)?;
-        *self.load.entry(to).or_default() += 1;
+        let (k, to) = parting(&group, stays, &self.places, load)?;
+        *load.entry(to).or_default() += 1;
         Some((k, to))
     }
 }

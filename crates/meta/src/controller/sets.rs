@@ -22,8 +22,8 @@ use crate::controller::leading::{Leading, Servers, is_gone};
 use crate::{SetChange, State};
 use ebb_ec::standby::{Event, Standby};
 use ebb_types::{
-    Column, Epoch, GearWish, GroupId, Incarnation, Moment, PoolId, ServerEntry, ServerId, ServerReport,
-    ServerState, SetEntry, SetId, SlotState,
+    Column, Epoch, GearWish, GroupId, Incarnation, Moment, Notice, PoolId, ServerEntry, ServerId,
+    ServerReport, ServerState, SetEntry, SetId, SlotState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -238,7 +238,7 @@ impl Leading {
                 };
                 if let Standing::Lost { spare: Some(spare) } = standing {
                     racks[nth] = coded[&spare].rack;
-                    out.push(Output::Note(format!("{set}: {spare} takes the place of {}", server.id)));
+                    out.push(Output::Notice(Notice::SpareTakesPlace { set, spare, of: server.id }));
                 }
                 let (restarted, emptied) = self.break_of(before, server);
                 let caught_up = self.reports.columns.contains(&(set, entry.epoch, nth));

@@ -168,14 +168,7 @@ impl Leading {
                 failure: known.failure,
             }
         };
-        let insured = || {
-            self.insured.contains(&entry.id).then(|| {
-                format!(
-                    "the other copies of a chunk group rely on its single wake path; give it a second one and run `ebb power test {}`",
-                    entry.id
-                )
-            })
-        };
+        let insured = || self.insured.contains(&entry.id).then(|| relied_on(entry.id));
         PowerStatus {
             paths: self.paths(entry.id).iter().map(path).collect(),
             kept_awake: self.kept_awake(entry.id, state).or_else(insured),
@@ -197,6 +190,13 @@ impl Leading {
         };
         state.servers().filter(|e| e.state != ServerState::Lost).filter_map(why).collect()
     }
+}
+
+/// Why a server is in the set that R8 relies on.
+pub(crate) fn relied_on(server: ServerId) -> String {
+    format!(
+        "the other copies of a chunk group rely on its single wake path; give it a second one and run `ebb power test {server}`"
+    )
 }
 
 /// What is wrong with a server by its exam, at this time of day by the leader's clock.

@@ -497,6 +497,37 @@ fn a_full_disk_refuses_writes_and_nothing_else_until_there_is_room() {
     );
     room.set(u64::MAX);
     assert_ne!(ask_for(200, &mut member), full);
+    let notices = notices(&mut member, 0).into_iter().map(|record| record.notice);
+    let about_disk: Vec<Notice> = notices.filter(|notice| !matches!(notice, Notice::Back { .. })).collect();
+    assert_eq!(about_disk, [Notice::MetadataDiskFull, Notice::MetadataDiskHasRoom]);
+}
+
+fn notices<L: LogFile>(member: &mut Member<L>, after: u64) -> Vec<NoticeRecord> {
+    let mut out = Vec::new();
+    let request = MetaRequest::Admin(AdminRequest::ListNotices { after });
+    member.on(Moment(4_000_000), vec![ask(1, request)], &mut out).unwrap();
+    let [(1, MetaReply::Admin(AdminReply::Notices(found)))] = &replies(&out)[..] else { panic!("{out:?}") };
+    found.clone()
+}
+
+#[test]
+fn the_newest_notices_are_kept_and_numbered_for_those_who_ask_again() {
+    let mut member = single();
+    let failed = |member: &mut Member<MemoryLog>, why: String| {
+        let action = SwitchAction::Wake { path: 0 };
+        let input = Input::Switched { server: ServerId(1), action, result: Err(why) };
+        member.on(Moment(3_000_000), vec![input], &mut Vec::new()).unwrap();
+    };
+    failed(&mut member, "no answer".into());
+    let first = notices(&mut member, 0);
+    let [NoticeRecord { number, at_unix_millis: 2, notice }] = &first[..] else { panic!("{first:?}") };
+    let expected = "server-1: switch to wake failed: no answer; it will be tried again";
+    assert_eq!(notice.to_string(), expected);
+    assert!(*number >> 32 > 0, "the term");
+    assert_eq!(notices(&mut member, *number), []);
+    (0..NOTICES).for_each(|n| failed(&mut member, n.to_string()));
+    let all = notices(&mut member, 0);
+    assert_eq!((all.len(), all[0].number, all[NOTICES - 1].number), (NOTICES, number + 1, number + 1000));
 }
 
 #[test]

@@ -53,6 +53,10 @@ impl World {
         self.status().servers.swap_remove(usize::from(id)).power
     }
 
+    pub(super) fn why_of(&mut self, id: u16) -> Why {
+        self.status().servers.swap_remove(usize::from(id)).why
+    }
+
     /// How deep a server is shown to sleep, and what is wrong with its switch.
     fn shown_of(&mut self, id: u16) -> (Option<Depth>, Option<String>) {
         let server = self.status().servers.swap_remove(usize::from(id));
@@ -485,6 +489,7 @@ fn maintenance_hands_over_and_leaves_the_switch_alone_until_it_ends() {
     world.run(10_000);
     world.maintain(1, false).unwrap();
     assert!(!world.power_of(1).may_be_stopped);
+    assert!(matches!(world.why_of(1), Why::Kept { why } if why.contains("--end")));
     world.run(10_000);
     assert!(world.power_of(1).may_be_stopped, "{}", world.states());
     let primary = |world: &World| world.state.groups().any(|(_, g)| g.primary == Some(ServerId(1)));

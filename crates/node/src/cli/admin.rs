@@ -15,7 +15,8 @@ use clap::Subcommand;
 use ebb_client::Client;
 use ebb_report::print_json;
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterStatus, GearWish, MetaReply, MetaRequest, PlannedHour, ServerId,
+    AdminReply, AdminRequest, ClusterStatus, GearWish, MetaReply, MetaRequest, NoticeRecord, PlannedHour,
+    ServerId,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -92,6 +93,8 @@ pub enum GearCommand {
     Auto,
     /// Show what the scheduler would do in the next day; changes nothing
     Plan,
+    /// Go by the configuration file's [scheduler] from now on; without this it is read when the cluster is founded
+    Apply,
 }
 
 pub async fn connect(file: &Path) -> Result<(Config, Client), NodeError> {
@@ -134,7 +137,12 @@ struct Shown<'a> {
     measured: Option<&'a Readings>,
 }
 
-pub async fn show_status(file: &Path, output: Output, measured: bool) -> Result<ExitCode, NodeError> {
+pub async fn show_status(
+    file: &Path,
+    output: Output,
+    measured: bool,
+    why: bool,
+) -> Result<ExitCode, NodeError> {
     let (config, client) = connect(file).await?;
     let status = status(&client).await?;
     let mut readings = None;
@@ -148,7 +156,7 @@ pub async fn show_status(file: &Path, output: Output, measured: bool) -> Result<
     let measured = readings.as_ref();
     match output {
         Output::Json => print_json(&Shown { status: &status, measured }),
-        Output::Text => print!("{}", show::page(&status, measured)),
+        Output::Text => print!("{}", show::page(&status, measured, why)),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -177,6 +185,7 @@ pub async fn gear(file: &Path, output: Output, command: GearCommand) -> Result<E
         GearCommand::Set { wish } => AdminRequest::GearSet(wish.of(config.cluster.replicas)?),
         GearCommand::Auto => AdminRequest::GearAuto,
         GearCommand::Plan => return show_plan(&client, output).await,
+        GearCommand::Apply => AdminRequest::SetSchedule(config.schedule()),
     };
     match (ask(&client, request).await?, output) {
         (_, Output::Json) => print_json(&BTreeMap::from([("done", true)])),
@@ -184,6 +193,21 @@ pub async fn gear(file: &Path, output: Output, command: GearCommand) -> Result<E
             println!("decided; `ebb status` shows how far it is");
             status(&client).await?.notes.iter().for_each(|note| println!("note: {note}"));
         }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn notices(file: &Path, output: Output) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(file).await?;
+    let AdminReply::Notices(notices) = ask(&client, AdminRequest::ListNotices { after: 0 }).await? else {
+        return Err(NodeError::Refused("unexpected answer of the metadata service".into()));
+    };
+    match output {
+        Output::Json => print_json(&notices),
+        Output::Text if notices.is_empty() => println!("nothing has happened since this leader began"),
+        Output::Text => notices.iter().for_each(|NoticeRecord { at_unix_millis, notice, .. }| {
+            println!("{}  {notice}", clock::weekday_and_time(*at_unix_millis));
+        }),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -592,6 +592,7 @@ mod tests {
             logger: false,
             address: String::new(),
             state,
+            why: ebb_types::Why::Set,
             depth: None,
             incarnation: Incarnation(1),
             store: StoreId(1),

@@ -2,8 +2,8 @@
 
 use crate::cli::dev::{DevCluster, DevOptions, DevPool, DevPoolError, SERVERS};
 use crate::cli::measured::{Measured, Measuring};
-use crate::cli::reading::Reading;
 use crate::cli::trace::{Percent, reading};
+use crate::cli::trace_options::TraceOptions;
 use crate::cli::{verify, volume};
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
@@ -109,7 +109,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value_t = 4096)]
     in_flight: usize,
     #[command(flatten)]
-    reading: Reading,
+    options: TraceOptions,
     /// Configuration of a running cluster [default: start a cluster for the replay]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -300,7 +300,7 @@ impl ReplayArgs {
             // The reader runs ahead of the replay, so its progress says little.
             Place::Storage(_) => traces::silent(),
         };
-        let mut reader = self.reading.open(&self.traces, &heard)?;
+        let mut reader = self.options.open(&self.traces, &heard)?;
         if let Some(Percent(percent)) = self.load {
             reader = Box::new(BalancedFilter::new(reader, percent / 100.0).map_err(refused)?);
         }

@@ -185,8 +185,8 @@ fn switch(server: &ServerStatus) -> String {
     out
 }
 
-/// `measured`: what the servers' controllers say, if they were asked.
-pub fn page(status: &ClusterStatus, measured: Option<&Readings>) -> String {
+/// `measured`: what the servers' controllers say, if they were asked; `why`: also why each server is awake, or may sleep.
+pub fn page(status: &ClusterStatus, measured: Option<&Readings>, why: bool) -> String {
     let gear = &status.gear;
     let mut out = String::new();
     let mode = match gear.mode {
@@ -244,11 +244,11 @@ pub fn page(status: &ClusterStatus, measured: Option<&Readings>) -> String {
     for note in &status.notes {
         let _ = writeln!(out, "note     {note}");
     }
-    out + &servers(status, measured)
+    out + &servers(status, measured, why)
 }
 
 /// A row per server, and what there is to say of it below.
-fn servers(status: &ClusterStatus, measured: Option<&Readings>) -> String {
+fn servers(status: &ClusterStatus, measured: Option<&Readings>, why: bool) -> String {
     let more = if measured.is_some() { "  measured  model error" } else { "" };
     let mut out = format!(
         "\nserver  rack  gear group  state     primaries  holder of  used        debt        watts (modelled){more}\n"
@@ -274,6 +274,9 @@ fn servers(status: &ClusterStatus, measured: Option<&Readings>) -> String {
             vitals(|v| v.used_bytes),
             vitals(|v| v.debt_bytes),
         );
+        if why {
+            let _ = writeln!(out, "        why: {}", s.why);
+        }
         out += &switch(s);
         if let Some(why) = measured.and_then(|measured| measured.absent(s.id)) {
             let _ = writeln!(out, "        not measured: {why}");
@@ -285,7 +288,7 @@ fn servers(status: &ClusterStatus, measured: Option<&Readings>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::{GearGroup, Incarnation, PowerStatus, RackId, ServerId, StoreId};
+    use ebb_types::{GearGroup, Incarnation, PowerStatus, RackId, ServerId, StoreId, Why};
 
     #[test]
     fn a_server_that_refuses_to_sleep_is_not_shown_asleep_and_says_why() {
@@ -297,6 +300,7 @@ mod tests {
             logger: false,
             address: String::new(),
             state: ServerState::Asleep,
+            why: Why::NotNeeded,
             depth: Some(Depth::Standby),
             incarnation: Incarnation(1),
             store: StoreId(1),

@@ -1,6 +1,6 @@
 //! `ebb trace`: inspects traces, converts them, generates and records them, and finds them in a catalogue.
 
-use crate::cli::reading::{Reading, advised};
+use crate::cli::trace_options::{TraceOptions, advised};
 use crate::error::{NodeError, io, writable};
 use clap::{Args, Subcommand, ValueEnum};
 use ebb_lab::traces::{
@@ -92,7 +92,7 @@ pub struct InfoArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     #[command(flatten)]
-    reading: Reading,
+    options: TraceOptions,
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long)]
     json: bool,
@@ -106,7 +106,7 @@ pub struct ConvertArgs {
     /// Output file; for btrecord a directory takes a file per device
     out: PathBuf,
     #[command(flatten)]
-    reading: Reading,
+    options: TraceOptions,
     #[command(flatten)]
     writing: Writing,
 }
@@ -136,7 +136,7 @@ pub struct FilterArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     window: Duration,
     #[command(flatten)]
-    reading: Reading,
+    options: TraceOptions,
     #[command(flatten)]
     writing: Writing,
 }
@@ -152,7 +152,7 @@ pub struct ScaleArgs {
     #[arg(long, value_name = "PERCENT")]
     intensity: Percent,
     #[command(flatten)]
-    reading: Reading,
+    options: TraceOptions,
     #[command(flatten)]
     writing: Writing,
 }
@@ -166,7 +166,7 @@ pub struct AccuracyArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     window: Duration,
     #[command(flatten)]
-    reading: Reading,
+    options: TraceOptions,
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long)]
     json: bool,
@@ -284,12 +284,12 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, NodeError> {
     match command {
         TraceCommand::Info(args) => info(&args),
         TraceCommand::Convert(args) => {
-            let reader = args.reading.open(&args.input, &reading())?;
+            let reader = args.options.open(&args.input, &reading())?;
             args.writing.put(reader, &args.out)
         }
         TraceCommand::Filter(args) => filter(&args),
         TraceCommand::Scale(args) => {
-            let reader = args.reading.open(&args.input, &reading())?;
+            let reader = args.options.open(&args.input, &reading())?;
             let scaled = Scaled::new(reader, args.intensity.0 / 100.0).map_err(refused)?;
             args.writing.put(Box::new(scaled), &args.out)
         }
@@ -376,7 +376,7 @@ fn info(args: &InfoArgs) -> Result<ExitCode, NodeError> {
     }
     let mut profiles = Vec::new();
     for (name, files) in grouped(&args.traces, args.merge) {
-        let mut reader = args.reading.open(&files, &reading())?;
+        let mut reader = args.options.open(&files, &reading())?;
         let profile = traces::profile(&name, reader.as_mut());
         clear_line();
         profiles.push(profile.map_err(advised)?);
@@ -394,7 +394,7 @@ fn info(args: &InfoArgs) -> Result<ExitCode, NodeError> {
 }
 
 fn filter(args: &FilterArgs) -> Result<ExitCode, NodeError> {
-    let reader = args.reading.open(&args.input, &reading())?;
+    let reader = args.options.open(&args.input, &reading())?;
     let (before, seen) = Tallied::new(reader);
     let Percent(percent) = args.load;
     let filtered: Box<dyn TraceReader> = match args.method {
@@ -440,7 +440,7 @@ fn filter(args: &FilterArgs) -> Result<ExitCode, NodeError> {
 fn accuracy(args: &AccuracyArgs) -> Result<ExitCode, NodeError> {
     let mut reports = Vec::new();
     for (name, files) in grouped(&args.traces, false) {
-        let mut reader = args.reading.open(&files, &reading())?;
+        let mut reader = args.options.open(&files, &reading())?;
         let report = traces::accuracy(&name, reader.as_mut(), args.window);
         clear_line();
         reports.push(report.map_err(advised)?);

@@ -305,7 +305,7 @@ impl Driver {
                     watcher.sender.send(kind::META_PUSH, 0, &MetaPush::Map(delta), Bytes::new()).is_ok()
                 });
             }
-            Outcome::Note(text) => tracing::info!("{text}"),
+            Outcome::Notice(notice) => tracing::info!("{notice}"),
             Outcome::Broken(rule) => tracing::error!("a decision was refused, please report this: {rule}"),
         }
     }

@@ -183,6 +183,15 @@ fn a_server_does_not_touch_what_is_not_its_own() {
     refused(&cluster.ebb(&["gear", "set", "4/3"]), 1, &["gears 1 to 3"]);
     refused(&cluster.ebb(&["gear", "set", "2/4"]), 1, &["this cluster has 3 gears", "1/3 to 3/3"]);
     refused(&cluster.ebb(&["gear", "set", "2"]), 1, &["2 servers", "keeps 3 to 9 awake"]);
+    cluster.edit(|table| {
+        table["scheduler"].as_table_mut().expect("a table").insert("steps".into(), "groups".into());
+    });
+    assert!(cluster.ebb(&["gear", "set", "8"]).status.success());
+    let whole = ["8 servers", "this cluster shifts whole gears"];
+    refused(&cluster.ebb(&["gear", "apply"]), 1, &[whole[0], whole[1], "`ebb gear auto`"]);
+    assert!(cluster.ebb(&["gear", "set", "3/3"]).status.success());
+    assert!(cluster.ebb(&["gear", "apply"]).status.success());
+    refused(&cluster.ebb(&["gear", "set", "8"]), 1, &whole);
     refused(&cluster.ebb(&["lost", "70"]), 1, &["server-70 is not part of the cluster"]);
     refused(&cluster.ebb(&["power", "test", "70"]), 1, &["server-70 is not part of the cluster"]);
     refused(&cluster.ebb(&["maintenance", "70"]), 1, &["server-70 is not part of the cluster"]);

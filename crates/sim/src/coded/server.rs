@@ -28,8 +28,8 @@ impl Server {
     pub fn add(&mut self, job: JobId, access: Access, background: bool) {
         self.accesses.insert(job, access);
         match background {
-            true => self.disk.add_background(job, access.at),
-            false => self.disk.add(job, access.at),
+            true => self.disk.add_background(job),
+            false => self.disk.add(job, access.at, access.bytes),
         }
     }
 

@@ -138,8 +138,10 @@ pub(super) fn one_server(paces: &Paces, effort: ClientEffort) -> Experiment {
              outstanding. Input: the disk model ({}: {}), whose 82 MB/s is this table's, and the network. Result: everything else, \
              with the store's own accesses. Nothing is cached. Writes of less than 128 KB are durable in the log first and go to their \
              chunk files later, on the same disk: a stream of them is written twice, while the paper's server writes files in place, \
-             and random ones are a stream at first. Both are shown: until the last acknowledgement, and until everything is in place. Chunk files lie anywhere on the disk, so that with chunks of 1 MB (the paper's) a \
-             stream has an arm movement per MB, and with 64 MB hardly any.",
+             and random ones are a stream at first. Both are shown: until the last acknowledgement, and until everything is in place. \
+             Chunk files lie anywhere on the disk: with chunks of 1 MB (the paper's) a stream that reads moves the arm for every MB, \
+             which takes as long as reading it, and one that writes moves it three times more, for the new file's directory, journal \
+             and metadata page; with 64 MB hardly ever. The paper's 82 MB/s leave no time for that: its files must have lain side by side.",
             Bytes(effort.file_bytes),
             effort.accesses,
             disk.name(),

@@ -4,7 +4,7 @@ use super::effort::Effort;
 use super::findings::{Experiment, PaperError, Table};
 use super::side_by_side::side_by_side;
 use super::testbed::REPLICAS;
-use crate::request::{Copied, DiskModel, NetworkModel, Setup, SimError, copy_chunks, rebuild};
+use crate::request::{Copied, DiskModel, NetworkModel, Setup, SimError, copy_chunks, rebuild, whole_chunks};
 use ebb_report::{Axis, Chart, Mark, Series};
 use ebb_types::Bytes;
 
@@ -26,13 +26,12 @@ fn setup(servers: u16, chunk_bytes: u32, seed: u64) -> Setup {
     }
 }
 
-/// The rate of the copying alone, by that of the whole protocol, for the same data.
+/// The rate of the copying alone, by that of the whole protocol, for the same chunks.
 pub(super) fn compared(chunk_bytes: u32, bytes: u64, seed: u64) -> Result<f64, SimError> {
     let setup = setup(COMPARED_SERVERS, chunk_bytes, seed);
     let whole = rebuild(&setup, bytes)?;
-    let alone = copy_chunks(&setup, whole.bytes)?;
-    let rate = |bytes: u64, took: std::time::Duration| bytes as f64 / took.as_secs_f64();
-    Ok(rate(alone.bytes, alone.took) / rate(whole.bytes, whole.took))
+    let alone = copy_chunks(&setup, &whole.chunks)?;
+    Ok(whole.took.as_secs_f64() / alone.took.as_secs_f64())
 }
 
 pub(super) fn rates(
@@ -49,8 +48,8 @@ pub(super) fn rates(
         format!(
             "A server with {} is lost, and its gear group takes over its chunk groups: N/r - 1 servers write, all read. Every server \
              has a rack of its own: racks would bind the choice. Fetch by fetch on the modelled disks ({}: {}) and a modelled gigabit, \
-             without the protocol's messages; the last rows compare that with a whole cluster's rebuild of {} in {COMPARED_SERVERS} \
-             servers. The paper draws its values; by its text the rate grows linearly with the servers that write, and chunks of 64 MB are \
+             without the protocol's messages; the last rows compare that with a whole cluster's rebuild of the same chunks, {} a server in \
+             {COMPARED_SERVERS}. The paper draws its values; by its text the rate grows linearly with the servers that write, and chunks of 64 MB are \
              substantially faster than chunks of 1 MB. A chunk group is rebuilt by one server, so that with few chunks the server \
              that gets the most decides.",
             Bytes(bytes),
@@ -64,7 +63,10 @@ pub(super) fn rates(
     let mut copied: Vec<((usize, u16), Copied)> = Vec::new();
     side_by_side(
         &jobs,
-        |(kind, servers)| copy_chunks(&setup(*servers, CHUNKS[*kind].1, seed), bytes),
+        |(kind, servers)| {
+            let setup = setup(*servers, CHUNKS[*kind].1, seed);
+            copy_chunks(&setup, &whole_chunks(&setup, bytes)?)
+        },
         |job, done| {
             copied.push((*job, done?));
             tell("rebuild (Figure 12)", copied.len() as f64 / jobs.len() as f64);

@@ -6,13 +6,13 @@
 use crate::request::machine::Machine;
 use crate::request::network::{Fabric, Traffic};
 use crate::request::setup::{Setup, SimError};
-use crate::request::store::zeroes;
+use crate::request::store::{ChunkData, zeroes};
 use crate::request::{Feed, MESSAGE_BYTES};
 use crate::world::net::Node;
 use ebb_gear::{Layout, rebuild_choice};
 use ebb_replica::{FETCH_BLOCKS, FETCHES_MAX, StoreCommand, StoreToken};
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, Random, Record, Role, ServerId, Version,
+    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, Record, Role, ServerId, Version, group_of,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -55,11 +55,27 @@ enum Event {
     },
 }
 
-/// Loses a server with `bytes` of data. The same arguments give the same result.
-pub fn copy_chunks(setup: &Setup, bytes: u64) -> Result<Copied, SimError> {
+/// The server that is lost: the layout's first.
+pub(super) fn lost_server(layout: &Layout) -> ServerId {
+    *layout.servers.keys().next().expect("a layout has servers")
+}
+
+/// Whole chunks of several objects, as many of which the lost server holds as make `bytes` of data on it.
+pub fn whole_chunks(setup: &Setup, bytes: u64) -> Result<Vec<ChunkData>, SimError> {
+    let layout = setup.layout()?;
+    let (lost, groups) = (lost_server(&layout), layout.groups.len() as u32);
+    let count = (bytes / u64::from(setup.chunk_bytes)).max(1) as usize;
+    let blocks = setup.chunk_bytes / BLOCK_BYTES as u32;
+    let chunk = |n: u32| ChunkId { object: ObjectId(u64::from(n % OBJECTS) + 1), index: n / OBJECTS };
+    let all = (0..).map(chunk).map(|chunk| ChunkData { group: group_of(chunk, groups), chunk, blocks });
+    Ok(all.filter(|at| layout.groups[at.group.0 as usize].contains(&lost)).take(count).collect())
+}
+
+/// Copies these chunks of the layout's first server anew, which is lost. The same arguments give the same result.
+pub fn copy_chunks(setup: &Setup, chunks: &[ChunkData]) -> Result<Copied, SimError> {
     setup.check()?;
     let layout = setup.layout()?;
-    let fetches = fetches(setup, &layout, bytes);
+    let fetches = fetches(&layout, chunks);
     let feed = Feed { requests: &[], next: 0, start: 0, speed: 1.0 };
     let models = setup.models(&layout, feed)?;
     let mut queues: BTreeMap<ServerId, Vec<usize>> = BTreeMap::new();
@@ -81,40 +97,29 @@ pub fn copy_chunks(setup: &Setup, bytes: u64) -> Result<Copied, SimError> {
 }
 
 /// What the servers that rebuild fetch, in order: chunk group after chunk group, chunk after chunk.
-fn fetches(setup: &Setup, layout: &Layout, bytes: u64) -> Vec<Fetch> {
-    let (lost, place) = layout.servers.iter().next().expect("a layout has servers");
+fn fetches(layout: &Layout, chunks: &[ChunkData]) -> Vec<Fetch> {
+    let lost = lost_server(layout);
     let mut load: BTreeMap<ServerId, u32> = BTreeMap::new();
     layout.groups.iter().flatten().for_each(|server| *load.entry(*server).or_default() += 1);
-    let held: Vec<usize> = (0..layout.groups.len()).filter(|n| layout.groups[*n].contains(lost)).collect();
+    let held: Vec<usize> = (0..layout.groups.len()).filter(|n| layout.groups[*n].contains(&lost)).collect();
     let members: Vec<Vec<ServerId>> = held.iter().map(|n| layout.groups[*n].clone()).collect();
     let places =
-        layout.servers.iter().filter(|(id, _)| *id != lost).map(|(id, place)| (*id, *place)).collect();
-    let choices = rebuild_choice(*lost, place.gear_group, &members, &places, &load);
+        layout.servers.iter().filter(|(id, _)| **id != lost).map(|(id, place)| (*id, *place)).collect();
+    let choices = rebuild_choice(lost, layout.servers[&lost].gear_group, &members, &places, &load);
 
-    let mut random = Random::new(setup.seed ^ 0xc0b1);
-    let chunks = (bytes / u64::from(setup.chunk_bytes)).max(1) as u32;
-    // Chunks are assigned to groups at random.
-    let mut of_group: Vec<Vec<u32>> = vec![Vec::new(); held.len()];
-    (0..chunks).for_each(|chunk| of_group[random.below(held.len() as u64) as usize].push(chunk));
-    let chunk_blocks = setup.chunk_bytes / BLOCK_BYTES as u32;
+    let mut of_group: BTreeMap<usize, Vec<&ChunkData>> = BTreeMap::new();
+    chunks.iter().for_each(|at| of_group.entry(at.group.0 as usize).or_default().push(at));
     let mut fetches = Vec::new();
-    for (((group, members), choice), chunks) in held.iter().zip(&members).zip(choices).zip(of_group) {
+    for ((group, members), choice) in held.iter().zip(&members).zip(choices) {
         let Some(choice) = choice else { continue };
         let primary = layout.primaries[*group];
-        let left: Vec<ServerId> = members.iter().copied().filter(|id| id != lost).collect();
-        let from = if primary == *lost { left[group % left.len()] } else { primary };
-        for chunk in chunks {
-            let chunk = ChunkId { object: ObjectId(u64::from(chunk % OBJECTS) + 1), index: chunk / OBJECTS };
-            for first in (0..chunk_blocks).step_by(FETCH_BLOCKS as usize) {
-                let count = FETCH_BLOCKS.min(chunk_blocks - first);
-                fetches.push(Fetch {
-                    group: GroupId(*group as u32),
-                    chunk,
-                    first,
-                    count,
-                    from,
-                    to: choice.server,
-                });
+        let left: Vec<ServerId> = members.iter().copied().filter(|id| *id != lost).collect();
+        let from = if primary == lost { left[group % left.len()] } else { primary };
+        for ChunkData { group, chunk, blocks } in of_group.remove(group).unwrap_or_default() {
+            for first in (0..*blocks).step_by(FETCH_BLOCKS as usize) {
+                let count = FETCH_BLOCKS.min(blocks - first);
+                let (group, chunk) = (*group, *chunk);
+                fetches.push(Fetch { group, chunk, first, count, from, to: choice.server });
             }
         }
     }

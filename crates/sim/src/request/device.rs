@@ -74,16 +74,16 @@ impl Device {
         }
     }
 
-    pub fn add(&mut self, job: u32, at: u64) {
+    pub fn add(&mut self, job: u32, at: u64, bytes: u64) {
         match self {
-            Device::Disk(disk) => disk.add(job, at),
+            Device::Disk(disk) => disk.add(job, at, bytes),
             Device::Pair(pair) => pair.add(job),
         }
     }
 
-    pub fn add_background(&mut self, job: u32, at: u64) {
+    pub fn add_background(&mut self, job: u32) {
         match self {
-            Device::Disk(disk) => disk.add_background(job, at),
+            Device::Disk(disk) => disk.add_background(job),
             Device::Pair(pair) => pair.add_background(job),
         }
     }

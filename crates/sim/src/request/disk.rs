@@ -3,8 +3,9 @@
 //! A **hard disk** serves one access at a time: overhead, seek (a curve through track-to-track, average and full
 //! stroke), rotation (uniform over a turn), transfer. An access that continues where the last one ended has neither
 //! seek nor rotation: a read always (the drive reads ahead), a write if it follows immediately. Of the oldest
-//! `queue_depth` waiting accesses the nearest is next, as with native command queuing; once in `queue_depth` accesses
-//! it is the oldest, so that none starves. Depth 1 is first come, first served.
+//! `queue_depth` waiting accesses the nearest is next, as with native command queuing, and of a run of adjoining ones the
+//! first: reading a run backwards would cost a turn for each. Once in `queue_depth` accesses the oldest is next, so that
+//! none starves. Depth 1 is first come, first served.
 //!
 //! A **flash device** has channels. An access takes a channel; its bytes then pass one bus. A channel stays busy for
 //! `channels / iops`, which for a write is longer than its latency: the device acknowledges from its buffer and
@@ -285,13 +286,15 @@ pub struct Access {
 struct Waiting {
     job: u32,
     at: u64,
+    /// What follows at its end belongs to the same run.
+    end: u64,
 }
 
 pub struct Disk {
     model: DiskModel,
     random: Random,
     foreground: VecDeque<Waiting>,
-    background: VecDeque<Waiting>,
+    background: VecDeque<u32>,
     /// When each channel becomes free; a hard disk has one.
     channels: Vec<u64>,
     bus_free: u64,
@@ -331,13 +334,13 @@ impl Disk {
         self.channels.len()
     }
 
-    pub fn add(&mut self, job: u32, at: u64) {
-        self.foreground.push_back(Waiting { job, at });
+    pub fn add(&mut self, job: u32, at: u64, bytes: u64) {
+        self.foreground.push_back(Waiting { job, at, end: at + bytes });
     }
 
     /// Adds a job to be done while no other is waiting.
-    pub fn add_background(&mut self, job: u32, at: u64) {
-        self.background.push_back(Waiting { job, at });
+    pub fn add_background(&mut self, job: u32) {
+        self.background.push_back(job);
     }
 
     pub fn waiting(&self) -> usize {
@@ -359,19 +362,30 @@ impl Disk {
             return None;
         }
         if (hurry || self.foreground.is_empty())
-            && let Some(waiting) = self.background.pop_front()
+            && let Some(job) = self.background.pop_front()
         {
-            return Some(waiting.job);
+            return Some(job);
         }
         let depth = match &self.model {
             DiskModel::Hdd(hdd) if !self.served.is_multiple_of(hdd.queue_depth) => hdd.queue_depth as usize,
             _ => 1,
         };
         self.served = self.served.wrapping_add(1);
-        let head = self.head;
-        let candidates = self.foreground.iter().take(depth).enumerate();
-        let (index, _) = candidates.min_by_key(|(n, w)| (w.at.abs_diff(head), *n))?;
+        let index = self.nearest(depth)?;
         self.foreground.remove(index).map(|w| w.job)
+    }
+
+    /// Of the oldest `depth` accesses the first of the run whose member is nearest.
+    fn nearest(&self, depth: usize) -> Option<usize> {
+        let candidates = || self.foreground.iter().take(depth).enumerate();
+        let (mut index, nearest) = candidates().min_by_key(|(n, w)| (w.at.abs_diff(self.head), *n))?;
+        let mut at = nearest.at;
+        while at != self.head
+            && let Some((before, waiting)) = candidates().find(|(_, w)| w.at < at && w.end == at)
+        {
+            (index, at) = (before, waiting.at);
+        }
+        Some(index)
     }
 
     /// Takes a free channel for an access. Returns when it is done.
@@ -438,7 +452,7 @@ mod tests {
         let (mut done, mut now, mut next) = (vec![0; arrivals.len()], 0, 0);
         loop {
             while next < arrivals.len() && arrivals[next].0 <= now {
-                disk.add(next as u32, arrivals[next].1.at);
+                disk.add(next as u32, arrivals[next].1.at, arrivals[next].1.bytes);
                 next += 1;
             }
             if let Some(job) = disk.next(now, false) {
@@ -487,6 +501,22 @@ mod tests {
         assert!((last / right - 1.0).abs() < 0.01, "{last} is not {right}");
     }
 
+    /// Runs below the head end nearer to it than they begin.
+    #[test]
+    fn a_run_is_read_forwards_from_wherever_the_arm_comes() {
+        let hdd = hdd();
+        let (runs, each) = (20, 64 << 10);
+        // Each run is farther down the disk than the one before it.
+        let at = |run: u64, n: u64| hdd.capacity_bytes - (run + 1) * (1 << 30) + n * each;
+        let accesses = (0..runs).flat_map(|run| (0..16).map(move |n| (run, n)));
+        let arrivals: Vec<(u64, Access)> = accesses.map(|(run, n)| (0, read(at(run, n), each))).collect();
+        let last = run(DiskModel::Hdd(hdd.clone()), &arrivals).into_iter().max().unwrap() as f64 / 1e9;
+        // A seek and a turn for each run, and for the oldest access twice in each queue's depth: never for each access.
+        let moves = runs as f64 * 2.0 * (hdd.average_seek_seconds + hdd.revolution_seconds());
+        let accesses = arrivals.len() as f64 * (each as f64 / hdd.bytes_per_second + hdd.overhead_seconds);
+        assert!(last < accesses + moves, "{last} s, of which {accesses} s are transfers");
+    }
+
     #[test]
     fn the_queue_is_that_of_m_d_1() {
         // One channel, 100 µs each, Poisson arrivals at 70 %: the wait is ρ/(2(1-ρ)) services [Pollaczek–Khinchine].
@@ -525,12 +555,12 @@ mod tests {
         let mut now = 0;
         let mut place = || random.below(blocks) * 4096;
         let mut places: Vec<u64> = (0..64).map(|_| place()).collect();
-        places.iter().enumerate().for_each(|(n, at)| disk.add(n as u32, *at));
+        places.iter().enumerate().for_each(|(n, at)| disk.add(n as u32, *at, 4096));
         for _ in 0..5000 {
             let job = disk.next(now, false).unwrap() as usize;
             now = disk.serve(now, read(places[job], 4096));
             places[job] = place();
-            disk.add(job as u32, places[job]);
+            disk.add(job as u32, places[job], 4096);
         }
         let iops = 5000.0 / (now as f64 / 1e9);
         assert!((129.0..147.0).contains(&iops), "{iops}");
@@ -553,12 +583,12 @@ mod tests {
     #[test]
     fn the_background_waits_for_the_others_but_not_for_ever() {
         let mut disk = Disk::new(DiskModel::ssd_2008(), Random::new(1));
-        disk.add_background(1, 0);
-        disk.add(2, 0);
+        disk.add_background(1);
+        disk.add(2, 0, 4096);
         assert_eq!(disk.next(0, false), Some(2));
         assert_eq!(disk.next(0, false), Some(1));
-        disk.add_background(3, 0);
-        disk.add(4, 0);
+        disk.add_background(3);
+        disk.add(4, 0, 4096);
         assert_eq!(disk.next(0, true), Some(3));
     }
 

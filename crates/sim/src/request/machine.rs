@@ -172,7 +172,7 @@ impl Machine {
                 let (at, bytes) = (self.place(role, chunk, first), u64::from(count) * BLOCK_BYTES as u64);
                 let access = Access { write: false, at, bytes, hops: 0 };
                 let job = self.put(Job::Read { token, command, access });
-                self.disk.add(job, at);
+                self.disk.add(job, at, bytes);
                 return None;
             }
             StoreCommand::List { .. } | StoreCommand::Newer { .. } => {
@@ -208,7 +208,7 @@ impl Machine {
             }
             let access = Access { write: true, at, bytes: data, hops: 0 };
             let job = self.put(Job::Direct { writing, access });
-            return self.disk.add(job, at);
+            return self.disk.add(job, at, data);
         }
         if role == Role::Replica && record.content != Content::Delete {
             let unsettled = self.unsettled.entry((group, chunk)).or_default();
@@ -228,7 +228,7 @@ impl Machine {
         if !self.log.is_empty() && !self.commit_waits {
             self.commit_waits = true;
             let job = self.put(Job::Commit(Vec::new()));
-            self.disk.add(job, self.log_at);
+            self.disk.add(job, self.log_at, 0);
         }
     }
 
@@ -319,7 +319,7 @@ impl Machine {
         for ((_, chunk), Unsettled { bytes, hops, .. }) in std::mem::take(&mut self.unsettled) {
             let at = self.place(Role::Replica, chunk, 0);
             let job = self.put(Job::Settle(Access { write: true, at, bytes: bytes + PAGE_BYTES, hops }));
-            self.disk.add_background(job, at);
+            self.disk.add_background(job);
         }
     }
 

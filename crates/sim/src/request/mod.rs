@@ -35,7 +35,7 @@ pub mod workload;
 pub use crate::depths::Suspend;
 pub use client::Retries;
 pub use closed::{Pace, Work, closed};
-pub use copies::{Copied, copy_chunks};
+pub use copies::{Copied, copy_chunks, whole_chunks};
 pub use device::Mirroring;
 pub use disk::{DiskModel, Hdd, Ssd};
 pub use energy::{DepthRow, Energy};
@@ -47,6 +47,7 @@ pub use report::{LatencyRow, Report};
 pub use run::{hours, minutes, simulate};
 pub use settings::SettingsError;
 pub use setup::{Gears, Setup, SimError};
+pub use store::ChunkData;
 
 use crate::world::net::Node;
 use crate::world::{Happening, Message, World};

@@ -2,7 +2,9 @@
 //!
 //! The cluster is filled through its own protocol, rests until the disks have no more work, and loses a server.
 
+use super::copies::lost_server;
 use super::setup::{Setup, SimError};
+use super::store::ChunkData;
 use super::{Feed, Later};
 use crate::world::clock::SECOND;
 use crate::world::{Happening, World};
@@ -28,12 +30,12 @@ const FILL_SHARE: f64 = 0.4;
 const UNIX_MILLIS: u64 = 1_700_006_400_000;
 
 /// The result of a rebuild.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rebuilt {
     /// Other servers that wrote: those that the controller chose.
     pub write_servers: usize,
-    /// Bytes of the lost server's data.
-    pub bytes: u64,
+    /// The lost server's data.
+    pub chunks: Vec<ChunkData>,
     /// From the decision that it is lost until every chunk group had all its copies.
     pub took: Duration,
 }
@@ -43,7 +45,7 @@ pub fn rebuild(setup: &Setup, bytes_each: u64) -> Result<Rebuilt, SimError> {
     let trace = filling(setup, bytes_each);
     setup.check()?;
     let (schedule, layout) = (setup.schedule()?, setup.layout()?);
-    let lost = *layout.servers.keys().next().expect("a layout has servers");
+    let lost = lost_server(&layout);
     let feed = Feed { requests: &trace.requests, next: 0, start: WARM_UP, speed: 1.0 };
     let models = setup.models(&layout, feed)?;
     let mut world = World::modelled(setup.scenario(&layout, schedule), models, &|_| {}, UNIX_MILLIS);
@@ -54,12 +56,12 @@ pub fn rebuild(setup: &Setup, bytes_each: u64) -> Result<Rebuilt, SimError> {
     world.run_to(end)?;
     rest(&mut world, end + REST_MAX)?;
 
-    let bytes = world.models().figures(lost).0;
+    let chunks = world.models().machine(lost).store.replicas().collect();
     world.crash(lost);
     world.lost_wanted = Some(lost);
     world.ask();
     let (write_servers, took) = until_whole(&mut world, &layout, lost)?;
-    Ok(Rebuilt { write_servers, bytes, took })
+    Ok(Rebuilt { write_servers, chunks, took })
 }
 
 /// Runs until every chunk group has all its copies. Returns how many servers took the lost one's place, and the time since it was

@@ -7,7 +7,7 @@ use crate::request::network::{TRAFFICS, Traffic};
 use crate::request::pairs::PairsReport;
 use crate::request::setup::{Gears, Setup};
 use crate::world::World;
-use ebb_gear::LoadSeries;
+use ebb_gear::{Load, LoadSeries};
 use ebb_meta::State;
 use ebb_report::{Latency, table};
 use ebb_trace::Trace;
@@ -59,6 +59,8 @@ pub struct TraceFacts {
     pub speed: f64,
     /// Highest load of a sample, in servers.
     pub peak_load_servers: f64,
+    /// How many servers that is, as a multiple of the copies: the size that the paper gives a cluster. [Sierra §4.3]
+    pub servers_for_peak: u32,
 }
 
 /// The modelled cluster.
@@ -164,7 +166,8 @@ pub(super) fn report(
     let events = world.events;
     let state = world.newest_state().clone();
     let models = world.models();
-    let chunks: BTreeSet<ChunkId> = models.machines.values().flat_map(|m| m.store.chunks()).collect();
+    let held = models.machines.values().flat_map(|machine| machine.store.replicas());
+    let chunks: BTreeSet<ChunkId> = held.map(|data| data.chunk).collect();
     let done = std::mem::take(&mut models.clients.answered);
     let failed = done.iter().filter(|d| d.failed).count() as u64;
     let span = trace.span().as_secs_f64() / setup.speed;
@@ -177,6 +180,7 @@ pub(super) fn report(
             span_seconds: trace.span().as_secs_f64(),
             speed: setup.speed,
             peak_load_servers: series.peak().0,
+            servers_for_peak: servers_for(series.peak(), setup.replicas),
         },
         cluster: cluster(setup, schedule),
         requests: Requests {
@@ -317,13 +321,24 @@ fn holders(models: &crate::request::Models) -> Vec<HolderRow> {
     sums.into_values().map(mean).collect()
 }
 
+fn servers_for(peak: Load, replicas: u8) -> u32 {
+    // Loads that were scaled to whole servers are so but for rounding.
+    let groups = (peak.0 / f64::from(replicas) - 1e-9).ceil().max(1.0);
+    groups as u32 * u32::from(replicas)
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (trace, cluster, requests) = (&self.trace, &self.cluster, &self.requests);
         writeln!(
             f,
-            "{}: {} requests in {:.0} s, speed {}; peak load {:.1} servers",
-            trace.name, trace.requests, trace.span_seconds, trace.speed, trace.peak_load_servers
+            "{}: {} requests in {:.0} s, speed {}; peak load {:.1} servers, for which the paper would take {}",
+            trace.name,
+            trace.requests,
+            trace.span_seconds,
+            trace.speed,
+            trace.peak_load_servers,
+            trace.servers_for_peak
         )?;
         writeln!(
             f,
@@ -439,5 +454,17 @@ impl Report {
         text.push_str(&energy.text(self.trace.speed));
         table(text, &DepthRow::HEADER, &self.depths.iter().map(DepthRow::cells).collect::<Vec<_>>());
         self.pairs.as_ref().map_or(Ok(()), |pairs| write!(text, "{pairs}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_size_is_the_peak_rounded_up_to_whole_gear_groups() {
+        let size = |peak| servers_for(Load(peak), 3);
+        assert_eq!([0.0, 2.9, 3.0, 3.1, 14.6].map(size), [3, 3, 3, 6, 15]);
+        assert_eq!(size(9.0 + 1e-12), 9, "a load that was scaled to nine");
     }
 }

@@ -26,6 +26,14 @@ fn zero_crc() -> u32 {
     *CRC.get_or_init(|| block_crcs(&ZEROES[..BLOCK_BYTES])[0])
 }
 
+/// A chunk on a server, with data from its first block on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkData {
+    pub group: GroupId,
+    pub chunk: ChunkId,
+    pub blocks: u32,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extent {
     count: u32,
@@ -131,10 +139,15 @@ impl LengthStore {
         Recovered { roles: self.roles.keys().copied().collect(), ..Recovered::default() }
     }
 
-    /// Chunks of which it has a replica.
-    pub fn chunks(&self) -> impl Iterator<Item = ChunkId> + '_ {
+    /// Chunks of which it has a replica, each with its end.
+    pub fn replicas(&self) -> impl Iterator<Item = ChunkData> + '_ {
         let replicas = self.roles.iter().filter(|((_, role), _)| *role == Role::Replica);
-        replicas.flat_map(|(_, kept)| kept.chunks.keys().copied())
+        replicas.flat_map(|((group, _), kept)| {
+            kept.chunks.iter().map(|(chunk, content)| {
+                let blocks = content.extents.last_key_value().map_or(0, |(at, extent)| at + extent.count);
+                ChunkData { group: *group, chunk: *chunk, blocks }
+            })
+        })
     }
 
     pub fn has_chunk(&self, group: GroupId, role: Role, chunk: ChunkId) -> bool {

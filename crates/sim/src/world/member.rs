@@ -377,7 +377,7 @@ impl World<'_> {
                     self.send(Node::Member(id), Node::Client(client), message);
                 }
             }
-            Outcome::Note(text) => self.note(|| format!("member-{id}: {text}")),
+            Outcome::Notice(notice) => self.note(|| format!("member-{id}: {notice}")),
             Outcome::Broken(rule) => self.fail("R3", format!("member-{id} decided against a rule: {rule}")),
         }
     }

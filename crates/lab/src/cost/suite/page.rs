@@ -34,7 +34,7 @@ fn paper_of(row: &Row) -> String {
 type Columns<'a> = &'a [(&'a str, &'a dyn Fn(&Row) -> String)];
 
 /// A series' name, and its value of a workload.
-type Bar<'a> = (&'a str, &'a dyn Fn(&Row) -> Option<f64>);
+type Value<'a> = (&'a str, &'a dyn Fn(&Row) -> Option<f64>);
 
 impl SuiteReport {
     fn rows(&self, columns: Columns<'_>) -> (Vec<String>, Vec<Vec<String>>) {
@@ -101,14 +101,14 @@ impl SuiteReport {
         page.render()
     }
 
-    /// One bar per workload and series. Nothing is drawn where nothing was measured.
-    fn bars(&self, page: &mut Page, title: &str, y: Axis, series: &[Bar<'_>]) {
+    /// One mark per workload and series; bars only from zero. Nothing is drawn where nothing was measured.
+    fn chart(&self, page: &mut Page, title: &str, mark: Mark, y: Axis, series: &[Value<'_>]) {
         let rows = &self.figures.rows;
         let names = rows.iter().map(|row| row.name.clone());
         let mut chart = Chart::new(title, Axis::new("").names(names), y);
         for (name, of) in series {
             let points = rows.iter().enumerate().map(|(at, row)| (at as f64, of(row).unwrap_or(f64::NAN)));
-            chart = chart.with(Series::new(*name, Mark::Bars, points));
+            chart = chart.with(Series::new(*name, mark, points));
         }
         if chart.series.iter().flat_map(|series| &series.points).any(|point| point.1.is_finite()) {
             page.chart(&chart);
@@ -127,9 +127,10 @@ impl SuiteReport {
 
     fn figure_1(&self, page: &mut Page) {
         page.section("Figure 1: where the time goes", "Shares of the time of all cores.");
-        self.bars(
+        self.chart(
             page,
             "Share of the execution time",
+            Mark::Bars,
             Axis::new("share").percent().from(0.0).to(1.0),
             &[
                 ("user", &|row| Some(row.shares.user)),
@@ -157,9 +158,10 @@ impl SuiteReport {
             "Figure 2: energy per million I/Os",
             "Modelled, with idle cores that draw nothing and with idle cores that draw 0.7 of the peak.",
         );
-        self.bars(
+        self.chart(
             page,
             "Energy per million I/Os (emio)",
+            Mark::Points,
             Axis::new("joules").log(),
             &[
                 ("idle power 0", &|row| Some(row.emio_without_idle_power_joules)),
@@ -185,9 +187,10 @@ impl SuiteReport {
             "Figure 3: the system layer",
             "Energy per million I/Os with idle power 0.7 of the peak: user and idle time alone, and with the system time.",
         );
-        self.bars(
+        self.chart(
             page,
             "Energy per million I/Os with and without the system part",
+            Mark::Points,
             Axis::new("joules").log(),
             &[
                 ("user and idle", &|row| Some(row.emio_without_system_joules)),
@@ -228,9 +231,10 @@ impl SuiteReport {
         ];
         for (title, pick) in picks {
             let (one, two) = (of(1, pick), of(2, pick));
-            self.bars(
+            self.chart(
                 page,
                 title,
+                Mark::Bars,
                 Axis::new("factor").from(0.0),
                 &[("one guest", &one), ("two guests", &two)],
             );

@@ -1,7 +1,7 @@
 //! `ebb simulate mirror`: a trace on a mirror of two modelled two-speed disks.
 
-use crate::cli::reading::Reading;
 use crate::cli::trace::reading;
+use crate::cli::trace_options::TraceOptions;
 use crate::error::{NodeError, io, writable};
 use clap::{Args, ValueEnum};
 use ebb_lab::traces;
@@ -53,7 +53,7 @@ pub struct MirrorArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
-    reading: Reading,
+    options: TraceOptions,
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long)]
     json: bool,
@@ -142,7 +142,7 @@ fn open(args: &MirrorArgs) -> Result<(String, Box<dyn TraceReader>), NodeError> 
         }
         None => {
             let files = std::slice::from_ref(&args.trace);
-            let trace = args.reading.open(files, &reading())?;
+            let trace = args.options.open(files, &reading())?;
             Ok((traces::name_of(&args.trace), trace))
         }
     }

@@ -2,8 +2,8 @@
 
 use super::mirror::PolicyArg;
 use super::sleep::{SleepArgs, parse_time};
-use crate::cli::reading::Reading;
 use crate::cli::trace::reading;
+use crate::cli::trace_options::TraceOptions;
 use crate::error::{NodeError, io, writable};
 use clap::Args;
 use ebb_gear::Scheme;
@@ -96,7 +96,7 @@ pub struct TraceArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
-    reading: Reading,
+    options: TraceOptions,
     /// Also compare keeping what nothing used for so long in erasure-coded sets that sleep
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     cold_after: Option<Duration>,
@@ -257,7 +257,7 @@ fn read(args: &TraceArgs) -> Result<Trace, NodeError> {
             })?;
             Day { requests, seed: args.seed, ..Day::default() }.trace()
         }
-        None => args.reading.load(&args.traces, &reading())?,
+        None => args.options.load(&args.traces, &reading())?,
     };
     if args.load != 1.0 {
         trace.requests = thin(&trace, args.load)?;

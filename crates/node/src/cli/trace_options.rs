@@ -8,7 +8,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
-pub struct Reading {
+pub struct TraceOptions {
     /// The format, if it is not to be detected by content and name
     #[arg(long, value_name = "FORMAT", conflicts_with = "columns")]
     format: Option<Format>,
@@ -24,7 +24,7 @@ pub struct Reading {
     columns: Option<Columns>,
 }
 
-impl Reading {
+impl TraceOptions {
     /// Opens the files of one trace. If its figures cannot be, a terminal is asked what they count; elsewhere it is refused.
     pub fn open(
         &self,
@@ -100,11 +100,11 @@ mod tests {
         assert!(bad.is_err());
         let dir = std::env::temp_dir().join(format!("ebb-reading-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let reading = |format| Reading { format, skip_bad: 0, unit: None, columns: None };
+        let options = |format| TraceOptions { format, skip_bad: 0, unit: None, columns: None };
         let error = |text: &str, format| {
             let path = dir.join("trace");
             std::fs::write(&path, text).unwrap();
-            reading(format).load(&[path], &traces::silent()).unwrap_err().to_string()
+            options(format).load(&[path], &traces::silent()).unwrap_err().to_string()
         };
         let huge: String = (0..20).map(|i| format!("{i} 0 {} 65536 1\n", i * 65536)).collect();
         for (text, format, option) in [

@@ -1,0 +1,54 @@
+//! Why the fleet wants a server awake: the rules of [`Fleet::decide`] and [`Fleet::let_go`] as answers.
+
+use super::{Fleet, Member, Mode};
+use crate::floor_servers;
+use ebb_types::{LoadOf, Moment, ServerId, Why};
+use std::time::Duration;
+
+impl Fleet {
+    /// `None`: the server is not the fleet's.
+    pub fn why(&self, now: Moment, server: ServerId) -> Option<Why> {
+        let member = self.members.get(&server)?;
+        Some(if member.wanted { self.why_wanted(now, member) } else { Why::NotNeeded })
+    }
+
+    fn why_wanted(&self, now: Moment, member: &Member) -> Why {
+        if self.mode != Mode::Auto {
+            return Why::Administrator;
+        }
+        if self.base(now, self.policy.g_min).contains(&member.group) {
+            return Why::LowestGear;
+        }
+        if self.ahead.is_none() {
+            return Why::NoForecast;
+        }
+        let wanted = self.wanted(now);
+        if self.on_count() <= wanted {
+            return Why::Load { servers: wanted, of: self.load_of(wanted) };
+        }
+        let millis = |time: Duration| time.as_millis() as u64;
+        let woken = now.since(member.since);
+        if woken < self.policy.dwell {
+            return Why::Dwell { left_millis: millis(self.policy.dwell - woken) };
+        }
+        let affordable = self.credit(now, member) >= 1.0;
+        let quiet = self.quiet(now, self.on_count());
+        if !affordable && self.best_depth(quiet, true).is_some() {
+            return Why::NoPowerCycle;
+        }
+        Why::QuietTooShort { quiet_millis: (quiet.max(0.0) * 1e3) as u64 }
+    }
+
+    /// What asks for the most.
+    fn load_of(&self, wanted: u32) -> LoadOf {
+        if wanted <= floor_servers(self.servers(), self.policy.replicas) {
+            LoadOf::Floor
+        } else if wanted <= self.prepared {
+            LoadOf::ThisHour
+        } else if self.asked.front().is_some_and(|(_, servers)| wanted <= *servers) {
+            LoadOf::Now
+        } else {
+            LoadOf::NextHour
+        }
+    }
+}
