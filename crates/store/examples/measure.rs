@@ -45,6 +45,7 @@ impl Bench {
                 self.handle.submit(sent, op(sent));
                 sent += 1;
             }
+            self.handle.wake();
             if sent == ended {
                 break;
             }

@@ -1,9 +1,11 @@
 //! The store on the caller's thread: [`StoreCore::execute`] carries out operations, with all writes in one group commit.
 //!
-//! A small record goes to the open segment: one write for the whole batch, one sync. The data of a large replica record goes
-//! directly to its chunk file if it overwrites nothing there, so that it is written only once; that file is synced before the
-//! record, which then holds only the checksums, is written to the segment. A torn write to the file thus hits only blocks that
-//! no record refers to. Everything else reaches the chunk files later ([`crate::settle`]).
+//! A small record goes to the open segment: one write for the whole batch, one sync. Zeroes are written ahead of the records, so
+//! that most syncs find length and blocks of the file as they were, and need not make them durable (docs/cost.md). A sealed
+//! segment has none. The data of a large replica record goes directly to its chunk file if it overwrites nothing there, so that
+//! it is written only once; that file is synced before the record, which then holds only the checksums, is written to the
+//! segment. A torn write to the file thus hits only blocks that no record refers to. Everything else reaches the chunk files
+//! later ([`crate::settle`]).
 //!
 //! A failed sync poisons the store (R9): the disk's content is then unknown, so nothing more is served.
 
@@ -80,6 +82,8 @@ pub(crate) struct OpenSegment {
     len: u32,
     salt: u32,
     header: [u8; SEGMENT_HEADER_BYTES],
+    /// Length of the file: zeroes from `len` on.
+    ahead: u32,
     /// Truncated after a failed write; the truncation is not durable before the next sync.
     cut: bool,
 }
@@ -88,6 +92,18 @@ impl OpenSegment {
     /// The position of its end among all segments.
     pub(crate) fn end(&self) -> u64 {
         u64::from(self.number) << 32 | u64::from(self.len)
+    }
+
+    /// Where the next record goes.
+    fn next(&self) -> u64 {
+        if self.len == 0 { SEGMENT_HEADER_BYTES as u64 } else { self.len.into() }
+    }
+
+    /// Cuts off whatever follows the records.
+    fn cut(&mut self) -> io::Result<()> {
+        self.file.truncate(self.len.into())?;
+        (self.ahead, self.cut) = (self.len, true);
+        Ok(())
     }
 }
 
@@ -666,25 +682,19 @@ impl StoreCore {
         if self.open.is_none() {
             self.open_segment()?;
         }
+        self.write_ahead(records)?;
         let open = self.open.as_ref().expect("just opened");
         let (number, file, start, is_new) = (open.number, open.file.clone(), open.len, open.len == 0);
         let (positions, end) = match write_batch(open, records) {
             Ok(written) => written,
-            Err(error) => {
-                let failure = self.write_failed(&error);
-                if !self.is_poisoned() && file.truncate(start as u64).is_err() {
-                    return Err(self.poison());
-                }
-                self.open.as_mut().expect("still open").cut = true;
-                return Err(failure);
-            }
+            Err(error) => return Err(self.take_back(&error)),
         };
         let synced = self.config.has(PlantedBug::SkipSync) || file.sync().is_ok();
         if !synced || (is_new && self.disk.sync_dir("segments").is_err()) {
             return Err(self.poison());
         }
         let open = self.open.as_mut().expect("still open");
-        (open.len, open.cut) = (end, false);
+        (open.len, open.ahead, open.cut) = (end, open.ahead.max(end), false);
         self.unsettled_bytes += (end - start) as u64;
         let mut index = self.shared.index();
         index.segments.entry(number).or_insert(Segment { bytes: 0, live: 0 }).bytes = end as u64;
@@ -707,6 +717,39 @@ impl StoreCore {
             self.remove_unneeded((record.head.group, record.head.chunk))?;
         }
         Ok(())
+    }
+
+    /// Writes zeroes behind records that will reach beyond the file's end. On a full disk there are none.
+    fn write_ahead(&mut self, records: &[Staged]) -> Result<(), StoreError> {
+        static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+        let open = self.open.as_ref().expect("a segment is open");
+        let bytes: u64 = records.iter().map(|record| record.head.record_len() as u64).sum();
+        let end = open.next() + bytes;
+        let until = (end + u64::from(self.disk.ahead_bytes())).min(self.config.segment_bytes.into());
+        if end <= open.ahead.into() || until <= end {
+            return Ok(());
+        }
+        let starts = (end..until).step_by(ZEROES.len());
+        let lens = starts.map(|at| ZEROES.len().min((until - at) as usize));
+        let mut parts: Vec<IoSlice<'_>> = lens.map(|len| IoSlice::new(&ZEROES[..len])).collect();
+        match open.file.write(&mut parts, end) {
+            Ok(()) => self.open.as_mut().expect("still open").ahead = until as u32,
+            Err(error) => match self.take_back(&error) {
+                StoreError::NoSpace { .. } => {}
+                failure => return Err(failure),
+            },
+        }
+        Ok(())
+    }
+
+    /// Leaves no trace of a failed write to the open segment.
+    fn take_back(&mut self, error: &io::Error) -> StoreError {
+        let failure = self.write_failed(error);
+        let open = self.open.as_mut().expect("it was written to");
+        if failure != StoreError::Poisoned && open.cut().is_err() {
+            return self.poison();
+        }
+        failure
     }
 
     /// Writes the segment lengths to the inventory, if they changed, so that vanished records are noticed. On a full disk it is
@@ -739,17 +782,18 @@ impl StoreCore {
         let file = self.disk.open(&segment_path(number), true).map_err(|e| self.write_failed(&e))?;
         self.next_segment += 1;
         let (header, salt) = segment_header(number, &self.owner);
-        self.open = Some(OpenSegment { number, file, len: 0, salt, header, cut: false });
+        self.open = Some(OpenSegment { number, file, len: 0, salt, header, ahead: 0, cut: false });
         Ok(())
     }
 
     /// Seals the open segment. From then on anything in it but whole records is damage.
     fn seal(&mut self) -> Result<(), StoreError> {
-        if let Some(open) = &self.open {
+        if let Some(open) = &mut self.open {
             if open.len == 0 {
                 return Ok(());
             }
-            if open.cut && open.file.sync().is_err() {
+            let ended = if open.ahead > open.len { open.cut() } else { Ok(()) };
+            if ended.is_err() || (open.cut && open.file.sync().is_err()) {
                 return Err(self.poison());
             }
         }
@@ -846,7 +890,7 @@ impl DiskFile for Absent {
 /// Writes records at the segment's end; returns their positions and the new end.
 fn write_batch(open: &OpenSegment, records: &mut [Staged]) -> io::Result<(Vec<Position>, u32)> {
     const PADDING: [u8; RECORD_ALIGN] = [0; RECORD_ALIGN];
-    let mut at = if open.len == 0 { SEGMENT_HEADER_BYTES as u64 } else { open.len as u64 };
+    let mut at = open.next();
     let mut heads = Vec::with_capacity(records.iter().map(|r| r.head.head_len()).sum());
     let mut positions = Vec::with_capacity(records.len());
     for record in records.iter_mut() {

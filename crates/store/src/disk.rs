@@ -19,6 +19,9 @@ use std::sync::Arc;
 /// Alignment of memory, length and offset of direct I/O: the block size, and enough for any device.
 pub(crate) const DIRECT_ALIGN: usize = 4096;
 
+/// How far a growing file is written ahead, in bytes: a hundred small records, and a millisecond of a device's time.
+pub(crate) const AHEAD_BYTES: u32 = 512 << 10;
+
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
@@ -42,6 +45,11 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_dir(&self, path: &str) -> io::Result<()>;
     /// Bytes that can still be written.
     fn free_bytes(&self) -> io::Result<u64>;
+    /// How far zeroes should be written ahead of a file that grows by small writes, each of them synced: most syncs then
+    /// need not make a new length and new blocks durable. Zero: the directory does so itself.
+    fn ahead_bytes(&self) -> u32 {
+        AHEAD_BYTES
+    }
 }
 
 /// An open file. It stays readable after removal.

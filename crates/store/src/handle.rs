@@ -1,6 +1,7 @@
 //! The store on its own I/O thread. The thread takes whatever was queued while it was busy, so that under load many
-//! applies share one sync and none waits for a batch to fill; completions of a batch are delivered together, so
-//! that the receiver is woken once. When idle it records the segment lengths once, then sleeps without a timer.
+//! applies share one sync and none waits for a batch to fill. It is woken when the caller has submitted all that it
+//! has at the time, so that these share one too. Completions of a batch are delivered together, so that the receiver is
+//! woken once. When idle it records the segment lengths once, then sleeps without a timer.
 
 use crate::core::{BATCH_BYTES, Shared, StoreCore};
 use crate::query::{Piece, ReadFault, ReadPlan, check_range};
@@ -63,12 +64,16 @@ impl StoreHandle {
         Ok(StoreHandle { shared, inbox, thread: Some(thread) })
     }
 
-    /// Queues an operation.
+    /// Queues an operation, for [`StoreHandle::wake`].
     pub fn submit(&self, token: Token, op: Op) {
         self.inbox.pending.fetch_add(payload_bytes(&op), Ordering::Relaxed);
+        self.inbox.lock().ops.push((token, op));
+    }
+
+    /// Has the I/O thread take what is queued, if it waits.
+    pub fn wake(&self) {
         let mut queue = self.inbox.lock();
-        queue.ops.push((token, op));
-        if std::mem::take(&mut queue.idle) {
+        if !queue.ops.is_empty() && std::mem::take(&mut queue.idle) {
             drop(queue);
             self.inbox.wake.notify_one();
         }

@@ -6,7 +6,7 @@
 //! StoreCore::settle(&mut self) -> bool      // one step of the background work; true: call again
 //! StoreCore::rest(&mut self)                // writes have paused: records the segment lengths in the inventory
 //! StoreHandle::start(core, deliver: impl FnMut(Vec<Completion>) + Send + 'static) -> io::Result<StoreHandle>  // one I/O thread
-//! StoreHandle::submit(&self, token, op)
+//! StoreHandle::submit(&self, token, op);  StoreHandle::wake(&self)   // after the last of several
 //! StoreHandle::try_read(&self, role, group, chunk, first, count) -> Option<ReadBlocks>  // None: submit a Read
 //! StoreHandle::figures(&self) -> Figures;  StoreHandle::queued(&self) -> usize
 //! ```

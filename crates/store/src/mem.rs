@@ -432,6 +432,11 @@ impl Disk for MemDisk {
         let state = self.state();
         Ok(state.capacity.map_or(1 << 40, |capacity| capacity.saturating_sub(state.used())))
     }
+
+    /// Little, so that short segments grow several times.
+    fn ahead_bytes(&self) -> u32 {
+        12 << 10
+    }
 }
 
 struct MemFile {

@@ -3,7 +3,7 @@
 //! Segments are read in order and their records added to the index; payloads are not read, because data that a completed sync
 //! covered is checked when it is read. A crash can have torn only what follows the last completed sync of the last segment:
 //! every record says how much of its segment was durable before its batch was written, so the first bad byte after that
-//! point starts the torn tail, which is cut off, and a bad byte before it is damage. The rest of the tail is written again and
+//! point starts the torn tail, which is cut off with the zeroes ahead of it, and a bad byte before it is damage. The rest of the tail is written again and
 //! synced before it is reported to anyone.
 
 use crate::core::{Shared, StoreCore, chunk_path, group_path, segment_path};
@@ -316,11 +316,9 @@ impl Scan<'_> {
                 break;
             }
         }
-        if self.synced_behind(file, path, chain_end, size)? {
-            return Err(damaged(path, chain_end));
-        }
+        let written_end = self.behind(file, path, chain_end, size)?;
         if end < size {
-            self.torn_bytes += size - end;
+            self.torn_bytes += written_end - end;
             file.truncate(end).map_err(failed("truncate", path))?;
         }
         if size > 0 {
@@ -336,19 +334,14 @@ impl Scan<'_> {
         Ok(end)
     }
 
-    /// Whether a record after `from` shows that `from` had been synced.
-    fn synced_behind(
-        &self,
-        file: &dyn DiskFile,
-        path: &str,
-        from: u64,
-        size: u64,
-    ) -> Result<bool, OpenError> {
+    /// Where the zeroes ahead begin behind `from`. A record there that shows that `from` had been synced is damage.
+    fn behind(&self, file: &dyn DiskFile, path: &str, from: u64, size: u64) -> Result<u64, OpenError> {
         const STEP: usize = 1 << 20;
         let number_of =
             path.strip_prefix("segments/").and_then(|p| p.strip_suffix(".seg")).and_then(|n| hex(n, 8));
         let (_, salt) = segment_header(number_of.expect("a segment's path") as u32, &self.owner);
         let mut start = from.next_multiple_of(RECORD_ALIGN as u64);
+        let mut written_end = from;
         let mut bytes = Vec::new();
         while start < size {
             bytes.clear();
@@ -357,11 +350,13 @@ impl Scan<'_> {
             let mut heads =
                 (0..within).step_by(RECORD_ALIGN).filter_map(|at| Head::decode(&bytes[at..], salt));
             if heads.any(|head| head.synced as u64 > from) {
-                return Ok(true);
+                return Err(damaged(path, from));
             }
+            let last = bytes[..within].iter().rposition(|byte| *byte != 0);
+            written_end = last.map_or(written_end, |at| start + at as u64 + 1);
             start += STEP as u64;
         }
-        Ok(false)
+        Ok(written_end)
     }
 
     fn admit(&mut self, index: &mut Index, number: u32, records: Vec<Found>) {

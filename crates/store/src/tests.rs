@@ -1,6 +1,7 @@
 //! The store against a model, a map of the newest write per block, with and without crashes. Every randomized test
 //! prints its seed when it fails; `EBB_STORE_SEED=n cargo test -p ebb-store NAME` runs only that seed.
 
+mod ahead;
 mod own;
 
 use crate::Recovered;
@@ -1417,6 +1418,7 @@ fn the_io_thread_answers_everything_and_reads_need_no_thread() {
         handle.submit(seq, apply(Role::Replica, record.clone()));
         written.push(record);
     }
+    handle.wake();
     let mut done: Vec<Completion> = Vec::new();
     while done.len() < 40 {
         done.extend(receiver.recv().unwrap());
@@ -1433,6 +1435,7 @@ fn the_io_thread_answers_everything_and_reads_need_no_thread() {
         // A large piece enters the page cache when it is read for the second time.
         for _ in 0..2 {
             handle.submit(1000, Op::Read { role: Role::Replica, group, chunk: id, first: 3, count });
+            handle.wake();
             let answer = receiver.recv().unwrap().pop().unwrap();
             let Outcome::Read(blocks) = answer.outcome else { panic!("{answer:?}") };
             assert_eq!(blocks.payload, payload);

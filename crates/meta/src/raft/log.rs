@@ -13,7 +13,8 @@
 //! The two marks are written in turn, after each sync, and become durable with the next one or when the kernel writes
 //! them back. They distinguish a frame torn by a power failure from one that rotted later: what ends below the mark was
 //! acknowledged. Damage there, or before an intact frame, is [`RaftError::Damaged`], never skipped. A damaged end
-//! behind the mark was never acknowledged: it is cut off. The table was durable before the file got its name.
+//! behind the mark was never acknowledged: it is cut off. The table was durable before the file got its name. Zeroes may
+//! be ahead of the end: no frame begins with one.
 //!
 //! A log that has grown long is replaced by one that starts with the present state. That one is written beside it by a
 //! separate thread, because it may take longer than a lease; entries appended meanwhile are also added to it before it
@@ -30,6 +31,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,6 +46,8 @@ const MARK_BYTES: usize = 12;
 pub(super) const HEADER: usize = FILE_MAGIC.len() + 3 * MARK_BYTES;
 /// Most bytes of a frame beyond the entry's own.
 const FRAME_ROOM: u64 = 128;
+/// Zeroes written at once ahead of the log's end.
+pub(super) const ZERO_BYTES: usize = 256 << 10;
 /// Room reserved beyond the present need.
 const AHEAD_BYTES: u64 = 4 << 20;
 /// Compaction is retried once the log has grown by this much, and by this fraction of its table.
@@ -63,7 +67,7 @@ pub trait LogFile {
     fn bytes(&mut self) -> io::Result<u64>;
     /// The log, readable even after another one has replaced it.
     fn blob(&mut self) -> io::Result<Arc<dyn Blob>>;
-    /// Writes at `at`, the end of the log, over anything left there by an earlier try. Durable on return.
+    /// Writes at `at`, the end of the log, in place of anything left there by an earlier try. Durable on return.
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
     /// Changes bytes in place. Not durable before the next append or sync.
     fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
@@ -92,6 +96,9 @@ pub trait LogFile {
 pub struct DiskLog {
     path: PathBuf,
     file: Option<Arc<File>>,
+    /// The part of the file behind the log's end, known to be zeroes. Written ahead, so that most syncs find length and blocks
+    /// of the file as they were, and need not make them durable (docs/cost.md).
+    zeroes: Range<u64>,
     preparing: Option<JoinHandle<io::Result<(File, u64)>>>,
     staged: Option<File>,
     /// The log to be installed, and its path.
@@ -116,7 +123,8 @@ impl DiskLog {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error.into()),
         };
-        let log = DiskLog { path, file, preparing: None, staged: None, fresh: None, _lock: lock };
+        let log =
+            DiskLog { path, file, zeroes: 0..0, preparing: None, staged: None, fresh: None, _lock: lock };
         // Left by an earlier run.
         give_up(&log.new_path());
         give_up(&log.staged_path());
@@ -133,6 +141,18 @@ impl DiskLog {
 
     fn file(&self) -> io::Result<&Arc<File>> {
         self.file.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Leaves only zeroes behind `at`, the end of the log.
+    fn clear(&mut self, at: u64) -> io::Result<()> {
+        if self.zeroes.start != at {
+            let file = self.file()?;
+            if file.metadata()?.len() > at {
+                file.set_len(at)?;
+            }
+            self.zeroes = at..at;
+        }
+        Ok(())
     }
 }
 
@@ -162,12 +182,24 @@ impl LogFile for DiskLog {
     }
 
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        static ZEROES: [u8; ZERO_BYTES] = [0; ZERO_BYTES];
+        self.clear(at)?;
+        let end = at + bytes.len() as u64;
+        // Until it is durable, it is not known what is there.
+        let mut ahead = std::mem::take(&mut self.zeroes).end;
         let file = self.file()?;
-        if file.metadata()?.len() > at {
-            file.set_len(at)?;
+        if end > ahead {
+            ahead = match file.write_all_at(&ZEROES, end) {
+                Ok(()) => end + ZERO_BYTES as u64,
+                // The room for the log itself is reserved.
+                Err(error) if is_full(&error) => end,
+                Err(error) => return Err(error),
+            };
         }
         file.write_all_at(bytes, at)?;
-        file.sync_data()
+        file.sync_data()?;
+        self.zeroes = end..ahead;
+        Ok(())
     }
 
     fn overwrite(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -179,6 +211,8 @@ impl LogFile for DiskLog {
     }
 
     fn reserve(&mut self, at: u64, bytes: u64) -> io::Result<bool> {
+        // First: it would free what is reserved.
+        self.clear(at)?;
         match fallocate(self.file()?, FallocateFlags::KEEP_SIZE, at, bytes) {
             // A file system without this call: then a full disk stops the member.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(true),
@@ -233,6 +267,7 @@ impl LogFile for DiskLog {
         let directory = self.path.parent().expect("the log is in a directory");
         File::open(directory)?.sync_all()?;
         self.file = Some(Arc::new(file));
+        self.zeroes = 0..0;
         Ok(())
     }
 
@@ -622,7 +657,8 @@ fn frame_at(bytes: &[u8], at: usize) -> Option<(&[u8], &[u8])> {
     }
     let u32_at = |i: usize| u32::from_le_bytes(header[i..i + 4].try_into().expect("four bytes"));
     let body = bytes.get(at + FRAME_HEADER..)?.get(..u32_at(4) as usize)?;
-    (crc32c(body) == u32_at(8)).then_some((magic, body))
+    // Nothing but zeroes after a torn magic number would fit: the checksum of no bytes is zero.
+    (!body.is_empty() && crc32c(body) == u32_at(8)).then_some((magic, body))
 }
 
 /// The content of a log.

@@ -1,10 +1,10 @@
-use super::log::{HEADER, read_log};
+use super::log::{HEADER, ZERO_BYTES, read_log};
 use super::*;
 use crate::{Blob, Command, Reply};
 use ebb_types::{Condition, ETag, NamespaceCommand, NamespaceOp, ObjectMeta, OnlyIf, RequestId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::io::{self, Write};
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -216,6 +216,8 @@ fn a_crash_at_any_byte_of_the_log_loses_nothing_acknowledged() {
         let log = CrashingLog::founded(&[1], budget);
         let acknowledged = work(log.clone());
         acknowledgements.insert(acknowledged);
+        // Zeroes may be ahead: the rest of a torn frame, and more.
+        log.log.borrow_mut().bytes.extend(vec![0; budget % 3 * 40]);
         let (mut node, mut state) = Node::open(1, &[1], 0, CrashingLog { budget: usize::MAX, ..log })
             .unwrap_or_else(|e| panic!("crash after {budget} bytes: {e}"));
         settle(&mut node, &mut state).unwrap();
@@ -242,12 +244,18 @@ fn damage_to_acknowledged_data_is_named_and_never_skipped() {
         }
     };
     assert_eq!(read(&good).unwrap().whole, good.len());
+    let ahead = |bytes: &[u8]| [bytes, &[0; 100]].concat();
+    assert_eq!(read(&ahead(&good)).unwrap().whole, good.len(), "zeroes ahead are no damage");
     let marks = 8..HEADER - 12;
     for at in marks.end..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 0x10;
         assert!(matches!(read(&bad), Err(RaftError::Damaged { .. })), "byte {at}");
-        assert!(matches!(read(&good[..at]), Err(RaftError::Damaged { .. })), "cut at byte {at}");
+        for bad in [good[..at].to_vec(), ahead(&good[..at]), ahead(&bad)] {
+            // What was cut off may have been zeroes.
+            let harmed = !bad.starts_with(&good);
+            assert_eq!(matches!(read(&bad), Err(RaftError::Damaged { .. })), harmed, "byte {at}");
+        }
     }
     // One mark may be lost, with a sector that it shares only with the other; then the other one is used.
     for at in marks {
@@ -302,6 +310,45 @@ fn the_log_file_on_disk_is_read_back() {
             node.compact_now(&mut state).unwrap();
         }
     }
+}
+
+#[test]
+fn a_log_file_is_written_ahead_with_zeroes_and_keeps_no_torn_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("raft.log");
+    let mut log = DiskLog::open(directory.path()).unwrap();
+    create(&mut log, birth(1, &[1])).unwrap();
+    let end = log.bytes().unwrap();
+    let content = || std::fs::read(&path).unwrap()[end as usize..].to_vec();
+    let is = |bytes: &[u8]| {
+        let found = content();
+        found.starts_with(bytes) && found[bytes.len()..].iter().all(|byte| *byte == 0)
+    };
+    log.append(end, b"one").unwrap();
+    let length = log.bytes().unwrap();
+    log.append(end + 3, b"two").unwrap();
+    assert!(is(b"onetwo"));
+    assert_eq!(log.bytes().unwrap(), length, "the second one was written over zeroes");
+    drop(log);
+    // A torn append of an earlier run is gone before the next one, and before room is reserved behind the end.
+    for reserves in [false, true] {
+        std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(&[7; 5000]).unwrap();
+        let mut log = DiskLog::open(directory.path()).unwrap();
+        if reserves {
+            assert!(log.reserve(end + 3, 1 << 20).unwrap());
+            assert_eq!(log.bytes().unwrap(), end + 3);
+        }
+        log.append(end + 3, b"2").unwrap();
+        assert!(is(b"one2"));
+        // An append before the end cuts off what was behind it.
+        log.append(end + 2, b"!").unwrap();
+        assert!(is(b"on!"));
+        log.append(end + 2, b"e").unwrap();
+    }
+    let big = vec![9; ZERO_BYTES + 1];
+    let mut log = DiskLog::open(directory.path()).unwrap();
+    log.append(end, &big).unwrap();
+    assert!(is(&big));
 }
 
 /// Three members and a network that loses, repeats and reorders messages.

@@ -17,7 +17,7 @@ use crate::cluster::random;
 use crate::daemon::heap;
 use crate::error::{NodeError, io};
 use disks::Ground;
-use driver::{About, Ended, Server, inbox_has_room};
+use driver::{About, Ended, Server, inbox_has_room, wake_store};
 use ebb_client::transport::{
     Connection, Identity, Listener, Party, Receiver, Sender, TransportError, connect, kind,
 };
@@ -175,6 +175,7 @@ async fn run_once(
         spawn_local(follow_meta(shared.clone(), index, address, own));
     }
     spawn_local(accept(shared.clone(), listener));
+    spawn_local(wake_store(shared.clone()));
     spawn_local(heartbeats(shared.clone()));
     spawn_local(heap::give_back_when_quiet());
     loop {

@@ -174,6 +174,11 @@ impl Disk for FlatDisk {
         }
     }
 
+    /// A file here grows ahead by itself ([`FlatFile`]).
+    fn ahead_bytes(&self) -> u32 {
+        0
+    }
+
     /// Heartbeats ask for it: they must not wait for a disk.
     fn free_bytes(&self) -> io::Result<u64> {
         if let Ok(locked) = self.0.locked.try_lock() {

@@ -79,6 +79,7 @@ impl StoreTarget {
         let (asker, answer) = oneshot::channel();
         self.waiting.lock().expect("nothing panics under this lock").insert(number, asker);
         self.handle.submit(number, op);
+        self.handle.wake();
         match answer.await {
             Ok(Outcome::Failed(error)) => Err(Failure::Request(error.to_string())),
             Ok(outcome) => Ok(outcome),

@@ -68,6 +68,8 @@ pub struct Server {
     this: Weak<RefCell<Server>>,
     replica: Replica,
     store: StoreHandle,
+    /// Signalled when something was submitted to the store.
+    submitted: Rc<Notify>,
     events: VecDeque<Event>,
     commands: Vec<Command>,
     peers: BTreeMap<ServerId, Peer>,
@@ -148,6 +150,15 @@ pub async fn inbox_has_room(shared: &Shared) {
     }
 }
 
+/// Wakes the store after all that is to be done now: what arrived together is written together, with one sync.
+pub async fn wake_store(shared: Shared) {
+    let submitted = shared.borrow().submitted.clone();
+    loop {
+        submitted.notified().await;
+        shared.borrow().store.wake();
+    }
+}
+
 /// Progress towards sleep. `Ready` is repeated with every heartbeat until the metadata service has heard it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sleep {
@@ -181,6 +192,7 @@ impl Server {
             this,
             replica,
             store,
+            submitted: Rc::new(Notify::new()),
             events: VecDeque::new(),
             commands: Vec::new(),
             peers: BTreeMap::new(),
@@ -291,7 +303,7 @@ impl Server {
     /// Submits an operation of the driver's own to the store; returns its token.
     pub fn submit_own(&mut self, op: Op) -> u64 {
         self.next_own += 1;
-        self.store.submit(self.next_own, op);
+        self.submit(self.next_own, op);
         self.next_own
     }
 
@@ -303,7 +315,12 @@ impl Server {
             self.events.push_back(Event::Stored { token, outcome });
             return;
         }
-        self.store.submit(token.0, Op::asked(command, LIST_RUNS));
+        self.submit(token.0, Op::asked(command, LIST_RUNS));
+    }
+
+    fn submit(&self, token: u64, op: Op) {
+        self.store.submit(token, op);
+        self.submitted.notify_one();
     }
 
     pub fn on_completions(&mut self, batch: Vec<Completion>) {
