@@ -628,8 +628,9 @@ impl Fleet {
         let wears = self.policy.depths.iter().all(|spec| spec.wears);
         let cycle_price =
             if wears { self.cycle_price.get() * f64::from(self.policy.hours_per_day) } else { 0.0 };
+        let exceeds = ahead.exceeds(hour);
         let price = |servers: u32| {
-            let short = if servers < all { ahead.exceeds(hour, Load(f64::from(servers))) } else { 0.0 };
+            let short = if servers < all { exceeds(Load(f64::from(servers))) } else { 0.0 };
             let woken = f64::from(servers.saturating_sub(on));
             f64::from(servers) + woken * cycle_price + short_price * short
         };

@@ -8,8 +8,10 @@
 //! How the load will deviate from that is read from the most similar moments: those preceded by the same
 //! deviations, at about the same time of day. What followed each of them, deviation by deviation, is one possible
 //! future ([`Ahead`]). So bursts that come in trains, days that start differently from the others, and hours that
-//! often burst are predicted without a model of any of them: analogues, or nearest neighbours. Distance is measured
-//! in the series' own median deviation: nothing is tuned to one load.
+//! often burst are predicted without a model of any of them: analogues, or nearest neighbours. What the present hour
+//! deviates beyond a similar moment stays for as long as deviations of this series usually do. Distance is measured
+//! in the series' own median deviation, and so is how far apart possible futures are blurred: nothing is tuned to one
+//! load.
 //!
 //! [`Seasonal`] is a function of the [`History`] before a day began; [`Seasonal::ahead`] adds what has been recorded since.
 
@@ -24,8 +26,18 @@ const ALIKE: usize = 32;
 const TIME_OF_DAY: f64 = 4.0;
 /// Weight of the least similar moment relative to the most similar one.
 const LEAST_WEIGHT: f64 = 0.02;
-/// Uncertainty of an observed load, as a share of it: makes the future smoother than a few samples are.
+/// Uncertainty of a possible load: as a share of it while only one is known, then as a share of how far the possible
+/// loads of an hour deviate from each other. It makes the future smoother than a few samples are.
 const SPREAD: f64 = 0.07;
+const SPREAD_OF_DEVIATION: f64 = 0.5;
+/// Its least, for a load that never changes.
+const SPREAD_MIN: f64 = 0.005;
+/// The standard deviation of a normal distribution is this many median deviations.
+const NORMAL: f64 = 1.4826;
+/// Hours for which a deviation is followed, and the number of median deviations, squared and added up, that must be seen before half of
+/// what follows from them is believed.
+const FOLLOWED: usize = 4;
+const DOUBT: f64 = 20.0;
 /// A deviation beyond this many median deviations is a burst, and counts as one of this size.
 const BURST: f64 = 4.0;
 /// Smallest median deviation, for a load that never changes.
@@ -48,6 +60,8 @@ pub struct Seasonal {
     deviations: Vec<Option<f64>>,
     /// The median deviation.
     usual: f64,
+    /// The share of a deviation that is left one hour later, two hours, and so on.
+    stays: Vec<f64>,
 }
 
 /// The highest deviation in each window before a moment.
@@ -65,8 +79,9 @@ impl Seasonal {
         let (levels, season) = polish(&logs, hours);
         let outlook = Outlook::new(&levels, day);
         let deviations = vec![None; (day * hours - first) as usize];
+        let (usual, stays) = (STEADY, Vec::new());
         let mut forecast =
-            Seasonal { hours_per_day: hours, offset, outlook, season, first, deviations, usual: STEADY };
+            Seasonal { hours_per_day: hours, offset, outlook, season, first, deviations, usual, stays };
         let mut sizes = Vec::with_capacity(logs.len());
         for (hour, log) in logs {
             let deviation = log - forecast.expected(hour);
@@ -74,7 +89,28 @@ impl Seasonal {
             sizes.push(deviation.abs());
         }
         forecast.usual = median(&mut sizes).unwrap_or(0.0).max(STEADY);
+        forecast.stays = forecast.lasting();
         Some(forecast)
+    }
+
+    /// How long deviations stay: least squares over all pairs of hours that are so far apart, bursts counted as in [`BURST`].
+    fn lasting(&self) -> Vec<f64> {
+        let sizes: Vec<Option<f64>> = self.deviations.iter().map(|d| d.map(|d| self.size(d))).collect();
+        let after = |hours: usize| {
+            let pairs = sizes.iter().zip(&sizes[hours.min(sizes.len())..]);
+            let (products, squares) = pairs
+                .filter_map(|(then, later)| Some(((*then)?, (*later)?)))
+                .fold((0.0, 0.0), |(products, squares), (then, later)| {
+                    (products + then * later, squares + then * then)
+                });
+            (products / (squares + DOUBT)).clamp(0.0, 1.0)
+        };
+        (1..=FOLLOWED).map(after).collect()
+    }
+
+    /// A deviation in median deviations, at most a burst's.
+    fn size(&self, deviation: f64) -> f64 {
+        (deviation / self.usual).clamp(-BURST, BURST)
     }
 
     /// The first day of the forecast, whose level is the most reliable.
@@ -96,7 +132,8 @@ impl Seasonal {
                 .map(|(h, peak)| (peak.0 + self.offset).ln() - self.expected(h))
                 .or_else(|| known(h))
         };
-        let now = self.before(hour, recent);
+        let now = self.before(hour, &recent);
+        let last = hour.checked_sub(1).and_then(&recent);
         let recorded = (self.first..learned).filter(|h| known(*h).is_some());
         let mut alike: Vec<(f64, u64)> =
             recorded.map(|h| (self.distance(hour, &now, h, &self.before(h, known)), h)).collect();
@@ -105,8 +142,12 @@ impl Seasonal {
         let nearest = alike.first().map_or(0.0, |(distance, _)| *distance);
         let expected: Vec<f64> = (0..self.hours_per_day).map(|n| self.expected(hour + n)).collect();
         let path = |(distance, moment): &(f64, u64)| {
+            let then = moment.checked_sub(1).and_then(known);
+            let beyond = last.zip(then).map_or(0.0, |(last, then)| self.size(last - then) * self.usual);
+            let stays = self.stays.iter().copied().chain(std::iter::repeat(0.0));
             // Hours that were not recorded, or are still to come, are assumed to be as expected.
             let went = expected.iter().zip(*moment..).map(|(e, h)| e + known(h).unwrap_or(0.0));
+            let went = went.zip(stays).map(|(log, stays)| log + stays * beyond);
             let loads = went.map(|log| (log.exp() - self.offset).max(0.0)).collect();
             Path::new(((nearest - distance) / 2.0).exp() + LEAST_WEIGHT, loads)
         };
@@ -124,9 +165,8 @@ impl Seasonal {
 
     /// Squared distance of two moments, in median deviations.
     fn distance(&self, hour: u64, now: &Before, past: u64, then: &Before) -> f64 {
-        let size = |deviation: f64| (deviation / self.usual).clamp(-BURST, BURST);
         let windows = now.iter().zip(then).map(|windows| match windows {
-            (Some(now), Some(then)) => (size(*now) - size(*then)).powi(2),
+            (Some(now), Some(then)) => (self.size(*now) - self.size(*then)).powi(2),
             _ => 1.0,
         });
         let apart = hour.abs_diff(past) % self.hours_per_day;
@@ -196,13 +236,30 @@ impl Ahead {
         Load(middle.map_or(0.0, |(load, _)| *load))
     }
 
-    /// The probability that an hour's peak exceeds `load`.
-    pub fn exceeds(&self, hour: usize, load: Load) -> f64 {
+    /// The probability that an hour's peak exceeds a load, for any load.
+    pub fn exceeds(&self, hour: usize) -> impl Fn(Load) -> f64 + '_ {
+        let spread = self.spread(hour);
         // A logistic curve is close to the normal distribution when its argument is stretched by 1.7.
-        self.mean_of(|path| {
-            let above = (path.loads[hour].max(f64::MIN_POSITIVE) / load.0.max(f64::MIN_POSITIVE)).ln();
-            1.0 / (1.0 + (-1.7 * above / SPREAD).exp())
-        })
+        move |load| {
+            self.mean_of(|path| {
+                let above = (path.loads[hour].max(f64::MIN_POSITIVE) / load.0.max(f64::MIN_POSITIVE)).ln();
+                1.0 / (1.0 + (-1.7 * above / spread).exp())
+            })
+        }
+    }
+
+    /// How uncertain each possible load of an hour is, in logarithms.
+    fn spread(&self, hour: usize) -> f64 {
+        if self.paths.len() < 2 {
+            return SPREAD;
+        }
+        let highest = self.paths.iter().map(|path| path.loads[hour]).fold(f64::MIN_POSITIVE, f64::max);
+        let mut logs: Vec<f64> =
+            self.paths.iter().map(|path| path.loads[hour].max(highest * 0.01).ln()).collect();
+        let middle = median(&mut logs).unwrap_or(0.0);
+        let mut deviations: Vec<f64> = logs.iter().map(|log| (log - middle).abs()).collect();
+        let deviation = NORMAL * median(&mut deviations).unwrap_or(0.0);
+        (SPREAD_OF_DEVIATION * deviation).max(SPREAD_MIN)
     }
 
     /// The mean number of hours, from the next one on and at most a day, until the load exceeds `load`.

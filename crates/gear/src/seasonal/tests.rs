@@ -52,7 +52,7 @@ fn one_burst_and_one_outage_move_nothing() {
 fn an_hour_that_often_bursts_is_likely_to_exceed_its_median() {
     let ahead = ahead(&history(20, |day, h| Some(if h == 4 && day % 4 == 0 { 40.0 } else { 4.0 })));
     assert!(ahead.median(4).0 < 6.0);
-    let (bursts, calm) = (ahead.exceeds(4, Load(10.0)), ahead.exceeds(1, Load(10.0)));
+    let (bursts, calm) = (ahead.exceeds(4)(Load(10.0)), ahead.exceeds(1)(Load(10.0)));
     assert!(bursts > 0.1 && calm < 0.05, "{bursts} and {calm}");
 }
 
@@ -63,7 +63,7 @@ fn what_comes_in_trains_is_foreseen() {
     let ahead = ahead(&history(20, |day, h| Some(trains(day * u64::from(DAY) + h as u64))));
     let next = (20 * u64::from(DAY)) % 3;
     for hour in 0..6u64 {
-        let exceeds = ahead.exceeds(hour as usize, Load(10.0));
+        let exceeds = ahead.exceeds(hour as usize)(Load(10.0));
         let bursts = (next + hour).is_multiple_of(3);
         assert_eq!(exceeds > 0.5, bursts, "{hour} hours ahead: {exceeds}");
     }
@@ -105,7 +105,7 @@ fn chances_fall_and_quiet_grows_with_the_load() {
     let (mut chance, mut quiet) = (1.0, 0.0);
     for load in 1..30 {
         let load = Load(f64::from(load));
-        let (exceeds, spell) = (ahead.exceeds(4, load), ahead.quiet(load));
+        let (exceeds, spell) = (ahead.exceeds(4)(load), ahead.quiet(load));
         assert!(exceeds <= chance && spell >= quiet, "{load:?}");
         assert!(spell <= 1.0 + ahead.quiet_from_next(load) + 1e-9);
         (chance, quiet) = (exceeds, spell);
@@ -118,4 +118,37 @@ fn what_is_still_to_come_goes_as_expected() {
     // The only similar moment is the last one: its future is not known, and is assumed to be as usual.
     let ahead = ahead(&history(1, |_, h| Some(SHAPE[h])));
     assert!((0..DAY as usize).all(|hour| ahead.mean(hour).0 < 20.0));
+}
+
+#[test]
+fn the_closer_possible_loads_are_the_less_is_kept_above_them() {
+    // Eight loads around ten, in no order.
+    let swing = |size: f64| {
+        let place = |hour: u64| {
+            let mixed = (hour + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            ((mixed ^ (mixed >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 61) as f64 - 3.5
+        };
+        history(20, move |day, h| Some(10.0 + 10.0 * size * place(day * u64::from(DAY) + h as u64) / 3.5))
+    };
+    let above = |history: &History| {
+        let ahead = ahead(history);
+        ahead.exceeds(0)(Load(1.1 * ahead.median(0).0))
+    };
+    let (calm, rough) = (above(&swing(0.01)), above(&swing(0.2)));
+    assert!(calm < 0.001 && rough > 0.05, "{calm} and {rough}");
+}
+
+#[test]
+fn a_deviation_larger_than_any_before_stays_as_long_as_others_did() {
+    // Loads swing by a tenth in 13 hours, so an hour is much like the one before it.
+    let load = |hour: u64| 10.0 * (0.1 * (std::f64::consts::TAU * hour as f64 / 13.0).sin()).exp();
+    let learned = history(20, |day, h| Some(load(day * u64::from(DAY) + h as u64)));
+    let seasonal = Seasonal::fit(&learned, 20, DAY).unwrap();
+    let mut today = learned.clone();
+    for hour in 160..164 {
+        today.record(hour, Load(load(hour) * if hour == 163 { 1.3 } else { 1.0 }), DAY);
+    }
+    let highest = learned.peaks().map(|(_, peak)| peak.0).fold(0.0, f64::max);
+    let ahead = seasonal.ahead(&today, 164);
+    assert!(ahead.median(0).0 > 1.05 * highest, "{:?} against {highest}", ahead.median(0));
 }

@@ -22,7 +22,7 @@ pub use bound::Bound;
 pub use cold::{Split, Touch, split};
 pub use csv::csv;
 pub use fleet::{Spell, Timeline, World};
-pub use frontier::{Point, frontier};
+pub use frontier::{Point, SETTINGS, frontier};
 pub use page::{POINT_HEADER, Price, Report, cells, gaps_text, header, html, point_cells};
 pub use pools::{Cold, Kept, PoolOutcome, Requests};
 pub use power::{PowerError, free_transitions, power};
@@ -251,11 +251,12 @@ impl Case {
         Ok(Case { setup, step, loads, first, per_server })
     }
 
-    /// The same with as much shortage accepted as Sierra's policy has, within what can be accepted: where the two can be compared by
-    /// their savings.
+    /// The same with as much shortage accepted as Sierra's policy has, within what can be accepted, and at least as many power cycles:
+    /// where the two can be compared by their savings.
     pub fn at_sierras_shortage(mut self) -> Result<Case, LoadError> {
         let (sierra, _) = self.play(Policy::Sierra)?;
         self.setup.short_goal = sierra.short_time.clamp(0.001, 0.5);
+        self.setup.cycles_per_day = self.setup.cycles_per_day.max(sierra.cycles_per_server_per_day);
         Ok(self)
     }
 

@@ -234,8 +234,9 @@ pub const POINT_HEADER: [&str; 7] =
 
 /// One row of the frontier.
 pub fn point_cells(point: &Point) -> Vec<String> {
+    let whose = if point.at_sierras_shortage { ", Sierra's" } else { "" };
     vec![
-        percent(point.short_goal),
+        format!("{}{whose}", percent(point.short_goal)),
         format!("{}", point.cycles_per_day),
         percent(point.outcome.savings),
         format!("{:.2} %", point.outcome.short_time * 100.0),

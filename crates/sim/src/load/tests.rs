@@ -79,7 +79,13 @@ fn overload_is_shortage_whoever_is_awake() {
 
 #[test]
 fn who_accepts_more_never_saves_less() {
-    let points = frontier(&Case::new(setup(30), &service(7, 10)).unwrap(), |_, _| {}).unwrap();
+    let case = Case::new(setup(30), &hours(Kind::Weekly, 7, 10)).unwrap();
+    let points = frontier(&case, |_, _| {}).unwrap();
+    let named: Vec<&Point> = points.iter().filter(|point| point.at_sierras_shortage).collect();
+    assert_eq!((points.len(), named.len()), (SETTINGS, 1));
+    assert_eq!(named[0].short_goal, play(&case, Policy::Sierra).short_time, "accepted at that point");
+    let wears = play(&case, Policy::Sierra).cycles_per_server_per_day;
+    assert_eq!(named[0].cycles_per_day, case.setup.cycles_per_day.max(wears));
     for point in &points {
         let within = points.iter().filter(|other| {
             other.short_goal <= point.short_goal && other.cycles_per_day <= point.cycles_per_day
@@ -212,6 +218,65 @@ fn the_policy_keeps_its_promises_on_services_that_it_was_never_tuned_to() {
         assert!(
             1.0 - ebb.mean_awake / 30.0 <= bound + 0.01,
             "seed {seed}: {ebb:?} beats the bound of {bound}"
+        );
+    }
+}
+
+/// What a service's hours are like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// Every day is like the others but for two per cent.
+    Steady,
+    /// Two days of seven carry half.
+    Weekly,
+    /// A crowd comes in one hour of three hundred, and loses two thirds from hour to hour.
+    Bursty,
+}
+
+/// A synthetic service by the hour.
+fn hours(kind: Kind, seed: u64, days: usize) -> Series {
+    let mut state = seed;
+    let mut random = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f64 / (1u64 << 31) as f64
+    };
+    let (trough, mut crowd) = (0.2 + 0.1 * random(), 0.0);
+    let noise = if kind == Kind::Steady { 0.02 } else { 0.03 };
+    let load = |hour: usize| {
+        let wave = 0.5 - 0.5 * (std::f64::consts::TAU * (hour % 24) as f64 / 24.0).cos();
+        let off = kind == Kind::Weekly && hour / 24 % 7 >= 5;
+        crowd = if random() < 1.0 / 300.0 { 0.2 + 0.3 * random() } else { crowd / 3.0 };
+        let more = if kind == Kind::Bursty { crowd } else { 0.0 };
+        // The sum of four is close to a normal distribution, and their standard deviation is 0.577.
+        let normal = ((0..4).map(|_| random()).sum::<f64>() - 2.0) / 0.577;
+        let usual = (trough + (1.0 - trough) * wave) * if off { 0.5 } else { 1.0 };
+        Some((usual + more) * (1.0 + noise * normal))
+    };
+    Series { interval: HOUR, values: (0..days * 24).map(load).collect() }
+}
+
+#[test]
+fn savings_and_shortage_stay_in_three_bands_on_hours_never_seen() {
+    // What a crowd costs that nothing announces comes on top of the goal of 1 %.
+    for (kind, seed, accepted) in
+        [(Kind::Steady, 11, 0.01), (Kind::Weekly, 12, 0.01), (Kind::Bursty, 13, 0.02)]
+    {
+        let mut setup = setup(30);
+        (setup.train_days, setup.short_goal) = (7, 0.01);
+        let case = Case::new(setup, &hours(kind, seed, 28)).unwrap();
+        let hour = 1.0 / case.counted() as f64;
+        let [ebb, sierra, oracle] =
+            [Policy::Ebb, Policy::Sierra, Policy::ContinuousOracle].map(|p| play(&case, p));
+        assert!(ebb.short_time <= accepted + hour, "{kind:?}: {ebb:?}");
+        assert!(
+            kind == Kind::Bursty || ebb.savings >= 0.9 * oracle.savings,
+            "{kind:?}: {ebb:?} against {oracle:?}"
+        );
+        let ebb = play(&case.at_sierras_shortage().unwrap(), Policy::Ebb);
+        assert!(ebb.savings >= sierra.savings, "{kind:?}: {ebb:?} against {sierra:?}");
+        assert!(
+            ebb.short_time <= sierra.short_time.max(accepted) + hour,
+            "{kind:?}: {ebb:?} against {sierra:?}"
         );
     }
 }

@@ -67,7 +67,7 @@ pub struct LoadArgs {
     /// Minimum time that Ebb keeps a server awake
     #[arg(long, default_value = "15m", value_parser = parse_time)]
     dwell: Duration,
-    /// Share of time with too few servers awake that Ebb accepts; or `sierra`: as much as Sierra's own policy has on this series
+    /// Share of time with too few servers awake that Ebb accepts; or `sierra`: as much as Sierra's own policy has on this series, and no fewer power cycles than it
     #[arg(long, value_name = "SHARE|sierra", default_value = "0.01", value_parser = parse_goal)]
     short_goal: Goal,
     /// Days after which Ebb's lowest gear moves to other servers; 0: never
@@ -85,7 +85,7 @@ pub struct LoadArgs {
     /// A set that no request reaches for so long sleeps as a whole
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time, requires = "cold")]
     hibernate_after: Duration,
-    /// Also try Ebb with other budgets and accepted shares, and print a bound that no policy can beat
+    /// Also try Ebb with other budgets and accepted shares, one of them Sierra's, and print a bound that no policy can beat
     #[arg(long)]
     frontier: bool,
     /// What a kilowatt-hour costs, such as 0.30EUR: also show money
@@ -178,7 +178,9 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
         .map_or(Ok(Vec::new()), |cold| cold.play(&case, &series, Policy::Ebb))
         .map_err(|e| refused(e.to_string()))?;
     let scores = load::scores(&case);
-    let mut progress = |done, of| line.show(format_args!("frontier: {} % of 25 settings", 100 * done / of));
+    let settings = load::SETTINGS;
+    let mut progress =
+        |done, of| line.show(format_args!("frontier: {} % of {settings} settings", 100 * done / of));
     let frontier = match args.frontier {
         true => load::frontier(&case, &mut progress).map_err(|e| refused(e.to_string()))?,
         false => Vec::new(),
