@@ -132,8 +132,8 @@ impl Seasonal {
                 .map(|(h, peak)| (peak.0 + self.offset).ln() - self.expected(h))
                 .or_else(|| known(h))
         };
-        let now = self.before(hour, &recent);
-        let last = hour.checked_sub(1).and_then(&recent);
+        let now = self.before(hour, recent);
+        let last = hour.checked_sub(1).and_then(recent);
         let recorded = (self.first..learned).filter(|h| known(*h).is_some());
         let mut alike: Vec<(f64, u64)> =
             recorded.map(|h| (self.distance(hour, &now, h, &self.before(h, known)), h)).collect();
