@@ -192,7 +192,7 @@ pub struct World<'a> {
     pub unix_millis: u64,
     /// Models of time and stores of lengths, instead of random delays and stored bytes; then no faults are injected.
     pub modelled: Option<Box<Models<'a>>>,
-    agenda: Agenda,
+    agenda: Agenda<Happening>,
     pub net: Net,
     /// Servers, by run, that are about to notice that a connection to another one broke. What they send on it before
     /// that is lost too.
@@ -380,7 +380,7 @@ impl<'a> World<'a> {
         true
     }
 
-    fn happen(&mut self, due: Due) {
+    fn happen(&mut self, due: Due<Happening>) {
         self.events += 1;
         if self.events > EVENTS_MAX && self.modelled.is_none() {
             self.fail("liveness", "the cluster never comes to rest".into());

@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Version of the tables, in the file's `user_version`.
 pub const SCHEMA_VERSION: i64 = 2;
@@ -69,16 +70,25 @@ pub struct Content {
     pub failed: u64,
 }
 
+/// A process that this one is just starting holds its locks, too, until it runs another program.
+const LOCK_TRIES: u32 = 50;
+const LOCK_RETRY: Duration = Duration::from_millis(10);
+
 impl Store {
     /// Opens a file for runs, creating it if it does not exist. Two programs never run on one file.
     pub fn open(path: &Path) -> Result<Store, StoreError> {
         let io = |error| StoreError::Open { path: path.to_owned(), error };
         let lock = File::options().create(true).truncate(false).read(true).write(true).open(path);
         let lock = lock.map_err(io)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(StoreError::Busy { path: path.to_owned() }),
-            Err(TryLockError::Error(error)) => return Err(io(error)),
+        let mut left = LOCK_TRIES;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if left > 0 => left -= 1,
+                Err(TryLockError::WouldBlock) => return Err(StoreError::Busy { path: path.to_owned() }),
+                Err(TryLockError::Error(error)) => return Err(io(error)),
+            }
+            std::thread::sleep(LOCK_RETRY);
         }
         let connection = Connection::open(path).map_err(|error| at(path, error))?;
         let store = Store { path: path.to_owned(), connection, _lock: Some(lock) };

@@ -4,7 +4,6 @@
 //! A band says what a claim of the paper comes to here; where it is not the paper's value, the experiment says why. Bands of what
 //! follows from a load series or a trace hold for the generated ones with every seed: another input has other values.
 
-use super::Inputs;
 use super::findings::Experiment;
 
 /// Experiment, row, lowest and highest value.
@@ -90,12 +89,12 @@ const PUBLIC_SERIES: &[Band] = &[
     ("Figure 9", "worldcup98.hourly.csv: g_min 2, with loggers", 0.72, 0.73),
 ];
 
-/// Sets the bands that hold for these inputs.
-pub(super) fn set(experiments: &mut [Experiment], inputs: &Inputs) {
+/// Sets the bands that hold for these inputs: whether the series are generated, and the requests of the day if that is.
+pub(super) fn set(experiments: &mut [Experiment], generated_series: bool, generated_day: Option<u64>) {
     let held = |bands: &'static [Band], hold: bool| if hold { bands } else { &[] };
-    let series = held(GENERATED_SERIES, inputs.series.is_none());
-    let trace = held(GENERATED_TRACE, inputs.trace.is_none());
-    let day = held(GENERATED_DAY, inputs.trace.is_none() && inputs.requests >= DAY_REQUESTS);
+    let series = held(GENERATED_SERIES, generated_series);
+    let trace = held(GENERATED_TRACE, generated_day.is_some());
+    let day = held(GENERATED_DAY, generated_day.is_some_and(|requests| requests >= DAY_REQUESTS));
     for band @ (name, what, ..) in ALWAYS.iter().chain(series).chain(trace) {
         assert!(set_one(experiments, band), "{name} has no row {what:?}");
     }

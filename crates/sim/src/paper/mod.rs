@@ -75,7 +75,8 @@ pub fn sierra(inputs: &Inputs, tell: &mut dyn FnMut(&str, f64)) -> Result<Findin
     experiments.push(microbench::one_server(&paces, effort.one_client));
     experiments.push(microbench::nine_servers(&paces, effort.each_client));
     experiments.push(rebuild::rates(effort, inputs.seed, tell)?);
-    bands::set(&mut experiments, inputs);
+    let generated_day = inputs.trace.is_none().then_some(inputs.requests);
+    bands::set(&mut experiments, inputs.series.is_none(), generated_day);
     let inputs = told(inputs, loads, trace);
     Ok(Findings { paper: PAPER, about: ABOUT, inputs, experiments })
 }

@@ -2,29 +2,33 @@
 //!
 //! What happens lies apart from the times that are sorted: events are large, and most runs spend their time here.
 
-use crate::world::Happening;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-#[derive(Default)]
-pub struct Agenda {
+pub struct Agenda<T> {
     /// Time, number, and place in `events`.
     times: BinaryHeap<Reverse<(u64, u64, u32)>>,
-    events: Vec<Option<Happening>>,
+    events: Vec<Option<T>>,
     free: Vec<u32>,
     /// Of events so far.
     number: u64,
 }
 
 /// An event that is due.
-pub struct Due {
+pub struct Due<T> {
     pub at: u64,
     pub order: u64,
-    pub what: Happening,
+    pub what: T,
 }
 
-impl Agenda {
-    pub fn put(&mut self, at: u64, what: Happening) {
+impl<T> Default for Agenda<T> {
+    fn default() -> Agenda<T> {
+        Agenda { times: BinaryHeap::new(), events: Vec::new(), free: Vec::new(), number: 0 }
+    }
+}
+
+impl<T> Agenda<T> {
+    pub fn put(&mut self, at: u64, what: T) {
         self.number += 1;
         let place = self.free.pop().unwrap_or_else(|| {
             self.events.push(None);
@@ -40,7 +44,7 @@ impl Agenda {
     }
 
     /// The next event, if it happens by `end`.
-    pub fn take_by(&mut self, end: u64) -> Option<Due> {
+    pub fn take_by(&mut self, end: u64) -> Option<Due<T>> {
         self.next_by(end)?;
         let Reverse((at, order, place)) = self.times.pop()?;
         self.free.push(place);
