@@ -80,7 +80,7 @@ fn offload_dropped_before_it_is_reclaimed_is_found() {
 
 #[test]
 fn a_settlement_that_forgets_requests_is_found() {
-    in_server_from(1201, PlantedBug::ForgetRequests, &["linearizability"]);
+    in_server_from(2266, PlantedBug::ForgetRequests, &["linearizability"]);
 }
 
 #[test]

@@ -134,6 +134,8 @@ struct State {
     /// Syncs that will still fail.
     fail_syncs: u64,
     capacity: Option<u64>,
+    /// Its files grow ahead by themselves, so that the store writes no zeroes ahead.
+    grows_ahead: bool,
 }
 
 impl State {
@@ -187,6 +189,12 @@ pub struct MemDisk(Arc<Mutex<State>>);
 impl MemDisk {
     pub fn new() -> MemDisk {
         MemDisk::default()
+    }
+
+    /// One whose files grow ahead by themselves, as those of a block device do: what is written there may find no room at any record.
+    pub fn that_grows_ahead() -> MemDisk {
+        let state = State { grows_ahead: true, ..State::default() };
+        MemDisk(Arc::new(Mutex::new(state)))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -307,7 +315,8 @@ impl MemDisk {
     pub fn crash(&self, seed: u64) -> MemDisk {
         let mut random = Random::new(seed);
         let old = self.state();
-        let mut state = State { capacity: old.capacity, durable: old.durable.clone(), ..State::default() };
+        let (capacity, grows_ahead) = (old.capacity, old.grows_ahead);
+        let mut state = State { capacity, grows_ahead, durable: old.durable.clone(), ..State::default() };
         let named = old.named();
         for (number, inode) in old.inodes.iter().enumerate() {
             if !named.contains(&number) {
@@ -435,7 +444,7 @@ impl Disk for MemDisk {
 
     /// Little, so that short segments grow several times.
     fn ahead_bytes(&self) -> u32 {
-        12 << 10
+        if self.state().grows_ahead { 0 } else { 12 << 10 }
     }
 }
 
