@@ -2,6 +2,7 @@
 
 use super::Backend;
 use super::Gateway;
+use super::Watcher;
 use super::body::{Paced, Progress};
 use super::chunked::{self, Chunked};
 use super::convert::REGION;
@@ -32,7 +33,7 @@ pub struct Front<B> {
     pub service: S3Service,
     pub domains: Arc<Vec<String>>,
     pub limits: Limits,
-    on_request: fn(),
+    watcher: Arc<dyn Watcher>,
     forms: Semaphore,
     /// Id of the next request.
     next: AtomicU64,
@@ -44,17 +45,16 @@ impl<B: Backend> Front<B> {
         service: S3Service,
         domains: Arc<Vec<String>>,
         limits: Limits,
-        on_request: fn(),
+        watcher: Arc<dyn Watcher>,
     ) -> Self {
         // So that a later run uses different ids.
         let start = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
         let forms = Semaphore::new(FORMS_AT_ONCE);
-        Front { gateway, service, domains, limits, on_request, forms, next: start.into() }
+        Front { gateway, service, domains, limits, watcher, forms, next: start.into() }
     }
 
     pub async fn answer(&self, request: Request<Incoming>) -> Result<HttpResponse, HttpError> {
-        (self.on_request)();
-        let began = Instant::now();
+        let mut watched = Watched::begin(&self.watcher, request.method());
         let id = format!("{:016X}", self.next.fetch_add(1, Ordering::Relaxed));
         let expects = expects_continue(&request);
         let progress = Progress::new();
@@ -78,7 +78,8 @@ impl<B: Backend> Front<B> {
         if expects && !progress.body_wanted() {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        log(&id, &method, uri.path(), answer.status(), began.elapsed());
+        watched.status = Some(answer.status());
+        log(&id, &method, uri.path(), answer.status(), watched.began.elapsed());
         Ok(answer)
     }
 
@@ -139,6 +140,27 @@ impl<B: Backend> Front<B> {
         let mut answer = HttpResponse::new(Body::empty());
         *answer.headers_mut() = allowed;
         Ok(answer)
+    }
+}
+
+/// A request that the watcher was told of, and is told of again when this ends, answered or not.
+struct Watched<'a> {
+    watcher: &'a Arc<dyn Watcher>,
+    method: Method,
+    began: Instant,
+    status: Option<StatusCode>,
+}
+
+impl Watched<'_> {
+    fn begin<'a>(watcher: &'a Arc<dyn Watcher>, method: &Method) -> Watched<'a> {
+        watcher.asked();
+        Watched { watcher, method: method.clone(), began: Instant::now(), status: None }
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        self.watcher.answered(&self.method, self.status, self.began.elapsed());
     }
 }
 

@@ -50,6 +50,7 @@ pub use rights::{Key, KeyTable, Keys, Right};
 use answer::Front;
 use ebb_types::Extent;
 use front::{BucketNames, Domains};
+use hyper::{Method, StatusCode};
 use janitor::Janitor;
 use moves::Mover;
 use names::Names;
@@ -58,6 +59,7 @@ use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::S3ServiceBuilder;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 use store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
@@ -74,8 +76,14 @@ pub struct GatewayConfig {
     pub limits: Limits,
     /// At this rate objects move to other pools by lifecycle rules; zero: this gateway moves none.
     pub move_bytes_per_second: u64,
-    /// Called for every request.
-    pub on_request: fn(),
+    pub watcher: Arc<dyn Watcher>,
+}
+
+/// Is told of every request. Cheap: it is called on the way to the answer.
+pub trait Watcher: Send + Sync {
+    fn asked(&self);
+    /// `status`: `None`: the client went away before its answer. `took`: until the answer's head.
+    fn answered(&self, method: &Method, status: Option<StatusCode>, took: Duration);
 }
 
 /// State shared by all requests.
@@ -128,6 +136,6 @@ pub async fn serve<B: Backend>(
     bounds.form_max_field_size = form::FIELDS_BYTES_MAX;
     bounds.form_max_fields_size = form::FIELDS_BYTES_MAX;
     service.set_config(Arc::new(StaticConfigProvider::new(Arc::new(bounds))));
-    let front = Arc::new(Front::new(gateway, service.build(), domains, config.limits, config.on_request));
+    let front = Arc::new(Front::new(gateway, service.build(), domains, config.limits, config.watcher));
     connections::serve(listener, front, config.limits, stop).await;
 }

@@ -42,9 +42,22 @@ fn keys() -> Keys {
     Keys::fixed([(ACCESS_KEY.to_owned(), key)].into())
 }
 
+struct Unwatched;
+
+impl Watcher for Unwatched {
+    fn asked(&self) {}
+    fn answered(&self, _: &hyper::Method, _: Option<hyper::StatusCode>, _: Duration) {}
+}
+
 fn config(limits: Limits) -> GatewayConfig {
     let domains = vec!["localhost".into()];
-    GatewayConfig { keys: keys(), domains, limits, move_bytes_per_second: 32 << 20, on_request: || () }
+    GatewayConfig {
+        keys: keys(),
+        domains,
+        limits,
+        move_bytes_per_second: 32 << 20,
+        watcher: Arc::new(Unwatched),
+    }
 }
 
 /// A gateway over `backend` on its own thread.

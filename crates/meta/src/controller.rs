@@ -50,8 +50,8 @@ use crate::{Command, State, SwitchAction, Switches, Timing};
 pub use event::{Event, Output};
 
 use ebb_types::{
-    Depth, Epoch, GroupId, Incarnation, MetaFailure, MetaReply, Moment, Notice, ServerId, ServerMessage,
-    ServerReport, ServerState, StoreMark,
+    ClusterStatus, Depth, Epoch, GroupId, Incarnation, MetaFailure, MetaReply, Moment, Notice, ServerId,
+    ServerMessage, ServerReport, ServerState, StoreMark,
 };
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,6 +134,12 @@ impl Controller {
     /// The servers that it wants awake for the load, without those that help (R8, R10, R13); empty: this member does not lead.
     pub fn awake(&self) -> BTreeSet<ServerId> {
         self.leading.as_ref().map(|l| l.gears.awake().clone()).unwrap_or_default()
+    }
+
+    /// What `ebb status` shows, but for what member and driver add; `None`: this member does not lead a cluster.
+    pub fn status(&self, now: Moment, state: &State) -> Option<ClusterStatus> {
+        let leading = self.leading.as_ref().filter(|leading| leading.behind == 0);
+        leading.filter(|_| state.params().is_some()).map(|leading| leading.status(now, state))
     }
 
     /// How deep a server sleeps.

@@ -8,8 +8,8 @@ use crate::controller::{Controller, Event, Output};
 use crate::raft::{LogFile, Node, Progress, RaftError};
 use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
 use ebb_types::{
-    ALLOCATE_MAX, AdminReply, AdminRequest, Depth, MapDelta, MetaFailure, MetaPush, MetaReply, MetaRequest,
-    Moment, NamespaceQuery, Notice, NoticeRecord, ServerId,
+    ALLOCATE_MAX, AdminReply, AdminRequest, ClusterStatus, Depth, MapDelta, MetaFailure, MetaPush, MetaReply,
+    MetaRequest, Moment, NamespaceQuery, Notice, NoticeRecord, ServerId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -122,6 +122,23 @@ impl<L: LogFile> Member<L> {
     /// Whether this member counts towards the majority: one that joined does so once it has caught up.
     pub fn votes(&self) -> bool {
         self.node.votes()
+    }
+
+    /// Whether the log has no room for clients' commands.
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// The term that this member knows, and the leader.
+    pub fn term(&self) -> (u64, Option<MemberId>) {
+        (self.node.term(), self.node.leader())
+    }
+
+    /// The cluster as this member sees it as leader, without the proof that it still leads: it asks nobody. `None`: it does not lead.
+    pub fn status(&self, now: Moment) -> Option<ClusterStatus> {
+        self.leading?;
+        let status = self.controller.status(now, &self.state)?;
+        Some(ClusterStatus { metadata: self.node.members(), ..status })
     }
 
     /// The gear that this member asks for as leader, and the term in which it leads.

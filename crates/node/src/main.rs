@@ -333,7 +333,7 @@ struct DevArgs {
     /// Metadata servers, 1, 3 or 5 [default: 1]
     #[arg(long)]
     meta: Option<u16>,
-    /// S3 port; the servers' ports follow 100 above it [default: 9000, or free ones with --ephemeral]
+    /// S3 port; the servers' ports follow 100 above it, those of their /metrics 1,000 above their own [default: 9000, or free ones with --ephemeral]
     #[arg(long)]
     port: Option<u16>,
     /// How deeply servers sleep: standby or off [default: standby]

@@ -104,6 +104,21 @@ pub enum ShiftReason {
     Turns,
 }
 
+impl ShiftReason {
+    pub const ALL: [ShiftReason; 4] =
+        [ShiftReason::Administrator, ShiftReason::MoreNeeded, ShiftReason::FewerNeeded, ShiftReason::Turns];
+
+    /// Its name in JSON, and where reasons are counted.
+    pub fn name(self) -> &'static str {
+        match self {
+            ShiftReason::Administrator => "administrator",
+            ShiftReason::MoreNeeded => "more_needed",
+            ShiftReason::FewerNeeded => "fewer_needed",
+            ShiftReason::Turns => "turns",
+        }
+    }
+}
+
 impl fmt::Display for ShiftReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -128,6 +143,53 @@ impl fmt::Display for PowerGoal {
             PowerGoal::Awake => "awake",
             PowerGoal::Asleep => "asleep",
         })
+    }
+}
+
+impl Notice {
+    /// Every [`Notice::kind`].
+    pub const KINDS: [&'static str; 17] = [
+        "shift",
+        "failed",
+        "back",
+        "back_empty",
+        "restarted",
+        "started_while_asleep",
+        "another_store",
+        "given_up",
+        "spare_takes_place",
+        "switch_failed",
+        "late",
+        "power_test",
+        "stood_still",
+        "went_back",
+        "metadata_disk_full",
+        "metadata_disk_has_room",
+        "refused",
+    ];
+
+    /// The variant's name in JSON, and where notices are counted.
+    pub fn kind(&self) -> &'static str {
+        let place = match self {
+            Notice::Shift { .. } => 0,
+            Notice::Failed { .. } => 1,
+            Notice::Back { .. } => 2,
+            Notice::BackEmpty { .. } => 3,
+            Notice::Restarted { .. } => 4,
+            Notice::StartedWhileAsleep { .. } => 5,
+            Notice::AnotherStore { .. } => 6,
+            Notice::GivenUp { .. } => 7,
+            Notice::SpareTakesPlace { .. } => 8,
+            Notice::SwitchFailed { .. } => 9,
+            Notice::Late { .. } => 10,
+            Notice::PowerTest { .. } => 11,
+            Notice::StoodStill { .. } => 12,
+            Notice::WentBack { .. } => 13,
+            Notice::MetadataDiskFull => 14,
+            Notice::MetadataDiskHasRoom => 15,
+            Notice::Refused { .. } => 16,
+        };
+        Notice::KINDS[place]
     }
 }
 

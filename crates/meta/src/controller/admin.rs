@@ -125,7 +125,7 @@ impl Leading {
         few.into_iter().chain(still).collect()
     }
 
-    fn status(&self, now: Moment, state: &State) -> ClusterStatus {
+    pub(crate) fn status(&self, now: Moment, state: &State) -> ClusterStatus {
         let schedule = *state.schedule();
         let awake = state.geared().filter(|e| e.state.is_live()).count() as u32;
         let gear = GearStatus {

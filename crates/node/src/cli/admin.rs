@@ -346,6 +346,8 @@ struct Ready<'a> {
     access_key: &'a str,
     secret_key: &'a str,
     config: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<String>,
     pids: BTreeMap<String, u32>,
 }
 
@@ -359,7 +361,8 @@ pub async fn dev(data: Option<&Path>, options: &DevOptions, json: bool) -> Resul
     if json {
         let (access_key, secret_key) = (cluster.access_key.as_str(), cluster.secret_key.as_str());
         let config = cluster.config.file.display().to_string();
-        print_json(&Ready { endpoint, access_key, secret_key, config, pids: cluster.pids() });
+        let (metrics, pids) = (cluster.metrics(), cluster.pids());
+        print_json(&Ready { endpoint, access_key, secret_key, config, metrics, pids });
     } else {
         greet(&cluster, &endpoint);
     }
@@ -389,7 +392,7 @@ fn greet(cluster: &DevCluster, endpoint: &str) {
     let racks: std::collections::BTreeSet<u16> = c.server.iter().map(|s| s.rack).collect();
     println!(
         "Ebb: {} chunk servers in {} racks, {} copies of everything, {} metadata server(s)\n\
-         \n  S3 endpoint  {endpoint}\n  access key   {}\n  secret key   {}\n\
+         \n  S3 endpoint  {endpoint}\n  access key   {}\n  secret key   {}\n{}\
          \nTry it:\n  export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={} AWS_DEFAULT_REGION=us-east-1\n  \
          aws --endpoint-url {endpoint} s3 mb s3://first && aws --endpoint-url {endpoint} s3 cp README.md s3://first/\n\
          \n{}Data and logs: {}\nA awake  d draining  z asleep  w waking  X failed  L lost. Ctrl-C stops cleanly.\n",
@@ -399,6 +402,7 @@ fn greet(cluster: &DevCluster, endpoint: &str) {
         c.meta.len(),
         cluster.access_key,
         cluster.secret_key,
+        cluster.metrics().map(|url| format!("  metrics      {url}\n")).unwrap_or_default(),
         cluster.access_key,
         cluster.secret_key,
         pools(c),

@@ -28,6 +28,8 @@ const START_PATIENCE: Duration = Duration::from_secs(30);
 const TRY_PATIENCE: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(10);
 const S3_PORT: u16 = 9000;
+/// The port of a process's `/metrics` is so far above its own.
+const METRICS_PORTS: u16 = 1000;
 
 /// Shape of a development cluster. Absent: the default, or the value in the data directory.
 #[derive(Clone, Debug, Default)]
@@ -201,6 +203,11 @@ impl DevCluster {
         Connector::new(&self.config)
     }
 
+    /// Where the first metadata server is scraped; absent: a cluster that was created without.
+    pub fn metrics(&self) -> Option<String> {
+        self.config.meta[0].metrics.as_ref().map(|address| format!("http://{address}/metrics"))
+    }
+
     /// Processes that exited without being stopped.
     pub fn failures(&mut self) -> Vec<String> {
         self.processes.iter_mut().filter_map(Process::has_failed).collect()
@@ -264,7 +271,8 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
     let metas = options.meta.unwrap_or(1);
     let loggers = options.loggers.unwrap_or(0);
     let ports = ports(options.port, free_ports, usize::from(servers + loggers) + usize::from(metas) + 1)?;
-    let address = |index: usize| format!("127.0.0.1:{}", ports[index]);
+    let address = |index: usize| format!("127.0.0.1:{}", ports[index].own);
+    let metrics = |index: usize| Some(format!("127.0.0.1:{}", ports[index].metrics));
     let file = data.join("cluster.toml");
     let config = Config {
         cluster: ClusterSection {
@@ -294,6 +302,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
             .map(|n| MetaSection {
                 id: u64::from(n),
                 address: address(usize::from(n)),
+                metrics: metrics(usize::from(n)),
                 data: format!("meta-{n}").into(),
             })
             .collect(),
@@ -307,6 +316,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
                 role: if n > servers { Role::Logger } else { Role::Chunks },
                 pool,
                 address: address(usize::from(metas) + usize::from(n)),
+                metrics: metrics(usize::from(metas) + usize::from(n)),
                 data: format!("server-{n}").into(),
                 disks: options.mirrored.then(|| DISKS.map(|disk| format!("server-{n}/{disk}").into())),
                 capacity_mib: None,
@@ -315,6 +325,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
             .collect(),
         gateway: vec![GatewaySection {
             address: address(0),
+            metrics: metrics(0),
             keys_file: "keys.toml".into(),
             domains: Vec::new(),
             move_bytes_per_second: moved_per_second(),
@@ -343,20 +354,29 @@ fn make_disk(path: &Path) -> Result<(), NodeError> {
     file.set_len(DISK_BYTES).map_err(io("size", path))
 }
 
+/// A process's port, and that of its `/metrics`.
+struct Ports {
+    own: u16,
+    metrics: u16,
+}
+
 /// The S3 port, then the metadata servers', then the chunk servers'.
-fn ports(base: Option<u16>, free: bool, count: usize) -> Result<Vec<u16>, NodeError> {
+fn ports(base: Option<u16>, free: bool, count: usize) -> Result<Vec<Ports>, NodeError> {
     if base.is_none() && free {
         let sockets: Result<Vec<TcpListener>, _> =
-            (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+            (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
         let sockets = sockets.map_err(io("find", "free ports"))?;
+        let port = |s: &TcpListener| s.local_addr().map(|a| a.port()).map_err(io("find", "free ports"));
         return sockets
-            .iter()
-            .map(|s| Ok(s.local_addr().map_err(io("find", "free ports"))?.port()))
+            .chunks(2)
+            .map(|two| Ok(Ports { own: port(&two[0])?, metrics: port(&two[1])? }))
             .collect();
     }
     let base = base.unwrap_or(S3_PORT);
     let others = (0..count as u16 - 1).map(|n| base.checked_add(100 + n));
-    let all: Option<Vec<u16>> = std::iter::once(Some(base)).chain(others).collect();
+    let with_metrics = |own: u16| Some(Ports { own, metrics: own.checked_add(METRICS_PORTS)? });
+    let all: Option<Vec<Ports>> =
+        std::iter::once(Some(base)).chain(others).map(|own| with_metrics(own?)).collect();
     all.ok_or_else(|| {
         NodeError::Refused(format!("no room for the servers' ports above port {base}: use a lower one"))
     })

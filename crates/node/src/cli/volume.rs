@@ -64,6 +64,9 @@ enum VolumeCommand {
         /// Address for NBD clients
         #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10809")]
         nbd: String,
+        /// Serve /metrics there, for Prometheus (docs/metrics.md)
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        metrics: Option<String>,
     },
     /// Delete a volume with all its data
     Delete { name: String },
@@ -98,10 +101,12 @@ pub async fn run(args: VolumeArgs) -> Result<ExitCode, NodeError> {
             Volume::create(&client, &name, size.0, home).await?;
         }
         VolumeCommand::List { json } => list(&connect(file).await?, json).await?,
-        VolumeCommand::Serve { name, nbd } => {
-            daemon::volume::run(&name, open(file, &name).await?, &nbd).await?;
+        VolumeCommand::Serve { name, nbd, metrics } => {
+            let client = connect(file).await?;
+            let volume = open(client.clone(), &name).await?;
+            daemon::volume::run(&name, (client, volume), &nbd, metrics.as_deref()).await?;
         }
-        VolumeCommand::Delete { name } => open(file, &name).await?.delete().await?,
+        VolumeCommand::Delete { name } => open(connect(file).await?, &name).await?.delete().await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -111,9 +116,9 @@ async fn connect(file: &Path) -> Result<Client, NodeError> {
     Connector::new(&Config::load(file)?)?.sole_writer().connect().await
 }
 
-async fn open(file: &Path, name: &str) -> Result<Volume, NodeError> {
+async fn open(client: Client, name: &str) -> Result<Volume, NodeError> {
     let waiting = || eprintln!("another process serves the volume: waiting a minute for a sign of life ...");
-    Ok(Volume::open(connect(file).await?, name, waiting).await?)
+    Ok(Volume::open(client, name, waiting).await?)
 }
 
 /// Where a volume's cold slices go.

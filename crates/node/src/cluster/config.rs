@@ -283,6 +283,9 @@ impl Default for MirrorSection {
 pub struct MetaSection {
     pub id: u64,
     pub address: String,
+    /// Where scrapers find `/metrics`, and in `/sd` what else there is; absent: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<String>,
     pub data: PathBuf,
 }
 
@@ -314,6 +317,9 @@ pub struct ServerSection {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     pub address: String,
+    /// Where scrapers find `/metrics`; absent: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<String>,
     pub data: PathBuf,
     /// Block devices or files: the data lies on a mirror of both, and `data` has only what finds it. Absent: in `data`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -330,6 +336,9 @@ pub struct ServerSection {
 #[serde(deny_unknown_fields)]
 pub struct GatewaySection {
     pub address: String,
+    /// Where scrapers find `/metrics`; absent: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<String>,
     /// TOML tables of access keys with their secrets and rights, see `ebb key`; readable by its owner only.
     pub keys_file: PathBuf,
     /// Domains that the gateway serves: `bucket.domain` is a bucket's host name. `localhost` is always one.
@@ -563,14 +572,25 @@ impl Config {
 
     /// No two processes share a port, a directory or a disk.
     fn check_places(&self) -> Result<(), ConfigError> {
-        let meta = self.meta.iter().map(|m| (format!("meta {}", m.id), &m.address, Some(&m.data)));
-        let server = self.server.iter().map(|s| (format!("server {}", s.id), &s.address, Some(&s.data)));
-        let gateway = (1..).zip(&self.gateway).map(|(n, g)| (format!("gateway {n}"), &g.address, None));
+        let meta = self
+            .meta
+            .iter()
+            .map(|m| (format!("meta {}", m.id), [Some(&m.address), m.metrics.as_ref()], Some(&m.data)));
+        let server = self
+            .server
+            .iter()
+            .map(|s| (format!("server {}", s.id), [Some(&s.address), s.metrics.as_ref()], Some(&s.data)));
+        let gateway = (1..)
+            .zip(&self.gateway)
+            .map(|(n, g)| (format!("gateway {n}"), [Some(&g.address), g.metrics.as_ref()], None));
         let (mut addresses, mut data) = (BTreeMap::new(), BTreeMap::new());
-        for (who, address, directory) in meta.chain(server).chain(gateway) {
-            resolve(&who, address)?;
-            if let Some(first) = addresses.insert(address.clone(), who.clone()) {
-                return Err(ConfigError::OverlappingAddress { address: address.clone(), first, second: who });
+        for (who, of_it, directory) in meta.chain(server).chain(gateway) {
+            for address in of_it.into_iter().flatten() {
+                resolve(&who, address)?;
+                if let Some(first) = addresses.insert(address.clone(), who.clone()) {
+                    let address = address.clone();
+                    return Err(ConfigError::OverlappingAddress { address, first, second: who });
+                }
             }
             if let Some(directory) = directory
                 && let Some(first) = data.insert(directory.clone(), who.clone())
@@ -997,6 +1017,12 @@ mod tests {
     fn mistakes_are_named_with_their_remedy() {
         let cases = [
             ("replicas = 3", "replicas = 7", "cluster.replicas is 7"),
+            (
+                "address = \"127.0.0.1:9203\"",
+                "address = \"127.0.0.1:9203\"\nmetrics = \"127.0.0.1:9202\"",
+                "share the address 127.0.0.1:9202",
+            ),
+            ("id = 1\naddress", "id = 1\nmetrics = \"nowhere\"\naddress", "\"nowhere\" is not an address"),
             ("replicas = 3", "replica = 3", "unknown field `replica`"),
             ("chunk_mib = 64", "chunk_mib = 48", "cluster.chunk_mib is 48"),
             ("chunk_mib = 64", "chunk_mib = 0", "cluster.chunk_mib is 0"),

@@ -5,6 +5,8 @@ use crate::cluster::connect::Connector;
 use crate::cluster::keys::load_keys;
 use crate::cluster::launch::Stop;
 use crate::daemon::heap;
+use crate::daemon::metrics;
+use crate::daemon::metrics::traffic::{S3Traffic, report_client};
 use crate::error::{NodeError, io};
 use ebb_gateway::{Cluster, GatewayConfig, Keys, Limits, serve};
 use std::sync::Arc;
@@ -28,13 +30,22 @@ pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError
     let keys = Keys::of_file(keys_file, table, read);
     let mut domains = section.domains.clone();
     domains.push("localhost".to_owned());
+    let traffic = Arc::new(S3Traffic::default());
     let config = GatewayConfig {
         keys,
         domains,
         limits: Limits::of_process(),
         move_bytes_per_second: section.move_bytes_per_second,
-        on_request: heap::used,
+        watcher: traffic.clone(),
     };
+    let (counted, client_counted) = (traffic, client.clone());
+    let page = move || {
+        let mut page = metrics::of_process();
+        counted.report(&mut page);
+        report_client(&client_counted.counters(), &mut page);
+        page
+    };
+    metrics::open(section.metrics.as_deref(), page).await?;
     let backend = Arc::new(Cluster::new(client));
     let listener = TcpListener::bind(&section.address).await.map_err(io("listen on", &section.address))?;
     let mut stop = Stop::new()?;

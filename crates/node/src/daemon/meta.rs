@@ -11,6 +11,8 @@ use crate::cluster::launch::{Stop, private_directory};
 use crate::cluster::{pools, random};
 use crate::daemon::clock;
 use crate::daemon::heap;
+use crate::daemon::metrics::leader::{MemberFigures, NoticeCounts};
+use crate::daemon::metrics::{self, Page, Source, Targets};
 use crate::error::NodeError;
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Party, Sender, connect, kind};
@@ -175,7 +177,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     for other in config.meta.iter().filter(|m| m.id != section.id) {
         spawn_local(follow_member(shared.clone(), other.id, other.address.clone(), secret.clone(), own));
     }
-    let mut driver = Driver {
+    let driver = Rc::new(RefCell::new(Driver {
         id: section.id,
         params: config.params()?,
         unchecked: Some(bootstrap),
@@ -184,12 +186,15 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         power,
         shared,
         outcomes: Vec::new(),
-    };
+        notices: NoticeCounts::default(),
+    }));
+    let source = Scraped { driver: driver.clone(), targets: Targets::of(config) };
+    metrics::open(section.metrics.as_deref(), source).await?;
     let mut stop = Stop::new()?;
     loop {
         // Inputs that arrived while this process did not run are read before any server's silence is judged.
         tokio::task::yield_now().await;
-        let next = driver.turn()?;
+        let next = driver.borrow_mut().turn()?;
         let pause = next.map(|at| at.since(clock::now()));
         tokio::select! {
             () = wake.notified() => {}
@@ -212,6 +217,27 @@ struct Driver {
     power: Power,
     shared: Shared,
     outcomes: Vec<Outcome>,
+    notices: NoticeCounts,
+}
+
+/// This metadata server, for scrapers.
+struct Scraped {
+    driver: Rc<RefCell<Driver>>,
+    targets: Targets,
+}
+
+impl Source for Scraped {
+    fn page(&self) -> Page {
+        let mut page = metrics::of_process();
+        self.driver.borrow().report(&mut page);
+        page
+    }
+
+    fn targets(&self) -> Option<String> {
+        let driver = self.driver.borrow();
+        let state = driver.member.state();
+        Some(self.targets.list(|server| state.server(server).map(|entry| entry.state)))
+    }
 }
 
 impl Driver {
@@ -231,6 +257,18 @@ impl Driver {
         }
         self.outcomes = outcomes;
         Ok(self.member.next_wake())
+    }
+
+    fn report(&self, page: &mut Page) {
+        let (term, leader) = self.member.term();
+        let (leads, votes, disk_full) = (self.member.is_leader(), self.member.votes(), self.member.is_full());
+        MemberFigures { leads, votes, disk_full, term, leader }.report(page);
+        self.notices.report(page);
+        let now = clock::now();
+        if let Some(mut status) = self.member.status(now) {
+            self.power.fill(now, &mut status);
+            metrics::leader::report(&status, self.power.cycles(), page);
+        }
     }
 
     /// `led`: this member was leader before.
@@ -305,7 +343,10 @@ impl Driver {
                     watcher.sender.send(kind::META_PUSH, 0, &MetaPush::Map(delta), Bytes::new()).is_ok()
                 });
             }
-            Outcome::Notice(notice) => tracing::info!("{notice}"),
+            Outcome::Notice(notice) => {
+                tracing::info!("{notice}");
+                self.notices.add(&notice);
+            }
             Outcome::Broken(rule) => tracing::error!("a decision was refused, please report this: {rule}"),
         }
     }

@@ -5,6 +5,7 @@ pub mod clock;
 pub mod gateway;
 pub mod heap;
 pub mod meta;
+pub mod metrics;
 pub mod mirror;
 pub mod server;
 pub mod volume;

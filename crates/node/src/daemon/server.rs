@@ -15,6 +15,7 @@ use crate::cluster::config::Config;
 use crate::cluster::launch::Stop;
 use crate::cluster::random;
 use crate::daemon::heap;
+use crate::daemon::metrics;
 use crate::error::{NodeError, io};
 use disks::Ground;
 use driver::{About, Ended, Server, inbox_has_room, wake_store};
@@ -178,6 +179,13 @@ async fn run_once(
     spawn_local(wake_store(shared.clone()));
     spawn_local(heartbeats(shared.clone()));
     spawn_local(heap::give_back_when_quiet());
+    let source = shared.clone();
+    let page = move || {
+        let mut page = metrics::of_process();
+        source.borrow_mut().figures().report(&mut page);
+        page
+    };
+    metrics::open(section.metrics.as_deref(), page).await?;
     loop {
         tokio::select! {
             Some(batch) = completions.recv() => shared.borrow_mut().on_completions(batch),

@@ -25,6 +25,8 @@ pub struct Power {
     deepest: Depth,
     /// While this member leads.
     energy: Option<Energy>,
+    /// How often each server was put to sleep while this process led.
+    cycles: BTreeMap<ServerId, u64>,
 }
 
 struct Energy {
@@ -34,6 +36,8 @@ struct Energy {
     utilisation: BTreeMap<ServerId, f64>,
     /// Servers that are asleep on record and up all the same.
     up: BTreeSet<ServerId>,
+    /// Servers that were asleep on record when this was last looked at.
+    asleep: BTreeSet<ServerId>,
 }
 
 /// Servers' requested load in a batch of inputs, each with the time that it is of.
@@ -62,7 +66,7 @@ impl Power {
                 unread.set_depth(*depth, model.asleep(*depth).costing(Joules(*joules)));
             }
         }
-        Ok(Power { switches, unread, deepest: config.deepest(), energy: None })
+        Ok(Power { switches, unread, deepest: config.deepest(), energy: None, cycles: BTreeMap::new() })
     }
 
     /// The ways to wake each server, by their names for the leader. A process is woken by this machine: that needs no proof.
@@ -89,9 +93,20 @@ impl Power {
             since: now,
             utilisation: BTreeMap::new(),
             up: BTreeSet::new(),
+            asleep: member
+                .state()
+                .servers()
+                .filter(|server| sleeps(server))
+                .map(|server| server.id)
+                .collect(),
         });
         for server in member.state().servers() {
             energy.up.remove(&server.id);
+            if sleeps(server) && energy.asleep.insert(server.id) {
+                *self.cycles.entry(server.id).or_default() += 1;
+            } else if !sleeps(server) {
+                energy.asleep.remove(&server.id);
+            }
             energy.look(now, server, member, self.deepest);
         }
     }
@@ -117,6 +132,10 @@ impl Power {
         self.energy = None;
     }
 
+    pub fn cycles(&self) -> &BTreeMap<ServerId, u64> {
+        &self.cycles
+    }
+
     pub fn fill(&self, now: Moment, status: &mut ClusterStatus) {
         let Some(energy) = &self.energy else { return };
         for server in &mut status.servers {
@@ -140,6 +159,10 @@ impl Power {
             pool.energy = Some(sum(&mut status.servers.iter().filter(|s| s.pool == pool.pool.id)));
         }
     }
+}
+
+fn sleeps(server: &ServerEntry) -> bool {
+    server.state == ServerState::Asleep
 }
 
 impl Energy {
@@ -191,8 +214,8 @@ mod tests {
     fn energy_follows_a_servers_states_and_load() {
         let model = PowerModel::default();
         let meter = EnergyMeter::new(model, 1.0).unwrap();
-        let (utilisation, up) = (BTreeMap::new(), BTreeSet::new());
-        let mut energy = Energy { meter, since: Moment::ZERO, utilisation, up };
+        let (utilisation, up, asleep) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let mut energy = Energy { meter, since: Moment::ZERO, utilisation, up, asleep };
         let at = |seconds| Moment::ZERO + Duration::from_secs(seconds);
         energy.set(at(0), &server(ServerState::Awake), Some(Depth::Off));
         energy.utilisation.insert(ServerId(3), 1.0);

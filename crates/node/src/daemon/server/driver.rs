@@ -15,6 +15,7 @@ use super::machine;
 use super::scrubs::Scrubs;
 use super::silence::Silence;
 use super::{Shared, dial};
+use crate::daemon::metrics::server::ServerFigures;
 use crate::daemon::{clock, heap};
 use bytes::Bytes;
 use ebb_client::Secret;
@@ -86,6 +87,8 @@ pub struct Server {
     sleep: Sleep,
     /// Client load that no metadata leader has confirmed yet, and the start of its period.
     load: (LoadCount, Moment),
+    /// All of it since the start.
+    served: LoadCount,
     heartbeat_sent: Moment,
     silence: Silence,
     next_heartbeat: Duration,
@@ -207,6 +210,7 @@ impl Server {
             full: false,
             sleep: Sleep::No,
             load: (LoadCount::default(), clock::now()),
+            served: LoadCount::default(),
             heartbeat_sent: Moment::ZERO,
             silence: Silence::new(clock::now()),
             next_heartbeat: about.heartbeat,
@@ -515,14 +519,46 @@ impl Server {
 
     pub fn send_heartbeat(&mut self) {
         self.handle(Event::Beat { unix_seconds: clock::unix_millis() / 1000 });
-        self.load.0 += self.replica.take_load();
         self.watch_space();
         let now = clock::now();
         if let Some(news) = self.silence.pass(now) {
             news.log();
         }
+        let vitals = self.vitals(now);
+        self.heartbeat_sent = now;
+        let map_version = if std::mem::take(&mut self.map_gap) { 0 } else { self.replica.map_version() };
+        let (server, incarnation) = (self.about.me, self.about.incarnation);
+        let mark = self.store.figures().mark;
+        self.tell_metas(&ServerMessage::Heartbeat {
+            server,
+            incarnation,
+            mark,
+            sent: now,
+            map_version,
+            vitals: Box::new(vitals),
+        });
+        if let Sleep::Ready { map_version } = self.sleep {
+            self.say_ready(map_version);
+        }
+    }
+
+    /// For a scraper.
+    pub fn figures(&mut self) -> ServerFigures {
+        let now = clock::now();
+        ServerFigures {
+            vitals: self.vitals(now),
+            served: self.served,
+            has_lease: self.replica.has_lease(now),
+            map_version: self.replica.map().version,
+        }
+    }
+
+    fn vitals(&mut self, now: Moment) -> Vitals {
+        let new = self.replica.take_load();
+        self.load.0 += new;
+        self.served += new;
         let (stats, figures) = (self.replica.stats(), self.store.figures());
-        let vitals = Vitals {
+        Vitals {
             load: self.load.0,
             load_millis: now.since(self.load.1).as_millis() as u32,
             used_bytes: figures.used.0,
@@ -539,21 +575,6 @@ impl Server {
             scrub: stats.scrub,
             poisoned: stats.poisoned || figures.poisoned,
             bugs: stats.bugs,
-        };
-        self.heartbeat_sent = now;
-        let map_version = if std::mem::take(&mut self.map_gap) { 0 } else { self.replica.map_version() };
-        let (server, incarnation) = (self.about.me, self.about.incarnation);
-        let mark = figures.mark;
-        self.tell_metas(&ServerMessage::Heartbeat {
-            server,
-            incarnation,
-            mark,
-            sent: now,
-            map_version,
-            vitals: Box::new(vitals),
-        });
-        if let Sleep::Ready { map_version } = self.sleep {
-            self.say_ready(map_version);
         }
     }
 

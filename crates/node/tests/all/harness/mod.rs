@@ -57,6 +57,8 @@ pub struct Shape {
     pub mirror_mib: Option<u64>,
     /// The last servers, one for each column, form an erasure-coded pool `cold` of this code.
     pub code: Option<&'static str>,
+    /// Each process answers scrapers.
+    pub metrics: bool,
 }
 
 impl Shape {
@@ -605,6 +607,9 @@ fn apply(table: &mut toml::Table, shape: &Shape) {
         for entry in table[section].as_array_mut().expect("an array") {
             let entry = entry.as_table_mut().expect("a table");
             entry.insert("address".into(), format!("127.0.0.1:{}", free_port()).into());
+            if shape.metrics {
+                entry.insert("metrics".into(), format!("127.0.0.1:{}", free_port()).into());
+            }
             if let (Some(mib), "server") = (shape.capacity_mib, section) {
                 entry.insert("capacity_mib".into(), (mib as i64).into());
             }
