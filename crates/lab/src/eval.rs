@@ -6,6 +6,7 @@
 //! on another machine ([`crate::agent`]).
 
 mod compare;
+mod evidence;
 mod export;
 mod figures;
 mod idle;
@@ -13,18 +14,27 @@ mod local;
 mod matrix;
 mod order;
 mod plan;
+mod procedure;
+mod proportion;
 mod record;
 mod run;
+mod score;
 mod store;
+mod workload;
 
 pub use compare::{Both, CompareError, Overall, Pair, ResultComparison, Side, compare};
+pub use evidence::{Evidence, Instrumented, MeterPlace, Subsystems};
 pub use export::{csv, series_csv};
 pub use figures::report;
 pub use local::{Connect, LocalAnalyzer, LocalGenerator};
-pub use matrix::{AgentSpec, Collector, Filter, Matrix, MatrixError, RUNS_MAX, Settings, Target, Workload};
+pub use matrix::{AgentSpec, Collector, Filter, Matrix, MatrixError, RUNS_MAX, Settings, Target};
 pub use order::{
     Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
 };
+pub use procedure::{Activity, Figure, Followed, Phase, Procedure};
+pub use proportion::{Proportion, proportions};
 pub use record::{COLUMNS, Peak, Record, SeriesRow};
 pub use run::{Bench, Benches, Outcome, Progress, Watched, run};
+pub use score::{Score, ScoredPhase, ScoredTarget, score};
 pub use store::{Content, RunKey, SCHEMA_VERSION, Store, StoreError};
+pub use workload::Workload;

@@ -255,7 +255,7 @@ impl Allowed {
         }
         let recorded = match &mut order.workload {
             Workload::Trace { file, .. } => Some(file),
-            Workload::Synthetic { .. } => None,
+            Workload::Synthetic { .. } | Workload::HotBand | Workload::Fill { .. } => None,
         };
         for file in recorded.into_iter().chain(&mut order.trace) {
             *file = self.inside(file)?;

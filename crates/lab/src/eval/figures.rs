@@ -2,8 +2,8 @@
 
 use super::compare::{Metric, mean};
 use super::idle::{self, is_idle};
-use super::matrix::Workload;
 use super::record::{Record, SeriesRow};
+use super::workload::Workload;
 use ebb_report::{Axis, Chart, Mark, Page, Series};
 use std::collections::{BTreeMap, BTreeSet};
 

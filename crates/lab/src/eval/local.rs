@@ -1,9 +1,10 @@
 //! The generator and the analyzer of this machine. `ebb agent` offers the same two to another machine.
 
-use super::matrix::{Collector, Filter, Workload};
+use super::matrix::{Collector, Filter};
 use super::order::{
     Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
 };
+use super::workload::Workload;
 use crate::drive::{
     COLLECTED_MOST, DriveOptions, DriveProgress, DriveReport, OpenOptions, Pacing, S3Keys, Target,
     TargetError, TargetInfo, TargetSpec, drive,
@@ -12,8 +13,8 @@ use crate::traces::{self, TraceFileError};
 use ebb_client::Client;
 use ebb_power::meter::{self, Figures, Quantity, Recorder, Window};
 use ebb_trace::{
-    BalancedFilter, InMemory, Mode, Options, Pace, Request, Scaled, Synthetic, TraceError, TraceReader,
-    TracerFilter, summary,
+    BalancedFilter, HotBand, InMemory, Mode, Options, Pace, Request, Scaled, SynthError, Synthetic,
+    TraceError, TraceReader, TracerFilter, summary,
 };
 use ebb_types::{Bytes, Moment};
 use std::future::Future;
@@ -118,9 +119,12 @@ impl Generator for LocalGenerator {
             Intensity::Level { .. } => Pacing::Times { speed: 1.0 },
         };
         let peak = matches!(order.intensity, Intensity::Peak { .. });
-        let kernel =
-            (peak && order.collector == Collector::Blktrace).then(|| Kernel::start(order)).transpose()?;
-        let collect = peak && kernel.is_none();
+        // A phase of hours leaves no trace.
+        let collected = peak && order.trace.is_some();
+        let kernel = (collected && order.collector == Collector::Blktrace)
+            .then(|| Kernel::start(order))
+            .transpose()?;
+        let collect = collected && kernel.is_none();
         let options =
             DriveOptions { pacing, duration: Some(order.length), collect, ..DriveOptions::default() };
         let mut watch = Watch::default();
@@ -256,8 +260,8 @@ fn requests(order: &Order) -> Result<impl TraceReader + 'static, RunError> {
     let whole = whole(order)?;
     let failed = |error: &dyn std::fmt::Display| RunError::Failed(error.to_string());
     let bunch = match order.workload {
-        Workload::Synthetic { .. } => Duration::ZERO,
         Workload::Trace { bunch, .. } => bunch,
+        Workload::Synthetic { .. } | Workload::HotBand | Workload::Fill { .. } => Duration::ZERO,
     };
     if let Intensity::Level { percent, filter } = order.intensity
         && let Some(problem) = filter.problem(percent)
@@ -281,15 +285,22 @@ fn requests(order: &Order) -> Result<impl TraceReader + 'static, RunError> {
 
 /// The workload at 100 %.
 fn whole(order: &Order) -> Result<Box<dyn TraceReader>, RunError> {
+    let (area, seed) = (order.place.size_bytes, order.seed);
+    let failed = |error: SynthError| RunError::Failed(error.to_string());
     match &order.workload {
         &Workload::Synthetic { size, random, reads } => match order.intensity {
             Intensity::Peak { .. } => {
-                let mode = Mode { size, random, reads };
-                let made = Synthetic::new(mode, Pace::Peak, order.place.size_bytes, u64::MAX, order.seed);
-                Ok(Box::new(made.map_err(|error| RunError::Failed(error.to_string()))?))
+                let made = Synthetic::new(Mode { size, random, reads }, Pace::Peak, area, u64::MAX, seed);
+                Ok(Box::new(made.map_err(failed)?))
             }
             Intensity::Level { .. } => trace(collected(order)?, 0),
         },
+        Workload::HotBand => Ok(Box::new(HotBand::new(area, seed).map_err(failed)?)),
+        &Workload::Fill { size } => {
+            let mode = Mode { size, random: 0, reads: 0 };
+            let once = area / u64::from(size.max(1));
+            Ok(Box::new(Synthetic::new(mode, Pace::Peak, area, once, seed).map_err(failed)?))
+        }
         Workload::Trace { file, skip_bad, .. } => trace(file, *skip_bad),
     }
 }
@@ -347,6 +358,8 @@ fn performance(report: &DriveReport, length: Duration, order: &Order) -> Perform
     let to = meter::now();
     let (request_bytes, random_percent, read_percent) = match order.workload {
         Workload::Synthetic { size, random, reads } => (size.into(), random.into(), reads.into()),
+        Workload::Fill { size } => (size.into(), 0.0, 0.0),
+        Workload::HotBand => mix(report),
         // The vector of the peak run is stored with every run.
         Workload::Trace { .. } => (0.0, 0.0, 0.0),
     };
@@ -365,6 +378,13 @@ fn performance(report: &DriveReport, length: Duration, order: &Order) -> Perform
         queue_p99_millis: report.queue.map(|queue| queue.p99_millis),
         series: series(report, length, order.interval),
     }
+}
+
+/// The mode vector of the hot band's mix: as measured, but for the streams, of which two in five requests are.
+fn mix(report: &DriveReport) -> (f64, f64, f64) {
+    let requests = ((report.reads.requests + report.writes.requests) as f64).max(1.0);
+    let bytes = (report.reads.bytes + report.writes.bytes) as f64;
+    (bytes / requests, 60.0, 100.0 * report.reads.requests as f64 / requests)
 }
 
 /// A run longer than one interval, in intervals of whole seconds; the last one may be shorter.

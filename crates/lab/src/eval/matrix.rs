@@ -3,8 +3,10 @@
 //! Everything is checked when the file is read, and a mistake is reported with its line and key: an evaluation runs
 //! unattended for hours.
 
+use super::evidence::Instrumented;
+use super::procedure::{Followed, Phase, Procedure, Times};
+use super::workload::Workload;
 use crate::drive::TargetSpec;
-use ebb_trace::Mode;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -80,39 +82,6 @@ impl Collector {
     }
 }
 
-/// One workload: a row of the matrix.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Workload {
-    /// A mode of TRACER: request size in bytes, percentage of random requests, percentage of reads.
-    Synthetic { size: u32, random: u8, reads: u8 },
-    /// A recorded trace, in the file system of the machine that generates the load.
-    Trace {
-        name: String,
-        file: PathBuf,
-        /// Bad lines or records to skip.
-        skip_bad: u64,
-        /// Requests that arrive within this time of the first form a bunch, for TRACER's filter.
-        bunch: Duration,
-    },
-}
-
-impl Workload {
-    /// The name of its results: `4KiB-random50-read0`, or the trace's.
-    pub fn name(&self) -> String {
-        match self {
-            Workload::Synthetic { size, random, reads } => {
-                let size = match size {
-                    n if n % (1 << 20) == 0 => format!("{}MiB", n >> 20),
-                    n if n % (1 << 10) == 0 => format!("{}KiB", n >> 10),
-                    n => format!("{n}B"),
-                };
-                format!("{size}-random{random}-read{reads}")
-            }
-            Workload::Trace { name, .. } => name.clone(),
-        }
-    }
-}
-
 /// A machine that runs `ebb agent`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentSpec {
@@ -144,6 +113,9 @@ pub struct Target {
     /// Leaves the target with `{disks}` disks: a command of this machine's shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_disks: Option<String>,
+    /// What is known of its meters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instrumented: Option<Instrumented>,
 }
 
 /// Settings of every run.
@@ -166,6 +138,9 @@ pub struct Settings {
     pub idle_seconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Collector::is_program")]
     pub collector: Collector,
+    /// A recognised procedure, which says what is run and for how long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub procedure: Option<Followed>,
 }
 
 /// A checked matrix.
@@ -185,25 +160,33 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Reads and checks a file. Paths of secrets, and of traces that this machine replays, are relative to it.
-    pub fn load(path: &Path) -> Result<Matrix, MatrixError> {
+    /// Reads and checks a file. Paths of secrets, and of traces that this machine replays, are relative to it. `scale`: of the times of
+    /// a procedure; 1 otherwise.
+    pub fn load(path: &Path, scale: f64) -> Result<Matrix, MatrixError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| MatrixError::Read { path: path.to_owned(), error })?;
-        Matrix::parse(path, &text)
+        Matrix::parse(path, &text, scale)
     }
 
     /// `path` is the file of the text, for messages and relative paths.
-    pub fn parse(path: &Path, text: &str) -> Result<Matrix, MatrixError> {
+    pub fn parse(path: &Path, text: &str, scale: f64) -> Result<Matrix, MatrixError> {
         let raw: Raw = toml::from_str(text)
             .map_err(|error| MatrixError::Parse { path: path.to_owned(), error: Box::new(error) })?;
-        Check { path, text }.matrix(raw)
+        Check { path, text, scale }.matrix(raw)
+    }
+
+    /// The phases of a procedure that has some, in their order, on every target; such a matrix has no workloads and levels.
+    pub fn phases(&self) -> Vec<Phase> {
+        self.settings.procedure.map(|followed| followed.phases()).unwrap_or_default()
     }
 
     /// Number of runs, idle ones included, without those that find the peaks.
     pub fn runs(&self) -> u64 {
         let product = [self.targets.len(), self.workloads.len(), self.levels.len()];
         let idle: usize = self.targets.iter().map(|target| self.idle(target).len()).sum();
-        (product.iter().map(|&n| n as u64).product::<u64>() + idle as u64) * u64::from(self.repetitions)
+        let phases = (self.targets.len() * self.phases().len()) as u64;
+        phases
+            + (product.iter().map(|&n| n as u64).product::<u64>() + idle as u64) * u64::from(self.repetitions)
     }
 
     /// The numbers of disks with which a target's idle power is measured; `None`: as it is. Nothing without meters.
@@ -228,7 +211,8 @@ struct Raw {
     settle_seconds: Spanned<f64>,
     #[serde(default = "one")]
     repetitions: Spanned<u32>,
-    levels: Spanned<Vec<Spanned<f64>>>,
+    procedure: Option<Spanned<Procedure>>,
+    levels: Option<Spanned<Vec<Spanned<f64>>>>,
     #[serde(default)]
     filter: Filter,
     #[serde(default = "depth")]
@@ -320,12 +304,14 @@ struct RawTarget {
     meter_agent: Option<Spanned<String>>,
     disks: Option<Spanned<Vec<Spanned<u32>>>>,
     set_disks: Option<String>,
+    instrumented: Option<Spanned<Instrumented>>,
 }
 
 /// Reports what is wrong and where.
 struct Check<'a> {
     path: &'a Path,
     text: &'a str,
+    scale: f64,
 }
 
 impl Check<'_> {
@@ -335,15 +321,22 @@ impl Check<'_> {
     }
 
     fn matrix(&self, raw: Raw) -> Result<Matrix, MatrixError> {
-        let settings = self.settings(&raw)?;
+        let followed = self.procedure(&raw)?;
+        let mut settings = self.settings(&raw)?;
+        if let Some(followed) = followed {
+            let Times { run_seconds, settle_seconds, idle_seconds, interval_seconds } = followed.times();
+            settings = Settings { run_seconds, settle_seconds, idle_seconds, interval_seconds, ..settings };
+            (settings.peak_seconds, settings.procedure) = (run_seconds, Some(followed));
+        }
         let agents = self.agents(&raw.agents)?;
         let targets = self.targets(&raw.targets, &agents)?;
-        let workloads = self.workloads(&raw, &targets)?;
-        let mut levels = self.distinct(&raw.levels, "levels", |&percent| {
-            settings.filter.problem(percent).map(|problem| format!("{percent} {problem}"))
-        })?;
-        levels.retain(|&percent| percent != 100.0);
-        levels.insert(0, 100.0);
+        let phases = followed.is_some_and(|followed| !followed.phases().is_empty());
+        let levels = match (followed, &raw.levels) {
+            (Some(followed), _) => followed.levels(),
+            (None, Some(levels)) => self.levels(levels, settings.filter)?,
+            (None, None) => return Err(self.wrong(&raw.name, "levels", "is missing")),
+        };
+        let workloads = if phases { Vec::new() } else { self.workloads(&raw, &targets)? };
         if *raw.repetitions.get_ref() == 0 {
             return Err(self.wrong(&raw.repetitions, "repetitions", "at least one"));
         }
@@ -362,6 +355,51 @@ impl Check<'_> {
             return Err(self.wrong(&raw.repetitions, "repetitions", problem));
         }
         Ok(matrix)
+    }
+
+    fn levels(&self, list: &Spanned<Vec<Spanned<f64>>>, filter: Filter) -> Result<Vec<f64>, MatrixError> {
+        let mut levels = self.distinct(list, "levels", |&percent| {
+            filter.problem(percent).map(|problem| format!("{percent} {problem}"))
+        })?;
+        levels.retain(|&percent| percent != 100.0);
+        levels.insert(0, 100.0);
+        Ok(levels)
+    }
+
+    /// The procedure that the file names. What it prescribes may not be in the file, too.
+    fn procedure(&self, raw: &Raw) -> Result<Option<Followed>, MatrixError> {
+        let scale = self.scale;
+        let Some(named) = &raw.procedure else {
+            if scale == 1.0 {
+                return Ok(None);
+            }
+            return Err(self.wrong(
+                &raw.name,
+                "--scale",
+                "is for the times of a procedure, and the file names none",
+            ));
+        };
+        if !(scale > 0.0 && scale <= 1.0) {
+            return Err(self.wrong(named, "--scale", format!("{scale} is not above 0 and at most 1")));
+        }
+        let followed = Followed { procedure: *named.get_ref(), scale };
+        let given = |seconds: &Spanned<f64>| !seconds.span().is_empty();
+        let has_phases = !followed.phases().is_empty();
+        let prescribed = [
+            ("levels", raw.levels.is_some()),
+            ("run_seconds", given(&raw.run_seconds)),
+            ("peak_seconds", raw.peak_seconds.is_some()),
+            ("settle_seconds", given(&raw.settle_seconds)),
+            ("idle_seconds", raw.idle_seconds.is_some()),
+            ("interval_seconds", !raw.interval_seconds.span().is_empty()),
+            ("synthetic", has_phases && raw.synthetic.is_some()),
+            ("trace", has_phases && !raw.traces.is_empty()),
+            ("repetitions", has_phases && *raw.repetitions.get_ref() != 1),
+        ];
+        match prescribed.into_iter().find(|(_, given)| *given) {
+            Some((key, _)) => Err(self.wrong(named, key, "is what the procedure prescribes: leave it out")),
+            None => Ok(Some(followed)),
+        }
     }
 
     fn settings(&self, raw: &Raw) -> Result<Settings, MatrixError> {
@@ -403,6 +441,7 @@ impl Check<'_> {
             filter: raw.filter,
             depth: *raw.depth.get_ref(),
             seed: raw.seed,
+            procedure: None,
         })
     }
 
@@ -525,6 +564,11 @@ impl Check<'_> {
                 let at = target.size_mib.as_ref().expect("the default is in the range");
                 return Err(self.wrong(at, "target.size_mib", "is not between 1 MiB and 1 PiB"));
             }
+            if let Some(given) = &target.instrumented
+                && let Some(problem) = given.get_ref().problem()
+            {
+                return Err(self.wrong(given, "target.instrumented", problem));
+            }
             let disks = match &target.disks {
                 Some(list) if target.set_disks.is_none() => {
                     let problem = "needs set_disks, the command that leaves the target with {disks} disks";
@@ -537,6 +581,7 @@ impl Check<'_> {
                 name,
                 disks,
                 set_disks: target.set_disks.clone(),
+                instrumented: target.instrumented.as_ref().map(|known| *known.get_ref()),
                 at: target.at.get_ref().clone(),
                 size_bytes: mib << 20,
                 overwrite: target.overwrite,
@@ -549,15 +594,10 @@ impl Check<'_> {
     }
 }
 
-impl From<Mode> for Workload {
-    fn from(mode: Mode) -> Workload {
-        Workload::Synthetic { size: mode.size, random: mode.random, reads: mode.reads }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_trace::Mode;
 
     const GOOD: &str = r#"
 name = "m"
@@ -590,7 +630,7 @@ size_mib = 64
 "#;
 
     fn parse(text: &str) -> Result<Matrix, MatrixError> {
-        Matrix::parse(Path::new("dir/m.toml"), text)
+        Matrix::parse(Path::new("dir/m.toml"), text, 1.0)
     }
 
     #[test]
@@ -614,7 +654,7 @@ size_mib = 64
     #[test]
     fn the_papers_1250_runs_are_one_file() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tracer-matrix.toml");
-        let matrix = Matrix::load(&path).unwrap();
+        let matrix = Matrix::load(&path, 1.0).unwrap();
         assert_eq!(matrix.runs(), 1250);
         assert_eq!(matrix.workloads, Mode::all().map(Workload::from).collect::<Vec<_>>());
         let names: std::collections::BTreeSet<String> = matrix.workloads.iter().map(Workload::name).collect();
@@ -626,9 +666,42 @@ size_mib = 64
     #[test]
     fn recorded_traces_at_ten_loads_are_an_example() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tracer-traces.toml");
-        let matrix = Matrix::load(&path).unwrap();
+        let matrix = Matrix::load(&path, 1.0).unwrap();
         assert_eq!((matrix.runs(), matrix.settings.interval_seconds), (10, 60));
         assert_eq!(matrix.settings.run_seconds, 1800.0);
+    }
+
+    #[test]
+    fn a_procedure_says_what_is_run_and_for_how_long() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/emerald.toml");
+        let matrix = Matrix::load(&path, 1.0 / 30.0).unwrap();
+        assert_eq!((matrix.runs(), matrix.workloads.len(), matrix.levels.len()), (8, 0, 0));
+        assert_eq!((matrix.settings.run_seconds, matrix.settings.interval_seconds), (60.0, 2));
+        let graduated = |more: &str, scale| {
+            let text = format!(
+                "name = \"g\"\nprocedure = \"graduated\"\n{more}[synthetic]\nsizes = [4096]\nrandom = [50]\nreads = [50]\n\
+                 [[target]]\nname = \"t\"\nat = \"file:x\"\nmeters = [\"pdu\"]\ninstrumented = {{ place = \"wall\" }}\n"
+            );
+            Matrix::parse(Path::new("g.toml"), &text, scale).map_err(|error| error.to_string())
+        };
+        let matrix = graduated("", 0.5).unwrap();
+        assert_eq!(matrix.levels, [100., 90., 80., 70., 60., 50., 40., 30., 20., 10.]);
+        assert_eq!((matrix.settings.run_seconds, matrix.settings.idle_seconds), (120.0, Some(120.0)));
+        assert_eq!(matrix.runs(), 11, "ten levels and idle");
+        for (more, scale, expected) in [
+            ("levels = [10]\n", 1.0, "line 2: levels: is what the procedure prescribes"),
+            ("run_seconds = 5\n", 1.0, "run_seconds: is what the procedure prescribes"),
+            ("", 2.0, "--scale: 2 is not above 0"),
+        ] {
+            let error = graduated(more, scale).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        let plain = std::fs::read_to_string(path.with_file_name("tracer-matrix.toml")).unwrap();
+        let error = Matrix::parse(Path::new("m.toml"), &plain, 0.5).unwrap_err().to_string();
+        assert!(error.contains("the file names none"), "{error}");
+        let missing = plain.replace("levels = [10, 20", "# levels = [10, 20");
+        let error = Matrix::parse(Path::new("m.toml"), &missing, 1.0).unwrap_err().to_string();
+        assert!(error.contains("levels: is missing"), "{error}");
     }
 
     /// One changed line, and the line number and the words that the error must have.
@@ -637,7 +710,7 @@ size_mib = 64
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tracer-matrix.toml");
         let example = std::fs::read(path).unwrap();
         ebb_testing::fuzz(&[&example], |bytes| {
-            if let Ok(matrix) = Matrix::parse(Path::new("m.toml"), &String::from_utf8_lossy(bytes)) {
+            if let Ok(matrix) = Matrix::parse(Path::new("m.toml"), &String::from_utf8_lossy(bytes), 1.0) {
                 let _ = matrix.runs();
             }
         });
@@ -672,6 +745,13 @@ size_mib = 64
             ("repetitions = 3", "idle_seconds = 0", 4, "idle_seconds: 0 is not between"),
             ("repetitions = 3", "collector = \"tape\"", 4, "unknown variant `tape`"),
             ("size_mib = 64", "disks = [0, 1]", 28, "target.disks: needs set_disks"),
+            (
+                "size_mib = 64",
+                "instrumented = { fraction = 2.0 }",
+                28,
+                "target.instrumented: fraction is not above 0",
+            ),
+            ("size_mib = 64", "instrumented = { fracture = 1.0 }", 28, "unknown field `fracture`"),
             ("repetitions = 3", "depth = 0", 4, "depth: is not between 1 and 4096"),
             ("repetitions = 3", "repeat = 3", 4, "unknown field `repeat`"),
             (
@@ -711,6 +791,6 @@ size_mib = 64
         let nothing = "name = \"m\"\nlevels = [10]\n[[target]]\nname = \"f\"\nat = \"file:x\"\n";
         assert!(parse(nothing).unwrap_err().to_string().contains("add a section [synthetic] or [[trace]]"));
         let missing = parse(&nothing.replace("levels = [10]\n", "")).unwrap_err().to_string();
-        assert!(missing.contains("missing field `levels`"), "{missing}");
+        assert!(missing.contains("levels: is missing"), "{missing}");
     }
 }

@@ -4,7 +4,8 @@
 //! Both have their own clock. Time windows are converted from one to the other through this machine's clock and the
 //! measured offsets ([`Generator::clock_offset`]).
 
-use super::matrix::{Collector, Filter, Workload};
+use super::matrix::{Collector, Filter};
+use super::workload::Workload;
 use ebb_power::meter::Source;
 use ebb_report::Latency;
 use ebb_types::Moment;

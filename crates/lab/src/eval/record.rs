@@ -77,6 +77,8 @@ columns! {
     /// Share of the run that the meters' samples cover, 0 to 1.
     meter_coverage: Option<f64>, "REAL";
     temperature_celsius: Option<f64>, "REAL";
+    /// How far the watts can be trusted ([`super::Evidence`]), as text.
+    evidence: Option<String>, "TEXT";
 
     iops_per_watt: Option<f64>, "REAL";
     mb_per_second_per_kilowatt: Option<f64>, "REAL";

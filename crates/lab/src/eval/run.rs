@@ -4,14 +4,17 @@
 //! Resumption needs no code of its own: runs with a row are skipped, the others are run. A lane waits until its result
 //! is durable before it continues, so that writing one result does not disturb the next run.
 
+use super::evidence::Evidence;
 use super::idle::{self, Idle};
-use super::matrix::{Matrix, Target, Workload};
+use super::matrix::{Matrix, Target};
 use super::order::{
     Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
 };
 use super::plan::{Cell, cells, lanes};
+use super::procedure::Phase;
 use super::record::{Full, Peak, Record};
 use super::store::{RunKey, Store, StoreError};
+use super::workload::Workload;
 use ebb_report::Latency;
 use ebb_types::Moment;
 use serde::Serialize;
@@ -20,6 +23,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+mod phases;
+
+/// The load of a procedure's phases: as much as the target answers.
+const PHASE_LOAD: f64 = 100.0;
 /// After this many consecutive failures a target is given up: it would fail all night.
 const FAILURES_MAX: u32 = 5;
 
@@ -125,6 +132,7 @@ pub fn run(
 struct Work {
     target: usize,
     idle: Vec<Idle>,
+    phases: Vec<Phase>,
     cells: Vec<Cell>,
 }
 
@@ -134,11 +142,13 @@ impl Work {
         let mut idle = Idle::all(matrix, &matrix.targets[target]);
         idle.retain(|idle| !done.contains(&(name.clone(), idle.name(), 0f64.to_bits(), idle.repetition)));
         let cells = cells(matrix, &[target]).filter(|cell| !done.contains(&key(matrix, cell))).collect();
-        Work { target, idle, cells }
+        let mut phases = matrix.phases();
+        phases.retain(|phase| !done.contains(&(name.clone(), phase.name.into(), PHASE_LOAD.to_bits(), 1)));
+        Work { target, idle, phases, cells }
     }
 
     fn runs(&self) -> usize {
-        self.idle.len() + self.cells.len()
+        self.idle.len() + self.phases.len() + self.cells.len()
     }
 }
 
@@ -199,14 +209,15 @@ impl<'b> Lane<'_, 'b> {
         if let Err(error) = self.idle(&mut bench, target, work, before)? {
             return self.give_up(target, &error);
         }
-        if work.cells.is_empty() {
+        if work.cells.is_empty() && work.phases.is_empty() {
             return Ok(());
         }
         let machine = match bench.generator.prepare(&place) {
             Ok(machine) => machine,
             Err(error) => return self.give_up(target, &error),
         };
-        let (mut done, mut failures) = (before + work.idle.len(), 0);
+        self.phases(&mut bench, (target, &place, &machine), work, before)?;
+        let (mut done, mut failures) = (before + work.idle.len() + work.phases.len(), 0);
         for of_workload in work.cells.chunk_by(|a, b| a.workload == b.workload) {
             let workload = &self.matrix.workloads[of_workload[0].workload];
             self.show(done, &format!("{} {}: peak rate", target.name, workload.name()));
@@ -236,7 +247,7 @@ impl<'b> Lane<'_, 'b> {
                 let mut series = Vec::new();
                 let error = match measured {
                     Ok(((performance, draw), peak)) => {
-                        fill(&mut record, &performance, &draw, &peak);
+                        fill(&mut record, &performance, &draw, &peak, target);
                         let own = Full { iops: record.iops, mb_per_second: record.mb_per_second };
                         let whole = *full.get_or_insert(own);
                         record.load_percent_iops = share(own.iops, whole.iops);
@@ -293,7 +304,7 @@ impl<'b> Lane<'_, 'b> {
             match idle::measure(target, idle, settle, Duration::from_secs_f64(length), analyzer.as_mut()) {
                 Ok(draw) => {
                     record.length_seconds = Some(length);
-                    fill_power(&mut record, &draw, length);
+                    fill_power(&mut record, &draw, length, target);
                 }
                 Err(error @ RunError::Lost(_)) => return Ok(Err(error)),
                 Err(error) => record.error = Some(error.to_string()),
@@ -327,7 +338,7 @@ impl<'b> Lane<'_, 'b> {
 
     /// A target that this campaign has written to before may be written to again.
     fn place(&self, target: &Target) -> Result<Place, StoreError> {
-        let overwrite = target.overwrite || self.lock().store.has_peak(&self.matrix.name, &target.name)?;
+        let overwrite = target.overwrite || self.lock().store.has_written(&self.matrix.name, &target.name)?;
         Ok(Place { at: target.at.clone(), size_bytes: target.size_bytes, overwrite })
     }
 
@@ -360,8 +371,8 @@ impl<'b> Lane<'_, 'b> {
         }
         let settings = &self.matrix.settings;
         let seconds = match workload {
-            Workload::Synthetic { .. } => settings.peak_seconds,
             Workload::Trace { .. } => settings.run_seconds,
+            _ => settings.peak_seconds,
         };
         let intensity = Intensity::Peak { depth: settings.depth };
         let order = self.order(place, workload, intensity, seconds, trace);
@@ -425,29 +436,27 @@ impl<'b> Lane<'_, 'b> {
             self.watch(Watched { live, watts, load_percent: Some(percent), achieved_percent });
         };
         std::thread::sleep(Duration::from_secs_f64(settings.settle_seconds));
-        let Some(analyzer) = &mut bench.analyzer else {
-            return Ok((bench.generator.run(&order, &mut |live| show(live, None))?, Draw::default()));
-        };
-        let offset = analyzer.clock_offset()? - bench.generator.clock_offset()?;
-        analyzer.mark()?;
-        let performance = bench.generator.run(&order, &mut |live| show(live, analyzer.watts()))?;
-        let moved = |moment: Moment| Moment(moment.0.saturating_add_signed(offset));
-        let draw = analyzer.draw(moved(performance.from), moved(performance.to))?;
-        Ok((performance, draw))
+        metered(bench, &order, &show)
     }
 
     /// A row without figures.
     fn blank(&self, cell: &Cell, started: SystemTime, machine: &Machine) -> Record {
-        let Machine { host, kernel, cpu, device, program_version, .. } = machine.clone();
         let (target, workload, _, repetition) = key(self.matrix, cell);
         Record {
-            campaign: self.matrix.name.clone(),
             target,
             workload,
             load_percent: self.matrix.levels[cell.level],
             repetition,
-            started_unix_millis: unix_millis(started),
             filter: self.matrix.settings.filter.name().into(),
+            ..self.row(started, machine)
+        }
+    }
+
+    fn row(&self, started: SystemTime, machine: &Machine) -> Record {
+        let Machine { host, kernel, cpu, device, program_version, .. } = machine.clone();
+        Record {
+            campaign: self.matrix.name.clone(),
+            started_unix_millis: unix_millis(started),
             host,
             kernel,
             cpu,
@@ -505,6 +514,23 @@ impl<'b> Lane<'_, 'b> {
     }
 }
 
+/// An order, with the power drawn while it is carried out.
+fn metered(
+    bench: &mut Bench,
+    order: &Order,
+    show: &dyn Fn(Live, Option<f64>),
+) -> Result<(Performance, Draw), RunError> {
+    let Some(analyzer) = &mut bench.analyzer else {
+        return Ok((bench.generator.run(order, &mut |live| show(live, None))?, Draw::default()));
+    };
+    let offset = analyzer.clock_offset()? - bench.generator.clock_offset()?;
+    analyzer.mark()?;
+    let performance = bench.generator.run(order, &mut |live| show(live, analyzer.watts()))?;
+    let moved = |moment: Moment| Moment(moment.0.saturating_add_signed(offset));
+    let draw = analyzer.draw(moved(performance.from), moved(performance.to))?;
+    Ok((performance, draw))
+}
+
 /// Whether this run is the one that its workload's other runs are compared with.
 fn is_reference(cell: &Cell) -> bool {
     cell.level == 0 && cell.repetition == 1
@@ -519,7 +545,7 @@ fn with_first(why: String, errors: &[String]) -> String {
 }
 
 /// The figures of a run.
-fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak) {
+fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak, target: &Target) {
     let seconds = performance.length().as_secs_f64();
     let (iops, mb_per_second) =
         (performance.requests as f64 / seconds, performance.bytes as f64 / 1e6 / seconds);
@@ -541,7 +567,7 @@ fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak
     record.latency_max_millis = latency(|l| l.max_millis);
     record.lateness_p99_millis = performance.lateness_p99_millis;
     record.queue_p99_millis = performance.queue_p99_millis;
-    fill_power(record, draw, seconds);
+    fill_power(record, draw, seconds, target);
     // A draw of zero has no efficiency.
     if let Some(watts) = record.watts {
         record.iops_per_watt = Some(iops / watts);
@@ -551,7 +577,7 @@ fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak
 }
 
 /// What the meters say of a run of so many seconds.
-fn fill_power(record: &mut Record, draw: &Draw, seconds: f64) {
+fn fill_power(record: &mut Record, draw: &Draw, seconds: f64, target: &Target) {
     record.volts = draw.volts;
     record.amps = draw.amps;
     record.temperature_celsius = draw.celsius;
@@ -561,6 +587,8 @@ fn fill_power(record: &mut Record, draw: &Draw, seconds: f64) {
         record.watts = Some(watts);
         record.watts_source = draw.source.map(|source| source.name().into());
         record.joules = Some(watts * seconds);
+        let known = target.instrumented.unwrap_or_default();
+        record.evidence = draw.source.map(|source| Evidence::of(source, draw.coverage, &known).to_string());
     }
 }
 

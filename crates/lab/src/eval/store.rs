@@ -4,9 +4,10 @@
 //! the run in progress, and nothing else. The rows alone show which runs are done, so there is no separate journal that
 //! could disagree.
 
-use super::matrix::{Matrix, Workload};
+use super::matrix::Matrix;
 use super::order::Interval;
 use super::record::{COLUMNS, Full, Peak, Record, SeriesRow};
+use super::workload::Workload;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Version of the tables, in the file's `user_version`.
-pub const SCHEMA_VERSION: i64 = 2;
+pub const SCHEMA_VERSION: i64 = 3;
 /// Marks the file as ours: "Ebb" and a version of the mark.
 const APPLICATION_ID: i64 = 0x4562_6201;
 
@@ -25,6 +26,9 @@ const SERIES: &str = "CREATE TABLE series (
     repetition INTEGER NOT NULL, from_seconds REAL NOT NULL, seconds REAL NOT NULL, iops REAL NOT NULL,
     mb_per_second REAL NOT NULL, failed_requests INTEGER NOT NULL,
     PRIMARY KEY (campaign, target, workload, load_percent, repetition, from_seconds)) STRICT;";
+
+/// New in version 3.
+const EVIDENCE: &str = "ALTER TABLE result ADD COLUMN evidence TEXT;";
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -112,8 +116,11 @@ impl Store {
     /// Creates the tables in an empty file.
     fn prepare(&self) -> rusqlite::Result<()> {
         let ours = self.pragma("application_id")? == APPLICATION_ID;
-        if ours && self.pragma("user_version")? == 1 {
-            let upgrade = format!("BEGIN; {SERIES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;");
+        let found = self.pragma("user_version")?;
+        if ours && (1..SCHEMA_VERSION).contains(&found) {
+            let series = if found == 1 { SERIES } else { "" };
+            let upgrade =
+                format!("BEGIN; {series} {EVIDENCE} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;");
             return self.connection.execute_batch(&upgrade);
         }
         if self.pragma("user_version")? != 0 || self.tables()? != 0 {
@@ -316,9 +323,10 @@ impl Store {
         self.sqlite(found.optional())
     }
 
-    /// Whether any workload of the campaign was run on the target.
-    pub fn has_peak(&self, campaign: &str, target: &str) -> Result<bool, StoreError> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM peak WHERE campaign = ?1 AND target = ?2)";
+    /// Whether the campaign has written to the target: looked for a peak, or filled it.
+    pub fn has_written(&self, campaign: &str, target: &str) -> Result<bool, StoreError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM peak WHERE campaign = ?1 AND target = ?2)
+                       OR EXISTS (SELECT 1 FROM result WHERE campaign = ?1 AND target = ?2 AND bytes > 0)";
         self.sqlite(self.connection.query_row(sql, params![campaign, target], |row| row.get(0)))
     }
 
@@ -340,10 +348,13 @@ impl Store {
 
     /// All rows, by time; `None`: of all campaigns, of all targets.
     pub fn records(&self, campaign: Option<&str>, target: Option<&str>) -> Result<Vec<Record>, StoreError> {
-        let sql = "SELECT * FROM result WHERE (?1 IS NULL OR campaign = ?1) AND (?2 IS NULL OR target = ?2)
-                   ORDER BY started_unix_millis, rowid";
+        let older = if self.sqlite(self.pragma("user_version"))? < 3 { ", NULL AS evidence" } else { "" };
+        let sql = format!(
+            "SELECT *{older} FROM result WHERE (?1 IS NULL OR campaign = ?1) AND (?2 IS NULL OR target = ?2)
+             ORDER BY started_unix_millis, rowid"
+        );
         let all = || {
-            self.connection.prepare(sql)?.query_map(params![campaign, target], Record::from_row)?.collect()
+            self.connection.prepare(&sql)?.query_map(params![campaign, target], Record::from_row)?.collect()
         };
         self.sqlite(all())
     }
@@ -440,12 +451,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.sqlite");
         drop(Store::open(&path).unwrap());
-        let old = "DROP TABLE series; PRAGMA user_version = 1;";
+        let old = "DROP TABLE series; ALTER TABLE result DROP COLUMN evidence; PRAGMA user_version = 1;
+                   INSERT INTO result (campaign, target, workload, load_percent, repetition, started_unix_millis,
+                                       filter, program_version) VALUES ('c', 't', 'v', 100, 1, 0, 'f', '1');";
         Connection::open(&path).unwrap().execute_batch(old).unwrap();
         assert!(Store::read(&path).unwrap().series(None, None).unwrap().is_empty());
+        assert_eq!(Store::read(&path).unwrap().records(None, None).unwrap()[0].evidence, None);
         let interval = Interval { seconds: 60.0, ..Interval::default() };
         Store::open(&path).unwrap().add(&record("w"), &[interval]).unwrap();
         assert_eq!(Store::read(&path).unwrap().series(None, None).unwrap().len(), 1);
+        assert_eq!(Store::read(&path).unwrap().records(None, None).unwrap().len(), 2);
     }
 
     /// The documentation has every column, its type and the version.

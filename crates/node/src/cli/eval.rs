@@ -7,9 +7,9 @@ use clap::{ArgGroup, Args, Subcommand};
 use ebb_client::Secret;
 use ebb_lab::agent::{Agent, AgentEvent, Allowed, RemoteAnalyzer, RemoteGenerator};
 use ebb_lab::eval::{
-    AgentSpec, Analyzer, Bench, Connect, Content, Generator, LocalAnalyzer, LocalGenerator, Matrix, Outcome,
-    Progress, Record, RunError, SeriesRow, Side, Store, Target, Watched, compare, csv, report, run,
-    series_csv,
+    Activity, AgentSpec, Analyzer, Bench, Connect, Content, Generator, LocalAnalyzer, LocalGenerator, Matrix,
+    Outcome, Progress, Proportion, Record, RunError, Score, SeriesRow, Side, Store, Target, Watched,
+    Workload, compare, csv, proportions, report, run, score, series_csv,
 };
 use ebb_report::{json, print};
 use serde::Serialize;
@@ -22,6 +22,7 @@ use std::time::Duration;
 pub const EVAL_EXAMPLES: &str = "\
 Examples:
   ebb eval run examples/tracer-matrix.toml      1,250 runs; can be stopped at any time and resumed
+  ebb eval run examples/emerald.toml --scale 1/30   a rehearsal of a recognised procedure, in an hour
   ebb eval show                                 list what results.sqlite holds
   ebb eval compare a.sqlite b.sqlite#ssd        compare the work done per joule
   ebb eval report --html report.html            the figures, in one file";
@@ -45,6 +46,9 @@ pub enum EvalCommand {
         /// Configuration of the cluster whose volumes (ebb:VOLUME) are evaluated
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+        /// Of a procedure: shorten all its times to this share, such as 1/30, for a rehearsal
+        #[arg(long, value_name = "SHARE", value_parser = share, default_value = "1")]
+        scale: f64,
         /// Print what would be run and how long it would take; run nothing
         #[arg(long)]
         dry_run: bool,
@@ -154,9 +158,13 @@ pub struct AgentArgs {
 
 pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
     match command {
-        EvalCommand::Run { matrix, db, dry_run: true, json, .. } => dry_run(&matrix, &db.db, json),
-        EvalCommand::Run { matrix, db, config, json, .. } => {
-            run_matrix(&matrix, &db.db, config.as_deref(), json).await
+        EvalCommand::Run { matrix, scale, db, config, dry_run: dry, json } => {
+            let matrix = Matrix::load(&matrix, scale).map_err(refused)?;
+            if dry {
+                dry_run(matrix, &db.db, json)
+            } else {
+                run_matrix(matrix, &db.db, config.as_deref(), json).await
+            }
         }
         EvalCommand::Show { db, which, workload, json } => show(&db.db, &which, workload.as_deref(), json),
         EvalCommand::Compare { a, b, json } => {
@@ -240,6 +248,9 @@ struct RunReport {
     /// Dry run only: time that the remaining runs would take.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds_left: Option<f64>,
+    /// Of a procedure that has been run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    score: Option<Score>,
 }
 
 impl std::fmt::Display for RunReport {
@@ -261,12 +272,24 @@ impl std::fmt::Display for RunReport {
         }
         let again = "collected again, and replayed at 100 % again";
         collected_again.iter().try_for_each(|trace| writeln!(f, "{trace}: {again}"))?;
-        lost.iter().try_for_each(|why| writeln!(f, "given up: {why}"))
+        lost.iter().try_for_each(|why| writeln!(f, "given up: {why}"))?;
+        self.score.iter().try_for_each(|score| write!(f, "\n{score}"))
     }
 }
 
-fn dry_run(path: &Path, db: &Path, json: bool) -> Result<ExitCode, NodeError> {
-    let matrix = Matrix::load(path).map_err(refused)?;
+/// `1/30`, `0.1` or `1`.
+fn share(text: &str) -> Result<f64, String> {
+    let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| *number > 0.0);
+    let share = match text.split_once('/') {
+        Some((part, whole)) => number(part).zip(number(whole)).map(|(part, whole)| part / whole),
+        None => number(text),
+    };
+    share
+        .filter(|share| *share <= 1.0)
+        .ok_or_else(|| format!("{text:?} is not a share above 0 and at most 1, such as 1/30"))
+}
+
+fn dry_run(matrix: Matrix, db: &Path, json: bool) -> Result<ExitCode, NodeError> {
     let (total, settings) = (matrix.runs(), &matrix.settings);
     let mut found = 0;
     if db.exists() {
@@ -276,22 +299,34 @@ fn dry_run(path: &Path, db: &Path, json: bool) -> Result<ExitCode, NodeError> {
     let peaks = (matrix.workloads.len() * matrix.targets.len()) as f64 * settings.peak_seconds;
     let each = settings.run_seconds + settings.settle_seconds;
     let left = total.saturating_sub(found) as f64;
-    let seconds_left = Some(left * each + peaks * left / total as f64);
+    let phases = matrix.phases();
+    let seconds_left = match phases.is_empty() {
+        true => left * each + peaks * left / total as f64,
+        // How long a fill takes only the target knows; it is not counted.
+        false => {
+            let timed = phases
+                .iter()
+                .filter(|phase| !matches!(phase.activity, Activity::Load(Workload::Fill { .. })));
+            let whole = timed.map(|phase| (phase.warm_up + phase.length).as_secs_f64()).sum::<f64>();
+            whole * matrix.targets.len() as f64 * left / total as f64
+        }
+    };
+    let seconds_left = Some(seconds_left);
     let outcome = Outcome { total, found: found.min(total), ..Outcome::default() };
-    print(&RunReport { campaign: matrix.name, db: db.to_owned(), outcome, seconds_left }, json);
+    print(&RunReport { campaign: matrix.name, db: db.to_owned(), outcome, seconds_left, score: None }, json);
     Ok(ExitCode::SUCCESS)
 }
 
 async fn run_matrix(
-    path: &Path,
+    matrix: Matrix,
     db: &Path,
     config: Option<&Path>,
     json: bool,
 ) -> Result<ExitCode, NodeError> {
-    let matrix = Matrix::load(path).map_err(refused)?;
     let store = Store::open(db).map_err(refused)?;
     let connect = connector(config)?;
     let campaign = matrix.name.clone();
+    let scored = matrix.clone();
     let work = move || {
         let mut line = ebb_report::Progress::new();
         let benches = |target: &Target| bench(&matrix, target, connect.clone());
@@ -304,7 +339,8 @@ async fn run_matrix(
     let outcome = tokio::task::spawn_blocking(work).await.expect("an evaluation ends with a result");
     let outcome = outcome.map_err(refused)?;
     let complete = outcome.complete();
-    print(&RunReport { campaign, db: db.to_owned(), outcome, seconds_left: None }, json);
+    let score = score(&scored, &Store::read(db).map_err(refused)?).map_err(refused)?;
+    print(&RunReport { campaign, db: db.to_owned(), outcome, seconds_left: None, score }, json);
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -363,17 +399,20 @@ fn rough(time: Duration) -> String {
 struct Shown {
     contents: Vec<Content>,
     runs: Vec<Record>,
+    proportions: Vec<Proportion>,
 }
 
 fn show(db: &Path, which: &Which, workload: Option<&str>, json: bool) -> Result<ExitCode, NodeError> {
     let store = Store::read(db).map_err(refused)?;
     let contents = store.contents().map_err(refused)?;
     let mut runs = store.records(which.campaign.as_deref(), which.target.as_deref()).map_err(refused)?;
+    let mut proportions = proportions(&runs);
+    proportions.retain(|found| workload.is_none_or(|part| found.workload.contains(part)));
     match workload {
         Some(part) => runs.retain(|run| run.workload.contains(part)),
         None => keep_highest_level(&mut runs),
     }
-    print(&Shown { contents, runs }, json);
+    print(&Shown { contents, runs, proportions }, json);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -424,9 +463,15 @@ impl std::fmt::Display for Shown {
             }
             if let Some(source) = run.watts_source.as_deref().filter(|source| *source != "measured") {
                 write!(f, "  {source} watts")?;
+            } else if let Some(evidence) = &run.evidence {
+                write!(f, "  {evidence}")?;
             }
         }
-        writeln!(f)
+        writeln!(f)?;
+        for found in &self.proportions {
+            writeln!(f, "{}/{}: {found}", found.campaign, found.target)?;
+        }
+        Ok(())
     }
 }
 

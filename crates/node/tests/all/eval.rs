@@ -127,6 +127,64 @@ fn results_are_shown_compared_exported_and_reported() {
     assert!(plan.contains("8 of 8 runs have results"), "{plan}");
 }
 
+/// A procedure on a file, at a small share of its times.
+fn procedure(dir: &Path, name: &str, more: &str) {
+    let text = format!(
+        "name = \"{name}\"\nprocedure = \"{name}\"\n{more}[[target]]\nname = \"file\"\nat = \"file:{name}.dat\"\nsize_mib = 8\n\
+         meters = [\"command,interval=20ms:echo 40\"]\n"
+    );
+    std::fs::write(dir.join(format!("{name}.toml")), text).unwrap();
+}
+
+#[test]
+fn recognised_procedures_run_and_never_call_themselves_conformant() {
+    let dir = tempfile::tempdir().unwrap();
+    procedure(dir.path(), "emerald", "");
+    let args = |name: &str| {
+        vec!["eval".to_owned(), "run".into(), format!("{name}.toml"), "--scale".into(), "1/20000".into()]
+    };
+    let go = |name: &str, more: &[&str]| {
+        let args = args(name);
+        let out =
+            run(dir.path(), &args.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>());
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let said: serde_json::Value = serde_json::from_str(&go("emerald", &["--json"])).unwrap();
+    assert_eq!((said["done"].as_u64(), &said["score"]["conformant"]), (Some(8), &false.into()), "{said}");
+    let phases = said["score"]["targets"][0]["phases"].as_array().unwrap();
+    let units: Vec<&str> = phases.iter().map(|phase| phase["unit"].as_str().unwrap()).collect();
+    let (iops, mib) = ("IOPS/W", "MiB/s/W");
+    assert_eq!(units, ["", "", iops, iops, iops, mib, mib, "GB/W"]);
+    let number = |phase: &serde_json::Value, key: &str| phase[key].as_f64();
+    for phase in &phases[2..7] {
+        let work = if phase["unit"] == iops { "iops" } else { "mib_per_second" };
+        let expected = number(phase, work).unwrap() / 40.0;
+        // A meter that was not read in time leaves a phase without watts.
+        if let Some(figure) = number(phase, "figure") {
+            assert!((figure / expected - 1.0).abs() < 1e-6, "{phase}");
+            assert_eq!(phase["evidence"], "level 0: stated watts", "a command's watts are not measured ones");
+        }
+    }
+    assert!(phases.iter().any(|phase| phase["figure"].is_number()), "{said}");
+    let fill = records(dir.path()).into_iter().find(|record| record.workload == "pre-fill").unwrap();
+    assert_eq!((fill.bytes, fill.read_percent), (Some(8 << 20), Some(0.0)), "all of it, once");
+    let text = go("emerald", &[]);
+    for words in ["NOT CONFORMANT", "a rehearsal", "1/20000", "from memory", "Vdbench", "0 of them new"] {
+        assert!(text.contains(words), "no {words:?} in\n{text}");
+    }
+    let other = run(dir.path(), &["eval", "run", "emerald.toml", "--scale", "1/9000"]);
+    assert!(String::from_utf8_lossy(&other.stderr).contains("another settings"), "{other:?}");
+
+    procedure(dir.path(), "graduated", "[synthetic]\nsizes = [4096]\nrandom = [100]\nreads = [50]\n");
+    let said: serde_json::Value = serde_json::from_str(&go("graduated", &["--json"])).unwrap();
+    assert_eq!(said["done"].as_u64(), Some(11), "{said}");
+    if let Some(found) = said["score"]["targets"][0]["proportions"].get(0) {
+        assert!(number(found, "index").unwrap().abs() < 0.2, "40 W at every load: {found}");
+        assert_eq!(found["dynamic_range"], 0.0);
+    }
+}
+
 /// An `ebb agent` on a free port; it ends when this is dropped.
 struct Agent {
     process: Child,

@@ -116,7 +116,7 @@ fn matrix() -> Matrix {
     let text = "name = \"m\"\nrun_seconds = 2\nlevels = [10, 100]\nrepetitions = 2\n\
                 [synthetic]\nsizes = [4096, 8192]\nrandom = [50]\nreads = [0]\n\
                 [[target]]\nname = \"t\"\nat = \"file:x\"\nmeters = [\"pdu\"]\n";
-    Matrix::parse(Path::new("m.toml"), text).unwrap()
+    Matrix::parse(Path::new("m.toml"), text, 1.0).unwrap()
 }
 
 /// Runs the matrix on simulated machines.
