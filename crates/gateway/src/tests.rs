@@ -9,7 +9,7 @@ use super::janitor::SILENCE;
 use super::lifecycle::carry_out;
 use super::memory::Memory;
 use super::names::NameError;
-use super::{Gateway, GatewayConfig, Key, Keys, Limits, Right, serve};
+use super::{Gateway, GatewayConfig, Key, Keys, Limits, Right, Watcher, serve};
 use bytes::Bytes;
 use ebb_testing::s3;
 use ebb_types::{
