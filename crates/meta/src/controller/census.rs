@@ -50,6 +50,8 @@ impl Census {
         }
         let since = if self.counted.is_empty() { 0 } else { self.version };
         self.version = state.version();
+        let places = state.servers().last().map_or(0, |server| usize::from(server.id.0) + 1);
+        self.parts.resize_with(places, Part::default);
         for (group, entry) in state.groups_since(since) {
             let place = group.0 as usize;
             if let Some(before) = self.counted.get_mut(place) {
@@ -93,11 +95,7 @@ impl Census {
     }
 
     fn part(&mut self, server: ServerId) -> &mut Part {
-        let place = usize::from(server.0);
-        if self.parts.len() <= place {
-            self.parts.resize_with(place + 1, Part::default);
-        }
-        &mut self.parts[place]
+        &mut self.parts[usize::from(server.0)]
     }
 
     /// Groups of which the server has a replica.

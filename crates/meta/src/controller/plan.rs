@@ -62,9 +62,10 @@ impl Leading {
         let parted = if settled { self.part_racks(state, &servers) } else { Vec::new() };
         if !parted.is_empty() {
             commands.push(Command::Reconfigure(parted));
-        } else if settled {
-            self.balance(state, out);
-            if self.moves.is_empty()
+        } else {
+            self.balance(state, &changed, out);
+            if settled
+                && self.moves.is_empty()
                 && let Some(shift) = self.end_shift(now)
             {
                 commands.push(Command::RecordShift(shift));
@@ -505,36 +506,33 @@ impl Leading {
             && self.census.catching_up.is_empty()
     }
 
-    /// Spreads primaries evenly over the awake servers; the present primaries are asked to hand over.
-    fn balance(&mut self, state: &State, out: &mut Vec<Output>) {
+    /// Spreads primaries evenly over the servers that stay awake; the present primaries are asked to hand over. Also while others come
+    /// and go: until a server that woke for the load has its share, the others carry it.
+    fn balance(&mut self, state: &State, changed: &BTreeSet<GroupId>, out: &mut Vec<Output>) {
         if !self.moves.is_empty() {
             return;
         }
-        let mut count: BTreeMap<ServerId, u32> = state
-            .geared()
-            .map(|e| (e, self.census.primaries(e.id)))
-            .filter(|(e, primaries)| e.state == ServerState::Awake || *primaries > 0)
-            .map(|(e, primaries)| (e.id, primaries))
-            .collect();
-        let slack = 1 + count.values().sum::<u32>() / count.len().max(1) as u32 / 16;
-        let (least, most) = (count.values().min(), count.values().max());
-        if least.zip(most).is_none_or(|(least, most)| *most <= least + slack) {
-            return;
-        }
-        for (group, entry) in state.groups() {
-            let Some(primary) = entry.primary else { continue };
-            let able = |s: &&Slot| {
-                s.state == SlotState::InSync && s.server != primary && count.contains_key(&s.server)
-            };
-            let Some(to) = entry.slots.iter().filter(able).map(|s| s.server).min_by_key(|s| (count[s], *s))
-            else {
-                continue;
-            };
-            if count[&primary] > count[&to] + slack {
-                *count.get_mut(&primary).expect("counted") -= 1;
-                *count.get_mut(&to).expect("counted") += 1;
-                self.moves.insert(group, (entry.epoch, to));
+        let stays = |e: &&ServerEntry| e.state == ServerState::Awake && self.wanted.contains(&e.id);
+        let counted = |e: &ServerEntry| (e.id, self.census.primaries(e.id));
+        let mut count: BTreeMap<ServerId, u32> = state.geared().filter(stays).map(counted).collect();
+        let share = count.values().sum::<u32>() / count.len().max(1) as u32;
+        let slack = 1 + share / 16;
+        let most = count.values().copied().max().unwrap_or(0);
+        let mut takers: Vec<(u32, ServerId)> = count.iter().map(|(id, has)| (*has, *id)).collect();
+        takers.retain(|(has, _)| *has <= share && has + slack < most);
+        takers.sort_unstable();
+        for (mut has, to) in takers {
+            for group in self.census.groups_of(to).filter(|group| !changed.contains(group)) {
+                let entry = state.group(group).expect("a group of the state");
+                let in_sync = entry.slot_of(to).is_some_and(|slot| slot.state == SlotState::InSync);
+                let from = entry.primary.filter(|_| in_sync && has <= share);
+                let Some(from) = from.and_then(|primary| count.get_mut(&primary)) else { continue };
+                if *from > has + slack && !self.moves.contains_key(&group) {
+                    (*from, has) = (*from - 1, has + 1);
+                    self.moves.insert(group, (entry.epoch, to));
+                }
             }
+            count.insert(to, has);
         }
         let from: BTreeSet<ServerId> =
             self.moves.keys().filter_map(|g| state.group(*g)).filter_map(|entry| entry.primary).collect();
