@@ -16,6 +16,7 @@
 //! - A power switch is thrown only after the state records it: asleep and failed are never confused.
 
 mod admin;
+mod census;
 mod duties;
 mod event;
 mod force;
@@ -40,6 +41,7 @@ mod wake_times;
 pub(crate) mod watch;
 mod why;
 
+use crate::controller::census::Census;
 use crate::controller::gears::Gears;
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Reports, Seen};
 use crate::controller::liveness::Beat;
@@ -188,6 +190,7 @@ impl Leading {
             witnessed: now,
             planned: Moment::ZERO,
             seen: Seen::default(),
+            census: Census::default(),
         }
     }
 

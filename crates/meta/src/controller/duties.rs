@@ -1,9 +1,9 @@
 //! What the chunk groups need of each server, by which it may drain or sleep (R7).
 
 use crate::State;
+use crate::controller::census::Census;
 use crate::controller::leading::Servers;
-use ebb_types::{ServerEntry, ServerId, ServerState, Slot, SlotState};
-use std::collections::BTreeSet;
+use ebb_types::{GroupEntry, ServerEntry, ServerId, Slot, SlotState};
 
 /// A value per server, with constant-time lookup by id: a plan looks at every slot of every group.
 pub(crate) struct ByServer<T>(Vec<T>);
@@ -18,64 +18,43 @@ impl<T: Copy + Default> ByServer<T> {
     pub fn get(&self, id: ServerId) -> T {
         self.0.get(usize::from(id.0)).copied().unwrap_or_default()
     }
-
-    pub fn change(&mut self, id: ServerId, change: impl FnOnce(&mut T)) {
-        if let Some(value) = self.0.get_mut(usize::from(id.0)) {
-            change(value);
-        }
-    }
 }
 
-/// How the groups depend on one server, in the present state.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Duties {
-    primaries: u32,
-    holders: u32,
-    slots: u32,
-    in_sync: u32,
-    away: u32,
-    /// Those of its groups for which another in-sync server that stays awake can become primary.
-    succeeded: u32,
-    /// Those of its groups that have fewer than r copies of some write, or no primary.
-    at_risk: u32,
+/// Every group of the server has a successor that is already in sync and stays, so the handover delays no request.
+pub(crate) fn may_drain(server: ServerId, state: &State, census: &Census, stays: &ByServer<bool>) -> bool {
+    entries_of(server, state, census).all(|entry| {
+        let succeeds = |slot: &Slot| slot.server != server && is_in_sync(slot) && stays.get(slot.server);
+        entry.slot_of(server).is_some_and(is_in_sync)
+            && entry.slots.iter().any(succeeds)
+            && !is_at_risk(entry)
+    })
 }
 
-impl Duties {
-    /// Every group of it has a successor that is already in sync, so the handover delays no request.
-    pub fn may_drain(&self) -> bool {
-        self.slots == self.in_sync && self.succeeded == self.slots && self.at_risk == 0
-    }
-
-    /// No group depends on it, and every group of it has its r copies without it (R7).
-    pub fn may_sleep(&self) -> bool {
-        self.primaries == 0 && self.holders == 0 && self.away == self.slots && self.at_risk == 0
-    }
+/// No group depends on the server, and every group of it has its r copies without it (R7).
+pub(crate) fn may_sleep(server: ServerId, state: &State, census: &Census) -> bool {
+    census.primaries(server) == 0
+        && census.holders(server) == 0
+        && entries_of(server, state, census)
+            .all(|entry| entry.slot_of(server).is_some_and(away) && !is_at_risk(entry))
 }
 
-/// Counts for each server.
-pub(crate) fn duties(state: &State, servers: &Servers, wanted: &BTreeSet<ServerId>) -> ByServer<Duties> {
-    let stays = ByServer::new(servers, |e| e.state == ServerState::Awake && wanted.contains(&e.id));
-    let mut duties = ByServer::new(servers, |_| Duties::default());
-    for (_, entry) in state.groups() {
-        entry.primary.into_iter().for_each(|primary| duties.change(primary, |d| d.primaries += 1));
-        let at_risk = entry.primary.is_none()
-            || entry.slots.iter().any(|s| s.target().is_none())
-            || entry.slots.iter().any(|s| away(s) && s.holder.is_some_and(|holder| !holder.covered));
-        for slot in &entry.slots {
-            let succeeded = entry.slots.iter().any(|other| {
-                other.server != slot.server && other.state == SlotState::InSync && stays.get(other.server)
-            });
-            duties.change(slot.server, |duty| {
-                duty.slots += 1;
-                duty.in_sync += u32::from(slot.state == SlotState::InSync);
-                duty.away += u32::from(away(slot));
-                duty.succeeded += u32::from(succeeded);
-                duty.at_risk += u32::from(at_risk);
-            });
-            slot.holder.into_iter().for_each(|s| duties.change(s.server, |d| d.holders += 1));
-        }
-    }
-    duties
+fn entries_of<'a>(
+    server: ServerId,
+    state: &'a State,
+    census: &'a Census,
+) -> impl Iterator<Item = &'a GroupEntry> + 'a {
+    census.groups_of(server).map(|group| state.group(group).expect("a group of the state"))
+}
+
+fn is_in_sync(slot: &Slot) -> bool {
+    slot.state == SlotState::InSync
+}
+
+/// The group has fewer than r copies of some write, or no primary.
+fn is_at_risk(entry: &GroupEntry) -> bool {
+    entry.primary.is_none()
+        || entry.slots.iter().any(|s| s.target().is_none())
+        || entry.slots.iter().any(|s| away(s) && s.holder.is_some_and(|holder| !holder.covered))
 }
 
 pub(crate) fn away(slot: &Slot) -> bool {

@@ -1,5 +1,6 @@
 //! The leader's memory: what it knows beyond the state.
 
+use crate::controller::census::Census;
 use crate::controller::gears::Gears;
 use crate::controller::group::Standing;
 use crate::controller::switch::Power;
@@ -141,6 +142,7 @@ pub(crate) struct Leading {
     /// When the last plan was made, and what it saw of the groups.
     pub planned: Moment,
     pub seen: Seen,
+    pub census: Census,
 }
 
 /// What the last plan saw of the groups. Whether an entry is right depends on the entry, on reports about it and on the

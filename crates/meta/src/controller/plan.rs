@@ -4,7 +4,8 @@
 //! groups and the sets of erasure-coded pools, all in one batch, so that an entry is never visible beside a server state that does not match it. When
 //! nothing is left to repair, primaries are spread evenly, and a finished shift is recorded.
 
-use crate::controller::duties::{ByServer, away, duties};
+use crate::controller::census::Census;
+use crate::controller::duties::{ByServer, away, may_drain, may_sleep};
 use crate::controller::event::Output;
 use crate::controller::gears::standing;
 use crate::controller::group::{Candidate, Facts, Standing, World, next_entry};
@@ -32,6 +33,10 @@ impl Leading {
     pub(crate) fn plan(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) -> Vec<Command> {
         let mut commands = Vec::new();
         self.follow_test(now, state, out);
+        self.census.follow(state);
+        // A miscount stays, so that a look now and then finds it.
+        let looks = cfg!(any(test, feature = "planted-bugs")) && state.version().is_multiple_of(16);
+        debug_assert!(!looks || self.census == Census::of(state));
         let (servers, coded) = self.plan_servers(now, state, &mut commands, out);
         let changes = self.plan_groups(now, state, &servers);
         let changed: BTreeSet<GroupId> = changes.iter().map(|c| c.group).collect();
@@ -57,9 +62,10 @@ impl Leading {
         let parted = if settled { self.part_racks(state, &servers) } else { Vec::new() };
         if !parted.is_empty() {
             commands.push(Command::Reconfigure(parted));
-        } else if settled {
-            self.balance(state, out);
-            if self.moves.is_empty()
+        } else {
+            self.balance(state, &changed, out);
+            if settled
+                && self.moves.is_empty()
                 && let Some(shift) = self.end_shift(now)
             {
                 commands.push(Command::RecordShift(shift));
@@ -118,7 +124,7 @@ impl Leading {
         let mut wanted = self.wanted(now, state, &servers);
         wanted.extend(self.wanted_of_sets(now, state, &coded));
         self.set_apart(now, state, &mut wanted);
-        let duties = duties(state, &servers, &wanted);
+        let stays = ByServer::new(&servers, |e| e.state == ServerState::Awake && wanted.contains(&e.id));
         let geared = || servers.values().filter(|e| !e.is_logger());
         let floor = floor_servers(geared().count() as u32, state.params().map_or(1, |p| p.replicas)) as usize;
         let awake = geared().filter(|e| e.state == ServerState::Awake).count();
@@ -126,11 +132,13 @@ impl Leading {
         let most = if trusted && !self.emergency { awake.saturating_sub(floor) } else { 0 };
         let sleeps = |id: &ServerId| self.may_sleep(*id, state) || self.is_put_to_the_test(*id);
         let trusts: BTreeSet<ServerId> = state.servers().map(|e| e.id).filter(sleeps).collect();
+        let census = std::mem::take(&mut self.census);
         let may = |id, leave| match leave {
-            Leave::Drain => duties.get(id).may_drain(),
-            Leave::Sleep => duties.get(id).may_sleep() && trusts.contains(&id),
+            Leave::Drain => may_drain(id, state, &census, &stays),
+            Leave::Sleep => trusts.contains(&id) && may_sleep(id, state, &census),
         };
         let (woken, put_to_sleep) = self.shift(&mut servers, &wanted, most, may);
+        self.census = census;
         if let Some(shift) = &mut self.gears.shift {
             shift.woken += woken;
             shift.put_to_sleep += put_to_sleep;
@@ -286,14 +294,38 @@ impl Leading {
         self.see_servers(now, state, servers);
         let mut wanted = self.gears.awake().clone();
         wanted.extend(servers.values().filter(|e| e.is_logger()).map(|e| e.id));
+        self.reports.damaged.retain(|_, at| now < *at + DAMAGE_WAKES);
+        let helpers =
+            if self.timing.leaves_alone() { BTreeSet::new() } else { self.helpers(now, state, servers) };
+        self.emergency = !helpers.is_empty();
+        wanted.extend(helpers);
+        let lacking = self.lacking_room(state, servers, &wanted);
+        self.short_of_room = self.has_switches() && !lacking.is_empty();
+        wanted.extend(lacking);
+        let late = |e: &ServerEntry| self.servers.get(&e.id).is_some_and(|l| l.power.is_late());
+        let comes = |e: &&ServerEntry| !(e.state == ServerState::Waking && late(e));
+        let able = servers.values().filter(comes).filter(|e| !state.in_maintenance(e.id));
+        wanted.extend(racks_apart(able, &wanted, state));
+        wanted
+    }
+
+    /// All that can help while copies are missing, damaged or in one rack.
+    fn helpers(&self, now: Moment, state: &State, servers: &Servers) -> BTreeSet<ServerId> {
         let lost = ByServer::new(servers, |e| e.state == ServerState::Lost);
         // The peers of one in maintenance are awake as it is.
         let missing = ByServer::new(servers, |e| is_gone(e) && !state.in_maintenance(e.id));
-        self.reports.damaged.retain(|_, at| now < *at + DAMAGE_WAKES);
+        let census = &self.census;
+        let gone = servers.values().filter(|e| is_gone(e)).flat_map(|e| census.groups_of(e.id));
+        let known = [&census.sharing_rack, &census.headless, &census.lacking].into_iter().flatten().copied();
+        let groups: BTreeSet<GroupId> =
+            known.chain(self.reports.damaged.keys().copied()).chain(gone).collect();
         let mut helpers = BTreeSet::new();
-        let mut partings = Partings::new(state, servers);
-        for (group, entry) in state.groups() {
-            if let Some((_, to)) = partings.next(entry, None) {
+        let mut partings = Partings::new(servers, census);
+        for group in groups {
+            let Some(entry) = state.group(group) else { continue };
+            if census.sharing_rack.contains(&group)
+                && let Some((_, to)) = partings.next(entry, None)
+            {
                 helpers.extend(entry.slots.iter().map(|s| s.server).chain([to]));
             }
             let stuck = entry.primary.is_none() && !self.waits(now, entry, state);
@@ -309,19 +341,7 @@ impl Leading {
                 helpers.extend(servers.keys());
             }
         }
-        if self.timing.leaves_alone() {
-            helpers.clear();
-        }
-        self.emergency = !helpers.is_empty();
-        wanted.extend(helpers);
-        let lacking = self.lacking_room(state, servers, &wanted);
-        self.short_of_room = self.has_switches() && !lacking.is_empty();
-        wanted.extend(lacking);
-        let late = |e: &ServerEntry| self.servers.get(&e.id).is_some_and(|l| l.power.is_late());
-        let comes = |e: &&ServerEntry| !(e.state == ServerState::Waking && late(e));
-        let able = servers.values().filter(comes).filter(|e| !state.in_maintenance(e.id));
-        wanted.extend(racks_apart(able, &wanted, state));
-        wanted
+        helpers
     }
 
     /// Sleeping servers to wake because awake ones fill up (R10): those whose offload is held by a server short of
@@ -359,7 +379,9 @@ impl Leading {
         if groups.is_empty() {
             return Vec::new();
         }
-        count_work(&mut world, state, servers);
+        for (id, candidate) in world.iter_mut() {
+            (candidate.primaries, candidate.holders) = (self.census.primaries(id), self.census.holders(id));
+        }
         let mut changes = Vec::new();
         for group in groups {
             let entry = state.group(group).expect("a group of the state");
@@ -407,8 +429,8 @@ impl Leading {
         let reports = &self.reports;
         let told = reports.caught_up.iter().chain(&reports.covered).map(|(group, ..)| *group);
         let told = told.chain(reports.released.keys().copied()).chain(replaced.keys().copied());
-        let waiting = state.groups().filter(|(_, entry)| entry.primary.is_none());
-        state.groups_since(since).chain(waiting).map(|(group, _)| group).chain(told).collect()
+        let waiting = self.census.headless.iter().copied();
+        state.groups_since(since).map(|(group, _)| group).chain(waiting).chain(told).collect()
     }
 
     pub(crate) fn facts(&self, now: Moment, group: GroupId, entry: &GroupEntry, state: &State) -> Facts {
@@ -474,58 +496,49 @@ impl Leading {
     fn is_settled(&self, state: &State) -> bool {
         let moves = |e: &ServerEntry| matches!(e.state, ServerState::Draining | ServerState::Waking);
         let on_the_way = |e: &ServerEntry| moves(e) && !state.in_maintenance(e.id);
-        let catching_up = |s: &Slot| matches!(s.state, SlotState::CatchingUp { .. });
         let quiet = !state.replicated().any(on_the_way);
         let gear_done = state
             .replicated()
             .all(|e| (e.state == ServerState::Awake) == self.wanted.contains(&e.id) || is_gone(e));
         quiet
             && (gear_done || self.emergency)
-            && state.groups().all(|(_, g)| g.primary.is_some() && !g.slots.iter().any(catching_up))
+            && self.census.headless.is_empty()
+            && self.census.catching_up.is_empty()
     }
 
-    /// Spreads primaries evenly over the awake servers; the present primaries are asked to hand over.
-    fn balance(&mut self, state: &State, out: &mut Vec<Output>) {
+    /// Spreads primaries evenly over the servers that stay awake; the present primaries are asked to hand over. Also while others come
+    /// and go: until a server that woke for the load has its share, the others carry it.
+    fn balance(&mut self, state: &State, changed: &BTreeSet<GroupId>, out: &mut Vec<Output>) {
         if !self.moves.is_empty() {
             return;
         }
-        let mut count: BTreeMap<ServerId, u32> =
-            state.geared().filter(|e| e.state == ServerState::Awake).map(|e| (e.id, 0)).collect();
-        state.groups().filter_map(|(_, g)| g.primary).for_each(|p| *count.entry(p).or_default() += 1);
-        let slack = 1 + count.values().sum::<u32>() / count.len().max(1) as u32 / 16;
-        for (group, entry) in state.groups() {
-            let Some(primary) = entry.primary else { continue };
-            let able = |s: &&Slot| {
-                s.state == SlotState::InSync && s.server != primary && count.contains_key(&s.server)
-            };
-            let Some(to) = entry.slots.iter().filter(able).map(|s| s.server).min_by_key(|s| (count[s], *s))
-            else {
-                continue;
-            };
-            if count[&primary] > count[&to] + slack {
-                *count.get_mut(&primary).expect("counted") -= 1;
-                *count.get_mut(&to).expect("counted") += 1;
-                self.moves.insert(group, (entry.epoch, to));
+        let stays = |e: &&ServerEntry| e.state == ServerState::Awake && self.wanted.contains(&e.id);
+        let counted = |e: &ServerEntry| (e.id, self.census.primaries(e.id));
+        let mut count: BTreeMap<ServerId, u32> = state.geared().filter(stays).map(counted).collect();
+        let share = count.values().sum::<u32>() / count.len().max(1) as u32;
+        let slack = 1 + share / 16;
+        let most = count.values().copied().max().unwrap_or(0);
+        let mut takers: Vec<(u32, ServerId)> = count.iter().map(|(id, has)| (*has, *id)).collect();
+        takers.retain(|(has, _)| *has <= share && has + slack < most);
+        takers.sort_unstable();
+        for (mut has, to) in takers {
+            for group in self.census.groups_of(to).filter(|group| !changed.contains(group)) {
+                let entry = state.group(group).expect("a group of the state");
+                let in_sync = entry.slot_of(to).is_some_and(|slot| slot.state == SlotState::InSync);
+                let from = entry.primary.filter(|_| in_sync && has <= share);
+                let Some(from) = from.and_then(|primary| count.get_mut(&primary)) else { continue };
+                if *from > has + slack && !self.moves.contains_key(&group) {
+                    (*from, has) = (*from - 1, has + 1);
+                    self.moves.insert(group, (entry.epoch, to));
+                }
             }
+            count.insert(to, has);
         }
         let from: BTreeSet<ServerId> =
             self.moves.keys().filter_map(|g| state.group(*g)).filter_map(|entry| entry.primary).collect();
         for server in from {
             self.push_duties(server, ServerState::Awake, state, out);
         }
-    }
-}
-
-/// Counts how often each candidate is a primary and a holder.
-fn count_work(world: &mut World, state: &State, servers: &Servers) {
-    let mut work = ByServer::new(servers, |_| (0, 0));
-    for (_, entry) in state.groups() {
-        entry.primary.into_iter().for_each(|primary| work.change(primary, |w| w.0 += 1));
-        let holders = entry.slots.iter().filter_map(|s| s.holder);
-        holders.for_each(|s| work.change(s.server, |w| w.1 += 1));
-    }
-    for (id, candidate) in world.iter_mut() {
-        (candidate.primaries, candidate.holders) = work.get(id);
     }
 }
 

@@ -7,7 +7,7 @@
 //! until the group is in sync again, but takes no part: so with two replicas, where only one would remain, nothing
 //! moves.
 
-use crate::controller::duties::ByServer;
+use crate::controller::census::Census;
 use crate::controller::leading::{Leading, Servers, is_gone};
 use crate::{Change, State};
 use ebb_gear::{Place, parting, spread_awake};
@@ -35,45 +35,30 @@ pub(crate) fn racks_apart<'a>(
 /// Chooses moves that put replicas in different racks, one group at a time; each move counts towards its destination's
 /// load.
 pub(crate) struct Partings {
-    racks: ByServer<Option<RackId>>,
     places: BTreeMap<ServerId, Place>,
-    /// Replicas by server; `None`: no group's share a rack, so that there is nothing to choose.
-    load: Option<BTreeMap<ServerId, u32>>,
+    /// Replicas by server.
+    load: BTreeMap<ServerId, u32>,
 }
 
 impl Partings {
     /// Destinations: any server that is not failed or lost, asleep or awake.
-    pub fn new(state: &State, servers: &Servers) -> Partings {
+    pub fn new(servers: &Servers, census: &Census) -> Partings {
         let able = servers.values().filter(|e| !is_gone(e));
         let places = able.map(|e| (e.id, Place { rack: e.rack, gear_group: e.gear_group })).collect();
-        let racks = ByServer::new(servers, |e| Some(e.rack));
-        let mut partings = Partings { racks, places, load: None };
-        if state.groups().any(|(_, entry)| partings.shares(entry)) {
-            let load = partings.load.insert(BTreeMap::new());
-            let slots = state.groups().flat_map(|(_, entry)| &entry.slots);
-            slots.for_each(|slot| *load.entry(slot.server).or_default() += 1);
-        }
-        partings
+        let load = servers.keys().map(|id| (*id, census.replicas(*id))).filter(|(_, n)| *n > 0).collect();
+        Partings { places, load }
     }
 
-    fn shares(&self, entry: &GroupEntry) -> bool {
-        let rack = |k: usize| self.racks.get(entry.slots[k].server);
-        (1..entry.slots.len()).any(|k| (0..k).any(|j| rack(j) == rack(k)))
-    }
-
-    /// The slot to move and its destination; `None`: its replicas are apart, or cannot be now. A missing replica is
+    /// For a group with two replicas in one rack, the slot to move and its destination; `None`: not now. A missing replica is
     /// replaced first.
     pub fn next(&mut self, entry: &GroupEntry, stays: Option<ServerId>) -> Option<(usize, ServerId)> {
-        // Asked for every group of every plan.
-        self.load.as_ref()?;
         let there = |s: &Slot| self.places.contains_key(&s.server);
-        if entry.slots.len() < REPLICAS_MIN || !self.shares(entry) || !entry.slots.iter().all(there) {
+        if entry.slots.len() < REPLICAS_MIN || !entry.slots.iter().all(there) {
             return None;
         }
-        let load = self.load.as_mut()?;
         let group: Vec<ServerId> = entry.slots.iter().map(|s| s.server).collect();
-        let (k, to) = parting(&group, stays, &self.places, load)?;
-        *load.entry(to).or_default() += 1;
+        let (k, to) = parting(&group, stays, &self.places, &self.load)?;
+        *self.load.entry(to).or_default() += 1;
         Some((k, to))
     }
 }
@@ -82,11 +67,15 @@ impl Leading {
     /// The next few moves: for groups in sync, to awake servers. If only the primary can move, it is asked to hand over
     /// first.
     pub(crate) fn part_racks(&mut self, state: &State, servers: &Servers) -> Vec<Change> {
-        let mut partings = Partings::new(state, servers);
+        let mut partings = Partings::new(servers, &self.census);
         partings.places.retain(|id, _| servers[id].state == ServerState::Awake);
         let mut moving: BTreeMap<ServerId, u32> = BTreeMap::new();
         let mut changes = Vec::new();
-        for (group, entry) in state.groups().filter(|(_, entry)| entry.is_in_sync()) {
+        for group in self.census.sharing_rack.iter().copied() {
+            let entry = state.group(group).expect("a group of the state");
+            if !entry.is_in_sync() {
+                continue;
+            }
             let Some((k, to)) = partings.next(entry, entry.primary) else {
                 let others = entry.slots.iter().map(|s| s.server).filter(|s| Some(*s) != entry.primary);
                 if let (Some(_), Some(successor)) = (partings.next(entry, None), others.min()) {
