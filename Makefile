@@ -1,5 +1,5 @@
 # Two commands: `make run` starts a cluster here, `make test` runs every test. Both install what is missing.
-.PHONY: run test test-vm fuzz sweep bench cost chaos tools lint build dist
+.PHONY: run test monitoring test-vm fuzz sweep bench cost chaos tools lint build dist
 
 build:
 	cargo build --release -p ebb
@@ -23,6 +23,10 @@ lint:
 test: tools
 	cargo fmt --all --check
 	./scripts/test
+
+# The alert rules in a real Prometheus, which watches a cluster shift gears twice and a server fail.
+monitoring: tools
+	cargo test --locked -p ebb --test all -- --ignored --nocapture metrics::
 
 # A server in a virtual machine that powers off, boots, suspends and resumes; also a part of `make test`, where QEMU and a kernel are there.
 test-vm: tools

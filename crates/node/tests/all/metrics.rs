@@ -128,63 +128,75 @@ const ABSENT: [&str; 5] = [
     "ebb_pool_memory_debt_bytes",
 ];
 
-#[test]
-fn alerts_know_sleep_from_failure_and_scrapes_see_every_process() {
-    let mut cluster = Cluster::create(&Shape { depth_off: true, metrics: true, ..Shape::lively() });
-    // It takes a few seconds until it knows its targets.
-    let prometheus = has("prometheus").then(|| start_prometheus(&cluster));
-    let watched = prometheus.as_ref().map(|(_, address)| address.as_str());
+/// A cluster of which every process answers scrapers.
+fn cluster() -> Cluster {
+    Cluster::create(&Shape { depth_off: true, metrics: true, ..Shape::lively() })
+}
+
+fn start(cluster: &mut Cluster) {
     cluster.start_all();
     cluster.launch(Who::Gateway);
+    let gateway = addresses(cluster, "gateway").remove(0);
+    wait("the gateway answers", PATIENCE, || get(&gateway, "/metrics"));
+}
+
+#[test]
+fn every_process_answers_and_the_leader_reports_for_the_sleepers() {
+    let mut cluster = cluster();
+    start(&mut cluster);
     let [leader, gateway] = ["meta", "gateway"].map(|section| addresses(&cluster, section)[0].clone());
     let servers = addresses(&cluster, "server");
-    wait("the gateway answers", PATIENCE, || get(&gateway, "/metrics"));
     assert_page(&get(&leader, "/metrics").unwrap(), &LEADER, &ABSENT);
     let of_client = "Gateways and volume servers";
     assert_page(&get(&gateway, "/metrics").unwrap(), &["Every process", of_client, "Gateways"], &[]);
     assert_page(&get(&servers[8], "/metrics").unwrap(), &["Every process", "Chunk servers"], &[]);
     assert_page(&of_a_volume(&cluster), &["Every process", of_client, "Volume servers"], &[]);
 
-    if let Some(prometheus) = watched {
-        wait_for(prometheus, "sum(up)", 11.0);
-        wait_for(prometheus, "absent(ALERTS{alertstate=\"firing\"})", 1.0);
-    }
-    let watched_since = Instant::now();
-    cluster.shift(1);
-    let listed = |cluster: &Cluster| -> usize {
-        let list = get(&addresses(cluster, "meta")[0], "/sd").unwrap();
+    let listed = || -> usize {
+        let list = get(&leader, "/sd").unwrap();
         serde_json::from_str::<Vec<serde_json::Value>>(&list).unwrap().len()
     };
-    assert_eq!(listed(&cluster), 5, "three awake servers, a metadata server, a gateway");
+    assert_eq!(listed(), 11, "nine servers, a metadata server, a gateway");
+    cluster.shift(1);
+    assert_eq!(listed(), 5, "three of the servers are awake");
     let page = get(&leader, "/metrics").unwrap();
     let count = |with: &str| page.lines().filter(|line| line.contains(with)).count();
     assert_eq!(count("state=\"asleep\",depth=\"off\"} 1.0"), 6, "the leader reports for sleepers\n{page}");
-    assert_eq!(
-        page.lines().filter(|l| l.starts_with("ebb_power_cycles_total{") && l.ends_with(" 1.0")).count(),
-        6
-    );
+    let once = |line: &&str| line.starts_with("ebb_power_cycles_total{") && line.ends_with(" 1.0");
+    assert_eq!(page.lines().filter(once).count(), 6, "{page}");
     assert_eq!(count("ebb_power_watts{"), 9);
     assert_eq!(count("kind=\"measured\""), 0, "no meter is part of this cluster");
-    if let Some(prometheus) = watched {
-        // Until then it asks servers that sleep.
-        wait_for(prometheus, "count(up)", 5.0);
-        wait_for(prometheus, "count(ebb_server_state{state=\"asleep\"})", 6.0);
+    assert_eq!(cluster.status().gear.servers_awake, 3, "who looks wakes nobody");
+}
+
+/// `make monitoring`.
+#[test]
+#[ignore = "20 s, most of them Prometheus's own pauses before it follows a list of targets"]
+fn no_shift_is_an_alert_in_a_real_prometheus_and_a_failure_is_one() {
+    if !has("prometheus") {
+        return ebb_testing::skip("prometheus is not installed");
     }
+    let mut cluster = cluster();
+    let (_running, prometheus) = start_prometheus(&cluster);
+    start(&mut cluster);
+    wait_for(&prometheus, "sum(up)", 11.0);
+    wait_for(&prometheus, "absent(ALERTS{alertstate=\"firing\"})", 1.0);
+    let watched_since = Instant::now();
+    cluster.shift(1);
+    // Until then it asks servers that sleep.
+    wait_for(&prometheus, "count(up)", 5.0);
+    wait_for(&prometheus, "count(ebb_server_state{state=\"asleep\"})", 6.0);
     cluster.shift(3);
-    assert_eq!(listed(&cluster), 11);
-    let Some(prometheus) = watched else {
-        return ebb_testing::skip("prometheus is not installed: the rules were not tried on a cluster");
-    };
-    wait_for(prometheus, "sum(up)", 11.0);
+    wait_for(&prometheus, "sum(up)", 11.0);
     let whole = watched_since.elapsed().as_secs();
-    let fired =
-        query(prometheus, &format!("max_over_time(ALERTS{{alertstate=\"firing\"}}[{whole}s])")).unwrap();
+    let fired = format!("max_over_time(ALERTS{{alertstate=\"firing\"}}[{whole}s])");
+    let fired = query(&prometheus, &fired).unwrap();
     assert!(fired.is_empty(), "false alerts: {fired:?}");
-    let rules = get(prometheus, "/api/v1/rules").unwrap();
+    let rules = get(&prometheus, "/api/v1/rules").unwrap();
     assert!(rules.contains("EbbServerFailed") && !rules.contains("\"health\":\"err\""), "{rules}");
     cluster.kill(Who::Server(9));
     wait("the alert about the killed server", PATIENCE, || {
-        let fires = query(prometheus, "ALERTS{alertname=\"EbbServerFailed\",alertstate=\"firing\"}")?;
+        let fires = query(&prometheus, "ALERTS{alertname=\"EbbServerFailed\",alertstate=\"firing\"}")?;
         fires.first().map(|(labels, _)| assert_eq!(labels["server"], "9"))
     });
 }
