@@ -4,6 +4,7 @@
 //! its subject proves nothing, and must not look as if it did. [`fuzz`]: damaged and made-up bytes for a parser, the
 //! same ones in every run; `make fuzz` gives it more time. [`certificate`]: for servers that speak TLS.
 
+pub mod browser;
 pub mod s3;
 
 use ebb_types::Random;

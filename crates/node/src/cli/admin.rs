@@ -1,6 +1,7 @@
 //! The operator's commands. Thin: they ask the metadata service and print the answer.
 
 use crate::cli::dev::{DevCluster, DevOptions};
+use crate::cli::page::Opened;
 use crate::cli::pool::{self, Pool, PoolCommand};
 use crate::cli::readings::{self, Readings};
 use crate::cli::{status as show, verify as compare};
@@ -346,6 +347,8 @@ struct Ready<'a> {
     access_key: &'a str,
     secret_key: &'a str,
     config: String,
+    /// Absent: its port was taken.
+    page: Option<String>,
     pids: BTreeMap<String, u32>,
 }
 
@@ -356,12 +359,18 @@ pub async fn dev(data: Option<&Path>, options: &DevOptions, json: bool) -> Resul
         () = stop.asked() => return Ok(ExitCode::FAILURE),
     };
     let endpoint = format!("http://{}", cluster.config.gateway[0].address);
+    let page = cluster.page().await;
     if json {
         let (access_key, secret_key) = (cluster.access_key.as_str(), cluster.secret_key.as_str());
         let config = cluster.config.file.display().to_string();
-        print_json(&Ready { endpoint, access_key, secret_key, config, pids: cluster.pids() });
+        let page = page.as_ref().ok().map(Opened::url);
+        print_json(&Ready { endpoint, access_key, secret_key, config, page, pids: cluster.pids() });
     } else {
-        greet(&cluster, &endpoint);
+        greet(&cluster, &endpoint, &page);
+    }
+    if let Ok(page) = page {
+        // Until this program ends.
+        tokio::task::spawn_local(page.serve(std::future::pending()));
     }
     let client = Connector::new(&cluster.config)?.connect().await?;
     let mut line = StatusLine::new(json);
@@ -384,7 +393,7 @@ pub async fn dev(data: Option<&Path>, options: &DevOptions, json: bool) -> Resul
     Ok(ExitCode::SUCCESS)
 }
 
-fn greet(cluster: &DevCluster, endpoint: &str) {
+fn greet(cluster: &DevCluster, endpoint: &str, page: &Result<Opened, NodeError>) {
     let c = &cluster.config;
     let racks: std::collections::BTreeSet<u16> = c.server.iter().map(|s| s.rack).collect();
     println!(
@@ -392,7 +401,7 @@ fn greet(cluster: &DevCluster, endpoint: &str) {
          \n  S3 endpoint  {endpoint}\n  access key   {}\n  secret key   {}\n\
          \nTry it:\n  export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={} AWS_DEFAULT_REGION=us-east-1\n  \
          aws --endpoint-url {endpoint} s3 mb s3://first && aws --endpoint-url {endpoint} s3 cp README.md s3://first/\n\
-         \n{}Data and logs: {}\nA awake  d draining  z asleep  w waking  X failed  L lost. Ctrl-C stops cleanly.\n",
+         \n{}\n{}Data and logs: {}\nA awake  d draining  z asleep  w waking  X failed  L lost. Ctrl-C stops cleanly.\n",
         c.server.len(),
         racks.len(),
         c.cluster.replicas,
@@ -401,6 +410,10 @@ fn greet(cluster: &DevCluster, endpoint: &str) {
         cluster.secret_key,
         cluster.access_key,
         cluster.secret_key,
+        match page {
+            Ok(page) => format!("page {}", page.url()),
+            Err(why) => format!("page none: {why}"),
+        },
         pools(c),
         c.file.parent().unwrap_or(Path::new(".")).display(),
     );

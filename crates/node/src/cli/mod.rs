@@ -9,6 +9,7 @@ pub mod key;
 pub mod measured;
 pub mod meter;
 pub mod mirror;
+pub mod page;
 pub mod pool;
 pub mod power;
 pub mod readings;
