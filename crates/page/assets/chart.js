@@ -1,8 +1,14 @@
 // A chart over time: uPlot in the page's colours. What is modelled is hatched. An absent value is a gap.
 
 import uPlot from './uPlot.esm.js';
+import { clock } from './words.js';
 
 export const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/// Light, dark or paper.
+export function onOtherColours(paint) {
+  for (const query of ['(prefers-color-scheme: dark)', 'print']) matchMedia(query).addEventListener('change', paint);
+}
 
 function hatch(stroke) {
   const tile = document.createElement('canvas');
@@ -24,14 +30,25 @@ function hatch(stroke) {
 
 const HEIGHT = 200;
 
+const two = n => String(n).padStart(2, '0');
+
+/// Times of day; at midnight the day.
+function times(_, splits, __, ___, step) {
+  return splits.map(seconds => {
+    const at = new Date(seconds * 1000);
+    const [hours, minutes] = [at.getHours(), at.getMinutes()];
+    if (step >= 3600 && hours === 0) return at.toLocaleDateString([], { day: 'numeric', month: 'short' });
+    return `${two(hours)}:${two(minutes)}${step < 60 ? `:${two(at.getSeconds())}` : ''}`;
+  });
+}
+
 export class Chart {
-  /// `lines`: `{label, colour, dash, hatched, stepped, say}` each; `say` makes a value a text.
-  constructor(host, title, lines) {
-    Object.assign(this, { host, title, lines, data: [[], ...lines.map(() => [])] });
+  /// `lines`: `{label, colour, dash, hatched, stepped, say}` each; `say` makes a value a text. `present`: the seconds of now, where the
+  /// chart also has what is to come.
+  constructor(host, title, lines, present) {
+    Object.assign(this, { host, title, lines, present, data: [[], ...lines.map(() => [])] });
     new ResizeObserver(() => this.resize()).observe(host);
-    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.rebuild());
-    addEventListener('beforeprint', () => this.rebuild());
-    addEventListener('afterprint', () => this.rebuild());
+    onOtherColours(() => this.rebuild());
   }
 
   options() {
@@ -50,12 +67,38 @@ export class Chart {
     return {
       width: Math.max(200, this.host.clientWidth),
       height: HEIGHT,
-      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, 1e-9) * 1.08] } },
-      series: [{ label: 'at', value: '{HH}:{mm}:{ss}' }, ...this.lines.map(line)],
-      axes: [axis, { ...axis, size: 54 }],
+      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
+      series: [{ label: 'at', value: (_, at) => (at == null ? '–' : clock(at * 1000)) }, ...this.lines.map(line)],
+      axes: [{ ...axis, size: 30, space: 74, values: times }, { ...axis, size: 46 }],
       cursor: { drag: { x: true, y: false } },
-      legend: { live: true },
+      padding: [8, 8, 0, 0],
+      hooks: { draw: [chart => this.drawPresent(chart)], setCursor: [() => this.mark()] },
     };
+  }
+
+  /// Between what was and what is planned.
+  drawPresent({ ctx, bbox, valToPos }) {
+    if (!this.present) return;
+    const x = Math.round(valToPos(this.present(), 'x', true));
+    ctx.save();
+    ctx.strokeStyle = ctx.fillStyle = colour('--dim');
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.textAlign = 'left';
+    ctx.textBaseline = 'top';
+    ctx.fillText('planned', x + 4, bbox.top);
+    ctx.restore();
+  }
+
+  /// Without a cursor on it, the legend says the values of now.
+  mark() {
+    if (!this.plot || this.plot.cursor.idx != null) return;
+    const at = this.data[0];
+    let idx = at.length - 1;
+    if (this.present) while (idx > 0 && at[idx] > this.present()) idx -= 1;
+    this.plot.setLegend({ idx }, false);
   }
 
   rebuild() {
@@ -75,6 +118,7 @@ export class Chart {
     if (this.host.clientWidth === 0 || data[0].length === 0) return;
     if (this.plot) this.plot.setData(data);
     else this.plot = new uPlot(this.options(), data, this.host);
+    this.mark();
     const last = n => {
       const column = data[n + 1];
       for (let at = column.length - 1; at >= 0; at -= 1) if (column[at] != null) return this.lines[n].say(column[at]);

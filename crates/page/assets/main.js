@@ -3,17 +3,19 @@
 import { Refused, events, hasToken, takeToken } from './link.js';
 import { Now, gear } from './now.js';
 import { Why } from './why.js';
+import { WhatIf } from './whatif.js';
 import { Act } from './act.js';
 import { clock, say, watts } from './words.js';
 
 const by = id => document.getElementById(id);
-const VIEWS = ['now', 'why', 'act'];
+const VIEWS = ['now', 'why', 'whatif', 'act'];
 const RETRY_FIRST = 500;
 const RETRY_MOST = 5000;
 
 const store = { rights: { act: false }, facts: null, servers: [], notices: [], outlook: { hours: [], plan: [], shifts: [], slept_in_a_day: 0 }, now: null };
 const now = new Now(id => (location.hash = `#why/${id}`));
 const why = new Why(now.strip);
+const whatif = new WhatIf();
 const act = new Act();
 let waits = false;
 
@@ -35,15 +37,19 @@ function render() {
     });
     if (!store.facts) return;
     why.choose(id);
-    ({ now, why, act })[name].render(store);
+    ({ now, why, whatif, act })[name].render(store);
     head();
-    if (store.now) document.body.dataset.state = 'drawn';
+    if (store.now) {
+      document.body.dataset.state = 'drawn';
+      // Since the page was asked for.
+      document.body.dataset.millis ??= Math.round(performance.now());
+    }
   });
 }
 
 function head() {
   say(by('cluster'), store.facts.cluster);
-  if (!store.now) return;
+  if (!store.now) return say(by('summary'), 'Asking the metadata leader …');
   const text = `${store.now.gear.servers_awake} of ${store.now.servers} servers awake, ${gear(store.now)}`;
   say(by('summary'), text);
   document.title = `${store.now.gear.servers_awake}/${store.now.servers} awake, ${watts(store.now.modelled_watts)} – Ebb`;

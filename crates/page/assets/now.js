@@ -12,7 +12,7 @@ const HOLDERS_SHOWN = 12;
 function tile(id, value, text, { raw, share, bad } = {}) {
   const host = by(id);
   say(host.querySelector('dd'), value);
-  say(host.querySelector('p'), text);
+  say(host.querySelector('.more'), text);
   host.dataset.value = raw ?? '';
   host.classList.toggle('bad', Boolean(bad));
   const bar = host.querySelector('.bar i');
@@ -40,7 +40,7 @@ export class Now {
       { label: 'servers awake', colour: '--awake-line', stepped: true, say: count },
       { label: 'peak load', colour: '--load', stepped: true, say: number },
       { label: 'forecast', colour: '--forecast', dash: [6, 4], stepped: true, say: number },
-    ]);
+    ], () => this.seen / 1000);
     this.columns = { power: [[], [], []], load: [[], [], [], []] };
   }
 
@@ -49,7 +49,7 @@ export class Now {
     const at = s.at_unix_millis.map(millis => millis / 1000);
     this.columns = { power: [at, s.watts, s.always_on_watts], load: [at.slice(), s.servers_awake, s.load, s.forecast] };
     this.seen = store.now?.at_unix_millis ?? 0;
-    this.strip.load(store.servers, store.strip);
+    this.strip.load(store.servers, store.strip, store.now?.at_unix_millis);
   }
 
   /// A second more.
@@ -57,7 +57,7 @@ export class Now {
     const at = now.at_unix_millis / 1000;
     this.strip.add(now.at_unix_millis, now.letters);
     const { power, load } = this.columns;
-    const gap = now.at_unix_millis - this.seen > 5000;
+    const gap = this.seen > 0 && now.at_unix_millis - this.seen > 5000;
     this.seen = now.at_unix_millis;
     const push = (columns, values) => {
       if (gap && columns[0].length > 0) [at - 0.001, ...values.map(() => null)].forEach((value, n) => columns[n].push(value));
@@ -77,6 +77,7 @@ export class Now {
     this.power.show(this.columns.power);
     this.load.show(this.columns.load);
     this.showHours(store.outlook);
+    this.pools(store.now.pools);
     const notes = store.now.notes;
     if (by('notes').childElementCount !== notes.length || [...by('notes').children].some((item, n) => item.textContent !== notes[n])) {
       by('notes').replaceChildren(...notes.map(note => element('li', note)));
@@ -129,8 +130,18 @@ export class Now {
     }));
   }
 
+  pools(pools) {
+    by('pools').hidden = pools.length === 0;
+    by('pools').querySelector('tbody').replaceChildren(...pools.map(pool => {
+      const row = element('tr');
+      const fullest = pool.fullest == null ? 'not heard yet' : `${count(pool.fullest * 100)} %`;
+      row.append(element('td', pool.name), element('td', pool.code), element('td', `${count(pool.servers_awake)} of ${count(pool.servers)}`), element('td', `${count(pool.hibernating)} of ${count(pool.sets)}`), element('td', bytes(pool.parity_debt_bytes)), element('td', fullest));
+      return row;
+    }));
+  }
+
   showHours(outlook) {
-    if (this.outlook === outlook && this.hours.plot) return;
+    if (this.outlook === outlook && this.hours.plot) return this.hours.mark();
     this.outlook = outlook;
     const rows = new Map();
     for (const hour of outlook.hours) rows.set(hour.hour, [hour.servers_awake, hour.peak_load, hour.forecast ?? null]);
@@ -140,7 +151,7 @@ export class Now {
     by('chart-hours').hidden = numbers.length === 0;
     if (numbers.length === 0) return;
     const columns = [0, 1, 2].map(n => numbers.map(hour => rows.get(hour)[n]));
-    this.hours.show([numbers.map(hour => (hour * outlook.hour_millis) / 1000), ...columns]);
+    this.hours.show([numbers.map(hour => (hour * outlook.schedule.hour_millis) / 1000), ...columns]);
   }
 }
 

@@ -1,12 +1,14 @@
 // Servers × time: a row each, a stretch per state, by colour and letter. Only the rows in sight are drawn, so 10,000 scroll as well as ten.
 
-import { colour } from './chart.js';
+import { colour, onOtherColours } from './chart.js';
 import { STATES, clock, say } from './words.js';
 
 const ROW = 18;
 const HEAD = 20;
 const GUTTER = 64;
 const LETTER_LEAST = 11;
+// What has been seen fills the width, but for the first minute.
+const SPAN_LEAST = 60_000;
 
 export class Strip {
   /// `chosen(id)`: somebody wants to know why.
@@ -15,23 +17,21 @@ export class Strip {
     this.pen = this.canvas.getContext('2d');
     host.addEventListener('scroll', () => this.draw(), { passive: true });
     new ResizeObserver(() => this.draw()).observe(host);
-    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.paint());
-    addEventListener('beforeprint', () => this.paint());
-    addEventListener('afterprint', () => this.paint());
+    onOtherColours(() => this.paint());
     this.canvas.addEventListener('click', event => this.choose(this.rowAt(event)));
     this.canvas.addEventListener('mousemove', event => this.tell(this.rowAt(event)));
     host.addEventListener('keydown', event => this.key(event));
     this.paint();
   }
 
-  /// Takes everything anew: `servers`, and the strip of the stream.
-  load(servers, strip) {
+  /// Takes everything anew: `servers`, the strip of the stream, and of when the newest look is, if there was one.
+  load(servers, strip, now) {
     this.servers = servers;
     this.from = strip.from_unix_millis;
     this.runs = Array.from(strip.base, letter => [[strip.from_unix_millis, letter]]);
     for (const [at, row, letter] of strip.changes) this.runs[row]?.push([at, letter]);
     this.gaps = strip.gaps.slice();
-    this.now = this.runs.reduce((latest, runs) => Math.max(latest, runs[runs.length - 1][0]), this.from);
+    this.now = now;
     this.draw();
   }
 
@@ -39,6 +39,7 @@ export class Strip {
     // The page's program says where nobody watched when a page opens; within one stream a hole of 5 s is one, too.
     if (this.now && at - this.now > 5000) this.gaps.push([this.now, at]);
     this.now = at;
+    // No rows: the program sends all servers in a moment.
     for (let row = 0; row < letters.length; row += 1) {
       const runs = this.runs[row];
       if (runs && runs[runs.length - 1][1] !== letters[row]) runs.push([at, letters[row]]);
@@ -71,8 +72,9 @@ export class Strip {
 
   window() {
     const end = this.now ?? Date.now();
-    const begin = this.span > 0 ? end - this.span * 1000 : this.from ?? end;
-    return [Math.min(begin, end - 1000), end];
+    const from = this.from || end;
+    const begin = this.span > 0 ? Math.max(end - this.span * 1000, from) : from;
+    return [Math.min(begin, end - SPAN_LEAST), end];
   }
 
   drawNow() {
@@ -92,7 +94,7 @@ export class Strip {
     pen.fillStyle = this.inks.back;
     pen.fillRect(0, 0, width, height);
     const [begin, end] = this.window();
-    const x = at => GUTTER + Math.max(0, (at - begin) / (end - begin)) * (width - GUTTER - 4);
+    const x = at => GUTTER + Math.round(Math.max(0, (at - begin) / (end - begin)) * (width - GUTTER - 4));
     const top = this.host.scrollTop;
     pen.textBaseline = 'middle';
     const first = Math.max(0, Math.floor(top / ROW));
@@ -116,7 +118,7 @@ export class Strip {
       const until = runs[n + 1]?.[0] ?? end;
       if (until < begin) break;
       const left = x(at);
-      const wide = Math.max(1, x(until) - left);
+      const wide = Math.max(2, x(until) - left);
       const [fill, ink] = this.fills[letter] ?? [this.inks.dim, this.inks.back];
       pen.fillStyle = fill;
       pen.fillRect(left, y + 1, wide, ROW - 2);

@@ -6,8 +6,8 @@
 use crate::history::{Columns, Figures, Series, Strip};
 use ebb_types::{
     ClusterStatus, EnergyStatus, GearGroup, GearMode, GearStatus, GroupCounts, HourRecord, MetadataMember,
-    NoticeRecord, PlannedHour, PoolId, RackId, RackSwitchStatus, ServerId, ServerState, ServerStatus,
-    ShiftRecord, Watts,
+    NoticeRecord, PlannedHour, PoolId, PoolStatus, RackId, RackSwitchStatus, Schedule, ServerId, ServerState,
+    ServerStatus, ShiftRecord, Watts,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -61,6 +61,38 @@ impl Place {
     }
 }
 
+/// An erasure-coded pool, all its sets together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct PoolNow {
+    name: String,
+    /// Such as `6+3`.
+    code: String,
+    sets: usize,
+    /// Sets that sleep as a whole.
+    hibernating: usize,
+    servers: usize,
+    servers_awake: u32,
+    parity_debt_bytes: u64,
+    /// How full the fullest data server's share for what it keeps is, 0 to 1; absent until one has been heard.
+    fullest: Option<f64>,
+}
+
+impl PoolNow {
+    fn of(pool: &PoolStatus) -> PoolNow {
+        let sets = &pool.sets;
+        PoolNow {
+            name: pool.pool.name.clone(),
+            code: pool.pool.shape.to_string(),
+            sets: sets.len(),
+            hibernating: sets.iter().filter(|set| set.hibernated_millis.is_some()).count(),
+            servers: sets.iter().map(|set| set.entry.columns.len()).sum(),
+            servers_awake: sets.iter().map(|set| set.servers_awake).sum(),
+            parity_debt_bytes: sets.iter().map(|set| set.parity_debt_bytes).sum(),
+            fullest: sets.iter().filter_map(|set| set.fullest).reduce(f64::max),
+        }
+    }
+}
+
 /// One moment of the cluster.
 #[derive(Clone, Debug, Serialize)]
 pub struct Now {
@@ -83,6 +115,7 @@ pub struct Now {
     notes: Vec<String>,
     /// Servers in maintenance.
     maintenance: Vec<ServerId>,
+    pools: Vec<PoolNow>,
     /// In the servers' order.
     letters: String,
 }
@@ -114,6 +147,7 @@ impl Now {
                 let out = |s: &&ServerStatus| s.power.maintenance_unix_millis.is_some();
                 status.servers.iter().filter(out).map(|s| s.id).collect()
             },
+            pools: status.pools.iter().map(PoolNow::of).collect(),
             letters: status.servers.iter().map(letter).collect(),
         }
     }
@@ -193,7 +227,7 @@ pub struct Outlook {
     pub slept_in_a_day: u32,
     /// The newest finished shifts, oldest first.
     pub shifts: Vec<ShiftRecord>,
-    pub hour_millis: u64,
+    pub schedule: Schedule,
 }
 
 /// Finished shifts that a page lists.
@@ -204,13 +238,13 @@ impl Outlook {
         hours: Vec<HourRecord>,
         plan: Vec<PlannedHour>,
         mut shifts: Vec<ShiftRecord>,
-        hour_millis: u64,
+        schedule: Schedule,
         now_unix_millis: u64,
     ) -> Outlook {
         let day = now_unix_millis.saturating_sub(DAY_MILLIS);
         let slept = shifts.iter().filter(|shift| shift.at_unix_millis > day).map(|s| s.put_to_sleep).sum();
         shifts.drain(..shifts.len().saturating_sub(SHIFTS_SHOWN));
-        Outlook { hours, plan, slept_in_a_day: slept, shifts, hour_millis }
+        Outlook { hours, plan, slept_in_a_day: slept, shifts, schedule }
     }
 }
 
@@ -352,6 +386,10 @@ impl Seen {
     /// As `ebb status --json` prints it.
     pub fn status(&self) -> Option<&ClusterStatus> {
         self.status.as_ref()
+    }
+
+    pub fn outlook(&self) -> &Outlook {
+        &self.outlook
     }
 
     pub fn notices(&self) -> &VecDeque<Told> {

@@ -91,6 +91,10 @@ impl Hosts {
         for name in names.iter().map(|name| name.to_ascii_lowercase()) {
             hosts.extend([format!("{name}:{port}"), name]);
         }
+        // Browsers leave out the port that HTTP has anyway.
+        let plain: Vec<String> =
+            hosts.iter().filter_map(|host| Some(host.strip_suffix(":80")?.to_owned())).collect();
+        hosts.extend(plain);
         Hosts(hosts)
     }
 
@@ -175,6 +179,8 @@ mod tests {
             assert_eq!(fault(bad), Some(Stranger::Host), "{bad}");
         }
         assert_eq!(hosts.fault(&HeaderMap::new()), Some(Stranger::Host));
+        let plain = Hosts::new("127.0.0.1:80".parse().unwrap(), &[]);
+        assert_eq!(plain.fault(&headers(&[(HOST, "localhost")])), None);
         let outside = Hosts::new("10.0.0.7:9080".parse().unwrap(), &[]);
         assert_eq!(outside.fault(&headers(&[(HOST, "localhost:9080")])), Some(Stranger::Host));
         assert_eq!(outside.fault(&headers(&[(HOST, "10.0.0.7:9080")])), None);

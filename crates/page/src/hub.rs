@@ -4,7 +4,7 @@
 //! Every page gets the same frames. One that falls behind gets everything anew.
 
 use crate::frames::{Facts, Frame, OneServer, Outlook, Seen};
-use crate::source::{Act, Refusal, Source};
+use crate::source::{Act, Recorded, Refusal, Replayed, Source, WhatIf};
 use ebb_types::{AdminReply, AdminRequest, ServerId};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -31,6 +31,7 @@ pub(crate) enum Order {
     Server(ServerId, oneshot::Sender<Result<Option<OneServer>, Refusal>>),
     Notices(oneshot::Sender<Result<String, Refusal>>),
     Act(Act, oneshot::Sender<Result<(), Refusal>>),
+    WhatIf(WhatIf, oneshot::Sender<Result<Replayed, Refusal>>),
 }
 
 /// What a page has at first, and what it hears from then on.
@@ -101,8 +102,8 @@ impl<S: Source> Task<S> {
     /// A caller that has gone away needs no answer.
     async fn carry_out(&mut self, order: Order) {
         match order {
+            // What is known is shown at once; the leader is asked next.
             Order::Open(answer) => {
-                self.refresh().await;
                 let frames = self.pages.subscribe();
                 let _ = answer.send(Opened { hello: Arc::new(self.seen.hello()), frames });
             }
@@ -121,6 +122,9 @@ impl<S: Source> Task<S> {
                 let fresh = self.refreshed().await;
                 let _ = answer.send(fresh.map(|()| json(&self.seen.notices())));
             }
+            Order::WhatIf(wish, answer) => {
+                let _ = answer.send(self.what_if(wish).await);
+            }
             Order::Act(act, answer) => {
                 let done = self.source.ask(act.request()).await.map(drop);
                 let has_changed = done.is_ok();
@@ -131,6 +135,17 @@ impl<S: Source> Task<S> {
                 }
             }
         }
+    }
+
+    async fn what_if(&mut self, wish: WhatIf) -> Result<Replayed, Refusal> {
+        self.refreshed().await?;
+        let status = self.seen.status().expect("it was read just now");
+        let recorded = Recorded {
+            hours: self.seen.outlook().hours.clone(),
+            schedule: status.schedule,
+            replicas: status.params.replicas,
+        };
+        self.source.replay(recorded, wish).await.map_err(Refusal::Refused)
     }
 
     /// Asks the leader, unless it was asked within the last second.
@@ -190,8 +205,8 @@ impl<S: Source> Task<S> {
         let AdminReply::Shifts(shifts) = self.source.ask(AdminRequest::ListShifts).await? else {
             return Err(unexpected());
         };
-        let hour_millis = self.seen.status().map_or(0, |status| status.schedule.hour_millis);
-        Ok(Outlook::new(hours, plan, shifts, hour_millis, unix_millis()))
+        let schedule = self.seen.status().map(|status| status.schedule).unwrap_or_default();
+        Ok(Outlook::new(hours, plan, shifts, schedule, unix_millis()))
     }
 
     /// Without a page nobody hears it.
@@ -257,8 +272,10 @@ mod tests {
         advance(Duration::from_secs(3600)).await;
         pass(10).await;
         assert_eq!(leader.all(), before, "the last page is closed");
-        drop(opened(&hub).await);
+        let page = opened(&hub).await;
+        pass(1).await;
         assert!(leader.all() > before, "one opens again");
+        drop(page);
     }
 
     #[tokio::test(start_paused = true)]
@@ -278,6 +295,7 @@ mod tests {
         let leader = Leader::new(status(9));
         let hub = Hub::start(leader.clone(), Facts::default());
         let mut page = opened(&hub).await;
+        pass(1).await;
         leader.be_reachable(false);
         let mut frames = Vec::new();
         while frames.len() < 3 {

@@ -21,7 +21,7 @@ mod source;
 pub use frames::Facts;
 pub use guard::{Hosts, Tokens};
 pub use routes::{Page, serve};
-pub use source::{Act, Refusal, Source};
+pub use source::{Act, Recorded, Refusal, Replayed, Source, WhatIf};
 
 #[cfg(test)]
 mod tests;

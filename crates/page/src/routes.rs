@@ -7,10 +7,10 @@ use crate::assets::{ASSETS, Asset};
 use crate::frames::{Facts, Frame};
 use crate::guard::{Hosts, Right, Tokens};
 use crate::hub::{Ended, Hub, Opened, Order};
-use crate::source::{Act, Refusal, Source};
+use crate::source::{Act, Refusal, Source, WhatIf};
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
     X_FRAME_OPTIONS,
@@ -82,6 +82,7 @@ fn router(shared: Shared) -> Router {
         .route("/api/status", get(status))
         .route("/api/notices", get(notices))
         .route("/api/servers/{id}", get(server))
+        .route("/api/what-if", get(what_if))
         .route("/api/act", post(act))
         .fallback(|| async { Fault::Nothing })
         .layer(DefaultBodyLimit::max(BODY_MOST))
@@ -183,6 +184,16 @@ async fn server(
     need(&shared, &headers, Right::Look)?;
     let found = shared.hub.ask(|answer| Order::Server(ServerId(id), answer)).await??;
     Ok(axum::Json(found.ok_or(Fault::NoServer(id))?).into_response())
+}
+
+async fn what_if(
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    Query(wish): Query<WhatIf>,
+) -> Result<Response, Fault> {
+    need(&shared, &headers, Right::Look)?;
+    let replayed = shared.hub.ask(|answer| Order::WhatIf(wish, answer)).await??;
+    Ok(axum::Json(replayed).into_response())
 }
 
 async fn act(

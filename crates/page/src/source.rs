@@ -1,6 +1,6 @@
 //! Where the page has its figures from, and what may be done through it: the administrators' requests that the command line sends, too.
 
-use ebb_types::{AdminReply, AdminRequest, GearWish, ServerId};
+use ebb_types::{AdminReply, AdminRequest, GearWish, HourRecord, Schedule, ServerId};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 
@@ -8,6 +8,51 @@ use std::future::Future;
 pub trait Source: Send + 'static {
     /// An answer, or why there is none: within seconds, so that a page can say so.
     fn ask(&mut self, request: AdminRequest) -> impl Future<Output = Result<AdminReply, Refusal>> + Send;
+
+    /// What the production policy would have made of the recorded hours. Asks nobody. The text says what is missing.
+    fn replay(
+        &mut self,
+        recorded: Recorded,
+        wish: WhatIf,
+    ) -> impl Future<Output = Result<Replayed, String>> + Send;
+}
+
+/// What a cluster has recorded, and what it is.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// Oldest first; some may be missing.
+    pub hours: Vec<HourRecord>,
+    pub schedule: Schedule,
+    pub replicas: u8,
+}
+
+/// Settings that somebody would like to have had.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WhatIf {
+    pub servers: u32,
+    pub g_min: u8,
+    pub short_goal: f64,
+    pub cycles_per_day: f64,
+}
+
+/// The recorded hours under other settings. All energy is modelled; of the hours that count, which are those after the training.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Replayed {
+    /// Recorded hours that count.
+    pub hours: u32,
+    pub trained_hours: u32,
+    pub modelled_kwh: f64,
+    pub always_on_modelled_kwh: f64,
+    /// By a policy that knows every hour's load and wakes single servers.
+    pub oracle_modelled_kwh: f64,
+    pub hours_short: f64,
+    pub mean_servers_awake: f64,
+    pub cycles_per_server_per_day: f64,
+    /// Each hour from the first recorded one on; absent: not recorded.
+    pub loads: Vec<Option<f64>>,
+    pub servers_awake: Vec<u32>,
+    pub from_unix_millis: u64,
 }
 
 /// Why a request has no answer.

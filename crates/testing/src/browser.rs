@@ -147,9 +147,9 @@ impl Browser {
         self.command("Emulation.setEmulatedMedia", features);
     }
 
-    /// Writes a picture of the whole page, also of what is below the window.
-    pub fn screenshot(&self, file: &Path) {
-        let shot = self.command("Page.captureScreenshot", json!({"captureBeyondViewport": true}));
+    /// Writes a picture of the page: of what is in the window, or of the `whole`.
+    pub fn screenshot(&self, file: &Path, whole: bool) {
+        let shot = self.command("Page.captureScreenshot", json!({"captureBeyondViewport": whole}));
         let text = shot["data"].as_str().expect("a picture");
         let bytes = base64_simd::STANDARD.decode_to_vec(text).expect("base64");
         std::fs::write(file, bytes).expect("write the picture");
@@ -167,13 +167,14 @@ impl Browser {
         all.iter().filter(|entry| grave(entry)).map(|entry| entry["message"].to_string()).collect()
     }
 
-    /// The addresses of all requests since the last call.
+    /// The addresses of all requests to the network since the last call; not those of the browser's own pages.
     pub fn requests(&self) -> Vec<String> {
         let address = |entry: Value| {
             let message: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
             let sent = message["message"]["method"] == "Network.requestWillBeSent";
             let url = message["message"]["params"]["request"]["url"].as_str()?;
-            sent.then(|| url.to_owned())
+            let inside = ["chrome:", "about:", "data:", "blob:"].iter().any(|own| url.starts_with(own));
+            (sent && !inside).then(|| url.to_owned())
         };
         self.log("performance").into_iter().filter_map(address).collect()
     }

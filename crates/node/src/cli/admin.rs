@@ -6,7 +6,7 @@ use crate::cli::pool::{self, Pool, PoolCommand};
 use crate::cli::readings::{self, Readings};
 use crate::cli::{status as show, verify as compare};
 use crate::cluster::config::Config;
-use crate::cluster::connect::{Connector, status};
+use crate::cluster::connect::{Connector, ask, status};
 use crate::cluster::launch::Stop;
 use crate::cluster::pools::PoolSection;
 use crate::cluster::secrets;
@@ -15,10 +15,7 @@ use crate::error::NodeError;
 use clap::Subcommand;
 use ebb_client::Client;
 use ebb_report::print_json;
-use ebb_types::{
-    AdminReply, AdminRequest, ClusterStatus, GearWish, MetaReply, MetaRequest, NoticeRecord, PlannedHour,
-    ServerId,
-};
+use ebb_types::{AdminReply, AdminRequest, ClusterStatus, GearWish, NoticeRecord, PlannedHour, ServerId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -102,14 +99,6 @@ pub async fn connect(file: &Path) -> Result<(Config, Client), NodeError> {
     let config = Config::load(file)?;
     let client = Connector::new(&config)?.connect().await?;
     Ok((config, client))
-}
-
-pub async fn ask(client: &Client, request: AdminRequest) -> Result<AdminReply, NodeError> {
-    match client.call(MetaRequest::Admin(request)).await? {
-        MetaReply::Admin(reply) => Ok(reply),
-        MetaReply::Failed(why) => Err(NodeError::Refused(why.to_string())),
-        other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
-    }
 }
 
 /// Creates the cluster's secret files, or an administrator's.

@@ -22,4 +22,5 @@ pub mod trace_options;
 pub mod trust;
 pub mod verify;
 pub mod volume;
+pub mod what_if;
 pub mod words;

@@ -1,16 +1,17 @@
 //! `ebb page`: the cluster in a browser. Asks the metadata leader with this machine's keys: a gateway's keys can look, an administrator's
 //! can act.
 
-use crate::cli::admin;
+use crate::cli::what_if;
 use crate::cluster::config::Config;
-use crate::cluster::connect::Connector;
+use crate::cluster::connect::{Connector, ask};
 use crate::cluster::launch::Stop;
 use crate::cluster::secrets::PageTokens;
 use crate::error::{NodeError, io};
 use clap::Args;
 use ebb_client::{Client, ClientError};
-use ebb_page::{Facts, Hosts, Page, Refusal, Source};
-use ebb_types::{AdminReply, AdminRequest, Depth, MetaFailure};
+use ebb_page::{Facts, Hosts, Page, Recorded, Refusal, Replayed, Source, WhatIf};
+use ebb_power::PowerModel;
+use ebb_types::{AdminReply, AdminRequest, Depth, MetaFailure, Watts};
 use std::future::Future;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -40,6 +41,8 @@ pub struct PageArgs {
 struct Leader {
     connector: Connector,
     client: Option<Client>,
+    /// Its `standby` is the sleep that the cluster has.
+    power: PowerModel,
 }
 
 impl Leader {
@@ -48,7 +51,7 @@ impl Leader {
             Some(client) => client,
             None => self.connector.clone().connect().await?,
         };
-        admin::ask(self.client.insert(client), request).await
+        ask(self.client.insert(client), request).await
     }
 }
 
@@ -63,6 +66,12 @@ impl Source for Leader {
             Ok(Err(error)) => Err(Refusal::Unreachable(error.to_string())),
             Err(_) => Err(Refusal::Unreachable(format!("no answer within {ANSWER:?}"))),
         }
+    }
+
+    async fn replay(&mut self, recorded: Recorded, wish: WhatIf) -> Result<Replayed, String> {
+        let power = self.power;
+        let played = tokio::task::spawn_blocking(move || what_if::replay(&recorded, &power, wish));
+        played.await.map_err(|error| error.to_string())?
     }
 }
 
@@ -79,7 +88,9 @@ pub struct Opened {
 impl Opened {
     pub async fn new(config: &Config, address: SocketAddr, names: &[String]) -> Result<Opened, NodeError> {
         let tokens = PageTokens::open(config)?;
-        let leader = Leader { connector: Connector::new(config)?, client: None };
+        let facts = facts(config);
+        let power = PowerModel { standby: Watts(facts.asleep_watts), ..config.power.model };
+        let leader = Leader { connector: Connector::new(config)?, client: None, power };
         let listener = TcpListener::bind(address).await.map_err(io("listen on", address.to_string()))?;
         let address = listener.local_addr().map_err(io("listen on", address.to_string()))?;
         let host = match names.first() {
@@ -87,7 +98,7 @@ impl Opened {
             None if address.ip().is_unspecified() => format!("127.0.0.1:{}", address.port()),
             None => address.to_string(),
         };
-        let page = Page { tokens: tokens.tokens()?, hosts: Hosts::new(address, names), facts: facts(config) };
+        let page = Page { tokens: tokens.tokens()?, hosts: Hosts::new(address, names), facts };
         Ok(Opened { listener, page, leader, tokens, host })
     }
 

@@ -191,6 +191,12 @@ fn a_stream_begins_with_all_that_was_seen_and_goes_on_with_what_changes() {
     };
     let mut stream = open(LOOK);
     assert_eq!(stream.next(), Some(("rights".into(), json!({"act": false}))));
+    let (name, first) = stream.next().unwrap();
+    assert_eq!(
+        (name.as_str(), &first["now"]),
+        ("hello", &Value::Null),
+        "at once, before the leader is asked"
+    );
     let (name, hello) = stream.next().unwrap();
     assert_eq!((name.as_str(), &hello["now"]["letters"]), ("hello", &json!("AAAA")));
     assert_eq!(
@@ -214,6 +220,29 @@ fn a_stream_begins_with_all_that_was_seen_and_goes_on_with_what_changes() {
     let change = &hello["strip"]["changes"][0];
     assert_eq!((&change[1], &change[2]), (&json!(1), &json!("S")));
     assert!(leader.only_asked(), "looking changes nothing");
+}
+
+#[test]
+fn what_if_takes_settings_and_needs_recorded_hours() {
+    let leader = Leader::new(status(9));
+    let served = Served::start(leader.clone());
+    let ask = |query: &str| {
+        ask(&served, &format!("GET /api/what-if?{query}"), &[("Authorization", &bearer(LOOK))], "")
+    };
+    let wish = "servers=6&g_min=1&short_goal=0.02&cycles_per_day=4";
+    let (code, _, why) = ask(wish);
+    assert_eq!(code, 409);
+    assert!(why.contains("0 hours are recorded"), "{why}");
+    leader.live_a_day(1_795_671_376_239);
+    // The outlook is read again with the gear.
+    leader.change(|status| status.gear.servers -= 1);
+    let asked = std::iter::repeat_with(|| ask(wish)).find(|(code, ..)| *code == 200);
+    let body: Value = serde_json::from_str(&asked.unwrap().2).unwrap();
+    assert_eq!((&body["hours"], &body["servers_awake"][0]), (&json!(24), &json!(3)));
+    for wrong in ["", "servers=6", "servers=-1&g_min=1&short_goal=0.02&cycles_per_day=4"] {
+        assert_eq!(ask(wrong).0, 400, "{wrong}");
+    }
+    assert!(leader.only_asked());
 }
 
 #[test]

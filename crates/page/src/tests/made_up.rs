@@ -1,6 +1,6 @@
 //! A made-up cluster for tests: it says what it is told to say, and counts what it is asked.
 
-use crate::source::{Refusal, Source};
+use crate::source::{Recorded, Refusal, Replayed, Source, WhatIf};
 use ebb_types::{
     AdminReply, AdminRequest, ClusterParams, ClusterStatus, Depth, EnergyStatus, Epoch, GearGroup, GearMode,
     GearSize, GearStatus, GearSteps, GroupCounts, HourRecord, Incarnation, Joules, LoadOf, MetadataMember,
@@ -126,13 +126,18 @@ impl Leader {
             })
             .collect();
         made.shifts = (1..24)
+            .filter(|n| awake(this - 25 + n) != awake(this - 24 + n))
             .map(|n| ShiftRecord {
                 at_unix_millis: (this - 24 + n) * HOUR,
                 from_gear: 2,
                 to_gear: 2,
                 from_servers: awake(this - 25 + n),
                 to_servers: awake(this - 24 + n),
-                why: ShiftReason::MoreNeeded.to_string(),
+                why: if awake(this - 24 + n) < awake(this - 25 + n) {
+                    ShiftReason::FewerNeeded.to_string()
+                } else {
+                    ShiftReason::MoreNeeded.to_string()
+                },
                 woken: awake(this - 24 + n).saturating_sub(awake(this - 25 + n)),
                 put_to_sleep: awake(this - 25 + n).saturating_sub(awake(this - 24 + n)),
                 migrations: 31,
@@ -141,6 +146,9 @@ impl Leader {
             .collect();
         for n in 1..24 {
             let (from, to) = (awake(this - 25 + n), awake(this - 24 + n));
+            if from == to {
+                continue;
+            }
             let number = made.notices.len() as u64 + 1;
             let size = |servers| GearSize { gear: 2, servers };
             let why = if to < from { ShiftReason::FewerNeeded } else { ShiftReason::MoreNeeded };
@@ -172,6 +180,28 @@ impl Source for Leader {
                 Some(why) => return Err(Refusal::Refused(why)),
                 None => AdminReply::Done,
             },
+        })
+    }
+
+    /// Half of the servers, whatever the load.
+    async fn replay(&mut self, recorded: Recorded, wish: WhatIf) -> Result<Replayed, String> {
+        let hours = recorded.hours.len() as u32;
+        if hours < 24 {
+            return Err(format!("{hours} hours are recorded, and a day is needed"));
+        }
+        let kwh = f64::from(hours) * f64::from(wish.servers) * 0.062;
+        Ok(Replayed {
+            hours,
+            trained_hours: 0,
+            modelled_kwh: kwh / 2.0,
+            always_on_modelled_kwh: kwh,
+            oracle_modelled_kwh: kwh / 3.0,
+            hours_short: f64::from(hours) * wish.short_goal,
+            mean_servers_awake: f64::from(wish.servers) / 2.0,
+            cycles_per_server_per_day: wish.cycles_per_day / 2.0,
+            loads: recorded.hours.iter().map(|hour| Some(hour.peak_load)).collect(),
+            servers_awake: vec![wish.servers / 2; hours as usize],
+            from_unix_millis: recorded.hours[0].hour * recorded.schedule.hour_millis,
         })
     }
 }
