@@ -160,7 +160,7 @@ fn the_page_of_a_real_cluster_shows_it_shifts_it_and_outlives_its_leader() {
     let seen = browser.run(polls).to_string();
     browser.wait(
         "five looks more",
-        &format!("return Number(document.getElementById('chart-load').dataset.points) >= {seen} + 5"),
+        &format!("return Number(document.getElementById('chart-load').dataset.points) >= Number({seen}) + 5"),
     );
     let after = cluster.status();
     assert_eq!((work(&after), letters(&after)), (before, awake), "looking wakes nobody and writes nothing");
