@@ -61,7 +61,8 @@ fn in_a_real_browser() {
     ] {
         // What an earlier page did is not this one's.
         browser.go("about:blank");
-        (browser.errors(), browser.requests());
+        browser.errors();
+        browser.requests();
         step(&browser);
     }
 }
