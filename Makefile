@@ -1,5 +1,5 @@
 # Two commands: `make run` starts a cluster here, `make test` runs every test. Both install what is missing.
-.PHONY: run test monitoring test-vm fuzz sweep bench cost chaos tools lint build dist
+.PHONY: run test monitoring test-vm screens fuzz sweep bench cost chaos tools lint build dist
 
 build:
 	cargo build --release -p ebb
@@ -31,6 +31,11 @@ monitoring: tools
 # A server in a virtual machine that powers off, boots, suspends and resumes; also a part of `make test`, where QEMU and a kernel are there.
 test-vm: tools
 	cargo test --locked -p ebb --test all -- --ignored --nocapture power_vm::
+
+# Pictures of every view of the page, at both widths, light and dark: to be looked at after a change of it.
+screens: export EBB_SCREENS ?= $(CURDIR)/target/screens
+screens: tools
+	cargo test --locked -p ebb-page -- --ignored --nocapture screens
 
 # Every parser of bytes from outside, for EBB_FUZZ_SECONDS each: first by the tests' own mutations, then guided by coverage. `make test` has
 # a short form of the first.

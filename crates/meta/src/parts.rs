@@ -273,7 +273,7 @@ mod tests {
     fn a_long_message_arrives_with_one_part_on_the_line_at_a_time() {
         assert_eq!(carry(long(), || false), (vec![long()], PART_MAX + HEADER));
         assert_eq!(carry(b"short".to_vec(), || false).0, [b"short".to_vec()]);
-        assert_eq!(carry(Vec::new(), || false).0, [Vec::new()]);
+        assert_eq!(carry(Vec::new(), || false).0, [Vec::<u8>::new()]);
     }
 
     #[test]

@@ -153,6 +153,9 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
+    /// Serve a page that shows the cluster in a browser: what it does, why each server is awake, and buttons
+    #[command(after_help = cli::page::EXAMPLES)]
+    Page(cli::page::PageArgs),
     /// Take a server out of everything before you stop its machine; waits until stopping it interrupts nothing
     #[command(
         after_help = "Example: ebb maintenance server-7         then stop, repair and start it\n         ebb maintenance server-7 --end   it takes part again"
@@ -408,10 +411,18 @@ fn main() -> ExitCode {
     }
     let default = if matches!(
         cli.command,
-        Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. } | Sub::Mirror(_) | Sub::Volume(_)
+        Sub::Server { .. }
+            | Sub::Meta { .. }
+            | Sub::Gateway { .. }
+            | Sub::Mirror(_)
+            | Sub::Volume(_)
+            | Sub::Page(_)
     ) {
         // The S3 library logs every refused request as an error.
         "info,s3s=off"
+    } else if matches!(cli.command, Sub::Dev(_)) {
+        // Who did what through the page.
+        "warn,ebb_page=info"
     } else {
         "warn"
     };
@@ -455,6 +466,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Volume(args) => cli::volume::run(args).await,
         Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
         Sub::Notices { tool } => admin::notices(&tool.config, Output::from(tool.json)).await,
+        Sub::Page(args) => done(cli::page::run(args).await),
         Sub::Maintenance { server, end, tool } => {
             trust::maintenance(&tool.config, Output::from(tool.json), server, end).await
         }

@@ -1,11 +1,12 @@
 //! The operator's commands. Thin: they ask the metadata service and print the answer.
 
 use crate::cli::dev::{DevCluster, DevOptions};
+use crate::cli::page::Opened;
 use crate::cli::pool::{self, Pool, PoolCommand};
 use crate::cli::readings::{self, Readings};
 use crate::cli::{status as show, verify as compare};
 use crate::cluster::config::Config;
-use crate::cluster::connect::{Connector, status};
+use crate::cluster::connect::{Connector, ask, status};
 use crate::cluster::launch::Stop;
 use crate::cluster::pools::PoolSection;
 use crate::cluster::secrets;
@@ -14,10 +15,7 @@ use crate::error::NodeError;
 use clap::Subcommand;
 use ebb_client::Client;
 use ebb_report::print_json;
-use ebb_types::{
-    AdminReply, AdminRequest, ClusterStatus, GearWish, MetaReply, MetaRequest, NoticeRecord, PlannedHour,
-    ServerId,
-};
+use ebb_types::{AdminReply, AdminRequest, ClusterStatus, GearWish, NoticeRecord, PlannedHour, ServerId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -101,14 +99,6 @@ pub async fn connect(file: &Path) -> Result<(Config, Client), NodeError> {
     let config = Config::load(file)?;
     let client = Connector::new(&config)?.connect().await?;
     Ok((config, client))
-}
-
-pub async fn ask(client: &Client, request: AdminRequest) -> Result<AdminReply, NodeError> {
-    match client.call(MetaRequest::Admin(request)).await? {
-        MetaReply::Admin(reply) => Ok(reply),
-        MetaReply::Failed(why) => Err(NodeError::Refused(why.to_string())),
-        other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
-    }
 }
 
 /// Creates the cluster's secret files, or an administrator's.
@@ -348,6 +338,8 @@ struct Ready<'a> {
     config: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<String>,
+    /// Absent: its port was taken.
+    page: Option<String>,
     pids: BTreeMap<String, u32>,
 }
 
@@ -358,13 +350,19 @@ pub async fn dev(data: Option<&Path>, options: &DevOptions, json: bool) -> Resul
         () = stop.asked() => return Ok(ExitCode::FAILURE),
     };
     let endpoint = format!("http://{}", cluster.config.gateway[0].address);
+    let page = cluster.page().await;
     if json {
         let (access_key, secret_key) = (cluster.access_key.as_str(), cluster.secret_key.as_str());
         let config = cluster.config.file.display().to_string();
         let (metrics, pids) = (cluster.metrics(), cluster.pids());
-        print_json(&Ready { endpoint, access_key, secret_key, config, metrics, pids });
+        let page = page.as_ref().ok().map(Opened::url);
+        print_json(&Ready { endpoint, access_key, secret_key, config, metrics, page, pids });
     } else {
-        greet(&cluster, &endpoint);
+        greet(&cluster, &endpoint, &page);
+    }
+    if let Ok(page) = page {
+        // Until this program ends.
+        tokio::task::spawn_local(page.serve(std::future::pending()));
     }
     let client = Connector::new(&cluster.config)?.connect().await?;
     let mut line = StatusLine::new(json);
@@ -387,7 +385,7 @@ pub async fn dev(data: Option<&Path>, options: &DevOptions, json: bool) -> Resul
     Ok(ExitCode::SUCCESS)
 }
 
-fn greet(cluster: &DevCluster, endpoint: &str) {
+fn greet(cluster: &DevCluster, endpoint: &str, page: &Result<Opened, NodeError>) {
     let c = &cluster.config;
     let racks: std::collections::BTreeSet<u16> = c.server.iter().map(|s| s.rack).collect();
     println!(
@@ -395,7 +393,7 @@ fn greet(cluster: &DevCluster, endpoint: &str) {
          \n  S3 endpoint  {endpoint}\n  access key   {}\n  secret key   {}\n{}\
          \nTry it:\n  export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={} AWS_DEFAULT_REGION=us-east-1\n  \
          aws --endpoint-url {endpoint} s3 mb s3://first && aws --endpoint-url {endpoint} s3 cp README.md s3://first/\n\
-         \n{}Data and logs: {}\nA awake  d draining  z asleep  w waking  X failed  L lost. Ctrl-C stops cleanly.\n",
+         \n{}\n{}Data and logs: {}\nA awake  d draining  z asleep  w waking  X failed  L lost. Ctrl-C stops cleanly.\n",
         c.server.len(),
         racks.len(),
         c.cluster.replicas,
@@ -405,6 +403,10 @@ fn greet(cluster: &DevCluster, endpoint: &str) {
         cluster.metrics().map(|url| format!("  metrics      {url}\n")).unwrap_or_default(),
         cluster.access_key,
         cluster.secret_key,
+        match page {
+            Ok(page) => format!("page {}", page.url()),
+            Err(why) => format!("page none: {why}"),
+        },
         pools(c),
         c.file.parent().unwrap_or(Path::new(".")).display(),
     );

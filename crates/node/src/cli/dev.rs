@@ -1,5 +1,6 @@
 //! A whole cluster on this machine: every server is its own process, as it would run on its own machine.
 
+use crate::cli::page::Opened;
 use crate::cluster::config::{
     ClusterSection, Config, GatewaySection, MetaSection, MirrorSection, PowerSection, Role, SchedulerSection,
     ScrubSection, ServerSection, moved_per_second,
@@ -17,7 +18,7 @@ use ebb_gear::layout::Scheme;
 use ebb_types::hex;
 use ebb_types::{ClusterStatus, Depth, ServerState, Shape, ShapeError};
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ const POLL: Duration = Duration::from_millis(10);
 const S3_PORT: u16 = 9000;
 /// The port of a process's `/metrics` is so far above its own.
 const METRICS_PORTS: u16 = 1000;
+/// The page's port, above the S3 port; the servers' begin at 100.
+const PAGE_ABOVE: u16 = 80;
 
 /// Shape of a development cluster. Absent: the default, or the value in the data directory.
 #[derive(Clone, Debug, Default)]
@@ -211,6 +214,17 @@ impl DevCluster {
     /// Processes that exited without being stopped.
     pub fn failures(&mut self) -> Vec<String> {
         self.processes.iter_mut().filter_map(Process::has_failed).collect()
+    }
+
+    /// The page of this cluster: at a free port if the others are free ones.
+    pub async fn page(&self) -> Result<Opened, NodeError> {
+        let address = &self.config.gateway[0].address;
+        let mut address: SocketAddr = address
+            .parse()
+            .map_err(|_| NodeError::Refused(format!("the gateway's address {address} is a name")))?;
+        let port = if self.ephemeral.is_some() { 0 } else { address.port().saturating_add(PAGE_ABOVE) };
+        address.set_port(port);
+        Opened::new(&self.config, address, &[]).await
     }
 
     /// Pids by process name.

@@ -1,7 +1,7 @@
 //! `ebb power test` and `ebb maintenance`: servers whose sleep can be relied on, and servers that are left alone.
 
-use crate::cli::admin::{Output, ask, connect};
-use crate::cluster::connect::status;
+use crate::cli::admin::{Output, connect};
+use crate::cluster::connect::{ask, status};
 use crate::daemon::clock;
 use crate::error::NodeError;
 use ebb_client::Client;

@@ -35,9 +35,18 @@ impl Connector {
     }
 }
 
+/// An administrator's request and its answer.
+pub async fn ask(client: &Client, request: AdminRequest) -> Result<AdminReply, NodeError> {
+    match client.call(MetaRequest::Admin(request)).await? {
+        MetaReply::Admin(reply) => Ok(reply),
+        MetaReply::Failed(why) => Err(NodeError::Refused(why.to_string())),
+        other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
+    }
+}
+
 pub async fn status(client: &Client) -> Result<ClusterStatus, NodeError> {
-    match client.call(MetaRequest::Admin(AdminRequest::Status)).await? {
-        MetaReply::Admin(AdminReply::Status(status)) => Ok(*status),
+    match ask(client, AdminRequest::Status).await? {
+        AdminReply::Status(status) => Ok(*status),
         other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
     }
 }

@@ -2,10 +2,13 @@
 //! (docs/security.md).
 
 use crate::cluster::config::Config;
+use crate::cluster::random;
 use crate::error::{NodeError, io};
 use ebb_client::{Key, Secret};
+use ebb_page::Tokens;
+use ebb_types::hex;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A chunk server proves that it is one, and accepts clients and other chunk servers.
@@ -40,6 +43,43 @@ pub fn make(config: &Config) -> Result<Vec<PathBuf>, NodeError> {
 pub fn make_admin(config: &Config, path: &Path) -> Result<(), NodeError> {
     let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
     write_new(path, &secret.keys(&ADMIN)?)
+}
+
+/// The tokens of the page, beside the cluster secret: that of administrators, and the one that only looks.
+pub struct PageTokens {
+    pub act_file: PathBuf,
+    pub act: String,
+    pub look_file: PathBuf,
+    pub look: String,
+}
+
+impl PageTokens {
+    /// Reads the files, and creates those that are missing.
+    pub fn open(config: &Config) -> Result<PageTokens, NodeError> {
+        let folder = config.path(&config.cluster.secret_file);
+        let (act_file, look_file) =
+            (folder.with_file_name("page.token"), folder.with_file_name("page-read.token"));
+        let (act, look) = (token(&act_file)?, token(&look_file)?);
+        Ok(PageTokens { act_file, act, look_file, look })
+    }
+
+    pub fn tokens(&self) -> Result<Tokens, NodeError> {
+        Tokens::new(&self.look, &self.act).map_err(|error| {
+            NodeError::Refused(format!("{}, {}: {error}", self.look_file.display(), self.act_file.display()))
+        })
+    }
+}
+
+fn token(path: &Path) -> Result<String, NodeError> {
+    if !path.exists() {
+        write_new(path, &format!("{}\n", hex(&random::bytes::<32>()?)))?;
+    }
+    let mode = std::fs::metadata(path).map_err(io("read", path))?.mode();
+    if mode & 0o077 != 0 {
+        return Err(NodeError::Refused(format!("others may read {}: run `chmod 600` on it", path.display())));
+    }
+    let text = std::fs::read_to_string(path).map_err(io("read", path))?;
+    Ok(text.trim().to_owned())
 }
 
 /// Creates a file that only its owner can read.

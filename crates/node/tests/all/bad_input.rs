@@ -57,7 +57,7 @@ fn a_configuration_with_a_mistake_starts_nothing() {
         ("groups_per_server = 64", "groups_per_server = 0", &["groups_per_server is 0", "1 to 4096"]),
     ];
     for (from, to, expected) in &cases {
-        for args in [&["server", "--id", "1"][..], &["meta"], &["gateway"], &["status"]] {
+        for args in [&["server", "--id", "1"][..], &["meta"], &["gateway"], &["status"], &["page"]] {
             let text = if *from == "rack = 3" {
                 changed(from, to).replace("\"rotated\"", "\"rack-aligned\"")
             } else {
@@ -135,6 +135,7 @@ fn wrong_usage_is_distinguished_from_failure() {
         &["power", "test"],
         &["power", "test", "server-x"],
         &["maintenance"],
+        &["page", "--address", "9080"],
     ] {
         let output = Command::new(EBB).args(args).output().expect("run");
         refused(&output, 2, &["--help"]);

@@ -24,6 +24,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("ebb-client", &["ebb-types", "ebb-ec", "ebb-route"]),
     ("ebb-volume", &["ebb-types", "ebb-client"]),
     ("ebb-gateway", &["ebb-types", "ebb-client"]),
+    ("ebb-page", &["ebb-types"]),
     ("ebb-report", &[]),
     (
         "ebb-sim",
@@ -62,6 +63,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "ebb-client",
             "ebb-volume",
             "ebb-gateway",
+            "ebb-page",
             "ebb-report",
             "ebb-sim",
             "ebb-lab",

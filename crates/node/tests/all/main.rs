@@ -19,6 +19,7 @@ mod mirror_tools;
 mod mirrored;
 mod odd_controllers;
 mod own_machines;
+mod page;
 mod papers;
 mod planned_shifts;
 mod pool_chaos;

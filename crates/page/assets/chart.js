@@ -1,0 +1,130 @@
+// A chart over time: uPlot in the page's colours. What is modelled is hatched. An absent value is a gap.
+
+import uPlot from './uPlot.esm.js';
+import { clock } from './words.js';
+
+export const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/// Light, dark or paper.
+export function onOtherColours(paint) {
+  for (const query of ['(prefers-color-scheme: dark)', 'print']) matchMedia(query).addEventListener('change', paint);
+}
+
+function hatch(stroke) {
+  const tile = document.createElement('canvas');
+  tile.width = tile.height = 8;
+  const pen = tile.getContext('2d');
+  pen.strokeStyle = stroke;
+  pen.globalAlpha = 0.45;
+  pen.lineWidth = 1.5;
+  pen.beginPath();
+  pen.moveTo(-2, 10);
+  pen.lineTo(10, -2);
+  pen.moveTo(-2, 2);
+  pen.lineTo(2, -2);
+  pen.moveTo(6, 10);
+  pen.lineTo(10, 6);
+  pen.stroke();
+  return chart => chart.ctx.createPattern(tile, 'repeat');
+}
+
+const HEIGHT = 200;
+
+const two = n => String(n).padStart(2, '0');
+
+/// Times of day; at midnight the day.
+function times(_, splits, __, ___, step) {
+  return splits.map(seconds => {
+    const at = new Date(seconds * 1000);
+    const [hours, minutes] = [at.getHours(), at.getMinutes()];
+    if (step >= 3600 && hours === 0) return at.toLocaleDateString([], { day: 'numeric', month: 'short' });
+    return `${two(hours)}:${two(minutes)}${step < 60 ? `:${two(at.getSeconds())}` : ''}`;
+  });
+}
+
+export class Chart {
+  /// `lines`: `{label, colour, dash, hatched, stepped, say}` each; `say` makes a value a text. `present`: the seconds of now, where the
+  /// chart also has what is to come.
+  constructor(host, title, lines, present) {
+    Object.assign(this, { host, title, lines, present, data: [[], ...lines.map(() => [])] });
+    new ResizeObserver(() => this.resize()).observe(host);
+    onOtherColours(() => this.rebuild());
+  }
+
+  options() {
+    const axis = { stroke: colour('--dim'), grid: { stroke: colour('--line'), width: 1 }, ticks: { stroke: colour('--line') }, font: '11px system-ui, sans-serif' };
+    const line = ({ label, colour: name, dash, hatched, stepped, say }) => ({
+      label,
+      stroke: colour(name),
+      width: 2,
+      dash,
+      points: { show: stepped ? undefined : false },
+      fill: hatched ? hatch(colour(name)) : undefined,
+      paths: stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
+      value: (_, value) => (value == null ? '–' : say(value)),
+      spanGaps: false,
+    });
+    return {
+      width: Math.max(200, this.host.clientWidth),
+      height: HEIGHT,
+      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
+      series: [{ label: 'at', value: (_, at) => (at == null ? '–' : clock(at * 1000)) }, ...this.lines.map(line)],
+      axes: [{ ...axis, size: 30, space: 74, values: times }, { ...axis, size: 46 }],
+      cursor: { drag: { x: true, y: false } },
+      padding: [8, 8, 0, 0],
+      hooks: { draw: [chart => this.drawPresent(chart)], setCursor: [() => this.mark()] },
+    };
+  }
+
+  /// Between what was and what is planned.
+  drawPresent({ ctx, bbox, valToPos }) {
+    if (!this.present) return;
+    const x = Math.round(valToPos(this.present(), 'x', true));
+    ctx.save();
+    ctx.strokeStyle = ctx.fillStyle = colour('--dim');
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.textAlign = 'left';
+    ctx.textBaseline = 'top';
+    ctx.fillText('planned', x + 4, bbox.top);
+    ctx.restore();
+  }
+
+  /// Without a cursor on it, the legend says the values of now.
+  mark() {
+    if (!this.plot || this.plot.cursor.idx != null) return;
+    const at = this.data[0];
+    let idx = at.length - 1;
+    if (this.present) while (idx > 0 && at[idx] > this.present()) idx -= 1;
+    this.plot.setLegend({ idx }, false);
+  }
+
+  rebuild() {
+    this.plot?.destroy();
+    this.plot = undefined;
+    this.show(this.data);
+  }
+
+  resize() {
+    const width = this.host.clientWidth;
+    if (this.plot && width > 0 && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
+  }
+
+  /// Columns: seconds, then a value or null for each line.
+  show(data) {
+    this.data = data;
+    if (this.host.clientWidth === 0 || data[0].length === 0) return;
+    if (this.plot) this.plot.setData(data);
+    else this.plot = new uPlot(this.options(), data, this.host);
+    this.mark();
+    const last = n => {
+      const column = data[n + 1];
+      for (let at = column.length - 1; at >= 0; at -= 1) if (column[at] != null) return this.lines[n].say(column[at]);
+      return 'absent';
+    };
+    this.host.setAttribute('aria-label', `${this.title}: ${this.lines.map((line, n) => `${line.label} ${last(n)}`).join(', ')}`);
+    this.host.dataset.points = data[0].length;
+  }
+}

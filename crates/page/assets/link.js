@@ -1,0 +1,66 @@
+// The way to the page's program: the token, one stream of events, and acts.
+//
+// The token comes in the address once and is taken out of it. It stays in this tab (sessionStorage is of one tab and one port, unlike a
+// cookie) and goes out as a header, which no other site can make a browser send.
+
+const KEY = 'ebb-token';
+// The program says at least every 10 s that it is there.
+const SILENCE = 25_000;
+
+export class Refused extends Error {
+  constructor(code, text) {
+    super(text);
+    this.code = code;
+  }
+}
+
+export function takeToken() {
+  const url = new URL(location.href);
+  const given = url.searchParams.get('token');
+  if (given !== null) {
+    sessionStorage.setItem(KEY, given.trim());
+    url.searchParams.delete('token');
+    history.replaceState(null, '', url.pathname + url.search + url.hash);
+  }
+}
+
+export const hasToken = () => Boolean(sessionStorage.getItem(KEY));
+
+async function request(path, options = {}) {
+  const headers = { authorization: `Bearer ${sessionStorage.getItem(KEY) ?? ''}`, ...options.headers };
+  const answer = await fetch(path, { ...options, headers, cache: 'no-store' });
+  if (!answer.ok) throw new Refused(answer.status, await answer.text());
+  return answer;
+}
+
+export const ask = async path => (await request(path)).json();
+
+export const act = async what =>
+  (await request('/api/act', { method: 'POST', body: JSON.stringify(what), headers: { 'content-type': 'application/json' } })).json();
+
+/// Events as `[name, body]`, until the stream ends or falls silent, which throws.
+export async function* events() {
+  const aborter = new AbortController();
+  let timer = setTimeout(() => aborter.abort(), SILENCE);
+  const answer = await request('/api/stream', { signal: aborter.signal });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      clearTimeout(timer);
+      timer = setTimeout(() => aborter.abort(), SILENCE);
+      const blocks = (rest + value).split('\n\n');
+      rest = blocks.pop();
+      for (const block of blocks) {
+        const name = /^event: ?(.*)$/m.exec(block)?.[1];
+        const data = /^data: ?(.*)$/m.exec(block)?.[1];
+        if (name && data !== undefined) yield [name, JSON.parse(data)];
+      }
+    }
+  } finally {
+    clearTimeout(timer);
+    aborter.abort();
+  }
+}

@@ -1,0 +1,132 @@
+// The page: follows the stream, keeps what it had when that breaks, and draws the view that is chosen.
+
+import { Refused, events, hasToken, takeToken } from './link.js';
+import { Now, gear } from './now.js';
+import { Why } from './why.js';
+import { WhatIf } from './whatif.js';
+import { Act } from './act.js';
+import { clock, say, watts } from './words.js';
+
+const by = id => document.getElementById(id);
+const VIEWS = ['now', 'why', 'whatif', 'act'];
+const RETRY_FIRST = 500;
+const RETRY_MOST = 5000;
+
+const store = { rights: { act: false }, facts: null, servers: [], notices: [], outlook: { hours: [], plan: [], shifts: [], slept_in_a_day: 0 }, now: null };
+const now = new Now(id => (location.hash = `#why/${id}`));
+const why = new Why(now.strip);
+const whatif = new WhatIf();
+const act = new Act();
+let waits = false;
+
+function view() {
+  const [name, id] = location.hash.slice(1).split('/');
+  return [VIEWS.includes(name) ? name : 'now', /^\d+$/.test(id ?? '') ? Number(id) : undefined];
+}
+
+function render() {
+  if (waits) return;
+  waits = true;
+  requestAnimationFrame(() => {
+    waits = false;
+    const [name, id] = view();
+    for (const other of VIEWS) by(`view-${other}`).hidden = other !== name;
+    document.querySelectorAll('nav a').forEach(link => {
+      if (link.hash === `#${name}`) link.setAttribute('aria-current', 'page');
+      else link.removeAttribute('aria-current');
+    });
+    if (!store.facts) return;
+    why.choose(id);
+    ({ now, why, whatif, act })[name].render(store);
+    head();
+    if (store.now) {
+      document.body.dataset.state = 'drawn';
+      // Since the page was asked for.
+      document.body.dataset.millis ??= Math.round(performance.now());
+    }
+  });
+}
+
+function head() {
+  say(by('cluster'), store.facts.cluster);
+  if (!store.now) return say(by('summary'), 'Asking the metadata leader …');
+  const text = `${store.now.gear.servers_awake} of ${store.now.servers} servers awake, ${gear(store.now)}`;
+  say(by('summary'), text);
+  document.title = `${store.now.gear.servers_awake}/${store.now.servers} awake, ${watts(store.now.modelled_watts)} – Ebb`;
+}
+
+/// Says what is wrong, once: the text changes only with the cause.
+function banner(text) {
+  by('banner').hidden = !text;
+  say(by('banner'), text ?? '');
+}
+
+const had = () => (store.now ? ` What you see is of ${clock(store.now.at_unix_millis)}.` : '');
+
+function trouble({ since_unix_millis: since, why: reason }) {
+  banner(`The cluster has not answered since ${clock(since)}: ${reason}.${had()} The page goes on asking.`);
+}
+
+const on = {
+  rights(body) {
+    store.rights = body;
+  },
+  hello(body) {
+    Object.assign(store, body);
+    now.hello(store);
+    banner();
+    if (body.trouble) trouble(body.trouble);
+  },
+  now(body) {
+    // A page that fell behind gets what it has seen already.
+    if (store.now && body.now.at_unix_millis <= store.now.at_unix_millis) return;
+    store.now = body.now;
+    if (body.notices) store.notices = store.notices.concat(body.notices).slice(-500);
+    now.add(body.now);
+    banner();
+  },
+  outlook(body) {
+    store.outlook = body;
+  },
+  trouble,
+};
+
+function lock(title, reason) {
+  by('views').hidden = true;
+  by('locked').hidden = false;
+  by('locked-title').textContent = title;
+  by('locked-why').textContent = reason;
+  document.body.dataset.state = 'locked';
+}
+
+async function follow() {
+  let pause = RETRY_FIRST;
+  let since;
+  for (;;) {
+    try {
+      for await (const [name, body] of events()) {
+        pause = RETRY_FIRST;
+        since = undefined;
+        on[name]?.(body);
+        render();
+      }
+    } catch (error) {
+      if (error instanceof Refused && error.code === 401) return lock('This token is wrong, or stale', error.message);
+      if (error instanceof Refused && error.code === 403) return lock('This page goes by another name', error.message);
+    }
+    since ??= Date.now();
+    banner(`The program that serves this page has not answered since ${clock(since)}: is ebb page, or ebb dev, running?${had()} The page goes on trying.`);
+    await new Promise(resolve => setTimeout(resolve, pause));
+    pause = Math.min(RETRY_MOST, pause * 2);
+  }
+}
+
+takeToken();
+addEventListener('hashchange', () => {
+  // A new URL with a token in the same tab.
+  render();
+  by('views').focus({ preventScroll: true });
+});
+render();
+if (hasToken()) follow();
+else lock('This page needs a token', 'The address has none, and this tab has kept none.');

@@ -1,0 +1,170 @@
+// Now: what the cluster does, in figures, strips and charts.
+
+import { Chart } from './chart.js';
+import { Strip } from './strip.js';
+import { STATES, bytes, clock, count, decimal, element, joules, letter, say, span, tally, watts } from './words.js';
+
+const by = id => document.getElementById(id);
+// Points of a chart; the program keeps about as many.
+const POINTS_MOST = 4096;
+const HOLDERS_SHOWN = 12;
+
+function tile(id, value, text, { raw, share, bad } = {}) {
+  const host = by(id);
+  say(host.querySelector('dd'), value);
+  say(host.querySelector('.more'), text);
+  host.dataset.value = raw ?? '';
+  host.classList.toggle('bad', Boolean(bad));
+  const bar = host.querySelector('.bar i');
+  if (bar) bar.style.width = `${Math.min(100, Math.max(0, (share ?? 0) * 100))}%`;
+}
+
+export class Now {
+  constructor(openServer) {
+    this.strip = new Strip(by('strip'), openServer);
+    by('span').addEventListener('change', event => {
+      this.strip.span = Number(event.target.value);
+      this.strip.draw();
+    });
+    const number = value => decimal(value);
+    this.power = new Chart(by('chart-power'), 'Power, modelled', [
+      { label: 'modelled', colour: '--watts', hatched: true, say: watts },
+      { label: 'all awake, modelled', colour: '--always', dash: [6, 4], say: watts },
+    ]);
+    this.load = new Chart(by('chart-load'), 'Load and servers awake', [
+      { label: 'servers awake', colour: '--awake-line', say: value => decimal(value) },
+      { label: 'load', colour: '--load', say: number },
+      { label: 'forecast of the hour', colour: '--forecast', dash: [6, 4], say: number },
+    ]);
+    this.hours = new Chart(by('chart-hours'), 'Hours: recorded, and planned', [
+      { label: 'servers awake', colour: '--awake-line', stepped: true, say: count },
+      { label: 'peak load', colour: '--load', stepped: true, say: number },
+      { label: 'forecast', colour: '--forecast', dash: [6, 4], stepped: true, say: number },
+    ], () => this.seen / 1000);
+    this.columns = { power: [[], [], []], load: [[], [], [], []] };
+  }
+
+  hello(store) {
+    const s = store.series;
+    const at = s.at_unix_millis.map(millis => millis / 1000);
+    this.columns = { power: [at, s.watts, s.always_on_watts], load: [at.slice(), s.servers_awake, s.load, s.forecast] };
+    this.seen = store.now?.at_unix_millis ?? 0;
+    this.strip.load(store.servers, store.strip, store.now?.at_unix_millis);
+  }
+
+  /// A second more.
+  add(now) {
+    const at = now.at_unix_millis / 1000;
+    this.strip.add(now.at_unix_millis, now.letters);
+    const { power, load } = this.columns;
+    const gap = this.seen > 0 && now.at_unix_millis - this.seen > 5000;
+    this.seen = now.at_unix_millis;
+    const push = (columns, values) => {
+      if (gap && columns[0].length > 0) [at - 0.001, ...values.map(() => null)].forEach((value, n) => columns[n].push(value));
+      [at, ...values].forEach((value, n) => columns[n].push(value ?? null));
+      if (columns[0].length > POINTS_MOST) columns.forEach(column => column.splice(0, column.length - POINTS_MOST));
+    };
+    push(power, [now.modelled_watts, now.always_on_modelled_watts]);
+    push(load, [now.gear.servers_awake, now.gear.load, now.gear.forecast]);
+  }
+
+  render(store) {
+    if (!store.now) return;
+    this.tiles(store);
+    this.legend(store.now);
+    this.debts(store.now);
+    this.strip.draw();
+    this.power.show(this.columns.power);
+    this.load.show(this.columns.load);
+    this.showHours(store.outlook);
+    this.pools(store.now.pools);
+    const notes = store.now.notes;
+    if (by('notes').childElementCount !== notes.length || [...by('notes').children].some((item, n) => item.textContent !== notes[n])) {
+      by('notes').replaceChildren(...notes.map(note => element('li', note)));
+    }
+  }
+
+  tiles(store) {
+    const { now, facts, outlook } = store;
+    const [used, all] = [now.modelled_watts, now.always_on_modelled_watts];
+    tile('tile-power', watts(used), used == null ? 'no power model knows these servers' : `of ${watts(all)} with all awake, ${count((1 - used / all) * 100)} % less`, { raw: used, share: used / all });
+    tile('tile-servers', `${now.gear.servers_awake} of ${now.servers}`, gear(now), { raw: now.gear.servers_awake });
+    const forecast = now.gear.forecast == null ? 'no forecast yet' : `forecast of this hour ${decimal(now.gear.forecast)}`;
+    tile('tile-load', decimal(now.gear.load), `servers' worth of work on ${now.gear.servers_awake} awake; ${forecast}`, { raw: now.gear.load, share: now.gear.load / Math.max(1, now.gear.servers_awake) });
+    const next = nextDecision(now, outlook);
+    tile('tile-next', next.when, next.what);
+    const g = now.groups;
+    const bad = [[g.without_primary, 'not served'], [g.without_target, 'refuse writes'], [g.at_risk, 'at risk'], [g.sharing_rack, 'share a rack']].filter(([n]) => n > 0).map(([n, what]) => `${count(n)} ${what}`);
+    tile('tile-groups', `${count(g.in_sync)} of ${count(g.total)}`, [`${count(g.away)} with a replica away`, `${count(g.catching_up)} catching up`, ...bad].join(', '), { raw: g.in_sync, bad: g.without_primary + g.without_target + g.at_risk > 0 });
+    tile('tile-debt', bytes(now.debt_bytes), now.debts.length === 0 ? 'nobody holds any' : `held by ${count(now.debts.length)} servers`, { raw: now.debt_bytes });
+    const budget = facts.cycles_per_day * now.servers;
+    tile('tile-cycles', count(outlook.slept_in_a_day), `servers put to sleep by finished shifts; budget ${count(budget)} a day (${facts.cycles_per_day} each)`, { raw: outlook.slept_in_a_day, share: outlook.slept_in_a_day / budget });
+    const e = now.energy;
+    tile('tile-energy', e ? joules(e.modelled_joules) : 'unknown', e ? `in ${span(e.span_millis)}, since this leader began` : 'no leader adds it up', { raw: e?.modelled_joules });
+  }
+
+  legend(now) {
+    const counts = tally(now.letters);
+    const shown = Object.keys(STATES).filter(name => counts[name] || 'ADSWF'.includes(name));
+    const text = JSON.stringify(counts);
+    if (this.legendText === text) return;
+    this.legendText = text;
+    by('legend').replaceChildren(...shown.map(name => {
+      const item = element('li');
+      item.append(letter(name), ` ${STATES[name]} ${count(counts[name] ?? 0)}`);
+      return item;
+    }));
+  }
+
+  debts(now) {
+    const most = now.debts.slice().sort((a, b) => b[1] - a[1]).slice(0, HOLDERS_SHOWN);
+    by('debts-none').hidden = most.length > 0;
+    by('debts').replaceChildren(...most.map(([id, size]) => {
+      const item = element('li');
+      const bar = element('div', undefined, 'bar');
+      const fill = element('i');
+      fill.style.width = `${(size / most[0][1]) * 100}%`;
+      bar.append(fill);
+      item.append(element('span', `server ${id}`), bar, element('span', bytes(size)));
+      return item;
+    }));
+  }
+
+  pools(pools) {
+    by('pools').hidden = pools.length === 0;
+    by('pools').querySelector('tbody').replaceChildren(...pools.map(pool => {
+      const row = element('tr');
+      const fullest = pool.fullest == null ? 'not heard yet' : `${count(pool.fullest * 100)} %`;
+      row.append(element('td', pool.name), element('td', pool.code), element('td', `${count(pool.servers_awake)} of ${count(pool.servers)}`), element('td', `${count(pool.hibernating)} of ${count(pool.sets)}`), element('td', bytes(pool.parity_debt_bytes)), element('td', fullest));
+      return row;
+    }));
+  }
+
+  showHours(outlook) {
+    if (this.outlook === outlook && this.hours.plot) return this.hours.mark();
+    this.outlook = outlook;
+    const rows = new Map();
+    for (const hour of outlook.hours) rows.set(hour.hour, [hour.servers_awake, hour.peak_load, hour.forecast ?? null]);
+    for (const hour of outlook.plan) if (!rows.has(hour.hour)) rows.set(hour.hour, [hour.awake.length, null, hour.forecast ?? null]);
+    const numbers = [...rows.keys()].sort((a, b) => a - b);
+    by('hours-none').hidden = numbers.length > 0;
+    by('chart-hours').hidden = numbers.length === 0;
+    if (numbers.length === 0) return;
+    const columns = [0, 1, 2].map(n => numbers.map(hour => rows.get(hour)[n]));
+    this.hours.show([numbers.map(hour => (hour * outlook.schedule.hour_millis) / 1000), ...columns]);
+  }
+}
+
+export function gear(now) {
+  const g = now.gear;
+  const also = [[g.shifting && !g.dry_run, 'shifting'], [g.dry_run, 'a dry run: no server is switched'], [g.emergency, 'more awake because copies are missing'], [g.short_of_room, 'more awake because awake ones fill up']];
+  return [`gear ${g.gear} of ${now.replicas} wants ${g.servers}`, g.mode === 'auto' ? 'automatic' : 'set by hand', ...also.filter(([holds]) => holds).map(([, what]) => what)].join(', ');
+}
+
+function nextDecision(now, outlook) {
+  if (now.gear.mode === 'manual') return { when: 'none', what: 'the gear is set by hand, until somebody changes it' };
+  const wanted = outlook.plan.find(hour => hour.from_unix_millis > now.at_unix_millis && hour.awake.length !== now.gear.servers);
+  if (!wanted) return { when: 'none planned', what: outlook.plan.length === 0 ? 'nothing can be planned yet; load above what is awake wakes servers at once' : 'a day ahead the plan stays as it is; load above it wakes servers at once' };
+  return { when: clock(wanted.from_unix_millis), what: `in ${span(wanted.from_unix_millis - now.at_unix_millis)}: ${wanted.awake.length} servers awake instead of ${now.gear.servers}` };
+}
+

@@ -1,0 +1,410 @@
+//! What the stream carries: once everything that the page has seen, then each second what is true now.
+//!
+//! Of each server a second costs one letter; what there is to say of one is asked for when somebody looks at it. The sentences are those
+//! of `ebb status --why` and `ebb notices`.
+
+use crate::history::{Columns, Figures, Series, Strip};
+use ebb_types::{
+    ClusterStatus, EnergyStatus, GearGroup, GearMode, GearStatus, GroupCounts, HourRecord, MetadataMember,
+    NoticeRecord, PlannedHour, PoolId, PoolStatus, RackId, RackSwitchStatus, Schedule, ServerId, ServerState,
+    ServerStatus, ShiftRecord, Watts,
+};
+use serde::Serialize;
+use std::collections::VecDeque;
+
+/// Notices that the page keeps.
+const NOTICES_MOST: usize = 500;
+const DAY_MILLIS: u64 = 86_400_000;
+
+/// What no status says: it is in the configuration file.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Facts {
+    /// The cluster's id.
+    pub cluster: String,
+    /// By the power model: a server that is awake and does nothing.
+    pub idle_watts: f64,
+    /// The same asleep, as deep as the cluster lets servers sleep.
+    pub asleep_watts: f64,
+    /// How often a server may go to sleep in a day, on average.
+    pub cycles_per_day: f64,
+}
+
+/// A server's letter: asleep and waking are intended, failed is not.
+fn letter(server: &ServerStatus) -> char {
+    match server.state {
+        ServerState::Awake => 'A',
+        ServerState::Draining => 'D',
+        // It is to sleep, and stays up.
+        ServerState::Asleep if server.depth.is_none() && server.switch_trouble.is_some() => 'R',
+        ServerState::Asleep => 'S',
+        ServerState::Waking => 'W',
+        ServerState::Failed => 'F',
+        ServerState::Lost => 'L',
+    }
+}
+
+/// What of a server does not change.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Place {
+    id: ServerId,
+    rack: RackId,
+    pool: PoolId,
+    gear_group: GearGroup,
+    logger: bool,
+    address: String,
+}
+
+impl Place {
+    fn of(server: &ServerStatus) -> Place {
+        let ServerStatus { id, rack, pool, gear_group, logger, .. } = *server;
+        Place { id, rack, pool, gear_group, logger, address: server.address.clone() }
+    }
+}
+
+/// An erasure-coded pool, all its sets together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct PoolNow {
+    name: String,
+    /// Such as `6+3`.
+    code: String,
+    sets: usize,
+    /// Sets that sleep as a whole.
+    hibernating: usize,
+    servers: usize,
+    servers_awake: u32,
+    parity_debt_bytes: u64,
+    /// How full the fullest data server's share for what it keeps is, 0 to 1; absent until one has been heard.
+    fullest: Option<f64>,
+}
+
+impl PoolNow {
+    fn of(pool: &PoolStatus) -> PoolNow {
+        let sets = &pool.sets;
+        PoolNow {
+            name: pool.pool.name.clone(),
+            code: pool.pool.shape.to_string(),
+            sets: sets.len(),
+            hibernating: sets.iter().filter(|set| set.hibernated_millis.is_some()).count(),
+            servers: sets.iter().map(|set| set.entry.columns.len()).sum(),
+            servers_awake: sets.iter().map(|set| set.servers_awake).sum(),
+            parity_debt_bytes: sets.iter().map(|set| set.parity_debt_bytes).sum(),
+            fullest: sets.iter().filter_map(|set| set.fullest).reduce(f64::max),
+        }
+    }
+}
+
+/// One moment of the cluster.
+#[derive(Clone, Debug, Serialize)]
+pub struct Now {
+    at_unix_millis: u64,
+    gear: GearStatus,
+    replicas: u8,
+    groups: GroupCounts,
+    /// Replicated servers that are not lost, which gears concern.
+    servers: u32,
+    debt_bytes: u64,
+    /// Servers that hold offload for others, and how much.
+    debts: Vec<(ServerId, u64)>,
+    /// Modelled, of all servers and racks' switches; absent where no power model is.
+    modelled_watts: Option<Watts>,
+    /// Modelled: were all servers awake, those that sleep idle.
+    always_on_modelled_watts: Option<Watts>,
+    energy: Option<EnergyStatus>,
+    rack_switches: Option<RackSwitchStatus>,
+    metadata: Vec<MetadataMember>,
+    notes: Vec<String>,
+    /// Servers in maintenance.
+    maintenance: Vec<ServerId>,
+    pools: Vec<PoolNow>,
+    /// In the servers' order.
+    letters: String,
+}
+
+impl Now {
+    pub fn of(status: &ClusterStatus, facts: &Facts, at_unix_millis: u64) -> Now {
+        let there =
+            |s: &&ServerStatus| s.pool == PoolId::REPLICATED && !s.logger && s.state != ServerState::Lost;
+        let debt = |s: &ServerStatus| {
+            let bytes = s.vitals.as_ref().map_or(0, |vitals| vitals.debt_bytes);
+            (bytes > 0).then_some((s.id, bytes))
+        };
+        let (modelled_watts, always_on_modelled_watts) = watts(status, facts);
+        Now {
+            at_unix_millis,
+            gear: status.gear.clone(),
+            replicas: status.params.replicas,
+            groups: status.groups,
+            servers: status.servers.iter().filter(there).count() as u32,
+            debt_bytes: status.debt_bytes,
+            debts: status.servers.iter().filter_map(debt).collect(),
+            modelled_watts,
+            always_on_modelled_watts,
+            energy: status.energy,
+            rack_switches: status.rack_switches,
+            metadata: status.metadata.clone(),
+            notes: status.notes.clone(),
+            maintenance: {
+                let out = |s: &&ServerStatus| s.power.maintenance_unix_millis.is_some();
+                status.servers.iter().filter(out).map(|s| s.id).collect()
+            },
+            pools: status.pools.iter().map(PoolNow::of).collect(),
+            letters: status.servers.iter().map(letter).collect(),
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        Figures {
+            watts: self.modelled_watts.map(|w| w.0),
+            always_on_watts: self.always_on_modelled_watts.map(|w| w.0),
+            load: Some(self.gear.load),
+            forecast: self.gear.forecast,
+            servers_awake: Some(self.gear.servers_awake.into()),
+            debt_bytes: Some(self.debt_bytes as f64),
+        }
+    }
+
+    /// By which the outlook is read again.
+    pub fn size(&self) -> (u8, u32, GearMode) {
+        (self.gear.gear, self.gear.servers, self.gear.mode)
+    }
+}
+
+/// What the model says of all servers and racks' switches, and what they would draw were none asleep. Absent if it knows no server.
+fn watts(status: &ClusterStatus, facts: &Facts) -> (Option<Watts>, Option<Watts>) {
+    let known: Vec<(&ServerStatus, Watts)> =
+        status.servers.iter().filter_map(|s| Some((s, s.modelled_watts?))).collect();
+    if known.is_empty() {
+        return (None, None);
+    }
+    let awake = |(server, watts): &(&ServerStatus, Watts)| match server.state {
+        ServerState::Awake | ServerState::Draining => *watts,
+        _ => Watts(watts.0.max(facts.idle_watts)),
+    };
+    let switches = status.rack_switches.map(|s| s.modelled_watts);
+    let all_switches = status.rack_switches.map(|s| match s.racks - s.asleep {
+        // All racks sleep: what one switch draws cannot be told.
+        0 => s.modelled_watts,
+        up => s.modelled_watts * (f64::from(s.racks) / f64::from(up)),
+    });
+    let now = known.iter().map(|(_, watts)| *watts).chain(switches).sum();
+    let always_on = known.iter().map(awake).chain(all_switches).sum();
+    (Some(now), Some(always_on))
+}
+
+/// A notice, and the sentence that the log has.
+#[derive(Clone, Debug, Serialize)]
+pub struct Told {
+    #[serde(flatten)]
+    record: NoticeRecord,
+    text: String,
+}
+
+impl From<NoticeRecord> for Told {
+    fn from(record: NoticeRecord) -> Told {
+        Told { text: record.notice.to_string(), record }
+    }
+}
+
+/// What there is to say of one server.
+#[derive(Clone, Debug, Serialize)]
+pub struct OneServer {
+    at_unix_millis: u64,
+    #[serde(flatten)]
+    status: ServerStatus,
+    letter: char,
+    why_text: String,
+    /// By the power model: what it would draw less, asleep; absent while it is not awake, and without a model.
+    sleep_saves_modelled_watts: Option<Watts>,
+}
+
+/// What changes by the hour: read when a page opens, after a shift, and once a minute.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Outlook {
+    /// Recorded hours, oldest first.
+    pub hours: Vec<HourRecord>,
+    pub plan: Vec<PlannedHour>,
+    /// Servers that finished shifts of the last 24 hours put to sleep: their power cycles.
+    pub slept_in_a_day: u32,
+    /// The newest finished shifts, oldest first.
+    pub shifts: Vec<ShiftRecord>,
+    pub schedule: Schedule,
+}
+
+/// Finished shifts that a page lists.
+const SHIFTS_SHOWN: usize = 20;
+
+impl Outlook {
+    pub fn new(
+        hours: Vec<HourRecord>,
+        plan: Vec<PlannedHour>,
+        mut shifts: Vec<ShiftRecord>,
+        schedule: Schedule,
+        now_unix_millis: u64,
+    ) -> Outlook {
+        let day = now_unix_millis.saturating_sub(DAY_MILLIS);
+        let slept = shifts.iter().filter(|shift| shift.at_unix_millis > day).map(|s| s.put_to_sleep).sum();
+        shifts.drain(..shifts.len().saturating_sub(SHIFTS_SHOWN));
+        Outlook { hours, plan, slept_in_a_day: slept, shifts, schedule }
+    }
+}
+
+/// Since when the cluster does not answer, and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Trouble {
+    pub since_unix_millis: u64,
+    pub why: String,
+}
+
+/// An event of the stream: its name and its JSON.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub name: &'static str,
+    pub json: String,
+}
+
+fn frame(name: &'static str, body: &impl Serialize) -> Frame {
+    // These types have no maps with other keys than text, and no float that is not finite is an error in JSON: it is null.
+    Frame { name, json: serde_json::to_string(body).expect("plain types become JSON") }
+}
+
+/// The first event of every page.
+#[derive(Serialize)]
+struct Hello<'a> {
+    facts: &'a Facts,
+    servers: &'a [Place],
+    strip: &'a Strip,
+    series: Columns,
+    outlook: &'a Outlook,
+    notices: &'a VecDeque<Told>,
+    now: &'a Option<Now>,
+    trouble: &'a Option<Trouble>,
+}
+
+#[derive(Serialize)]
+struct Tick<'a> {
+    now: &'a Now,
+    #[serde(skip_serializing_if = "<[Told]>::is_empty")]
+    notices: &'a [Told],
+}
+
+/// All that the page has seen.
+#[derive(Debug)]
+pub struct Seen {
+    facts: Facts,
+    places: Vec<Place>,
+    strip: Strip,
+    series: Series,
+    outlook: Outlook,
+    notices: VecDeque<Told>,
+    now: Option<Now>,
+    trouble: Option<Trouble>,
+    status: Option<ClusterStatus>,
+}
+
+impl Seen {
+    pub fn new(facts: Facts) -> Seen {
+        Seen {
+            facts,
+            places: Vec::new(),
+            strip: Strip::default(),
+            series: Series::new(),
+            outlook: Outlook::default(),
+            notices: VecDeque::new(),
+            now: None,
+            trouble: None,
+            status: None,
+        }
+    }
+
+    pub fn hello(&self) -> Frame {
+        frame(
+            "hello",
+            &Hello {
+                facts: &self.facts,
+                servers: &self.places,
+                strip: &self.strip,
+                series: self.series.columns(),
+                outlook: &self.outlook,
+                notices: &self.notices,
+                now: &self.now,
+                trouble: &self.trouble,
+            },
+        )
+    }
+
+    /// Takes what the leader said; `silence_millis`: so long without is a gap. What pages are told.
+    pub fn take(
+        &mut self,
+        status: ClusterStatus,
+        notices: Vec<NoticeRecord>,
+        at_unix_millis: u64,
+        silence_millis: u64,
+    ) -> Frame {
+        let now = Now::of(&status, &self.facts, at_unix_millis);
+        self.series.push(at_unix_millis, &now.figures());
+        let places: Vec<Place> = status.servers.iter().map(Place::of).collect();
+        let others = places != self.places;
+        if others {
+            self.strip = Strip::default();
+        }
+        self.strip.push(at_unix_millis, &now.letters, silence_millis);
+        (self.places, self.trouble, self.status) = (places, None, Some(status));
+        let fresh: Vec<Told> = notices.into_iter().map(Told::from).collect();
+        self.notices.extend(fresh.iter().cloned());
+        self.notices.drain(..self.notices.len().saturating_sub(NOTICES_MOST));
+        let tick = frame("now", &Tick { now: &now, notices: &fresh });
+        self.now = Some(now);
+        if others { self.hello() } else { tick }
+    }
+
+    pub fn take_outlook(&mut self, outlook: Outlook) -> Frame {
+        self.outlook = outlook;
+        frame("outlook", &self.outlook)
+    }
+
+    pub fn fail(&mut self, why: String, at_unix_millis: u64) -> Frame {
+        let since_unix_millis = self.trouble.as_ref().map_or(at_unix_millis, |t| t.since_unix_millis);
+        let trouble = Trouble { since_unix_millis, why };
+        let event = frame("trouble", &trouble);
+        self.trouble = Some(trouble);
+        event
+    }
+
+    /// The newest notice.
+    pub fn newest_notice(&self) -> u64 {
+        self.notices.back().map_or(0, |told| told.record.number)
+    }
+
+    pub fn now(&self) -> Option<&Now> {
+        self.now.as_ref()
+    }
+
+    pub fn trouble(&self) -> Option<&Trouble> {
+        self.trouble.as_ref()
+    }
+
+    /// As `ebb status --json` prints it.
+    pub fn status(&self) -> Option<&ClusterStatus> {
+        self.status.as_ref()
+    }
+
+    pub fn outlook(&self) -> &Outlook {
+        &self.outlook
+    }
+
+    pub fn notices(&self) -> &VecDeque<Told> {
+        &self.notices
+    }
+
+    pub fn server(&self, id: ServerId) -> Option<OneServer> {
+        let status = self.status.as_ref()?.servers.iter().find(|server| server.id == id)?.clone();
+        let awake = status.modelled_watts.filter(|_| status.state == ServerState::Awake);
+        Some(OneServer {
+            at_unix_millis: self.now.as_ref()?.at_unix_millis,
+            letter: letter(&status),
+            why_text: status.why.to_string(),
+            sleep_saves_modelled_watts: awake.map(|awake| awake - Watts(self.facts.asleep_watts)),
+            status,
+        })
+    }
+}

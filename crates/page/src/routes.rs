@@ -1,0 +1,258 @@
+//! HTTP: the assets for everybody, figures for who may look, acts for who may act.
+//!
+//! Every answer carries the headers that keep other origins out. A request's body is at most [`BODY_MOST`]. Tokens are in no log: requests
+//! are not logged, acts are, with the address that they came from.
+
+use crate::assets::{ASSETS, Asset};
+use crate::frames::{Facts, Frame};
+use crate::guard::{Hosts, Right, Tokens};
+use crate::hub::{Ended, Hub, Opened, Order};
+use crate::source::{Act, Refusal, Source, WhatIf};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use ebb_types::ServerId;
+use futures_util::stream::{Stream, unfold};
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+/// Bytes of a request's body: an act is far shorter.
+const BODY_MOST: usize = 4096;
+/// A stream says at least so often that it is there.
+const ALIVE: Duration = Duration::from_secs(10);
+/// No script, style, image or connection but the page's own.
+const CONTENT_POLICY: &str =
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Who may use the page, and what it says of the cluster that the cluster does not.
+pub struct Page {
+    pub tokens: Tokens,
+    pub hosts: Hosts,
+    pub facts: Facts,
+}
+
+#[derive(Clone)]
+struct Shared {
+    hub: Hub,
+    tokens: Arc<Tokens>,
+    hosts: Arc<Hosts>,
+}
+
+/// Serves the page until `stop` ends. Open streams end with it.
+pub async fn serve(
+    listener: TcpListener,
+    page: Page,
+    source: impl Source,
+    stop: impl Future<Output = ()>,
+) -> std::io::Result<()> {
+    let shared = Shared {
+        hub: Hub::start(source, page.facts),
+        tokens: Arc::new(page.tokens),
+        hosts: Arc::new(page.hosts),
+    };
+    let app = router(shared).into_make_service_with_connect_info::<SocketAddr>();
+    tokio::select! {
+        served = axum::serve(listener, app).into_future() => served,
+        () = stop => Ok(()),
+    }
+}
+
+fn router(shared: Shared) -> Router {
+    let mut router = Router::new();
+    for asset in ASSETS {
+        router = router.route(asset.path, get(move || async move { file(asset) }));
+    }
+    router
+        .route("/api/stream", get(stream))
+        .route("/api/status", get(status))
+        .route("/api/notices", get(notices))
+        .route("/api/servers/{id}", get(server))
+        .route("/api/what-if", get(what_if))
+        .route("/api/act", post(act))
+        .fallback(|| async { Fault::Nothing })
+        .layer(DefaultBodyLimit::max(BODY_MOST))
+        .layer(from_fn_with_state(shared.clone(), own))
+        .with_state(shared)
+}
+
+/// Turns strangers away, and adds to every answer what keeps them out.
+async fn own(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let mut answer = match shared.hosts.fault(request.headers()) {
+        Some(why) => (StatusCode::FORBIDDEN, why.to_string()).into_response(),
+        None => next.run(request).await,
+    };
+    for (name, value) in [
+        (CONTENT_SECURITY_POLICY, CONTENT_POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (X_FRAME_OPTIONS, "DENY"),
+        (REFERRER_POLICY, "no-referrer"),
+        (CACHE_CONTROL, "no-store"),
+    ] {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}
+
+fn file(asset: &'static Asset) -> Response {
+    ([(CONTENT_TYPE, asset.kind)], asset.bytes).into_response()
+}
+
+/// Why a request is not answered. Its text is shown on the page.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error(
+        "no token, or one that this page does not know: open the URL that `ebb page` or `ebb dev` printed last"
+    )]
+    Token,
+    #[error("this token may only look: acts need the administrator's URL, which `ebb page` prints")]
+    LooksOnly,
+    #[error("this is no act: {0}")]
+    NoAct(serde_json::Error),
+    #[error("there is no server {0}")]
+    NoServer(u16),
+    #[error("there is nothing here")]
+    Nothing,
+    #[error("the page is about to end: start `ebb page` again")]
+    Ending,
+    #[error(transparent)]
+    Cluster(#[from] Refusal),
+}
+
+impl From<Ended> for Fault {
+    fn from(Ended: Ended) -> Fault {
+        Fault::Ending
+    }
+}
+
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response {
+        let code = match self {
+            Fault::Token => StatusCode::UNAUTHORIZED,
+            Fault::LooksOnly => StatusCode::FORBIDDEN,
+            Fault::NoAct(_) => StatusCode::BAD_REQUEST,
+            Fault::NoServer(_) | Fault::Nothing => StatusCode::NOT_FOUND,
+            Fault::Ending | Fault::Cluster(Refusal::Unreachable(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            Fault::Cluster(Refusal::Refused(_)) => StatusCode::CONFLICT,
+        };
+        (code, self.to_string()).into_response()
+    }
+}
+
+/// At least this right, or the reason why not.
+fn need(shared: &Shared, headers: &HeaderMap, least: Right) -> Result<Right, Fault> {
+    match shared.tokens.right(headers) {
+        None => Err(Fault::Token),
+        Some(right) if right < least => Err(Fault::LooksOnly),
+        Some(right) => Ok(right),
+    }
+}
+
+fn json(text: String) -> Response {
+    ([(CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+async fn status(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
+    need(&shared, &headers, Right::Look)?;
+    Ok(json(shared.hub.ask(Order::Status).await??))
+}
+
+async fn notices(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
+    need(&shared, &headers, Right::Look)?;
+    Ok(json(shared.hub.ask(Order::Notices).await??))
+}
+
+async fn server(
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    Path(id): Path<u16>,
+) -> Result<Response, Fault> {
+    need(&shared, &headers, Right::Look)?;
+    let found = shared.hub.ask(|answer| Order::Server(ServerId(id), answer)).await??;
+    Ok(axum::Json(found.ok_or(Fault::NoServer(id))?).into_response())
+}
+
+async fn what_if(
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+    Query(wish): Query<WhatIf>,
+) -> Result<Response, Fault> {
+    need(&shared, &headers, Right::Look)?;
+    let replayed = shared.hub.ask(|answer| Order::WhatIf(wish, answer)).await??;
+    Ok(axum::Json(replayed).into_response())
+}
+
+async fn act(
+    State(shared): State<Shared>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Fault> {
+    if let Err(fault) = need(&shared, &headers, Right::Act) {
+        tracing::warn!("an act from {from} is refused: {fault}");
+        return Err(fault);
+    }
+    let act: Act = serde_json::from_slice(&body).map_err(Fault::NoAct)?;
+    let done = shared.hub.ask(|answer| Order::Act(act, answer)).await?;
+    match &done {
+        Ok(()) => tracing::info!("the administrator at {from}: {act}"),
+        Err(why) => tracing::warn!("the administrator at {from}: {act}: {why}"),
+    }
+    done?;
+    Ok(json("{\"done\":true}".to_owned()))
+}
+
+async fn stream(
+    State(shared): State<Shared>,
+    headers: HeaderMap,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Fault> {
+    let right = need(&shared, &headers, Right::Look)?;
+    let opened = shared.hub.ask(Order::Open).await?;
+    let rights = Event::default().event("rights").data(format!("{{\"act\":{}}}", right == Right::Act));
+    let frames = unfold(Stage::Rights(rights, opened, shared.hub), next_event);
+    Ok(Sse::new(frames).keep_alive(KeepAlive::new().interval(ALIVE)))
+}
+
+/// What a stream sends next.
+enum Stage {
+    Rights(Event, Opened, Hub),
+    Hello(Arc<Frame>, broadcast::Receiver<Arc<Frame>>, Hub),
+    Frames(broadcast::Receiver<Arc<Frame>>, Hub),
+}
+
+fn event(frame: &Frame) -> Result<Event, Infallible> {
+    Ok(Event::default().event(frame.name).data(&frame.json))
+}
+
+async fn next_event(stage: Stage) -> Option<(Result<Event, Infallible>, Stage)> {
+    match stage {
+        Stage::Rights(rights, Opened { hello, frames }, hub) => {
+            Some((Ok(rights), Stage::Hello(hello, frames, hub)))
+        }
+        Stage::Hello(hello, frames, hub) => Some((event(&hello), Stage::Frames(frames, hub))),
+        Stage::Frames(mut frames, hub) => match frames.recv().await {
+            Ok(frame) => Some((event(&frame), Stage::Frames(frames, hub))),
+            Err(RecvError::Lagged(_)) => {
+                // What it has missed is in the next hello; what is still queued would be older than that.
+                let frames = frames.resubscribe();
+                let hello = hub.ask(Order::Hello).await.ok()?;
+                Some((event(&hello), Stage::Frames(frames, hub)))
+            }
+            Err(RecvError::Closed) => None,
+        },
+    }
+}

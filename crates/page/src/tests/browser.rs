@@ -1,0 +1,283 @@
+//! The page in a real browser, on a made-up cluster: what must not depend on a cluster's moods. With a real one: the end-to-end tests.
+
+use super::made_up::{Leader, put, status};
+use super::{ACT, LOOK, Served};
+use ebb_testing::browser::Browser;
+use ebb_types::{GearMode, Notice, ServerId, ServerState};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const DRAWN: &str = "return document.body.dataset.state === 'drawn'";
+
+fn unix_millis() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+/// Twelve servers in all states, with a day behind them.
+fn eventful() -> Leader {
+    use ServerState::{Asleep, Awake, Draining, Failed, Waking};
+    let leader = Leader::new(status(12));
+    let now = unix_millis();
+    leader.live_a_day(now);
+    leader.notice(now - 90_000, Notice::Failed { server: ServerId(5) });
+    leader.change(|status| {
+        let states =
+            [Awake, Awake, Awake, Draining, Failed, Awake, Asleep, Asleep, Waking, Asleep, Asleep, Asleep];
+        status.servers.iter_mut().zip(states).for_each(|(server, state)| put(server, state));
+        status.gear.servers_awake = 5;
+        (status.gear.servers, status.gear.gear, status.gear.load) = (6, 2, 3.21);
+        status.gear.forecast = Some(4.5);
+        status.gear.shifting = true;
+        (status.groups.in_sync, status.groups.away, status.groups.catching_up) = (96, 640, 32);
+        status.debt_bytes = status.servers.iter().filter_map(|s| Some(s.vitals.as_ref()?.debt_bytes)).sum();
+        status.notes = vec!["server-5 is declared lost in 58 min, if it does not come back".into()];
+    });
+    leader
+}
+
+fn no_trouble(browser: &Browser, served: &Served) {
+    let errors = browser.errors();
+    assert!(errors.is_empty(), "{errors:?}");
+    let own = format!("http://{}/", served.address);
+    let requests = browser.requests();
+    assert!(requests.len() > 5, "{requests:?}");
+    let foreign: Vec<_> = requests.iter().filter(|url| !url.starts_with(&own)).collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
+    let opens = format!("{own}?token=");
+    let told: Vec<_> =
+        requests.iter().filter(|url| url.contains("token") && !url.starts_with(&opens)).collect();
+    assert!(told.is_empty(), "only the request for the page has a token in its address: {told:?}");
+}
+
+/// One browser for all: it takes longer to start than all of them.
+#[test]
+fn in_a_real_browser() {
+    let Some(browser) = Browser::start() else { return };
+    for step in [
+        the_page_draws_what_it_is_told,
+        a_click_says_why_and_an_act_asks_first,
+        ten_thousand_servers_scroll,
+        a_page_that_cannot_see_says_so_and_recovers,
+    ] {
+        // What an earlier page did is not this one's.
+        browser.go("about:blank");
+        browser.errors();
+        browser.requests();
+        step(&browser);
+    }
+}
+
+fn the_page_draws_what_it_is_told(browser: &Browser) {
+    let leader = eventful();
+    let served = Served::start(leader.clone());
+    for (width, height) in [(1600, 1000), (390, 844)] {
+        browser.look(width, height, false);
+        browser.go(&served.url(ACT));
+        browser.wait("the page is drawn", DRAWN);
+        let wide = browser.run("return document.documentElement.scrollWidth - innerWidth");
+        assert!(wide.as_i64().unwrap() <= 0, "nothing is cut off at {width}: {wide}");
+    }
+    println!("drawn after {} ms", browser.run("return document.body.dataset.millis"));
+    let address = browser.run("return location.href");
+    assert!(!address.as_str().unwrap().contains("token"), "{address}");
+    assert_eq!(browser.text("#tile-servers dd"), "5 of 12");
+    assert_eq!(browser.text("#tile-load dd"), "3.21");
+    assert_eq!(browser.text("#tile-groups dd"), "96 of 768");
+    assert!(browser.text("#legend").contains("asleep 5"), "{}", browser.text("#legend"));
+    let watts: f64 = leader.status().servers.iter().map(|s| s.modelled_watts.unwrap().0).sum();
+    let label =
+        |id: &str| browser.run(&format!("return document.getElementById('{id}').getAttribute('aria-label')"));
+    let power = label("chart-power").as_str().unwrap().to_owned();
+    assert!(power.contains(&format!("modelled {watts:.1} W")), "{power} is not {watts}");
+    let points = "return Number(document.getElementById('chart-hours').dataset.points)";
+    assert_eq!(browser.run(points), 48, "a day behind and a day ahead");
+    // Each state's colour is in the strip.
+    let colours = "const c = document.querySelector('#strip canvas'); const p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; \
+        const seen = new Set(); for (let n = 0; n < p.length; n += 4) seen.add([p[n], p[n + 1], p[n + 2]].join()); \
+        const rgb = name => { const d = document.createElement('i'); d.style.color = getComputedStyle(document.documentElement).getPropertyValue(name); document.body.append(d); const v = getComputedStyle(d).color.match(/\\d+/g).join(); d.remove(); return v; }; \
+        return ['--A', '--D', '--S', '--W', '--F'].every(name => seen.has(rgb(name)))";
+    browser.wait("each state has its colour", colours);
+    browser.run("location.hash = '#whatif'");
+    let cells = "const t = document.querySelector('#wish-table tbody'); return t.rows.length === 9 && [...t.rows[6].cells].map(c => c.innerText)";
+    let before = browser.wait("the hours are replayed", cells);
+    assert_eq!((&before[1], &before[2]), (&"14".into(), &"14".into()), "24 hours, 1 % of them short");
+    browser.run("const s = document.querySelector('[name=short_goal]'); s.value = -1; s.dispatchEvent(new Event('input', { bubbles: true }))");
+    let moved = "const t = document.querySelector('#wish-table tbody'); return t.rows[6].cells[2].innerText === '144' && t.rows[6].cells[1].innerText === '14'";
+    browser.wait("a slider is heard", moved);
+    no_trouble(browser, &served);
+}
+
+fn a_click_says_why_and_an_act_asks_first(browser: &Browser) {
+    let leader = eventful();
+    let served = Served::start(leader.clone());
+    browser.look(1280, 900, false);
+    browser.go(&served.url(ACT));
+    browser.wait("the page is drawn", DRAWN);
+    browser.click("#strip canvas");
+    let title = browser.wait("a server is named", "return /^. ?Server \\d+:/.test(document.getElementById('one-title').innerText) && document.getElementById('one-title').innerText");
+    let id: usize =
+        title.as_str().unwrap().split(' ').find_map(|word| word.trim_end_matches(':').parse().ok()).unwrap();
+    let why = leader.status().servers[id - 1].why.to_string();
+    assert_eq!(browser.text("#one-why").to_lowercase(), format!("{why}.").to_lowercase());
+    assert!(
+        browser.text("#notices").contains("load or forecast needs more servers"),
+        "{}",
+        browser.text("#notices")
+    );
+    browser.click("a[href='#act']");
+    browser.wait("the buttons are there", "return document.querySelector('[data-gear=\"1\"]') !== null");
+    browser.click("[data-gear='1']");
+    assert!(browser.text("#confirm-command").contains("ebb gear set 1/3"));
+    browser.click("#confirm-no");
+    assert_eq!(leader.last_act(), None, "an act that is not confirmed is none");
+    browser.click("[data-gear='1']");
+    browser.click("#confirm-yes");
+    browser
+        .wait("it is done", "return document.getElementById('act-result').innerText.startsWith('Decided')");
+    assert!(leader.last_act().is_some());
+    browser.run("document.getElementById('which').value = 5");
+    browser.click("button[value='lost']");
+    assert_eq!(
+        browser.run("return document.getElementById('confirm-yes').disabled"),
+        true,
+        "it asks for the number"
+    );
+    browser.run("const n = document.getElementById('confirm-number'); n.value = '5'; n.dispatchEvent(new Event('input'))");
+    browser.click("#confirm-yes");
+    browser
+        .wait("it is done", "return document.getElementById('act-result').innerText.includes('ebb lost 5')");
+    assert_eq!(leader.last_act(), Some(ebb_types::AdminRequest::MarkLost { server: ServerId(5) }));
+    no_trouble(browser, &served);
+    // The other token looks.
+    browser.go(&served.url(LOOK));
+    browser.wait("the page is drawn", DRAWN);
+    browser.run("location.hash = '#act'");
+    browser.wait("it says so", "return !document.getElementById('act-looks').hidden");
+    let enabled = "return [...document.querySelectorAll('#view-act :is(button, input):not(dialog *)')].filter(b => !b.disabled).length";
+    assert_eq!(browser.run(enabled), 0);
+}
+
+fn a_page_that_cannot_see_says_so_and_recovers(browser: &Browser) {
+    let leader = eventful();
+    let served = Served::start(leader.clone());
+    browser.look(800, 800, false);
+    let (address, banner) = (
+        served.address,
+        "return !document.getElementById('banner').hidden && document.getElementById('banner').innerText",
+    );
+    browser.go(&format!("http://{address}/"));
+    browser.wait("it asks for a token", "return document.body.dataset.state === 'locked'");
+    assert!(browser.text("#locked").contains("ebb page"), "{}", browser.text("#locked"));
+    browser.go(&served.url("wrong"));
+    browser.wait(
+        "it refuses the token",
+        "return document.getElementById('locked-title').innerText.includes('wrong, or stale')",
+    );
+    browser.go(&served.url(LOOK));
+    browser.wait("the page is drawn", DRAWN);
+    leader.be_reachable(false);
+    let said = browser.wait("it says since when", banner);
+    assert!(said.as_str().unwrap().contains("has not answered since"), "{said}");
+    assert_eq!(browser.text("#tile-servers dd"), "5 of 12", "it keeps what it had");
+    leader.be_reachable(true);
+    browser.wait("it recovers", "return document.getElementById('banner').hidden");
+    drop(served);
+    let said = browser.wait("it says that the program is gone", banner);
+    assert!(said.as_str().unwrap().contains("is ebb page, or ebb dev, running?"), "{said}");
+    let _served = Served::on(address, leader);
+    browser.wait("it comes back", "return document.getElementById('banner').hidden");
+}
+
+fn ten_thousand_servers_scroll(browser: &Browser) {
+    let leader = Leader::new(status(10_000));
+    leader.change(|status| {
+        status
+            .servers
+            .iter_mut()
+            .filter(|server| server.id.0 % 3 == 0)
+            .for_each(|s| put(s, ServerState::Asleep));
+        status.gear.mode = GearMode::Manual;
+    });
+    let served = Served::start(leader);
+    browser.look(1600, 1000, false);
+    browser.go(&served.url(LOOK));
+    browser.wait("the page is drawn", DRAWN);
+    // From end to end in 90 steps, one per frame; how many frames came in which time.
+    let scroll = "const strip = document.getElementById('strip'); return new Promise(done => { const begin = performance.now(); let n = 0; \
+        const step = () => { strip.scrollTop = strip.scrollHeight * n / 90; n += 1; if (n <= 90) requestAnimationFrame(step); \
+        else done([strip.scrollTop + strip.clientHeight + 2 >= strip.scrollHeight, 90 / (performance.now() - begin) * 1000]); }; requestAnimationFrame(step); })";
+    let result = browser.run(scroll);
+    println!("{} frames a second", result[1]);
+    assert_eq!(result[0], true, "the last server is reached");
+    let nodes = browser.run("return document.querySelectorAll('*').length").as_u64().unwrap();
+    assert!(nodes < 2000, "servers out of sight cost nothing: {nodes} elements");
+    no_trouble(browser, &served);
+}
+
+/// Six servers go to sleep, two wake, one fails.
+fn story(server: u16, second: u16) -> ServerState {
+    match server {
+        5 if second >= 20 => ServerState::Failed,
+        7 | 8 if second >= 19 => ServerState::Awake,
+        7 | 8 if second >= 16 => ServerState::Waking,
+        7..=12 if second >= server - 1 => ServerState::Asleep,
+        7..=12 if second >= server - 3 => ServerState::Draining,
+        _ => ServerState::Awake,
+    }
+}
+
+/// `make screens`: pictures of every view into the folder that EBB_SCREENS names, to be looked at.
+#[test]
+#[ignore = "writes pictures for people"]
+fn screens() {
+    let Some(folder) = std::env::var_os("EBB_SCREENS") else { return };
+    let folder = Path::new(&folder);
+    std::fs::create_dir_all(folder).unwrap();
+    let Some(browser) = Browser::start() else { return };
+    let leader = eventful();
+    let served = Served::start(leader.clone());
+    browser.go(&served.url(ACT));
+    browser.wait("the page is drawn", DRAWN);
+    // A strip with a past.
+    for second in 0..24 {
+        let seen = browser.run("return document.getElementById('chart-load').dataset.points").to_string();
+        leader.change(|status| {
+            status.servers.iter_mut().for_each(|server| put(server, story(server.id.0, second)));
+            status.gear.servers_awake = status.servers.iter().filter(|s| s.state.is_live()).count() as u32;
+            status.gear.servers = if second < 16 { 6 } else { 8 };
+            status.gear.load = 4.6 - 2.0 * (f64::from(second) / 4.0).sin();
+            status.debt_bytes =
+                status.servers.iter().filter_map(|s| Some(s.vitals.as_ref()?.debt_bytes)).sum();
+        });
+        browser.wait(
+            "a second more",
+            &format!("return document.getElementById('chart-load').dataset.points !== {seen}"),
+        );
+    }
+    // The middle width is for docs: as much as a window shows.
+    for (width, height, shades) in
+        [(390, 844, &[false, true][..]), (1200, 800, &[false]), (1600, 1000, &[false, true])]
+    {
+        for dark in shades.iter().copied() {
+            for view in ["now", "why/9", "whatif", "act", "locked"] {
+                browser.look(width, height, dark);
+                if view == "locked" {
+                    browser.run("sessionStorage.clear()");
+                    browser.go(&format!("http://{}/", served.address));
+                } else {
+                    browser.go(&format!(
+                        "http://{}/?token={ACT}&{width}{dark}{}#{view}",
+                        served.address,
+                        &view[..3]
+                    ));
+                    browser.wait("the page is drawn", DRAWN);
+                    browser.run("const span = document.getElementById('span'); span.value = '0'; span.dispatchEvent(new Event('change')); return new Promise(done => setTimeout(done, 1200))");
+                }
+                let shade = if dark { "dark" } else { "light" };
+                let name = format!("{}-{width}-{shade}.png", view.split('/').next().unwrap());
+                browser.screenshot(&folder.join(&name), width != 1200);
+                println!("{}", folder.join(name).display());
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What is answered to whom, byte by byte.
+
+use super::made_up::{Leader, put, status};
+use super::{ACT, LOOK, Served};
+use crate::assets::ASSETS;
+use ebb_types::{AdminRequest, GearWish, Notice, ServerId, ServerState};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn send(served: &Served, head: &str, body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(served.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let length = body.len();
+    write!(stream, "{head}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}").unwrap();
+    stream
+}
+
+/// Status code, head and body of the answer.
+fn ask(served: &Served, line: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
+    let host = served.address.to_string();
+    let mut head = format!("{line} HTTP/1.1");
+    let own_host = headers.iter().any(|(name, _)| *name == "Host");
+    for (name, value) in headers.iter().copied().chain((!own_host).then_some(("Host", host.as_str()))) {
+        head += &format!("\r\n{name}: {value}");
+    }
+    let mut text = String::new();
+    send(served, &head, body).read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, head.to_ascii_lowercase(), body.to_owned())
+}
+
+fn bearer(token: &str) -> String {
+    format!("Bearer {token}")
+}
+
+#[test]
+fn whoever_has_no_token_sees_the_program_and_no_figure() {
+    let leader = Leader::new(status(9));
+    let served = Served::start(leader.clone());
+    for asset in ASSETS {
+        let (code, head, _) = ask(&served, &format!("GET {}", asset.path), &[], "");
+        assert_eq!(code, 200, "{}", asset.path);
+        assert!(head.contains(&format!("content-type: {}", asset.kind)), "{head}");
+    }
+    for path in ["/api/status", "/api/stream", "/api/notices", "/api/servers/1"] {
+        for token in [None, Some("Bearer wrong"), Some(LOOK)] {
+            let headers: Vec<_> = token.map(|token| ("Authorization", token)).into_iter().collect();
+            let (code, _, body) = ask(&served, &format!("GET {path}"), &headers, "");
+            assert_eq!(code, 401, "{path} {token:?}");
+            assert!(body.contains("`ebb page`"), "the remedy: {body}");
+        }
+        let (code, ..) = ask(&served, &format!("GET {path}?token={ACT}"), &[], "");
+        assert_eq!(code, 401, "{path}: a token in an address counts for nothing");
+    }
+    assert_eq!(leader.all(), 0, "strangers cost the leader nothing");
+}
+
+#[test]
+fn each_token_gives_its_right() {
+    let leader = Leader::new(status(9));
+    let served = Served::start(leader.clone());
+    for token in [LOOK, ACT] {
+        let (code, _, body) = ask(&served, "GET /api/status", &[("Authorization", &bearer(token))], "");
+        assert_eq!((code, serde_json::from_str(&body).ok()), (200, Some(leader.status())));
+    }
+    let act =
+        |token: &str, body: &str| ask(&served, "POST /api/act", &[("Authorization", &bearer(token))], body);
+    let gear = r#"{"gear_set":{"servers":5}}"#;
+    let (code, _, why) = act(LOOK, gear);
+    assert_eq!(code, 403);
+    assert!(why.contains("may only look"), "{why}");
+    assert_eq!(act("wrong", gear).0, 401);
+    assert_eq!(leader.last_act(), None);
+    assert_eq!(act(ACT, gear).0, 200);
+    assert_eq!(leader.last_act(), Some(AdminRequest::GearSet(GearWish::Servers(5))));
+    for (body, request) in [
+        (r#""gear_auto""#, AdminRequest::GearAuto),
+        (
+            r#"{"maintenance":{"server":7,"end":true}}"#,
+            AdminRequest::Maintenance { server: ServerId(7), end: true },
+        ),
+        (r#"{"lost":{"server":7}}"#, AdminRequest::MarkLost { server: ServerId(7) }),
+    ] {
+        assert_eq!(act(ACT, body).0, 200, "{body}");
+        assert_eq!(leader.last_act(), Some(request));
+    }
+}
+
+#[test]
+fn what_is_no_act_is_refused_with_the_reason() {
+    let leader = Leader::new(status(9));
+    let served = Served::start(leader.clone());
+    let act = |body: &str| ask(&served, "POST /api/act", &[("Authorization", &bearer(ACT))], body);
+    for body in [
+        "",
+        "{}",
+        "[]",
+        r#"{"force":{"accept_loss":true}}"#,
+        r#"{"lost":{"server":7,"now":1}}"#,
+        r#"{"lost":{"server":70000}}"#,
+    ] {
+        let (code, _, why) = act(body);
+        assert_eq!(code, 400, "{body}: {why}");
+    }
+    let (code, ..) = act(&" ".repeat(5000));
+    assert_eq!(code, 413, "a body is bounded");
+    assert_eq!(leader.last_act(), None);
+    leader.refuse("this cluster has 3 gears");
+    let (code, _, why) = act(r#"{"gear_set":{"gear":9}}"#);
+    assert_eq!((code, why.as_str()), (409, "this cluster has 3 gears"));
+    leader.be_reachable(false);
+    let (code, _, why) = act(r#""gear_auto""#);
+    assert_eq!(code, 503);
+    assert!(why.contains("cannot be reached"), "{why}");
+    let (code, ..) = ask(&served, "GET /api/act", &[("Authorization", &bearer(ACT))], "");
+    assert_eq!(code, 405, "looking never acts");
+}
+
+#[test]
+fn other_names_and_other_sites_are_refused_even_with_a_token() {
+    let leader = Leader::new(status(9));
+    let served = Served::start(leader.clone());
+    let bearer = bearer(ACT);
+    let port = served.address.port();
+    for path in ["GET /", "GET /api/status", "POST /api/act"] {
+        let body = if path.starts_with("POST") { r#""gear_auto""# } else { "" };
+        for header in [
+            ("Host", "evil.example.org".to_owned()),
+            ("Host", format!("evil.example.org:{port}")),
+            ("Origin", "http://evil.example.org".to_owned()),
+            ("Origin", "null".to_owned()),
+        ] {
+            let headers = [("Authorization", bearer.as_str()), (header.0, header.1.as_str())];
+            let (code, head, _) = ask(&served, path, &headers, body);
+            assert_eq!(code, 403, "{path} {header:?}");
+            assert!(!head.contains("access-control"), "{head}");
+        }
+    }
+    assert_eq!(leader.all(), 0);
+    let own = format!("http://localhost:{port}");
+    let headers = [("Authorization", bearer.as_str()), ("Origin", own.as_str())];
+    assert_eq!(ask(&served, "POST /api/act", &headers, r#""gear_auto""#).0, 200);
+}
+
+#[test]
+fn every_answer_keeps_other_origins_out() {
+    let served = Served::start(Leader::new(status(1)));
+    for line in ["GET /", "GET /main.js", "GET /api/status", "GET /nothing", "POST /api/act"] {
+        let (_, head, _) = ask(&served, line, &[], "");
+        for header in [
+            "content-security-policy: default-src 'self';",
+            "frame-ancestors 'none'",
+            "x-content-type-options: nosniff",
+            "x-frame-options: deny",
+            "referrer-policy: no-referrer",
+            "cache-control: no-store",
+        ] {
+            assert!(head.contains(header), "{line} lacks {header}: {head}");
+        }
+        assert!(!head.contains("unsafe"), "{head}");
+    }
+}
+
+/// The events of a stream, one after the other.
+fn events(stream: TcpStream) -> impl Iterator<Item = (String, Value)> {
+    let mut name = String::new();
+    BufReader::new(stream).lines().map_while(Result::ok).filter_map(move |line| {
+        if let Some(text) = line.strip_prefix("event: ") {
+            name = text.to_owned();
+        }
+        let data = line.strip_prefix("data: ")?;
+        Some((name.clone(), serde_json::from_str(data).expect("JSON")))
+    })
+}
+
+#[test]
+fn a_stream_begins_with_all_that_was_seen_and_goes_on_with_what_changes() {
+    let leader = Leader::new(status(4));
+    leader.notice(1_000, Notice::Back { server: ServerId(2) });
+    let served = Served::start(leader.clone());
+    let open = |token: &str| {
+        let head =
+            format!("GET /api/stream HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}", served.address);
+        events(send(&served, &head, ""))
+    };
+    let mut stream = open(LOOK);
+    assert_eq!(stream.next(), Some(("rights".into(), json!({"act": false}))));
+    let (name, first) = stream.next().unwrap();
+    assert_eq!(
+        (name.as_str(), &first["now"]),
+        ("hello", &Value::Null),
+        "at once, before the leader is asked"
+    );
+    let (name, hello) = stream.next().unwrap();
+    assert_eq!((name.as_str(), &hello["now"]["letters"]), ("hello", &json!("AAAA")));
+    assert_eq!(
+        hello["servers"][2],
+        json!({"id": 3, "rack": 3, "pool": 0, "gear_group": 1, "logger": false, "address": "10.0.0.3:9100"})
+    );
+    assert_eq!(hello["notices"][0]["text"], "server-2 is back", "as the log says it");
+    assert_eq!(hello["facts"]["cluster"], "c07ba8035aba914d");
+    leader.change(|status| put(&mut status.servers[1], ServerState::Asleep));
+    leader.notice(2_000, Notice::Failed { server: ServerId(4) });
+    let (_, tick) = stream.find(|(_, body)| body["now"]["letters"] == "ASAA").unwrap();
+    assert_eq!(tick["notices"][0]["notice"], json!({"failed": {"server": 4}}));
+    let modelled = tick["now"]["modelled_watts"].as_f64().unwrap();
+    let always_on = tick["now"]["always_on_modelled_watts"].as_f64().unwrap();
+    assert!((modelled - (3.0 * 68.2 + 5.4)).abs() < 1e-9, "{modelled}");
+    assert!((always_on - (3.0 * 68.2 + 61.8)).abs() < 1e-9, "{always_on}");
+    let mut second = open(ACT);
+    assert_eq!(second.next(), Some(("rights".into(), json!({"act": true}))));
+    let (_, hello) = second.next().unwrap();
+    assert_eq!(hello["strip"]["base"], "AAAA");
+    let change = &hello["strip"]["changes"][0];
+    assert_eq!((&change[1], &change[2]), (&json!(1), &json!("S")));
+    assert!(leader.only_asked(), "looking changes nothing");
+}
+
+#[test]
+fn what_if_takes_settings_and_needs_recorded_hours() {
+    let leader = Leader::new(status(9));
+    let served = Served::start(leader.clone());
+    let ask = |query: &str| {
+        ask(&served, &format!("GET /api/what-if?{query}"), &[("Authorization", &bearer(LOOK))], "")
+    };
+    let wish = "servers=6&g_min=1&short_goal=0.02&cycles_per_day=4";
+    let (code, _, why) = ask(wish);
+    assert_eq!(code, 409);
+    assert!(why.contains("0 hours are recorded"), "{why}");
+    leader.live_a_day(1_795_671_376_239);
+    // The outlook is read again with the gear.
+    leader.change(|status| status.gear.servers -= 1);
+    let asked = std::iter::repeat_with(|| ask(wish)).find(|(code, ..)| *code == 200);
+    let body: Value = serde_json::from_str(&asked.unwrap().2).unwrap();
+    assert_eq!((&body["hours"], &body["servers_awake"][0]), (&json!(24), &json!(3)));
+    for wrong in ["", "servers=6", "servers=-1&g_min=1&short_goal=0.02&cycles_per_day=4"] {
+        assert_eq!(ask(wrong).0, 400, "{wrong}");
+    }
+    assert!(leader.only_asked());
+}
+
+#[test]
+fn one_server_says_why() {
+    let leader = Leader::new(status(4));
+    let served = Served::start(leader.clone());
+    let one =
+        |id: &str| ask(&served, &format!("GET /api/servers/{id}"), &[("Authorization", &bearer(LOOK))], "");
+    let (code, _, body) = one("2");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, &body["letter"]), (200, &json!("A")));
+    assert_eq!(body["why_text"], leader.status().servers[1].why.to_string());
+    assert!(body["sleep_saves_modelled_watts"].as_f64().is_some_and(|saved| (saved - 62.8).abs() < 1e-9));
+    assert_eq!(one("70").0, 404);
+    assert_eq!(one("x").0, 400);
+}
