@@ -515,24 +515,21 @@ impl Leading {
         let stays = |e: &&ServerEntry| e.state == ServerState::Awake && self.wanted.contains(&e.id);
         let counted = |e: &ServerEntry| (e.id, self.census.primaries(e.id));
         let mut count: BTreeMap<ServerId, u32> = state.geared().filter(stays).map(counted).collect();
-        let share = count.values().sum::<u32>() / count.len().max(1) as u32;
-        let slack = 1 + share / 16;
+        let slack = 1 + count.values().sum::<u32>() / count.len().max(1) as u32 / 16;
         let most = count.values().copied().max().unwrap_or(0);
-        let mut takers: Vec<(u32, ServerId)> = count.iter().map(|(id, has)| (*has, *id)).collect();
-        takers.retain(|(has, _)| *has <= share && has + slack < most);
-        takers.sort_unstable();
-        for (mut has, to) in takers {
-            for group in self.census.groups_of(to).filter(|group| !changed.contains(group)) {
-                let entry = state.group(group).expect("a group of the state");
-                let in_sync = entry.slot_of(to).is_some_and(|slot| slot.state == SlotState::InSync);
-                let from = entry.primary.filter(|_| in_sync && has <= share);
-                let Some(from) = from.and_then(|primary| count.get_mut(&primary)) else { continue };
-                if *from > has + slack && !self.moves.contains_key(&group) {
-                    (*from, has) = (*from - 1, has + 1);
-                    self.moves.insert(group, (entry.epoch, to));
-                }
+        let takers = count.iter().filter(|(_, has)| **has + slack < most);
+        let groups: BTreeSet<GroupId> = takers.flat_map(|(id, _)| self.census.groups_of(*id)).collect();
+        for group in groups.difference(changed) {
+            let entry = state.group(*group).expect("a group of the state");
+            let Some(from) = entry.primary.filter(|primary| count.contains_key(primary)) else { continue };
+            let able = |s: &&Slot| s.state == SlotState::InSync && count.contains_key(&s.server);
+            let able = entry.slots.iter().filter(able).map(|s| s.server);
+            let Some(to) = able.min_by_key(|id| (count[id], *id)) else { continue };
+            if count[&from] > count[&to] + slack {
+                count.entry(from).and_modify(|has| *has -= 1);
+                count.entry(to).and_modify(|has| *has += 1);
+                self.moves.insert(*group, (entry.epoch, to));
             }
-            count.insert(to, has);
         }
         let from: BTreeSet<ServerId> =
             self.moves.keys().filter_map(|g| state.group(*g)).filter_map(|entry| entry.primary).collect();
