@@ -140,17 +140,14 @@ fn procedure(dir: &Path, name: &str, more: &str) {
 fn recognised_procedures_run_and_never_call_themselves_conformant() {
     let dir = tempfile::tempdir().unwrap();
     procedure(dir.path(), "emerald", "");
-    let args = |name: &str| {
-        vec!["eval".to_owned(), "run".into(), format!("{name}.toml"), "--scale".into(), "1/20000".into()]
-    };
-    let go = |name: &str, more: &[&str]| {
-        let args = args(name);
-        let out =
-            run(dir.path(), &args.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>());
+    let go = |name: &str, scale: &str, more: &[&str]| {
+        let file = format!("{name}.toml");
+        let args = [&["eval", "run", &file, "--scale", scale], more].concat();
+        let out = run(dir.path(), &args);
         assert!(out.status.success(), "{out:?}");
         String::from_utf8(out.stdout).unwrap()
     };
-    let said: serde_json::Value = serde_json::from_str(&go("emerald", &["--json"])).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&go("emerald", "1/20000", &["--json"])).unwrap();
     assert_eq!((said["done"].as_u64(), &said["score"]["conformant"]), (Some(8), &false.into()), "{said}");
     let phases = said["score"]["targets"][0]["phases"].as_array().unwrap();
     let units: Vec<&str> = phases.iter().map(|phase| phase["unit"].as_str().unwrap()).collect();
@@ -169,7 +166,7 @@ fn recognised_procedures_run_and_never_call_themselves_conformant() {
     assert!(phases.iter().any(|phase| phase["figure"].is_number()), "{said}");
     let fill = records(dir.path()).into_iter().find(|record| record.workload == "pre-fill").unwrap();
     assert_eq!((fill.bytes, fill.read_percent), (Some(8 << 20), Some(0.0)), "all of it, once");
-    let text = go("emerald", &[]);
+    let text = go("emerald", "1/20000", &[]);
     for words in ["NOT CONFORMANT", "a rehearsal", "1/20000", "from memory", "Vdbench", "0 of them new"] {
         assert!(text.contains(words), "no {words:?} in\n{text}");
     }
@@ -177,11 +174,12 @@ fn recognised_procedures_run_and_never_call_themselves_conformant() {
     assert!(String::from_utf8_lossy(&other.stderr).contains("another settings"), "{other:?}");
 
     procedure(dir.path(), "graduated", "[synthetic]\nsizes = [4096]\nrandom = [100]\nreads = [50]\n");
-    let said: serde_json::Value = serde_json::from_str(&go("graduated", &["--json"])).unwrap();
+    // Half a second: long enough that also a tenth of the peak has requests, however busy the machine.
+    let said: serde_json::Value = serde_json::from_str(&go("graduated", "1/500", &["--json"])).unwrap();
     assert_eq!(said["done"].as_u64(), Some(11), "{said}");
     if let Some(found) = said["score"]["targets"][0]["proportions"].get(0) {
         assert!(number(found, "index").unwrap().abs() < 0.2, "40 W at every load: {found}");
-        assert_eq!(found["dynamic_range"], 0.0);
+        assert!(number(found, "dynamic_range").unwrap().abs() < 1e-9, "{found}");
     }
 }
 
