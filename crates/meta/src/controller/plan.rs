@@ -1,8 +1,8 @@
 //! The planning step: turns the facts into one batch of commands.
 //!
 //! First servers (which failed, returned, may sleep, must wake), then, with the servers as they will be, the chunk
-//! groups and the sets of erasure-coded pools, all in one batch, so that an entry is never visible beside a server state that does not match it. When
-//! nothing is left to repair, primaries are spread evenly, and a finished shift is recorded.
+//! groups and the sets of erasure-coded pools, all in one batch, so that an entry is never visible beside a server state that does not match it. Then
+//! primaries are spread evenly, and when nothing is left to do a finished shift is recorded.
 
 use crate::controller::census::Census;
 use crate::controller::duties::{ByServer, away, may_drain, may_sleep};
