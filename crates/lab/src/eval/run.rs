@@ -382,17 +382,9 @@ impl<'b> Lane<'_, 'b> {
             Ok(performance) => performance,
             Err(error) => return Ok(Err(error)),
         };
-        let seconds = performance.length().as_secs_f64();
-        if performance.requests == 0 || seconds == 0.0 {
+        let Some(peak) = peak_of(&performance) else {
             let why = format!("no peak rate: none of {} requests succeeded", performance.failed);
             return Ok(Err(RunError::Failed(with_first(why, &performance.errors))));
-        }
-        let peak = Peak {
-            iops: performance.requests as f64 / seconds,
-            mb_per_second: performance.bytes as f64 / 1e6 / seconds,
-            request_bytes: performance.request_bytes,
-            random_percent: performance.random_percent,
-            read_percent: performance.read_percent,
         };
         self.lock().store.add_peak(campaign, &target.name, &name, &peak)?;
         Ok(Ok(peak))
@@ -529,6 +521,18 @@ fn metered(
     let moved = |moment: Moment| Moment(moment.0.saturating_add_signed(offset));
     let draw = analyzer.draw(moved(performance.from), moved(performance.to))?;
     Ok((performance, draw))
+}
+
+/// What a run in closed loop reached; `None`: no request succeeded.
+fn peak_of(performance: &Performance) -> Option<Peak> {
+    let seconds = performance.length().as_secs_f64();
+    (performance.requests > 0 && seconds > 0.0).then(|| Peak {
+        iops: performance.requests as f64 / seconds,
+        mb_per_second: performance.bytes as f64 / 1e6 / seconds,
+        request_bytes: performance.request_bytes,
+        random_percent: performance.random_percent,
+        read_percent: performance.read_percent,
+    })
 }
 
 /// Whether this run is the one that its workload's other runs are compared with.

@@ -9,7 +9,7 @@ use crate::controller::duties::{ByServer, away, may_drain, may_sleep};
 use crate::controller::event::Output;
 use crate::controller::gears::standing;
 use crate::controller::group::{Candidate, Facts, Standing, World, next_entry};
-use crate::controller::leading::{DAMAGE_WAKES, Leading, Room, Seen, Servers, is_gone};
+use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Room, Seen, Servers, is_gone};
 use crate::controller::racks::{Partings, racks_apart};
 use crate::controller::sets::is_spared;
 use crate::controller::wake_times::WakeTimes;
@@ -132,13 +132,11 @@ impl Leading {
         let most = if trusted && !self.emergency { awake.saturating_sub(floor) } else { 0 };
         let sleeps = |id: &ServerId| self.may_sleep(*id, state) || self.is_put_to_the_test(*id);
         let trusts: BTreeSet<ServerId> = state.servers().map(|e| e.id).filter(sleeps).collect();
-        let census = std::mem::take(&mut self.census);
         let may = |id, leave| match leave {
-            Leave::Drain => may_drain(id, state, &census, &stays),
-            Leave::Sleep => trusts.contains(&id) && may_sleep(id, state, &census),
+            Leave::Drain => may_drain(id, state, &self.census, &stays),
+            Leave::Sleep => trusts.contains(&id) && may_sleep(id, state, &self.census),
         };
-        let (woken, put_to_sleep) = self.shift(&mut servers, &wanted, most, may);
-        self.census = census;
+        let (woken, put_to_sleep) = shift(&mut self.servers, &mut servers, &wanted, most, may);
         if let Some(shift) = &mut self.gears.shift {
             shift.woken += woken;
             shift.put_to_sleep += put_to_sleep;
@@ -148,7 +146,7 @@ impl Leading {
             Leave::Drain => trusted && spared.contains(&id),
             Leave::Sleep => is_spared(id, state) && trusts.contains(&id),
         };
-        self.shift(&mut coded, &wanted, usize::MAX, may);
+        shift(&mut self.servers, &mut coded, &wanted, usize::MAX, may);
         self.wanted = wanted;
         for entry in servers.values().chain(coded.values()) {
             let before = state.server(entry.id).expect("a copy of the state's servers");
@@ -166,48 +164,6 @@ impl Leading {
             }
         }
         (servers, coded)
-    }
-
-    /// Wakes the servers that are wanted, and lets the others drain and sleep if they `may`; at most `most` begin to drain. Returns
-    /// how many wake and how many sleep.
-    fn shift(
-        &mut self,
-        servers: &mut Servers,
-        wanted: &BTreeSet<ServerId>,
-        mut most: usize,
-        may: impl Fn(ServerId, Leave) -> bool,
-    ) -> (u32, u32) {
-        let (mut woken, mut put_to_sleep) = (0, 0);
-        for entry in servers.values_mut() {
-            let id = entry.id;
-            let ready = self.servers.get(&id).is_some_and(|l| l.ready_to_sleep);
-            match (entry.state, wanted.contains(&id)) {
-                (ServerState::Asleep, true) => {
-                    entry.state = ServerState::Waking;
-                    woken += 1;
-                }
-                (ServerState::Draining, true) => entry.state = ServerState::Awake,
-                // The floor counts no loggers.
-                (ServerState::Awake, false) if entry.is_logger() && may(id, Leave::Drain) => {
-                    entry.state = ServerState::Draining;
-                }
-                (ServerState::Awake, false) if most > 0 && may(id, Leave::Drain) => {
-                    entry.state = ServerState::Draining;
-                    most -= 1;
-                }
-                (ServerState::Draining, false) if ready && may(id, Leave::Sleep) => {
-                    entry.state = ServerState::Asleep;
-                    put_to_sleep += 1;
-                }
-                _ => {}
-            }
-            if entry.state != ServerState::Draining
-                && let Some(live) = self.servers.get_mut(&id)
-            {
-                live.ready_to_sleep = false;
-            }
-        }
-        (woken, put_to_sleep)
     }
 
     /// Decides whether the server failed or returned.
@@ -537,6 +493,48 @@ impl Leading {
             self.push_duties(server, ServerState::Awake, state, out);
         }
     }
+}
+
+/// Wakes the servers that are wanted, and lets the others drain and sleep if they `may`; at most `most` begin to drain. Returns
+/// how many wake and how many sleep.
+fn shift(
+    lives: &mut BTreeMap<ServerId, Live>,
+    servers: &mut Servers,
+    wanted: &BTreeSet<ServerId>,
+    mut most: usize,
+    may: impl Fn(ServerId, Leave) -> bool,
+) -> (u32, u32) {
+    let (mut woken, mut put_to_sleep) = (0, 0);
+    for entry in servers.values_mut() {
+        let id = entry.id;
+        let ready = lives.get(&id).is_some_and(|l| l.ready_to_sleep);
+        match (entry.state, wanted.contains(&id)) {
+            (ServerState::Asleep, true) => {
+                entry.state = ServerState::Waking;
+                woken += 1;
+            }
+            (ServerState::Draining, true) => entry.state = ServerState::Awake,
+            // The floor counts no loggers.
+            (ServerState::Awake, false) if entry.is_logger() && may(id, Leave::Drain) => {
+                entry.state = ServerState::Draining;
+            }
+            (ServerState::Awake, false) if most > 0 && may(id, Leave::Drain) => {
+                entry.state = ServerState::Draining;
+                most -= 1;
+            }
+            (ServerState::Draining, false) if ready && may(id, Leave::Sleep) => {
+                entry.state = ServerState::Asleep;
+                put_to_sleep += 1;
+            }
+            _ => {}
+        }
+        if entry.state != ServerState::Draining
+            && let Some(live) = lives.get_mut(&id)
+        {
+            live.ready_to_sleep = false;
+        }
+    }
+    (woken, put_to_sleep)
 }
 
 /// Moves slots of lost servers to other servers of the gear group, which fetch everything. Only if another server is

@@ -30,7 +30,7 @@ const TRY_PATIENCE: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(10);
 const S3_PORT: u16 = 9000;
 /// The port of a process's `/metrics` is so far above its own.
-const METRICS_PORTS: u16 = 1000;
+const METRICS_ABOVE: u16 = 1000;
 /// The page's port, above the S3 port; the servers' begin at 100.
 const PAGE_ABOVE: u16 = 80;
 
@@ -388,7 +388,7 @@ fn ports(base: Option<u16>, free: bool, count: usize) -> Result<Vec<Ports>, Node
     }
     let base = base.unwrap_or(S3_PORT);
     let others = (0..count as u16 - 1).map(|n| base.checked_add(100 + n));
-    let with_metrics = |own: u16| Some(Ports { own, metrics: own.checked_add(METRICS_PORTS)? });
+    let with_metrics = |own: u16| Some(Ports { own, metrics: own.checked_add(METRICS_ABOVE)? });
     let all: Option<Vec<Ports>> =
         std::iter::once(Some(base)).chain(others).map(|own| with_metrics(own?)).collect();
     all.ok_or_else(|| {

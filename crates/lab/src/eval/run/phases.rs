@@ -1,11 +1,10 @@
 //! The phases of a procedure: one after another on one target, each after what it needs before it.
 
-use super::{Bench, Lane, PHASE_LOAD, Record, Watched, Work, fill, fill_power, metered, with_first};
+use super::{Bench, Lane, PHASE_LOAD, Record, Watched, Work, fill, fill_power, metered, peak_of, with_first};
 use crate::eval::idle::{self, Idle};
 use crate::eval::matrix::Target;
-use crate::eval::order::{Draw, Intensity, Interval, Live, Machine, Performance, Place, RunError};
+use crate::eval::order::{Intensity, Interval, Live, Machine, Place, RunError};
 use crate::eval::procedure::{Activity, Phase};
-use crate::eval::record::Peak;
 use crate::eval::store::StoreError;
 use crate::eval::workload::Workload;
 use std::time::{Duration, SystemTime};
@@ -62,20 +61,12 @@ impl Lane<'_, '_> {
         if !phase.warm_up.is_zero() {
             bench.generator.run(&order(phase.warm_up), &mut |live| show(live, None))?;
         }
-        let (performance, draw): (Performance, Draw) = metered(bench, &order(phase.length), &show)?;
-        let seconds = performance.length().as_secs_f64();
-        if performance.requests == 0 || seconds == 0.0 {
+        let (performance, draw) = metered(bench, &order(phase.length), &show)?;
+        let Some(peak) = peak_of(&performance) else {
             let why = format!("none of {} requests succeeded", performance.failed);
             return Err(RunError::Failed(with_first(why, &performance.errors)));
-        }
-        let vector = Peak {
-            iops: performance.requests as f64 / seconds,
-            mb_per_second: performance.bytes as f64 / 1e6 / seconds,
-            request_bytes: performance.request_bytes,
-            random_percent: performance.random_percent,
-            read_percent: performance.read_percent,
         };
-        fill(record, &performance, &draw, &vector, target);
+        fill(record, &performance, &draw, &peak, target);
         Ok(performance.series)
     }
 }
