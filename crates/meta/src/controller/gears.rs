@@ -31,6 +31,8 @@ pub(crate) struct Gears {
     pub history: History,
     last_hour: Option<u64>,
     count: LoadCount,
+    /// The time that the servers counted it in, all together.
+    counted_for: Duration,
     sample_start: Moment,
     /// Since when the present rates hold. What was counted before does not follow from them.
     rated_since: Moment,
@@ -125,6 +127,7 @@ impl Gears {
             history: History::default(),
             last_hour: None,
             count: LoadCount::default(),
+            counted_for: Duration::ZERO,
             sample_start: Moment::ZERO,
             rated_since: Moment::ZERO,
             load: Load::ZERO,
@@ -170,7 +173,8 @@ impl Gears {
         let there: BTreeMap<ServerId, GearGroup> = members(state).map(|e| (e.id, e.gear_group)).collect();
         let (schedule, whole) = (*state.schedule(), policy(state.schedule(), state));
         if self.basis.as_ref().is_none_or(|(known, _)| *known != schedule) {
-            (self.count, self.sample_start, self.rated_since) = (LoadCount::default(), now, now);
+            (self.count, self.counted_for) = (LoadCount::default(), Duration::ZERO);
+            (self.sample_start, self.rated_since) = (now, now);
         }
         self.basis = Some((schedule, there.clone()));
         if self.gear == 0 {
@@ -266,16 +270,33 @@ impl Gears {
     }
 
     /// Adds a server's load count. `dirty` is set when something was decided.
-    pub fn sample(&mut self, now: Moment, vitals: &Vitals, replicas: u8, dirty: &mut bool) {
+    ///
+    /// Heartbeats that were held up, by a stall of the leader or of the network, arrive at once, each with the work of some seconds: then
+    /// the sample is of these seconds, and no peak.
+    pub fn sample(
+        &mut self,
+        now: Moment,
+        server: ServerId,
+        vitals: &Vitals,
+        state: &State,
+        dirty: &mut bool,
+    ) {
         let Some((schedule, _)) = &self.basis else { return };
-        if now.since(self.rated_since) >= Duration::from_millis(vitals.load_millis.into()) {
+        let counted_for = Duration::from_millis(vitals.load_millis.into());
+        if now.since(self.rated_since) >= counted_for {
             self.count += vitals.load;
+            // One that has slept or failed counts from before that on.
+            let live = state.server(server).is_some_and(|entry| entry.state.is_live());
+            self.counted_for += if live { counted_for } else { Duration::ZERO };
         }
         let interval = now.since(self.sample_start);
         if interval < sample_interval(schedule) {
             return;
         }
-        let count = std::mem::take(&mut self.count);
+        let (count, counted_for) = (std::mem::take(&mut self.count), std::mem::take(&mut self.counted_for));
+        let live = state.replicated().filter(|entry| entry.state.is_live()).count() as u32;
+        let interval = interval.max(counted_for / live.max(1));
+        let replicas = state.params().map_or(1, |params| params.replicas);
         self.load = load(&count, interval, &schedule.into(), replicas);
         self.sample_start = now;
         *dirty |= self.tell(now, Event::Sample { count, interval });

@@ -107,8 +107,7 @@ impl Leading {
         self.examine_again(now, server, state);
         self.push_duties(server, entry.state, state, out);
         if entry.pool == PoolId::REPLICATED {
-            let replicas = state.params().map_or(1, |p| p.replicas);
-            self.gears.sample(now, &vitals, replicas, &mut self.dirty);
+            self.gears.sample(now, server, &vitals, state, &mut self.dirty);
         } else {
             self.note_use(now, server, &vitals.load, state);
             self.fill(now, server, state);

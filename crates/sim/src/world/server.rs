@@ -60,6 +60,8 @@ pub struct Server {
     pub switch_free: u64,
     /// The epoch of each group in the first map that includes this run.
     pub remembers_since: BTreeMap<GroupId, Epoch>,
+    /// When its load count began.
+    counted_since: u64,
     lease: Duration,
     map_gap: bool,
     /// A newer map is being written to the store.
@@ -115,6 +117,7 @@ impl Server {
             soft_full: false,
             switch_free: 0,
             remembers_since: BTreeMap::new(),
+            counted_since: 0,
             lease: Duration::ZERO,
             map_gap: false,
             remembering: false,
@@ -436,7 +439,7 @@ impl World<'_> {
         let stats = server.replica.stats();
         let vitals = Vitals {
             load: server.replica.take_load(),
-            load_millis: 500,
+            load_millis: ((now - std::mem::replace(&mut server.counted_since, now)) / MILLI) as u32,
             used_bytes,
             capacity_bytes: 1 << 40,
             own_bytes,
