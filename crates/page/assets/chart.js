@@ -30,6 +30,9 @@ function hatch(stroke) {
 
 const HEIGHT = 200;
 
+/// For the longest of an axis's labels.
+export const room = (_, labels) => Math.max(46, 18 + 6.5 * Math.max(0, ...(labels ?? []).map(label => String(label ?? '').length)));
+
 const two = n => String(n).padStart(2, '0');
 
 /// Times of day; at midnight the day.
@@ -69,7 +72,7 @@ export class Chart {
       height: HEIGHT,
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
       series: [{ label: 'at', value: (_, at) => (at == null ? '–' : clock(at * 1000)) }, ...this.lines.map(line)],
-      axes: [{ ...axis, size: 30, space: 74, values: times }, { ...axis, size: 46 }],
+      axes: [{ ...axis, size: 30, space: 74, values: times }, { ...axis, size: room }],
       cursor: { drag: { x: true, y: false } },
       padding: [8, 8, 0, 0],
       hooks: { draw: [chart => this.drawPresent(chart)], setCursor: [() => this.mark()] },

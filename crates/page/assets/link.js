@@ -35,6 +35,8 @@ async function request(path, options = {}) {
 
 export const ask = async path => (await request(path)).json();
 
+export const askText = async path => (await request(path)).text();
+
 export const act = async what =>
   (await request('/api/act', { method: 'POST', body: JSON.stringify(what), headers: { 'content-type': 'application/json' } })).json();
 

@@ -86,13 +86,13 @@ fn router(shared: Shared) -> Router {
         .route("/api/act", post(act))
         .fallback(|| async { Fault::Nothing })
         .layer(DefaultBodyLimit::max(BODY_MOST))
-        .layer(from_fn_with_state(shared.clone(), own))
+        .layer(from_fn_with_state(shared.hosts.clone(), own))
         .with_state(shared)
 }
 
 /// Turns strangers away, and adds to every answer what keeps them out.
-async fn own(State(shared): State<Shared>, request: Request, next: Next) -> Response {
-    let mut answer = match shared.hosts.fault(request.headers()) {
+pub(crate) async fn own(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+    let mut answer = match hosts.fault(request.headers()) {
         Some(why) => (StatusCode::FORBIDDEN, why.to_string()).into_response(),
         None => next.run(request).await,
     };
@@ -108,7 +108,7 @@ async fn own(State(shared): State<Shared>, request: Request, next: Next) -> Resp
     answer
 }
 
-fn file(asset: &'static Asset) -> Response {
+pub(crate) fn file(asset: &'static Asset) -> Response {
     ([(CONTENT_TYPE, asset.kind)], asset.bytes).into_response()
 }
 

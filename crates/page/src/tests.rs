@@ -2,12 +2,15 @@
 
 mod browser;
 mod http;
+mod lab;
 pub(crate) mod made_up;
+mod made_up_lab;
 
 use crate::{Facts, Hosts, Page, Tokens, serve};
 use made_up::Leader;
 use std::net::SocketAddr;
 use std::sync::mpsc;
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 /// Tokens of the two kinds.
@@ -27,28 +30,37 @@ impl Served {
     }
 
     fn on(address: SocketAddr, leader: Leader) -> Served {
+        Served::by(address, async move |listener, address, stopped| {
+            let facts = Facts {
+                cluster: "c07ba8035aba914d".into(),
+                idle_watts: 61.8,
+                asleep_watts: 5.4,
+                cycles_per_day: 24.0,
+            };
+            let page = Page {
+                tokens: Tokens::new(LOOK, ACT).expect("two tokens"),
+                hosts: Hosts::new(address, &[]),
+                facts,
+            };
+            serve(listener, page, leader, async { stopped.await.unwrap_or(()) }).await.expect("it serves");
+        })
+    }
+
+    /// A page that `serve` serves, with its listener and its address, until the last is told.
+    fn by<F>(address: SocketAddr, serve: F) -> Served
+    where
+        F: AsyncFnOnce(TcpListener, SocketAddr, oneshot::Receiver<()>) + Send + 'static,
+    {
         let (stop, stopped) = oneshot::channel();
         let (say, said) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                let listener = tokio::net::TcpListener::bind(address).await.expect("listen");
+                let listener = TcpListener::bind(address).await.expect("listen");
                 let address = listener.local_addr().expect("an address");
                 say.send(address).expect("the test waits for it");
-                let facts = Facts {
-                    cluster: "c07ba8035aba914d".into(),
-                    idle_watts: 61.8,
-                    asleep_watts: 5.4,
-                    cycles_per_day: 24.0,
-                };
-                let page = Page {
-                    tokens: Tokens::new(LOOK, ACT).expect("two tokens"),
-                    hosts: Hosts::new(address, &[]),
-                    facts,
-                };
-                let stopped = async { stopped.await.unwrap_or(()) };
-                serve(listener, page, leader, stopped).await.expect("it serves");
+                serve(listener, address, stopped).await;
             });
         });
         let address = said.recv().expect("it listens");

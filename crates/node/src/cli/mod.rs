@@ -6,6 +6,7 @@ pub mod cost;
 pub mod dev;
 pub mod eval;
 pub mod key;
+pub mod lab;
 pub mod measured;
 pub mod meter;
 pub mod mirror;

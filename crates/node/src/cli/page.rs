@@ -81,8 +81,8 @@ pub struct Opened {
     page: Page,
     leader: Leader,
     tokens: PageTokens,
-    /// The first of its names.
-    host: String,
+    address: SocketAddr,
+    names: Vec<String>,
 }
 
 impl Opened {
@@ -93,28 +93,46 @@ impl Opened {
         let leader = Leader { connector: Connector::new(config)?, client: None, power };
         let listener = TcpListener::bind(address).await.map_err(io("listen on", address.to_string()))?;
         let address = listener.local_addr().map_err(io("listen on", address.to_string()))?;
-        let host = match names.first() {
-            Some(name) => format!("{name}:{}", address.port()),
-            None if address.ip().is_unspecified() => format!("127.0.0.1:{}", address.port()),
-            None => address.to_string(),
-        };
         let page = Page { tokens: tokens.tokens()?, hosts: Hosts::new(address, names), facts };
-        Ok(Opened { listener, page, leader, tokens, host })
+        Ok(Opened { listener, page, leader, tokens, address, names: names.to_vec() })
     }
 
     /// With the administrator's token.
     pub fn url(&self) -> String {
-        format!("http://{}/?token={}", self.host, self.tokens.act)
-    }
-
-    /// With the token that only looks.
-    fn read_url(&self) -> String {
-        format!("http://{}/?token={}", self.host, self.tokens.look)
+        url(&host(self.address, &self.names), &self.tokens.act)
     }
 
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), NodeError> {
         let served = ebb_page::serve(self.listener, self.page, self.leader, stop).await;
         served.map_err(io("serve", "the page"))
+    }
+}
+
+fn url(host: &str, token: &str) -> String {
+    format!("http://{host}/?token={token}")
+}
+
+/// The first of a page's names.
+fn host(address: SocketAddr, names: &[String]) -> String {
+    match names.first() {
+        Some(name) => format!("{name}:{}", address.port()),
+        None if address.ip().is_unspecified() => format!("127.0.0.1:{}", address.port()),
+        None => address.to_string(),
+    }
+}
+
+/// Says where a page is, to a terminal with its tokens.
+pub fn say_urls(tokens: &PageTokens, address: SocketAddr, names: &[String]) {
+    let host = host(address, names);
+    if std::io::stdout().is_terminal() {
+        println!("page       {}\nread-only  {}", url(&host, &tokens.act), url(&host, &tokens.look));
+    } else {
+        // Into a log no token is written.
+        let (act, look) = (tokens.act_file.display(), tokens.look_file.display());
+        println!("page http://{host}/?token= with the token in {act}, or to look only in {look}");
+    }
+    if !address.ip().is_loopback() {
+        println!("note: whoever reads this network reads the tokens: put a proxy with TLS in front of it");
     }
 }
 
@@ -136,15 +154,6 @@ fn facts(config: &Config) -> Facts {
 pub async fn run(args: PageArgs) -> Result<(), NodeError> {
     let mut stop = Stop::new()?;
     let opened = Opened::new(&Config::load(&args.config)?, args.address, &args.names).await?;
-    if std::io::stdout().is_terminal() {
-        println!("page       {}\nread-only  {}", opened.url(), opened.read_url());
-    } else {
-        // Into a log no token is written.
-        let (act, look) = (opened.tokens.act_file.display(), opened.tokens.look_file.display());
-        println!("page http://{}/?token= with the token in {act}, or to look only in {look}", opened.host);
-    }
-    if !args.address.ip().is_loopback() {
-        println!("note: whoever reads this network reads the tokens: put a proxy with TLS in front of it");
-    }
+    say_urls(&opened.tokens, opened.address, &args.names);
     opened.serve(stop.asked()).await
 }

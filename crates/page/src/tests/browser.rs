@@ -7,9 +7,9 @@ use ebb_types::{GearMode, Notice, ServerId, ServerState};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const DRAWN: &str = "return document.body.dataset.state === 'drawn'";
+pub(super) const DRAWN: &str = "return document.body.dataset.state === 'drawn'";
 
-fn unix_millis() -> u64 {
+pub(super) fn unix_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
@@ -35,7 +35,7 @@ fn eventful() -> Leader {
     leader
 }
 
-fn no_trouble(browser: &Browser, served: &Served) {
+pub(super) fn no_trouble(browser: &Browser, served: &Served) {
     let errors = browser.errors();
     assert!(errors.is_empty(), "{errors:?}");
     let own = format!("http://{}/", served.address);

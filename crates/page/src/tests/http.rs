@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn send(served: &Served, head: &str, body: &str) -> TcpStream {
+pub(super) fn send(served: &Served, head: &str, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(served.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
@@ -21,7 +21,12 @@ fn send(served: &Served, head: &str, body: &str) -> TcpStream {
 }
 
 /// Status code, head and body of the answer.
-fn ask(served: &Served, line: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
+pub(super) fn ask(
+    served: &Served,
+    line: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, String, String) {
     let host = served.address.to_string();
     let mut head = format!("{line} HTTP/1.1");
     let own_host = headers.iter().any(|(name, _)| *name == "Host");
@@ -35,7 +40,7 @@ fn ask(served: &Served, line: &str, headers: &[(&str, &str)], body: &str) -> (u1
     (code, head.to_ascii_lowercase(), body.to_owned())
 }
 
-fn bearer(token: &str) -> String {
+pub(super) fn bearer(token: &str) -> String {
     format!("Bearer {token}")
 }
 
@@ -168,7 +173,7 @@ fn every_answer_keeps_other_origins_out() {
 }
 
 /// The events of a stream, one after the other.
-fn events(stream: TcpStream) -> impl Iterator<Item = (String, Value)> {
+pub(super) fn events(stream: TcpStream) -> impl Iterator<Item = (String, Value)> {
     let mut name = String::new();
     BufReader::new(stream).lines().map_while(Result::ok).filter_map(move |line| {
         if let Some(text) = line.strip_prefix("event: ") {
