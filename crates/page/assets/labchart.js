@@ -12,7 +12,8 @@ export function short(value) {
   if (value == null) return '–';
   const size = Math.abs(value);
   const digits = size === 0 || size >= 1000 ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : Math.min(6, 2 - Math.floor(Math.log10(size)));
-  return value.toLocaleString('en', { maximumFractionDigits: digits });
+  const text = value.toLocaleString('en', { maximumFractionDigits: digits });
+  return text === '-0' ? '0' : text;
 }
 
 /// Columns for uPlot: all x, then a column for each line. `undefined`: the line has no point there, and is drawn on; `null`: a gap.

@@ -40,6 +40,15 @@ export function showFault(form, fault) {
 const value = text => (text.trim() !== '' && Number.isFinite(Number(text)) ? Number(text) : text.trim());
 const list = text => text.split(/[,;]/).map(part => part.trim()).filter(part => part !== '').map(value);
 
+/// Of today, and of no other campaign.
+function freeName(campaigns) {
+  const today = `lab-${new Date().toISOString().slice(0, 10)}`;
+  for (let n = 1; ; n += 1) {
+    const name = n === 1 ? today : `${today}-${n}`;
+    if (!campaigns.some(campaign => campaign.name === name)) return name;
+  }
+}
+
 export class Plan {
   constructor() {
     this.form = by('matrix');
@@ -58,6 +67,7 @@ export class Plan {
     this.campaigns(store);
     if (!this.offered) {
       this.offered = true;
+      this.form.elements.name.value = freeName(store.campaigns);
       this.offer();
     }
   }
@@ -193,7 +203,7 @@ export class Plan {
     label.append(input, trace.file);
     head.append(label);
     const share = part => (part == null ? '–' : `${short(100 * part)} %`);
-    const cells = [count(trace.requests), span(trace.span_seconds * 1000), short(trace.requests_per_second), share(trace.read_share), share(trace.random_share), trace.mean_size_bytes == null ? '–' : bytes(trace.mean_size_bytes), short(trace.peak_to_mean)];
+    const cells = [count(trace.requests), trace.span_seconds < 120 ? `${short(trace.span_seconds)} s` : span(trace.span_seconds * 1000), short(trace.requests_per_second), share(trace.read_share), share(trace.random_share), trace.mean_size_bytes == null ? '–' : bytes(trace.mean_size_bytes), short(trace.peak_to_mean)];
     row.append(head, ...cells.map(text => element('td', text)));
     return row;
   }

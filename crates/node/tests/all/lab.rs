@@ -2,6 +2,7 @@
 //! refuses, the page refuses. The page by itself is tested in `crates/page`.
 
 use crate::harness::EBB;
+use ebb_testing::browser::Browser;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -130,6 +131,31 @@ fn encoded(text: &str) -> String {
     text.bytes().map(of).collect()
 }
 
+/// In a real browser, while a matrix runs: what has been found, and what goes on.
+fn look_at(served: &Served) {
+    let Some(browser) = Browser::start() else { return };
+    browser.look(1280, 900, false);
+    browser.go(&format!("http://{}/?token={}", served.host, served.look));
+    let drawn = "return document.body.dataset.state === 'drawn' && [...document.querySelectorAll('#figures .chart')].map(c => c.drawn?.data ?? null)";
+    let drawn = browser.wait("charts of the first campaign", &format!("{drawn}.slice(0, 1)[0]"));
+    let of = |figure: &Value, place: usize| figure["lines"][0]["points"][place][1].as_f64().expect("a value");
+    let first = &served.get("/api/figures?campaign=first")["figures"][0];
+    for place in [0, 1] {
+        let (drawn, given) = (drawn[1][place].as_f64().expect("it is drawn"), of(first, place));
+        assert!((drawn - given).abs() < 1e-9 * given.abs(), "{drawn} is drawn, {given} is given");
+    }
+    browser.run("location.hash = '#live'");
+    browser.wait(
+        "the campaign goes on",
+        "return document.getElementById('tile-campaign').innerText.includes('long') && Number(document.getElementById('chart-iops').dataset.points) > 2",
+    );
+    let errors = browser.errors();
+    assert!(errors.is_empty(), "{errors:?}");
+    let own = format!("http://{}/", served.host);
+    let foreign: Vec<String> = browser.requests().into_iter().filter(|url| !url.starts_with(&own)).collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
+}
+
 #[test]
 fn a_matrix_runs_from_the_page_and_its_results_are_queried() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -202,6 +228,7 @@ fn a_matrix_runs_from_the_page_and_its_results_are_queried() {
     assert_eq!(served.act(&create(&long)).0, 200);
     assert_eq!(served.act(&start("long")).0, 200);
     served.wait("it runs", |view| !campaign(view, "long")["present"].is_null());
+    look_at(&served);
     assert_eq!(served.act(&start("second")).0, 409, "one at a time");
     assert_eq!(served.act(&json!({"delete": {"campaign": "long"}})).0, 409, "what runs is not deleted");
     assert_eq!(served.act(&json!({"pause": {"campaign": "long"}})).0, 200);
