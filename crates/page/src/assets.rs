@@ -29,6 +29,7 @@ pub(crate) const ASSETS: &[Asset] = &[
     asset!("/strip.js", "strip.js", MODULE),
     asset!("/why.js", "why.js", MODULE),
     asset!("/act.js", "act.js", MODULE),
+    asset!("/browse.js", "browse.js", MODULE),
     asset!("/whatif.js", "whatif.js", MODULE),
     asset!("/uPlot.esm.js", "uPlot.esm.js", MODULE),
     asset!("/uPlot.min.css", "uPlot.min.css", STYLE),

@@ -3,9 +3,11 @@
 mod browser;
 mod http;
 pub(crate) mod made_up;
+mod shelf;
 
 use crate::{Facts, Hosts, Page, Tokens, serve};
 use made_up::Leader;
+use shelf::Shelf;
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use tokio::sync::oneshot;
@@ -17,18 +19,20 @@ pub(crate) const ACT: &str = "a11a1c4bcb36fd3d434f5454ea3ca2ac";
 /// A page of a made-up cluster, on a thread of its own.
 struct Served {
     address: SocketAddr,
+    shelf: Shelf,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Served {
     fn start(leader: Leader) -> Served {
-        Served::on("127.0.0.1:0".parse().expect("an address"), leader)
+        Served::on("127.0.0.1:0".parse().expect("an address"), leader, Shelf::default())
     }
 
-    fn on(address: SocketAddr, leader: Leader) -> Served {
+    fn on(address: SocketAddr, leader: Leader, shelf: Shelf) -> Served {
         let (stop, stopped) = oneshot::channel();
         let (say, said) = mpsc::channel();
+        let kept = shelf.clone();
         let thread = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -41,8 +45,12 @@ impl Served {
                     idle_watts: 61.8,
                     asleep_watts: 5.4,
                     cycles_per_day: 24.0,
+                    has_co2_series: false,
+                    has_meters: true,
                 };
+                let s3 = kept.serve().await;
                 let page = Page {
+                    s3,
                     tokens: Tokens::new(LOOK, ACT).expect("two tokens"),
                     hosts: Hosts::new(address, &[]),
                     facts,
@@ -52,7 +60,7 @@ impl Served {
             });
         });
         let address = said.recv().expect("it listens");
-        Served { address, stop: Some(stop), thread: Some(thread) }
+        Served { address, shelf, stop: Some(stop), thread: Some(thread) }
     }
 
     fn url(&self, token: &str) -> String {
