@@ -1239,6 +1239,19 @@ fn load_beyond_the_gear_wakes_servers_and_a_quiet_hour_lets_them_sleep() {
 }
 
 #[test]
+fn what_was_counted_before_the_rates_changed_is_no_load_of_the_new_ones() {
+    let mut world = after_a_quiet_hour(2000);
+    world.load.random_reads = 1700;
+    world.run(400);
+    world.load.random_reads = 1700;
+    let schedule = Schedule { hour_millis: 5000, read_iops: 2.0, ..*world.state.schedule() };
+    world.admin(AdminRequest::SetSchedule(schedule));
+    world.run(12_000);
+    let peaks: Vec<f64> = world.state.hours().map(|hour| hour.peak_load).collect();
+    assert!(!peaks.is_empty() && peaks.iter().all(|peak| *peak < 1.0), "{peaks:?}");
+}
+
+#[test]
 fn load_between_two_gears_wakes_no_more_servers_than_it_needs_but_whole_gears_do() {
     for (steps, awake) in [(GearSteps::Servers, 5), (GearSteps::Groups, 6)] {
         let mut world = after_a_quiet_hour_of(steps, 2000);

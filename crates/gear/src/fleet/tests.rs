@@ -415,3 +415,18 @@ fn every_server_has_a_reason_to_be_awake_or_not() {
     assert_eq!((count(&world, Why::Administrator), count(&world, Why::NotNeeded)), (12, 18));
     assert_eq!(world.fleet.why(world.now(), ServerId(30)), None);
 }
+
+#[test]
+fn an_hour_of_many_times_the_clusters_load_counts_as_one_of_all_servers() {
+    let expected = |burst: f64| {
+        let mut world = World::new(policy(), 30);
+        for hour in 0..30 {
+            world.history.record(hour, Load(if hour == 25 { burst } else { 12.0 }), 24);
+        }
+        world.minute = 30 * 60;
+        world.step(Some(11.0));
+        (world.fleet.expected(), world.fleet.wants().count())
+    };
+    assert_eq!(expected(600.0), expected(30.0));
+    assert!(expected(600.0).0.is_some_and(|load| load < Load(30.0)), "{:?}", expected(600.0));
+}

@@ -32,6 +32,8 @@ pub(crate) struct Gears {
     last_hour: Option<u64>,
     count: LoadCount,
     sample_start: Moment,
+    /// Since when the present rates hold. What was counted before does not follow from them.
+    rated_since: Moment,
     load: Load,
     gear: u8,
     awake: BTreeSet<ServerId>,
@@ -140,6 +142,7 @@ impl Gears {
             last_hour: None,
             count: LoadCount::default(),
             sample_start: Moment::ZERO,
+            rated_since: Moment::ZERO,
             load: Load::ZERO,
             gear: 0,
             awake: BTreeSet::new(),
@@ -182,9 +185,11 @@ impl Gears {
     fn make(&mut self, now: Moment, state: &State, calendar: Calendar, mode: Mode) {
         let there: BTreeMap<ServerId, GearGroup> = members(state).map(|e| (e.id, e.gear_group)).collect();
         let (schedule, whole) = (*state.schedule(), policy(state.schedule(), state));
+        if self.basis.as_ref().is_none_or(|(known, _)| *known != schedule) {
+            (self.count, self.sample_start, self.rated_since) = (LoadCount::default(), now, now);
+        }
         self.basis = Some((schedule, there.clone()));
         if self.gear == 0 {
-            self.sample_start = now;
             self.gear = gear_of(state, &whole, calendar.hour(now, whole.hour));
         }
         let decider = match schedule.steps {
@@ -278,8 +283,10 @@ impl Gears {
 
     /// Adds a server's load count. `dirty` is set when something was decided.
     pub fn sample(&mut self, now: Moment, vitals: &Vitals, replicas: u8, dirty: &mut bool) {
-        self.count += vitals.load;
         let Some((schedule, _)) = &self.basis else { return };
+        if now.since(self.rated_since) >= Duration::from_millis(vitals.load_millis.into()) {
+            self.count += vitals.load;
+        }
         let interval = now.since(self.sample_start);
         if interval < sample_interval(schedule) {
             return;
