@@ -260,18 +260,20 @@ fn browse(host: &str, token: &str, ready: &Value) {
 }
 
 #[test]
-fn a_key_file_with_several_keys_is_refused() {
+fn a_file_that_the_page_cannot_use_is_refused_with_what_is_wrong() {
     let cluster = Cluster::create(&Shape::default());
-    let keys = cluster.directory().join("page-keys.toml");
+    let refused = |flag: &str, name: &str, text: &str| {
+        let file = cluster.directory().join(name);
+        crate::harness::write_private(&file, text);
+        let mut page = Command::new(EBB);
+        page.args(["page", "--address", "127.0.0.1:0", "--config"]).arg(&cluster.config).arg(flag).arg(&file);
+        String::from_utf8_lossy(&page.output().expect("run ebb").stderr).into_owned()
+    };
     let key = |name: &str| format!("[{name}]\nsecret = \"s\"\nrights = [\"read\"]\n");
-    crate::harness::write_private(&keys, &(key("A") + &key("B")));
-    let mut page = Command::new(EBB);
-    page.args(["page", "--address", "127.0.0.1:0", "--config"])
-        .arg(&cluster.config)
-        .arg("--s3-key")
-        .arg(&keys);
-    let said = String::from_utf8_lossy(&page.output().expect("run ebb").stderr).into_owned();
+    let said = refused("--s3-key", "page-keys.toml", &(key("A") + &key("B")));
     assert!(said.contains("has 2 keys") && said.contains("page-keys.toml"), "{said}");
+    let said = refused("--co2", "grid.csv", "hour,g\n0,100\n1,many\n");
+    assert!(said.contains("grid.csv") && said.contains("line 3"), "{said}");
 }
 
 #[test]
