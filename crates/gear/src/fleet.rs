@@ -595,6 +595,9 @@ impl Fleet {
             return;
         }
         self.basis = basis;
+        // No forecast can ask for more than all servers. A load of twenty times that, which wrong rates or a bulk load give, would
+        // otherwise raise the forecasts of days.
+        let history = &history.at_most(Load(f64::from(self.servers())));
         let day = hour / u64::from(self.policy.hours_per_day);
         if self.seasonal.as_ref().is_none_or(|seasonal| seasonal.day() != day) {
             self.seasonal = Seasonal::fit(history, day, self.policy.hours_per_day);

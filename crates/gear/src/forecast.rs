@@ -30,6 +30,11 @@ impl History {
         self.peaks = self.peaks.split_off(&oldest);
     }
 
+    /// The same, with no peak above `most`.
+    pub fn at_most(&self, most: Load) -> History {
+        History { peaks: self.peaks.iter().map(|(hour, peak)| (*hour, Load(peak.0.min(most.0)))).collect() }
+    }
+
     /// Recorded hours, oldest first. Hours that were not watched are absent.
     pub fn peaks(&self) -> impl Iterator<Item = (u64, Load)> + '_ {
         self.peaks.iter().map(|(hour, peak)| (*hour, *peak))

@@ -22,8 +22,8 @@ mod target;
 pub use energy::{EnergyFigures, EnergyReport};
 pub use options::{Progress, ReplayError, ReplayOptions};
 pub use report::{
-    GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport, TraceReport,
-    VolumeReport,
+    AlwaysOnReport, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,
+    StretchLatency, TraceReport, VolumeReport,
 };
 pub use target::{Cluster, Comparison, TargetError};
 

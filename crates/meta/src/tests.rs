@@ -1,5 +1,6 @@
 //! The controller against a small world: servers that answer at once, a state that applies at once, a manual clock.
 
+mod figures;
 mod loggers;
 mod power;
 mod sets;
@@ -151,6 +152,8 @@ struct World {
     /// When the present leader began, and the time of day then, as servers' clocks show it.
     led: Moment,
     unix_millis: u64,
+    /// How long the reads took of which each heartbeat tells a few; zero: there were none.
+    latency: Duration,
 }
 
 fn bootstrap(servers: u16, r: u8, groups: u32, scheme: ebb_gear::Scheme) -> Bootstrap {
@@ -221,6 +224,7 @@ impl World {
             own_bytes: 0,
             led: Moment::ZERO,
             unix_millis: 0,
+            latency: Duration::ZERO,
         };
         world.lead();
         world
@@ -443,7 +447,11 @@ impl World {
         let (used_bytes, debt_bytes) = self.used_percent.get(&id).copied().unwrap_or_default();
         let own_bytes = self.own_bytes;
         let room = Vitals { used_bytes, own_bytes, debt_bytes, capacity_bytes: 100, ..Vitals::default() };
-        let vitals = Box::new(Vitals { poisoned, load, load_millis: 500, ..room });
+        let mut latencies = ServedLatencies::default();
+        if !self.latency.is_zero() {
+            (0..4).for_each(|_| latencies.reads.add(self.latency));
+        }
+        let vitals = Box::new(Vitals { poisoned, load, load_millis: 500, latencies, ..room });
         fake.position += 1;
         let mark = StoreMark { store: fake.store, position: fake.position };
         let heartbeat =
@@ -1228,6 +1236,19 @@ fn load_beyond_the_gear_wakes_servers_and_a_quiet_hour_lets_them_sleep() {
     assert!(!world.states().contains('z'), "{:#?}", world.transcript);
     world.run(2000);
     assert_eq!(world.states(), "AAAAAAAAA");
+}
+
+#[test]
+fn what_was_counted_before_the_rates_changed_is_no_load_of_the_new_ones() {
+    let mut world = after_a_quiet_hour(2000);
+    world.load.random_reads = 1700;
+    world.run(400);
+    world.load.random_reads = 1700;
+    let schedule = Schedule { hour_millis: 5000, read_iops: 2.0, ..*world.state.schedule() };
+    world.admin(AdminRequest::SetSchedule(schedule));
+    world.run(12_000);
+    let peaks: Vec<f64> = world.state.hours().map(|hour| hour.peak_load).collect();
+    assert!(!peaks.is_empty() && peaks.iter().all(|peak| *peak < 1.0), "{peaks:?}");
 }
 
 #[test]

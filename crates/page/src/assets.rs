@@ -32,6 +32,7 @@ pub(crate) const ASSETS: &[Asset] = &[
     asset!("/strip.js", "strip.js", MODULE),
     asset!("/why.js", "why.js", MODULE),
     asset!("/act.js", "act.js", MODULE),
+    asset!("/browse.js", "browse.js", MODULE),
     asset!("/whatif.js", "whatif.js", MODULE),
     asset!("/lab.html", "lab.html", "text/html; charset=utf-8"),
     asset!("/lab.css", "lab.css", STYLE),

@@ -10,8 +10,11 @@
 //!
 //! The lab is the same page for evaluations, without a cluster: [`serve_lab`] shows a [`Lab`]'s results and campaigns.
 //!
+//! Buckets and objects are the S3 gateway's, which the page's program asks on the browser's behalf ([`objects`]).
+//!
 //! The assets are in the program: plain modules, no build step, no other origin (`assets/`, `assets/VENDORED.toml`).
 
+mod answer;
 mod assets;
 mod frames;
 mod guard;
@@ -19,7 +22,9 @@ mod history;
 mod hub;
 mod lab;
 mod lab_routes;
+mod objects;
 mod routes;
+mod s3;
 mod source;
 
 pub use frames::Facts;
@@ -31,6 +36,7 @@ pub use lab::{
 };
 pub use lab_routes::serve_lab;
 pub use routes::{Page, serve};
+pub use s3::{S3, Sign};
 pub use source::{Act, Recorded, Refusal, Replayed, Source, WhatIf};
 
 #[cfg(test)]

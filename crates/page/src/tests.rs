@@ -5,9 +5,11 @@ mod http;
 mod lab;
 pub(crate) mod made_up;
 mod made_up_lab;
+mod shelf;
 
 use crate::{Facts, Hosts, Page, Tokens, serve};
 use made_up::Leader;
+use shelf::Shelf;
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use tokio::net::TcpListener;
@@ -20,24 +22,29 @@ pub(crate) const ACT: &str = "a11a1c4bcb36fd3d434f5454ea3ca2ac";
 /// A page of a made-up cluster, on a thread of its own.
 struct Served {
     address: SocketAddr,
+    shelf: Shelf,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Served {
     fn start(leader: Leader) -> Served {
-        Served::on("127.0.0.1:0".parse().expect("an address"), leader)
+        Served::on("127.0.0.1:0".parse().expect("an address"), leader, Shelf::default())
     }
 
-    fn on(address: SocketAddr, leader: Leader) -> Served {
-        Served::by(address, async move |listener, address, stopped| {
+    fn on(address: SocketAddr, leader: Leader, shelf: Shelf) -> Served {
+        let kept = shelf.clone();
+        Served::by(address, shelf, async move |listener, address, stopped| {
             let facts = Facts {
                 cluster: "c07ba8035aba914d".into(),
                 idle_watts: 61.8,
                 asleep_watts: 5.4,
                 cycles_per_day: 24.0,
+                has_co2_series: false,
+                has_meters: true,
             };
             let page = Page {
+                s3: kept.serve().await,
                 tokens: Tokens::new(LOOK, ACT).expect("two tokens"),
                 hosts: Hosts::new(address, &[]),
                 facts,
@@ -47,7 +54,7 @@ impl Served {
     }
 
     /// A page that `serve` serves, with its listener and its address, until the last is told.
-    fn by<F>(address: SocketAddr, serve: F) -> Served
+    fn by<F>(address: SocketAddr, shelf: Shelf, serve: F) -> Served
     where
         F: AsyncFnOnce(TcpListener, SocketAddr, oneshot::Receiver<()>) + Send + 'static,
     {
@@ -64,7 +71,7 @@ impl Served {
             });
         });
         let address = said.recv().expect("it listens");
-        Served { address, stop: Some(stop), thread: Some(thread) }
+        Served { address, shelf, stop: Some(stop), thread: Some(thread) }
     }
 
     fn url(&self, token: &str) -> String {

@@ -415,3 +415,19 @@ fn every_server_has_a_reason_to_be_awake_or_not() {
     assert_eq!((count(&world, Why::Administrator), count(&world, Why::NotNeeded)), (12, 18));
     assert_eq!(world.fleet.why(world.now(), ServerId(30)), None);
 }
+
+#[test]
+fn an_hour_of_many_times_the_clusters_load_counts_as_one_of_all_servers() {
+    let expected = |at: u64, burst: f64| {
+        let mut world = World::new(policy(), 30);
+        for hour in 20..30 {
+            world.history.record(hour, Load(if hour == at { burst } else { 12.0 }), 24);
+        }
+        world.minute = 30 * 60;
+        world.step(Some(11.0));
+        (world.fleet.expected(), world.fleet.wants().count())
+    };
+    for at in 20..30 {
+        assert_eq!(expected(at, 600.0), expected(at, 30.0), "hour {at}");
+    }
+}

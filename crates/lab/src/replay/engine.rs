@@ -1,11 +1,11 @@
 //! The run: prepare, replay in open loop, settle, compare, clean up.
 
 use super::energy::{Change, EnergyReport, changes_of, modelled};
-use super::observe::Observer;
+use super::observe::{Observer, Stretch, Stretches};
 use super::options::{Progress, ReplayError, ReplayOptions};
 use super::report::{
-    GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport, TraceReport,
-    VolumeReport,
+    AlwaysOnReport, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,
+    StretchLatency, TraceReport, VolumeReport,
 };
 use super::target::{Target, TargetError};
 
@@ -36,7 +36,6 @@ const STATUS_PAUSE_MAX: Duration = Duration::from_secs(1);
 const ALIGN_MAX: Duration = Duration::from_secs(60);
 /// Recorded hours are fetched this often: the metadata service keeps a few hundred.
 const HOURS_PER_FETCH: u32 = 100;
-const AROUND_SHIFT: Duration = Duration::from_secs(2);
 /// Concurrent deletions.
 const DELETIONS: usize = 16;
 
@@ -111,7 +110,7 @@ pub(crate) async fn run<T: Target>(
     check(options, trace)?;
     let before = status(&target).await.map_err(cluster("read the cluster's status"))?;
     let setting = Setting::new(options, trace, before)?;
-    let result = run_on(options, trace, &setting, target.clone(), progress).await;
+    let result = run_both(options, trace, &setting, &target, progress).await;
     let restored = restore(&target, &setting.before).await;
     let mut report = result?;
     if let Err(error) = restored {
@@ -133,13 +132,45 @@ async fn restore<T: Target>(target: &T, before: &ClusterStatus) -> Result<(), Ta
     command(target, mode).await
 }
 
+async fn run_both<T: Target>(
+    options: &ReplayOptions,
+    trace: &Arc<Trace>,
+    setting: &Setting,
+    target: &T,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<ReplayReport, ReplayError> {
+    let (mut report, stretches) =
+        run_on(options, trace, setting, Gears::Automatic, target.clone(), progress).await?;
+    // What is wrong already is looked at as it is.
+    if options.beside_always_on && report.passed() {
+        let always_on = Gears::AlwaysOn(stretches);
+        let (beside, _) = run_on(options, trace, setting, always_on, target.clone(), progress).await?;
+        let passed = beside.passed();
+        report.volumes.extend(beside.volumes);
+        report.notes.extend(beside.notes);
+        let latency = beside.latency.stretches;
+        report.always_on = Some(AlwaysOnReport { performance: beside.performance, latency, passed });
+    }
+    Ok(report)
+}
+
+/// Who chooses the gear during a run.
+enum Gears {
+    /// The cluster.
+    Automatic,
+    /// All servers stay awake. Latencies are by the stretches of a run before, to which this one is compared.
+    AlwaysOn(Stretches),
+}
+
+/// Also returns the stretches that its latencies are by.
 async fn run_on<T: Target>(
     options: &ReplayOptions,
     trace: &Arc<Trace>,
     setting: &Setting,
+    gears: Gears,
     target: T,
     progress: &mut dyn FnMut(Progress),
-) -> Result<ReplayReport, ReplayError> {
+) -> Result<(ReplayReport, Stretches), ReplayError> {
     let all_awake = AdminRequest::GearSet(GearWish::Gear(setting.before.params.replicas));
     command(&target, all_awake.clone()).await.map_err(cluster("wake all servers"))?;
     let first = target.create(sizes(trace)).await.map_err(cluster("create volumes"))?;
@@ -149,7 +180,7 @@ async fn run_on<T: Target>(
     }
     let storage: Arc<dyn Storage> = Arc::new(Volumes { target: target.clone(), first });
     let prepared_bytes = prepare(&storage, trace, &mut check, progress).await?;
-    let begun = begin(&target, setting).await.map_err(cluster("set the schedule"))?;
+    let begun = begin(&target, setting, &gears).await.map_err(cluster("set the schedule"))?;
 
     let mut run = Run::new(options, trace, target.clone(), setting);
     let mut performance = run.replay(&storage, &mut check, progress).await?;
@@ -161,7 +192,11 @@ async fn run_on<T: Target>(
     let shifts = run.shifts(begun.unix_millis).await;
     let comparison =
         if settled { Some(target.compare().await.map_err(cluster("compare the replicas"))?) } else { None };
-    let mut report = run.report(setting, performance, begun.first_hour, shifts)?;
+    let stretches = match gears {
+        Gears::Automatic => run.seen.stretches(),
+        Gears::AlwaysOn(stretches) => stretches,
+    };
+    let mut report = run.report(setting, performance, begun.first_hour, &stretches, shifts)?;
     (report.prepared_bytes, report.comparison) = (prepared_bytes, comparison);
     let keep = !report.passed();
     report.volumes = volumes(trace, first, keep);
@@ -172,7 +207,7 @@ async fn run_on<T: Target>(
         let failed = delete(&target, trace, first, setting.before.params.chunk_bytes).await;
         report.notes.extend(failed.map(|error| format!("the volumes could not all be deleted: {error}")));
     }
-    Ok(report)
+    Ok((report, stretches))
 }
 
 /// The size of each device's volume: up to the last byte touched, in whole blocks.
@@ -240,26 +275,26 @@ struct Begun {
     first_hour: u64,
 }
 
-/// Sets the schedule, lets the cluster choose its gear, and waits for the start of an hour.
-async fn begin<T: Target>(target: &T, setting: &Setting) -> Result<Begun, TargetError> {
-    let schedule = setting.schedule;
+/// Waits for the start of an hour, sets the schedule, and lets the cluster choose its gear if it may. In this order: the cluster learns
+/// nothing from an hour without requests before the trace's first.
+async fn begin<T: Target>(target: &T, setting: &Setting, gears: &Gears) -> Result<Begun, TargetError> {
+    let (schedule, hour) = (setting.schedule, setting.hour());
+    let unix = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    if hour <= ALIGN_MAX {
+        let into = Duration::from_nanos((unix().as_nanos() % hour.as_nanos()) as u64);
+        sleep(hour - into).await;
+    }
+    let unix_millis = unix().as_millis() as u64;
     if setting.before.schedule.hour_millis == schedule.hour_millis {
         // Changing the length of the hour makes the cluster forget its hours: those of other loads are not comparable.
         let other = Schedule { hour_millis: schedule.hour_millis + 1, ..schedule };
         command(target, AdminRequest::SetSchedule(other)).await?;
     }
     command(target, AdminRequest::SetSchedule(schedule)).await?;
-    command(target, AdminRequest::GearAuto).await?;
-    let hour = setting.hour();
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let unix_millis = unix.as_millis() as u64;
-    let first_hour = unix_millis / setting.schedule.hour_millis;
-    if hour > ALIGN_MAX {
-        return Ok(Begun { unix_millis, first_hour });
+    if matches!(gears, Gears::Automatic) {
+        command(target, AdminRequest::GearAuto).await?;
     }
-    let into = Duration::from_nanos((unix.as_nanos() % hour.as_nanos()) as u64);
-    sleep(hour - into).await;
-    Ok(Begun { unix_millis, first_hour: first_hour + 1 })
+    Ok(Begun { unix_millis, first_hour: unix_millis / schedule.hour_millis })
 }
 
 /// Deletes the chunks of all volumes. Returns the first error.
@@ -478,6 +513,7 @@ impl<T: Target> Run<'_, T> {
         setting: &Setting,
         performance: DriveReport,
         first_hour: u64,
+        stretches: &Stretches,
         shifts: Vec<ShiftRecord>,
     ) -> Result<ReplayReport, ReplayError> {
         let (offloaded_bytes, reclaimed_bytes) = self.seen.moved();
@@ -488,7 +524,7 @@ impl<T: Target> Run<'_, T> {
             provisioned_servers: setting.provisioned,
             schedule: setting.schedule,
             prepared_bytes: 0,
-            latency: self.latencies(),
+            latency: self.latencies(stretches),
             offload: OffloadReport {
                 offloaded_bytes,
                 reclaimed_bytes,
@@ -500,6 +536,7 @@ impl<T: Target> Run<'_, T> {
             modelled_energy: self.energy(setting, &oracle)?,
             hours: self.hour_reports(setting, first_hour, &oracle),
             comparison: None,
+            always_on: None,
             volumes: Vec::new(),
             notes: Vec::new(),
             retries: self.retries,
@@ -525,7 +562,7 @@ impl<T: Target> Run<'_, T> {
         Ok(EnergyReport::new(cluster, always_on, of_gears(oracle)?))
     }
 
-    fn latencies(&self) -> LatencyReport {
+    fn latencies(&self, stretches: &Stretches) -> LatencyReport {
         let since = |answered: &Answered| answered.issued.duration_since(self.start);
         let gear_of = |answered: &Answered| self.seen.gear_at(since(answered));
         let gears: BTreeSet<u8> = self.answered.iter().map(gear_of).collect();
@@ -534,10 +571,16 @@ impl<T: Target> Run<'_, T> {
                 KindLatency::of(self.answered.iter().filter(|answered| gear_of(answered) == gear));
             GearLatency { gear, reads, writes }
         });
-        let near = |answered: &&Answered| self.seen.near_change(since(answered), AROUND_SHIFT);
+        let of = |stretch| {
+            KindLatency::of(self.answered.iter().filter(move |a| stretches.at(since(a)) == stretch))
+        };
         LatencyReport {
             by_gear: by_gear.collect(),
-            around_shifts: KindLatency::of(self.answered.iter().filter(near)),
+            stretches: StretchLatency {
+                steady: of(Stretch::Steady),
+                up_shifts: of(Stretch::UpShift),
+                down_shifts: of(Stretch::DownShift),
+            },
         }
     }
 

@@ -20,6 +20,34 @@ pub(crate) struct Observer {
     pub debt: u64,
 }
 
+/// What the cluster did when a request was issued [Sierra §4.5, Figure 11].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stretch {
+    Steady,
+    /// Servers woke, whatever else went on.
+    UpShift,
+    DownShift,
+}
+
+/// The times at which a server's state changed, and whether it woke.
+#[derive(Clone, Default)]
+pub(crate) struct Stretches(Vec<(Duration, bool)>);
+
+/// A change counts for requests issued so long before and after it.
+const AROUND_SHIFT: Duration = Duration::from_secs(2);
+
+impl Stretches {
+    pub fn at(&self, at: Duration) -> Stretch {
+        let from = self.0.partition_point(|(when, _)| *when + AROUND_SHIFT < at);
+        let near = self.0[from..].iter().take_while(|(when, _)| *when <= at + AROUND_SHIFT);
+        match near.map(|(_, woke)| *woke).max() {
+            None => Stretch::Steady,
+            Some(false) => Stretch::DownShift,
+            Some(true) => Stretch::UpShift,
+        }
+    }
+}
+
 /// Offload counted by a server. Its counters restart with each run of the server.
 #[derive(Clone, Copy, Default)]
 struct Moved {
@@ -78,13 +106,11 @@ impl Observer {
         self.gears.get(after.saturating_sub(1)).map_or(0, |(_, gear)| *gear)
     }
 
-    /// Whether any server changed its state within `window` of `at`. The first states are no change.
-    pub fn near_change(&self, at: Duration, window: Duration) -> bool {
-        let from = self.changes.partition_point(|(when, ..)| *when + window < at);
-        self.changes[from..]
-            .iter()
-            .take_while(|(when, ..)| *when <= at + window)
-            .any(|(when, ..)| !when.is_zero())
+    /// The first states are no change.
+    pub fn stretches(&self) -> Stretches {
+        let woke = |state| matches!(state, ServerState::Waking | ServerState::Awake);
+        let changes = self.changes.iter().filter(|(when, ..)| !when.is_zero());
+        Stretches(changes.map(|(when, _, state)| (*when, woke(*state))).collect())
     }
 
     /// The changes as the power model counts them, in trace time. A failed server still draws power; one that wakes or
@@ -106,6 +132,7 @@ impl Observer {
 mod tests {
     use super::*;
     use ServerState::{Asleep, Awake, Draining, Waking};
+    use Stretch::{DownShift, Steady, UpShift};
 
     const A: ServerId = ServerId(1);
 
@@ -114,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn only_switching_on_and_to_standby_count_as_power_changes() {
+    fn only_switching_on_and_to_standby_count_as_power_changes_and_requests_near_any_are_around_shifts() {
         let mut seen = Observer::default();
         for (at, state) in [(0, Awake), (5, Awake), (10, Draining), (11, Asleep), (20, Waking), (21, Awake)] {
             seen.servers(seconds(at), &[(A, state)]);
@@ -122,11 +149,9 @@ mod tests {
         let change = |at, on| Change { at: seconds(at), server: A, on };
         assert_eq!(seen.power_changes(10.0), [change(0, true), change(110, false), change(200, true)]);
         assert_eq!(seen.awake(), 1);
-        for (at, near) in
-            [(1, false), (8, true), (13, true), (15, false), (18, true), (23, true), (24, false)]
-        {
-            assert_eq!(seen.near_change(seconds(at), seconds(2)), near, "{at}");
-        }
+        let stretches = seen.stretches();
+        let at = [1, 8, 13, 15, 18, 23, 24].map(|at| stretches.at(seconds(at)));
+        assert_eq!(at, [Steady, DownShift, DownShift, Steady, UpShift, UpShift, Steady]);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub struct ReplayOptions {
     pub power: PowerModel,
     /// The erasure-coded pool that the volumes move cold data to; `None`: they are in the replicated pool.
     pub home: Option<VolumeHome>,
+    /// Replay a second time, with every server awake: what the shifts cost in response time [Sierra §4.5].
+    pub beside_always_on: bool,
     /// How long the cluster may take, after the trace, to wake all servers and reclaim its offload.
     pub settle: Duration,
 }
@@ -33,6 +35,7 @@ impl Default for ReplayOptions {
             in_flight: 4096,
             power: PowerModel::default(),
             home: None,
+            beside_always_on: false,
             settle: Duration::from_secs(120),
         }
     }

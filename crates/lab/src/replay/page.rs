@@ -1,6 +1,6 @@
 //! A replay on a cluster as an HTML page.
 
-use super::report::{HourReport, ReplayReport};
+use super::report::{HourReport, ReplayReport, StretchLatency};
 use ebb_report::{Chart, Latency, Page, distribution};
 
 impl ReplayReport {
@@ -71,17 +71,25 @@ impl ReplayReport {
     }
 
     /// The classes of requests that were not empty.
-    fn latency_classes(&self) -> Vec<(String, &Latency)> {
+    fn latency_classes<'a>(&'a self) -> Vec<(String, &'a Latency)> {
         let by_gear = self.latency.by_gear.iter().flat_map(|gear| {
             [
                 (format!("gear {}, reads", gear.gear), &gear.reads),
                 (format!("gear {}, writes", gear.gear), &gear.writes),
             ]
         });
-        let near = &self.latency.around_shifts;
-        let near = [("around shifts, reads", &near.reads), ("around shifts, writes", &near.writes)];
-        let near = near.into_iter().map(|(name, latency)| (name.to_owned(), latency));
-        by_gear.chain(near).filter_map(|(name, latency)| Some((name, latency.as_ref()?))).collect()
+        let named = |suffix: &'static str, stretches: &'a StretchLatency| {
+            stretches.named().into_iter().flat_map(move |(name, of)| {
+                [
+                    (format!("{name}{suffix}, reads"), &of.reads),
+                    (format!("{name}{suffix}, writes"), &of.writes),
+                ]
+            })
+        };
+        let own = named("", &self.latency.stretches);
+        let beside = self.always_on.iter().flat_map(|beside| named(", always on", &beside.latency));
+        let all = by_gear.chain(own).chain(beside);
+        all.filter_map(|(name, latency)| Some((name, latency.as_ref()?))).collect()
     }
 }
 

@@ -37,6 +37,9 @@ pub struct ReplayReport {
     pub hours: Vec<HourReport>,
     /// Absent if the cluster did not reclaim its offload in time: replicas that are not in sync cannot be compared.
     pub comparison: Option<Comparison>,
+    /// With `beside_always_on`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub always_on: Option<AlwaysOnReport>,
     /// The volumes, by object id; they are deleted if the replay passed.
     pub volumes: Vec<VolumeReport>,
     /// Problems that do not end a replay, such as volumes that could not be deleted.
@@ -57,12 +60,31 @@ pub struct TraceReport {
     pub skipped: u64,
 }
 
-/// From issue to answer. Classes without requests are absent.
+/// From issue to answer. Classes without requests are absent. A request is in a shift if it was issued within 2 s (of the clock) of a
+/// change of any server's state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LatencyReport {
     pub by_gear: Vec<GearLatency>,
-    /// Issued within 2 s (of the clock) of a change of any server's state.
-    pub around_shifts: KindLatency,
+    #[serde(flatten)]
+    pub stretches: StretchLatency,
+}
+
+/// By what the cluster did when a request was issued.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StretchLatency {
+    pub steady: KindLatency,
+    /// Servers woke, whatever else went on.
+    pub up_shifts: KindLatency,
+    pub down_shifts: KindLatency,
+}
+
+/// The same trace with every server awake.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AlwaysOnReport {
+    pub performance: DriveReport,
+    /// Of the stretches of the trace in which the other run shifted.
+    pub latency: StretchLatency,
+    pub passed: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -126,12 +148,19 @@ impl KindLatency {
     }
 }
 
+impl StretchLatency {
+    pub(super) fn named(&self) -> [(&'static str, &KindLatency); 3] {
+        [("steady", &self.steady), ("up-shifts", &self.up_shifts), ("down-shifts", &self.down_shifts)]
+    }
+}
+
 impl ReplayReport {
-    /// Nothing failed, nothing was wrong, no offload is left, and all replicas are identical.
+    /// Nothing failed, nothing was wrong, no offload is left, and all replicas are identical; with every server awake, too.
     pub fn passed(&self) -> bool {
         self.performance.passed()
             && self.offload.left_bytes == 0
             && self.comparison.as_ref().is_some_and(|comparison| comparison.differing == 0)
+            && self.always_on.as_ref().is_none_or(|beside| beside.passed)
     }
 }
 
@@ -164,6 +193,23 @@ impl fmt::Display for ReplayReport {
         self.write_energy(f)?;
         self.write_end(f)
     }
+}
+
+/// A class of requests.
+fn line(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    reads: &Option<Latency>,
+    writes: &Option<Latency>,
+) -> fmt::Result {
+    let half = |latency: &Option<Latency>| match latency {
+        Some(l) => {
+            let Latency { mean_millis: mean, p50_millis: p50, p99_millis: p99, max_millis: max, .. } = l;
+            format!("{:>9} {mean:>6.1} {p50:>6.1} {p99:>6.1} {max:>7.1}", l.count)
+        }
+        None => format!("{:>9} {:>6} {:>6} {:>6} {:>7}", 0, "-", "-", "-", "-"),
+    };
+    writeln!(f, "{name:<18}{}{}", half(reads), half(writes))
 }
 
 /// A value, or a dash if it is absent.
@@ -208,25 +254,32 @@ impl ReplayReport {
     }
 
     fn write_latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nlatency, ms          reads    p50    p99     max    writes    p50    p99     max")?;
-        let line =
-            |f: &mut fmt::Formatter<'_>, name: &str, reads: &Option<Latency>, writes: &Option<Latency>| {
-                let half = |latency: &Option<Latency>| match latency {
-                    Some(l) => {
-                        format!(
-                            "{:>9} {:>6.1} {:>6.1} {:>7.1}",
-                            l.count, l.p50_millis, l.p99_millis, l.max_millis
-                        )
-                    }
-                    None => format!("{:>9} {:>6} {:>6} {:>7}", 0, "-", "-", "-"),
-                };
-                writeln!(f, "{name:<17}{}{}", half(reads), half(writes))
-            };
+        writeln!(
+            f,
+            "\nlatency, ms           reads   mean    p50    p99     max   writes   mean    p50    p99     max"
+        )?;
         line(f, "all", &self.performance.reads.service, &self.performance.writes.service)?;
         for gear in &self.latency.by_gear {
             line(f, &format!("gear {}", gear.gear), &gear.reads, &gear.writes)?;
         }
-        line(f, "around shifts", &self.latency.around_shifts.reads, &self.latency.around_shifts.writes)
+        let own = self.latency.stretches.named();
+        own.iter().try_for_each(|(name, of)| line(f, name, &of.reads, &of.writes))?;
+        let Some(beside) = &self.always_on else { return Ok(()) };
+        writeln!(f, "\nthe same requests with every server awake")?;
+        line(f, "all", &beside.performance.reads.service, &beside.performance.writes.service)?;
+        let others = beside.latency.named();
+        others.iter().try_for_each(|(name, of)| line(f, name, &of.reads, &of.writes))?;
+        writeln!(f, "\ntimes always on        reads: mean    p99    writes: mean    p99")?;
+        for ((name, own), (_, other)) in own.iter().zip(&others) {
+            let of = |a: &Option<Latency>, b: &Option<Latency>, value: fn(&Latency) -> f64| {
+                or_dash(a.as_ref().zip(b.as_ref()).map(|(a, b)| format!("{:.2}", value(a) / value(b))))
+            };
+            let both = [(&own.reads, &other.reads), (&own.writes, &other.writes)];
+            let [reads, writes] =
+                both.map(|(a, b)| [of(a, b, |l| l.mean_millis), of(a, b, |l| l.p99_millis)]);
+            writeln!(f, "{name:<17}{:>17} {:>6} {:>15} {:>6}", reads[0], reads[1], writes[0], writes[1])?;
+        }
+        Ok(())
     }
 
     fn write_shifts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

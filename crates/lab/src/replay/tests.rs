@@ -118,6 +118,7 @@ impl Fake {
             lease_left_millis: None,
             primaries: 0,
             holder_of: 0,
+            debt_since_unix_millis: None,
             modelled_watts: None,
             switch_trouble: None,
             power: PowerStatus::default(),
@@ -154,6 +155,7 @@ impl Fake {
             metadata: Vec::new(),
             energy: None,
             rack_switches: None,
+            latency: None,
         }
     }
 }
@@ -442,9 +444,8 @@ async fn failures_debt_and_differing_replicas_fail_the_replay() {
     assert_eq!(fake.inner().mode, GearMode::Auto, "put back after an error, too");
 }
 
-#[tokio::test(start_paused = true)]
-async fn sleep_is_seen_and_its_energy_counted_in_trace_time() {
-    let fake = Fake::new(Faults::default());
+/// Shifts to gears, so many milliseconds after the cluster was first let choose.
+fn shift_after_the_start(fake: &Fake, gears: [(u64, u8); 2]) {
     let sleeper = fake.clone();
     tokio::spawn(async move {
         let start = loop {
@@ -453,11 +454,17 @@ async fn sleep_is_seen_and_its_energy_counted_in_trace_time() {
             }
             sleep(Duration::from_millis(1)).await;
         };
-        tokio::time::sleep_until(start + Duration::from_millis(1800)).await;
-        sleeper.shift(1);
-        tokio::time::sleep_until(start + Duration::from_millis(5400)).await;
-        sleeper.shift(2);
+        for (millis, gear) in gears {
+            tokio::time::sleep_until(start + Duration::from_millis(millis)).await;
+            sleeper.shift(gear);
+        }
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn sleep_is_seen_and_its_energy_counted_in_trace_time() {
+    let fake = Fake::new(Faults::default());
+    shift_after_the_start(&fake, [(1800, 1), (5400, 2)]);
     let report = run(&fake, &trace()).await.unwrap();
     let energy = &report.modelled_energy;
     assert_eq!(energy.cluster.transitions, 6 + 3);
@@ -474,9 +481,33 @@ async fn sleep_is_seen_and_its_energy_counted_in_trace_time() {
         assert!(count.abs_diff(right) <= 25, "{counts:?}");
     }
     // Windows of 2 s around 1.8 s and 5.4 s: all but 0.4 s at the end, less the last sample.
-    let around = &report.latency.around_shifts;
-    let near = around.reads.unwrap().count + around.writes.unwrap().count;
+    let stretches = &report.latency.stretches;
+    let count = |of: &KindLatency| of.reads.unwrap().count + of.writes.unwrap().count;
+    let near = count(&stretches.up_shifts) + count(&stretches.down_shifts);
     assert!((380..=400).contains(&near), "{near}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_with_every_server_awake_is_compared_by_the_stretches_of_the_first() {
+    let fake = Fake::new(Faults::default());
+    shift_after_the_start(&fake, [(1800, 1), (5400, 2)]);
+    let options = ReplayOptions { beside_always_on: true, ..options() };
+    let report = engine::run(&options, &trace(), fake.clone(), &mut |_| {}).await.unwrap();
+    assert!(report.passed(), "{report}");
+    let beside = report.always_on.as_ref().unwrap();
+    let counts = |of: &StretchLatency| {
+        of.named().map(|(_, of)| of.reads.map_or(0, |l| l.count) + of.writes.map_or(0, |l| l.count))
+    };
+    let own = counts(&report.latency.stretches);
+    assert_eq!(own, counts(&beside.latency));
+    assert!(own[1] > 150 && own[2] > 150, "{own:?}");
+    assert_eq!(beside.performance.requests, 400);
+    // The cluster chooses in the first run, and again once the replay has ended.
+    let admin = fake.inner().admin.clone();
+    assert_eq!(admin.iter().filter(|request| **request == AdminRequest::GearAuto).count(), 2);
+    assert_eq!(fake.inner().asleep.len(), 0);
+    let text = report.to_string();
+    assert!(text.contains("times always on"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,12 +5,12 @@
 use crate::{Slept, State};
 use ebb_gear::fleet::{Command as Order, Event as News, State as Standing};
 use ebb_gear::{
-    Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Sleep, forecast,
-    load, sample_interval,
+    Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Seasonal, Sleep,
+    forecast, load, sample_interval,
 };
 use ebb_types::{
-    Depth, GearGroup, GearSize, GearSteps, LoadCount, Moment, Notice, Prices, Schedule, ServerEntry,
-    ServerId, ServerState, ShiftReason, ShiftRecord, Vitals, Why,
+    Depth, GearGroup, GearSize, GearSteps, LoadBand, LoadCount, Moment, Notice, Prices, Schedule,
+    ServerEntry, ServerId, ServerState, ShiftReason, ShiftRecord, Vitals, Why,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub(crate) struct Gears {
     last_hour: Option<u64>,
     count: LoadCount,
     sample_start: Moment,
+    /// Since when the present rates hold. What was counted before does not follow from them.
+    rated_since: Moment,
     load: Load,
     gear: u8,
     awake: BTreeSet<ServerId>,
@@ -103,6 +105,22 @@ fn of_groups(members: &BTreeMap<ServerId, GearGroup>, groups: &[GearGroup]) -> B
     members.iter().filter(|(_, group)| groups.contains(group)).map(|(server, _)| *server).collect()
 }
 
+/// Share of outcomes on either side of a [`LoadBand`].
+const OUTSIDE: f64 = 0.1;
+
+/// The load that is exceeded with this probability, to a thousandth.
+fn exceeded(exceeds: &impl Fn(Load) -> f64, probability: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    while exceeds(Load(high)) > probability && high < f64::MAX / 2.0 {
+        (low, high) = (high, high * 2.0);
+    }
+    while high - low > (low * 1e-3).max(1e-6) {
+        let middle = (low + high) / 2.0;
+        if exceeds(Load(middle)) > probability { low = middle } else { high = middle }
+    }
+    high
+}
+
 /// What the fleet is told about a server.
 pub(crate) fn standing(state: ServerState, late: bool, depth: Depth) -> Standing {
     match state {
@@ -124,6 +142,7 @@ impl Gears {
             last_hour: None,
             count: LoadCount::default(),
             sample_start: Moment::ZERO,
+            rated_since: Moment::ZERO,
             load: Load::ZERO,
             gear: 0,
             awake: BTreeSet::new(),
@@ -166,9 +185,11 @@ impl Gears {
     fn make(&mut self, now: Moment, state: &State, calendar: Calendar, mode: Mode) {
         let there: BTreeMap<ServerId, GearGroup> = members(state).map(|e| (e.id, e.gear_group)).collect();
         let (schedule, whole) = (*state.schedule(), policy(state.schedule(), state));
+        if self.basis.as_ref().is_none_or(|(known, _)| *known != schedule) {
+            (self.count, self.sample_start, self.rated_since) = (LoadCount::default(), now, now);
+        }
         self.basis = Some((schedule, there.clone()));
         if self.gear == 0 {
-            self.sample_start = now;
             self.gear = gear_of(state, &whole, calendar.hour(now, whole.hour));
         }
         let decider = match schedule.steps {
@@ -262,8 +283,10 @@ impl Gears {
 
     /// Adds a server's load count. `dirty` is set when something was decided.
     pub fn sample(&mut self, now: Moment, vitals: &Vitals, replicas: u8, dirty: &mut bool) {
-        self.count += vitals.load;
         let Some((schedule, _)) = &self.basis else { return };
+        if now.since(self.rated_since) >= Duration::from_millis(vitals.load_millis.into()) {
+            self.count += vitals.load;
+        }
         let interval = now.since(self.sample_start);
         if interval < sample_interval(schedule) {
             return;
@@ -444,6 +467,24 @@ impl Gears {
                 forecast(&self.history, s.hour(now), s.policy().hours_per_day).map(|f| f.load)
             }
         }
+    }
+
+    /// Between which loads the peaks of the coming hours lie, from the present one on: by the same possible futures by which the fleet
+    /// decides. Empty with whole gears, which decide by one number, and until a day has been seen.
+    pub fn bands(&self, now: Moment) -> Vec<LoadBand> {
+        let (Some(Decider::Servers(fleet)), Some((schedule, _))) = (&self.decider, &self.basis) else {
+            return Vec::new();
+        };
+        let (hour, day) = (fleet.hour(now), schedule.hours_per_day);
+        let Some(seasonal) = Seasonal::fit(&self.history, hour / u64::from(day.max(1)), day) else {
+            return Vec::new();
+        };
+        let ahead = seasonal.ahead(&self.history, hour);
+        let band = |n| {
+            let exceeds = ahead.exceeds(n as usize);
+            LoadBand { low: exceeded(&exceeds, 1.0 - OUTSIDE), high: exceeded(&exceeds, OUTSIDE) }
+        };
+        (0..day).map(band).collect()
     }
 
     /// The dry run over `hours` hours; the error says why nothing can be planned.

@@ -41,7 +41,7 @@ impl World {
         self.event(Event::Applied { own: false });
     }
 
-    fn status(&mut self) -> ClusterStatus {
+    pub(super) fn status(&mut self) -> ClusterStatus {
         self.admin(AdminRequest::Status);
         match self.answer.take() {
             Some(MetaReply::Admin(AdminReply::Status(status))) => *status,

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod bench;
+pub mod co2;
 pub mod cost;
 pub mod dev;
 pub mod eval;

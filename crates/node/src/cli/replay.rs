@@ -140,6 +140,9 @@ struct ClusterArgs {
     /// Read the servers' management controllers meanwhile ([[server.power]]), and compare with the modelled watts
     #[arg(long, requires = "config")]
     measure: bool,
+    /// Replay a second time with every server awake, and compare the response times of the same stretches
+    #[arg(long)]
+    beside_always_on: bool,
     /// Move the volumes' cold data to this erasure-coded pool; with the code of a started cluster's, such as archive=6+3
     #[arg(long, value_name = "NAME[=K+R]")]
     pool: Option<PoolArg>,
@@ -218,6 +221,7 @@ impl ClusterArgs {
             ("--servers", self.servers.is_some()),
             ("--racks", self.racks.is_some()),
             ("--measure", self.measure),
+            ("--beside-always-on", self.beside_always_on),
             ("--pool", self.pool.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
@@ -459,6 +463,7 @@ impl ReplayArgs {
             speed: self.speed,
             provision: self.cluster.provision.map(|provision| provision.0),
             in_flight: self.in_flight,
+            beside_always_on: self.cluster.beside_always_on,
             power: config.power.model,
             ..ReplayOptions::default()
         };

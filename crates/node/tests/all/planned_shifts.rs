@@ -2,6 +2,7 @@
 
 use crate::harness::load::{Load, Options};
 use crate::harness::{Cluster, Shape, Who};
+use ebb_types::ServerState;
 use std::time::Instant;
 
 fn shift_under_load(shape: &Shape, gears: &[u8]) {
@@ -36,6 +37,26 @@ fn no_request_fails_while_servers_go_to_standby_and_come_back() {
 #[test]
 fn no_request_fails_while_servers_are_switched_off_and_started_again() {
     shift_under_load(&Shape { depth_off: true, ..Shape::lively() }, &[1, 3, 2, 1, 3]);
+}
+
+#[test]
+fn loggers_hold_what_sleepers_miss() {
+    let cluster = Cluster::start(&Shape { loggers: 3, ..Shape::lively() });
+    let load = Load::start(cluster.client_config(), Options::default());
+    cluster.shift(1);
+    let status = cluster.wait_status("each logger holds some of the debt", |s| {
+        let mut loggers = s.servers.iter().filter(|server| server.logger);
+        loggers.all(|logger| logger.vitals.as_ref().is_some_and(|vitals| vitals.debt_bytes > 0))
+    });
+    let (loggers, others): (Vec<_>, Vec<_>) = status.servers.iter().partition(|server| server.logger);
+    assert_eq!((loggers.len(), others.len()), (3, 9));
+    assert!(loggers.iter().all(|logger| logger.state == ServerState::Awake && logger.primaries == 0));
+    assert_eq!(others.iter().map(|server| server.holder_of).sum::<u32>(), 0, "{others:?}");
+    cluster.heal();
+    let report = load.stop();
+    println!("{report}");
+    report.assert_flawless();
+    assert!(cluster.verify(&["--read"]).blocks > 0);
 }
 
 #[test]

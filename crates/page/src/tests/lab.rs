@@ -3,6 +3,7 @@
 use super::browser::{DRAWN, no_trouble};
 use super::http::{ask, bearer, events, send};
 use super::made_up_lab::{MadeUpLab, figures};
+use super::shelf::Shelf;
 use super::{ACT, LOOK, Served};
 use crate::{Hosts, Tokens, serve_lab};
 use ebb_testing::browser::Browser;
@@ -11,7 +12,7 @@ use std::path::Path;
 
 fn served(lab: &MadeUpLab) -> Served {
     let lab = lab.clone();
-    Served::by("127.0.0.1:0".parse().unwrap(), async move |listener, address, stopped| {
+    Served::by("127.0.0.1:0".parse().unwrap(), Shelf::default(), async move |listener, address, stopped| {
         let (tokens, hosts) = (Tokens::new(LOOK, ACT).unwrap(), Hosts::new(address, &[]));
         serve_lab(listener, tokens, hosts, lab, async { stopped.await.unwrap_or(()) }).await.unwrap();
     })

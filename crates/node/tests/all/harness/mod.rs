@@ -59,6 +59,8 @@ pub struct Shape {
     pub code: Option<&'static str>,
     /// Each process answers scrapers.
     pub metrics: bool,
+    /// Loggers, one rack after the other.
+    pub loggers: u16,
 }
 
 impl Shape {
@@ -524,7 +526,7 @@ fn try_wait<T>(deadline: Duration, pause: Duration, mut look: impl FnMut() -> Op
 /// Whether as many gear groups are awake as the gear requires, and all others asleep.
 fn states_fit(status: &ClusterStatus, gear: u8) -> bool {
     let mut awake: BTreeMap<u8, Vec<ServerState>> = BTreeMap::new();
-    for server in status.servers.iter().filter(|s| s.state != ServerState::Lost) {
+    for server in status.servers.iter().filter(|s| s.state != ServerState::Lost && !s.logger) {
         awake.entry(server.gear_group.0).or_default().push(server.state);
     }
     let whole = |state: ServerState| awake.values().filter(|s| s.iter().all(|s| *s == state)).count();
@@ -594,6 +596,11 @@ fn apply(table: &mut toml::Table, shape: &Shape) {
         let mirror = "log_mib = 16\ndriver = \"emulated\"\ndisk_model = \"model.toml\"";
         let mirror: toml::Table = mirror.parse().expect("TOML");
         table.insert("mirror".into(), toml::Value::Table(mirror));
+    }
+    let servers = table["server"].as_array_mut().expect("an array");
+    for (id, rack) in (servers.len() + 1..).zip((1..=3).cycle()).take(shape.loggers.into()) {
+        let text = format!("id = {id}\nrack = {rack}\nrole = \"logger\"\ndata = \"server-{id}\"");
+        servers.push(toml::Value::Table(text.parse().expect("TOML")));
     }
     if let Some(code) = shape.code {
         let columns = code.parse::<ebb_types::Shape>().expect("a code").servers();
