@@ -138,6 +138,7 @@ mod tests {
             hour: 0,
             from_unix_millis: 0,
             forecast: None,
+            band: None,
             gear: gear as u8,
             awake: (0..gear * 3).map(ServerId).collect(),
             asleep: Vec::new(),

@@ -13,7 +13,7 @@ mod error;
 pub(crate) mod http;
 mod process;
 mod report;
-pub(crate) mod sign;
+pub mod sign;
 
 pub use error::BenchError;
 pub use http::HttpError;

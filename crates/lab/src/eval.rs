@@ -19,22 +19,27 @@ mod proportion;
 mod record;
 mod run;
 mod score;
+mod select;
 mod store;
 mod workload;
 
-pub use compare::{Both, CompareError, Overall, Pair, ResultComparison, Side, compare};
+pub use compare::{
+    Both, CompareError, LEAST, MOST, Overall, Pair, ResultComparison, Side, compare, comparison_charts,
+};
 pub use evidence::{Evidence, Instrumented, MeterPlace, Subsystems};
 pub use export::{csv, series_csv};
-pub use figures::report;
+pub use figures::{charts, report};
 pub use local::{Connect, LocalAnalyzer, LocalGenerator};
 pub use matrix::{AgentSpec, Collector, Filter, Matrix, MatrixError, RUNS_MAX, Settings, Target};
 pub use order::{
-    Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
+    Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, Present,
+    Reading, RunError,
 };
 pub use procedure::{Activity, Figure, Followed, Phase, Procedure};
 pub use proportion::{Proportion, proportions};
 pub use record::{COLUMNS, Peak, Record, SeriesRow};
 pub use run::{Bench, Benches, Outcome, Progress, Watched, run};
 pub use score::{Score, ScoredPhase, ScoredTarget, score};
+pub use select::{Range, Selection};
 pub use store::{Content, RunKey, SCHEMA_VERSION, Store, StoreError};
 pub use workload::Workload;

@@ -24,6 +24,7 @@ pub(crate) mod gears;
 mod give_up;
 pub(crate) mod group;
 pub(crate) mod hibernation;
+mod latency;
 pub(crate) mod leading;
 pub(crate) mod liveness;
 mod maintenance;
@@ -43,6 +44,7 @@ mod why;
 
 use crate::controller::census::Census;
 use crate::controller::gears::Gears;
+use crate::controller::latency::LatencySpan;
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Reports, Seen};
 use crate::controller::liveness::Beat;
 use crate::controller::wake_times::WakeTimes;
@@ -52,8 +54,8 @@ use crate::{Command, State, SwitchAction, Switches, Timing};
 pub use event::{Event, Output};
 
 use ebb_types::{
-    ClusterStatus, Depth, Epoch, GroupId, Incarnation, MetaFailure, MetaReply, Moment, Notice, ServerId,
-    ServerMessage, ServerReport, ServerState, StoreMark,
+    ClusterStatus, Depth, Epoch, GroupId, Incarnation, MetaFailure, MetaReply, Moment, Notice, ServerEntry,
+    ServerId, ServerMessage, ServerReport, ServerState, StoreMark,
 };
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,6 +105,7 @@ impl Controller {
         if leading.servers.len() < state.server_count() {
             leading.inherit(state, &self.marks);
         }
+        leading.count(now, state);
         leading.gears.follow(now, state, leading.since, leading.unix_millis);
         match event {
             Event::Server(message) => leading.server_message(now, message, state, out),
@@ -191,6 +194,8 @@ impl Leading {
             planned: Moment::ZERO,
             seen: Seen::default(),
             census: Census::default(),
+            owed_since: BTreeMap::new(),
+            latency: LatencySpan::new(now),
         }
     }
 
@@ -213,6 +218,24 @@ impl Leading {
             self.sets.entry(id).or_insert_with(|| Watch::new(self.since, entry, state, &self.timing));
         }
         self.dirty = true;
+    }
+
+    /// Brings up to date what is known of all groups together, and since when servers are owed something. What sleepers were owed before
+    /// this leader, they were owed from their sleep on; others as of now.
+    fn count(&mut self, now: Moment, state: &State) {
+        let first = self.census == Census::default();
+        if !self.census.follow(state) {
+            return;
+        }
+        let unix_now = self.unix_now(now);
+        let since = |id: ServerId| {
+            let sleeps = |e: &&ServerEntry| matches!(e.state, ServerState::Asleep | ServerState::Waking);
+            let entry = state.server(id).filter(|e| first && sleeps(e))?;
+            Some(state.power(entry.id)?.slept?.at_unix_millis)
+        };
+        let mut before = std::mem::take(&mut self.owed_since);
+        let one = |id| (id, before.remove(&id).or_else(|| since(id)).unwrap_or(unix_now));
+        self.owed_since = self.census.owed().map(one).collect();
     }
 
     pub fn lease(&self, state: &State) -> Duration {

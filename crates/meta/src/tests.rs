@@ -1,5 +1,6 @@
 //! The controller against a small world: servers that answer at once, a state that applies at once, a manual clock.
 
+mod figures;
 mod loggers;
 mod power;
 mod sets;
@@ -152,6 +153,8 @@ struct World {
     /// When the present leader began, and the time of day then, as servers' clocks show it.
     led: Moment,
     unix_millis: u64,
+    /// How long the reads took of which each heartbeat tells a few; zero: there were none.
+    latency: Duration,
 }
 
 fn bootstrap(servers: u16, r: u8, groups: u32, scheme: ebb_gear::Scheme) -> Bootstrap {
@@ -223,6 +226,7 @@ impl World {
             own_bytes: 0,
             led: Moment::ZERO,
             unix_millis: 0,
+            latency: Duration::ZERO,
         };
         world.lead();
         world
@@ -446,7 +450,11 @@ impl World {
         let (used_bytes, debt_bytes) = self.used_percent.get(&id).copied().unwrap_or_default();
         let own_bytes = self.own_bytes;
         let room = Vitals { used_bytes, own_bytes, debt_bytes, capacity_bytes: 100, ..Vitals::default() };
-        let vitals = Box::new(Vitals { poisoned, load, load_millis, ..room });
+        let mut latencies = ServedLatencies::default();
+        if !self.latency.is_zero() {
+            (0..4).for_each(|_| latencies.reads.add(self.latency));
+        }
+        let vitals = Box::new(Vitals { poisoned, load, load_millis, latencies, ..room });
         fake.position += 1;
         let mark = StoreMark { store: fake.store, position: fake.position };
         let heartbeat =

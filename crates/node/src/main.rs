@@ -227,6 +227,12 @@ enum Sub {
         #[command(subcommand)]
         command: eval::EvalCommand,
     },
+    /// Evaluations in a browser: results, the present campaign, matrices to run
+    #[command(after_help = cli::lab::EXAMPLES)]
+    Lab {
+        #[command(subcommand)]
+        command: cli::lab::LabCommand,
+    },
     /// Read and compare every replica on awake servers now, at the configured rate, and repair damaged blocks
     Scrub {
         /// Only the replicas of this server
@@ -302,6 +308,7 @@ impl Sub {
                 | Sub::Gateway { .. }
                 | Sub::Replay(_)
                 | Sub::Eval { .. }
+                | Sub::Lab { .. }
                 | Sub::Agent(_)
                 | Sub::Mirror(_)
         )
@@ -417,6 +424,7 @@ fn main() -> ExitCode {
             | Sub::Mirror(_)
             | Sub::Volume(_)
             | Sub::Page(_)
+            | Sub::Lab { .. }
     ) {
         // The S3 library logs every refused request as an error.
         "info,s3s=off"
@@ -496,6 +504,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Meter { command } => meter::run(command).await,
         Sub::Power { command } => cli::power::run(command).await,
         Sub::Eval { command } => eval::eval(command).await,
+        Sub::Lab { command } => cli::lab::run(command).await,
         Sub::Agent(args) => eval::agent(args).await,
         Sub::Mirror(args) => cli::mirror::run(args).await,
         Sub::Scrub { server, tool } => admin::scrub(&tool.config, Output::from(tool.json), server).await,

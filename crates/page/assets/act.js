@@ -54,6 +54,7 @@ export class Act {
   async closed() {
     const asked = this.asked;
     if (by('confirm').returnValue !== 'yes' || by('confirm-yes').disabled) return;
+    if (asked.run) return asked.run();
     this.result('Asking the leader …');
     try {
       await act(asked.act);

@@ -30,6 +30,9 @@ function hatch(stroke) {
 
 const HEIGHT = 200;
 
+/// For the longest of an axis's labels.
+export const room = (_, labels) => Math.max(46, 18 + 6.5 * Math.max(0, ...(labels ?? []).map(label => String(label ?? '').length)));
+
 const two = n => String(n).padStart(2, '0');
 
 /// Times of day; at midnight the day.
@@ -43,20 +46,20 @@ function times(_, splits, __, ___, step) {
 }
 
 export class Chart {
-  /// `lines`: `{label, colour, dash, hatched, stepped, say}` each; `say` makes a value a text. `present`: the seconds of now, where the
-  /// chart also has what is to come.
-  constructor(host, title, lines, present) {
-    Object.assign(this, { host, title, lines, present, data: [[], ...lines.map(() => [])] });
+  /// `lines`: `{label, colour, dash, hatched, stepped, edge, say}` each; `say` makes a value a text, an `edge` is thin. `present`: the seconds
+  /// of now, where the chart also has what is to come. `band`: the numbers of the upper and the lower line that it lies between.
+  constructor(host, title, lines, present, band) {
+    Object.assign(this, { host, title, lines, present, band, data: [[], ...lines.map(() => [])] });
     new ResizeObserver(() => this.resize()).observe(host);
     onOtherColours(() => this.rebuild());
   }
 
   options() {
     const axis = { stroke: colour('--dim'), grid: { stroke: colour('--line'), width: 1 }, ticks: { stroke: colour('--line') }, font: '11px system-ui, sans-serif' };
-    const line = ({ label, colour: name, dash, hatched, stepped, say }) => ({
+    const line = ({ label, colour: name, dash, hatched, stepped, edge, say }) => ({
       label,
       stroke: colour(name),
-      width: 2,
+      width: edge ? 0.5 : 2,
       dash,
       points: { show: stepped ? undefined : false },
       fill: hatched ? hatch(colour(name)) : undefined,
@@ -69,7 +72,8 @@ export class Chart {
       height: HEIGHT,
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
       series: [{ label: 'at', value: (_, at) => (at == null ? '–' : clock(at * 1000)) }, ...this.lines.map(line)],
-      axes: [{ ...axis, size: 30, space: 74, values: times }, { ...axis, size: 46 }],
+      bands: this.band ? [{ series: this.band.map(line => line + 1), fill: `${colour(this.lines[this.band[0]].colour)}38` }] : [],
+      axes: [{ ...axis, size: 30, space: 74, values: times }, { ...axis, size: room }],
       cursor: { drag: { x: true, y: false } },
       padding: [8, 8, 0, 0],
       hooks: { draw: [chart => this.drawPresent(chart)], setCursor: [() => this.mark()] },

@@ -26,7 +26,8 @@ export function takeToken() {
 
 export const hasToken = () => Boolean(sessionStorage.getItem(KEY));
 
-async function request(path, options = {}) {
+/// An answer, or what the program says is wrong.
+export async function request(path, options = {}) {
   const headers = { authorization: `Bearer ${sessionStorage.getItem(KEY) ?? ''}`, ...options.headers };
   const answer = await fetch(path, { ...options, headers, cache: 'no-store' });
   if (!answer.ok) throw new Refused(answer.status, await answer.text());
@@ -34,6 +35,11 @@ async function request(path, options = {}) {
 }
 
 export const ask = async path => (await request(path)).json();
+
+export const askText = async path => (await request(path)).text();
+
+/// The servers' management controllers are asked, once.
+export const measure = async () => (await request('/api/measure', { method: 'POST' })).json();
 
 export const act = async what =>
   (await request('/api/act', { method: 'POST', body: JSON.stringify(what), headers: { 'content-type': 'application/json' } })).json();

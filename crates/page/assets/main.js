@@ -5,10 +5,11 @@ import { Now, gear } from './now.js';
 import { Why } from './why.js';
 import { WhatIf } from './whatif.js';
 import { Act } from './act.js';
+import { Browse } from './browse.js';
 import { clock, say, watts } from './words.js';
 
 const by = id => document.getElementById(id);
-const VIEWS = ['now', 'why', 'whatif', 'act'];
+const VIEWS = ['now', 'why', 'whatif', 'act', 'browse'];
 const RETRY_FIRST = 500;
 const RETRY_MOST = 5000;
 
@@ -17,6 +18,7 @@ const now = new Now(id => (location.hash = `#why/${id}`));
 const why = new Why(now.strip);
 const whatif = new WhatIf();
 const act = new Act();
+const browse = new Browse(asked => act.confirm(asked));
 let waits = false;
 
 function view() {
@@ -37,7 +39,7 @@ function render() {
     });
     if (!store.facts) return;
     why.choose(id);
-    ({ now, why, whatif, act })[name].render(store);
+    ({ now, why, whatif, act, browse })[name].render(store);
     head();
     if (store.now) {
       document.body.dataset.state = 'drawn';

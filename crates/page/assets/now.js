@@ -1,8 +1,9 @@
 // Now: what the cluster does, in figures, strips and charts.
 
 import { Chart } from './chart.js';
+import { measure } from './link.js';
 import { Strip } from './strip.js';
-import { STATES, bytes, clock, count, decimal, element, joules, letter, say, span, tally, watts } from './words.js';
+import { STATES, bytes, clock, count, decimal, element, joules, letter, millis, say, span, tally, watts } from './words.js';
 
 const by = id => document.getElementById(id);
 // Points of a chart; the program keeps about as many.
@@ -26,6 +27,7 @@ export class Now {
       this.strip.span = Number(event.target.value);
       this.strip.draw();
     });
+    by('measure').addEventListener('click', () => this.measure());
     const number = value => decimal(value);
     this.power = new Chart(by('chart-power'), 'Power, modelled', [
       { label: 'modelled', colour: '--watts', hatched: true, say: watts },
@@ -35,19 +37,23 @@ export class Now {
       { label: 'servers awake', colour: '--awake-line', say: value => decimal(value) },
       { label: 'load', colour: '--load', say: number },
       { label: 'forecast of the hour', colour: '--forecast', dash: [6, 4], say: number },
-    ]);
+      { label: 'nine in ten below', colour: '--forecast', edge: true, say: number },
+      { label: 'one in ten below', colour: '--forecast', edge: true, say: number },
+    ], undefined, [3, 4]);
     this.hours = new Chart(by('chart-hours'), 'Hours: recorded, and planned', [
       { label: 'servers awake', colour: '--awake-line', stepped: true, say: count },
       { label: 'peak load', colour: '--load', stepped: true, say: number },
       { label: 'forecast', colour: '--forecast', dash: [6, 4], stepped: true, say: number },
-    ], () => this.seen / 1000);
-    this.columns = { power: [[], [], []], load: [[], [], [], []] };
+      { label: 'nine in ten below', colour: '--forecast', edge: true, stepped: true, say: number },
+      { label: 'one in ten below', colour: '--forecast', edge: true, stepped: true, say: number },
+    ], () => this.seen / 1000, [3, 4]);
+    this.columns = { power: [[], [], []], load: [[], [], [], [], [], []] };
   }
 
   hello(store) {
     const s = store.series;
     const at = s.at_unix_millis.map(millis => millis / 1000);
-    this.columns = { power: [at, s.watts, s.always_on_watts], load: [at.slice(), s.servers_awake, s.load, s.forecast] };
+    this.columns = { power: [at, s.watts, s.always_on_watts], load: [at.slice(), s.servers_awake, s.load, s.forecast, s.forecast_high, s.forecast_low] };
     this.seen = store.now?.at_unix_millis ?? 0;
     this.strip.load(store.servers, store.strip, store.now?.at_unix_millis);
   }
@@ -65,11 +71,12 @@ export class Now {
       if (columns[0].length > POINTS_MOST) columns.forEach(column => column.splice(0, column.length - POINTS_MOST));
     };
     push(power, [now.modelled_watts, now.always_on_modelled_watts]);
-    push(load, [now.gear.servers_awake, now.gear.load, now.gear.forecast]);
+    push(load, [now.gear.servers_awake, now.gear.load, now.gear.forecast, now.forecast_band?.high, now.forecast_band?.low]);
   }
 
   render(store) {
     if (!store.now) return;
+    by('measure').hidden = !store.facts.has_meters || !store.rights.act;
     this.tiles(store);
     this.legend(store.now);
     this.debts(store.now);
@@ -96,11 +103,26 @@ export class Now {
     const g = now.groups;
     const bad = [[g.without_primary, 'not served'], [g.without_target, 'refuse writes'], [g.at_risk, 'at risk'], [g.sharing_rack, 'share a rack']].filter(([n]) => n > 0).map(([n, what]) => `${count(n)} ${what}`);
     tile('tile-groups', `${count(g.in_sync)} of ${count(g.total)}`, [`${count(g.away)} with a replica away`, `${count(g.catching_up)} catching up`, ...bad].join(', '), { raw: g.in_sync, bad: g.without_primary + g.without_target + g.at_risk > 0 });
-    tile('tile-debt', bytes(now.debt_bytes), now.debts.length === 0 ? 'nobody holds any' : `held by ${count(now.debts.length)} servers`, { raw: now.debt_bytes });
+    tile('tile-debt', bytes(now.debt_bytes), now.debts.length === 0 ? 'nobody holds any' : `held by ${count(now.debts.length)} servers, ${age(now, Math.min(...now.debts.map(([, , since]) => since ?? Infinity)))}`, { raw: now.debt_bytes });
+    tile('tile-latency', ...latency(now.latency));
     const budget = facts.cycles_per_day * now.servers;
     tile('tile-cycles', count(outlook.slept_in_a_day), `servers put to sleep by finished shifts; budget ${count(budget)} a day (${facts.cycles_per_day} each)`, { raw: outlook.slept_in_a_day, share: outlook.slept_in_a_day / budget });
     const e = now.energy;
     tile('tile-energy', e ? joules(e.modelled_joules) : 'unknown', e ? `in ${span(e.span_millis)}, since this leader began` : 'no leader adds it up', { raw: e?.modelled_joules });
+  }
+
+  /// Beside the model, and never added to it.
+  async measure() {
+    by('measure').disabled = true;
+    say(by('measured'), 'Asking the management controllers …');
+    try {
+      const m = await measure();
+      const error = m.model_error_percent == null ? '' : `: the model is ${decimal(m.model_error_percent)} % off`;
+      say(by('measured'), m.watts == null ? 'No controller gave a reading; ebb status --measured says why.' : `Measured at ${clock(Date.now())}: ${watts(m.watts)} by the controllers of ${m.servers} of ${m.of} servers; modelled for the same ${watts(m.modelled_watts)}${error}.`);
+    } catch (error) {
+      say(by('measured'), error.message);
+    }
+    by('measure').disabled = false;
   }
 
   legend(now) {
@@ -119,13 +141,13 @@ export class Now {
   debts(now) {
     const most = now.debts.slice().sort((a, b) => b[1] - a[1]).slice(0, HOLDERS_SHOWN);
     by('debts-none').hidden = most.length > 0;
-    by('debts').replaceChildren(...most.map(([id, size]) => {
+    by('debts').replaceChildren(...most.map(([id, size, since]) => {
       const item = element('li');
       const bar = element('div', undefined, 'bar');
       const fill = element('i');
       fill.style.width = `${(size / most[0][1]) * 100}%`;
       bar.append(fill);
-      item.append(element('span', `server ${id}`), bar, element('span', bytes(size)));
+      item.append(element('span', `server ${id}`), bar, element('span', bytes(size)), element('small', age(now, since)));
       return item;
     }));
   }
@@ -144,15 +166,28 @@ export class Now {
     if (this.outlook === outlook && this.hours.plot) return this.hours.mark();
     this.outlook = outlook;
     const rows = new Map();
-    for (const hour of outlook.hours) rows.set(hour.hour, [hour.servers_awake, hour.peak_load, hour.forecast ?? null]);
-    for (const hour of outlook.plan) if (!rows.has(hour.hour)) rows.set(hour.hour, [hour.awake.length, null, hour.forecast ?? null]);
+    for (const hour of outlook.hours) rows.set(hour.hour, [hour.servers_awake, hour.peak_load, hour.forecast ?? null, null, null]);
+    for (const hour of outlook.plan) if (!rows.has(hour.hour)) rows.set(hour.hour, [hour.awake.length, null, hour.forecast ?? null, hour.band?.high ?? null, hour.band?.low ?? null]);
     const numbers = [...rows.keys()].sort((a, b) => a - b);
     by('hours-none').hidden = numbers.length > 0;
     by('chart-hours').hidden = numbers.length === 0;
     if (numbers.length === 0) return;
-    const columns = [0, 1, 2].map(n => numbers.map(hour => rows.get(hour)[n]));
+    const columns = [0, 1, 2, 3, 4].map(n => numbers.map(hour => rows.get(hour)[n]));
     this.hours.show([numbers.map(hour => (hour * outlook.schedule.hour_millis) / 1000), ...columns]);
   }
+}
+
+/// The leader knows since when a server is away, not when the first byte was kept for it.
+const age = (now, since) => (Number.isFinite(since) ? `for at most ${span(now.at_unix_millis - since)}` : 'since when is unknown');
+
+/// Value, text and options of a tile. The slower of reads and writes counts.
+function latency(of) {
+  if (!of) return ['unknown', 'the leader listens for 15 s first'];
+  const kinds = [['reads', of.reads], ['writes', of.writes]].filter(([, figures]) => figures);
+  if (kinds.length === 0) return ['no request', `in ${span(of.span_millis)}, at the chunk servers`];
+  const slowest = Math.max(...kinds.map(([, figures]) => figures.p99_millis));
+  const text = kinds.map(([kind, f]) => `${kind} ${millis(f.p50_millis)} and ${millis(f.p99_millis)} (${count(f.count)})`).join(', ');
+  return [millis(slowest), `50 and 99 % within: ${text}, at the chunk servers in ${span(of.span_millis)}`, { raw: slowest }];
 }
 
 export function gear(now) {

@@ -18,6 +18,8 @@ const SETTINGS = {
 
 const kwh = value => `${value.toLocaleString('en', { maximumFractionDigits: value < 100 ? 2 : 0 })} kWh`;
 
+const seriesKg = kg => (kg == null ? 'the series of the file lacks some of these hours' : `${decimal(kg)} kg, by the series of the file`);
+
 export class WhatIf {
   constructor() {
     this.form = by('wish-form');
@@ -38,6 +40,8 @@ export class WhatIf {
   render(store) {
     const { outlook, now, facts } = store;
     if (!now || !outlook.schedule) return;
+    this.series = facts.has_co2_series;
+    this.form.elements.co2.parentElement.hidden = this.series;
     const hours = outlook.hours.length > 0 ? outlook.hours[outlook.hours.length - 1].hour : 0;
     const { g_min, short_goal } = outlook.schedule;
     const configured = { servers: now.servers, g_min, short_goal, cycles_per_day: facts.cycles_per_day };
@@ -112,7 +116,7 @@ export class WhatIf {
       ['saved', r => `${kwh(saved(r))}, ${decimal((saved(r) / r.always_on_modelled_kwh) * 100)} %`],
       ['an oracle would save', r => `${decimal((1 - r.oracle_modelled_kwh / r.always_on_modelled_kwh) * 100)} %`],
       ['money saved', r => decimal(saved(r) * price)],
-      ['CO₂ saved', r => `${decimal((saved(r) * co2) / 1000)} kg`],
+      ['CO₂ saved', r => (this.series ? seriesKg(r.co2_saved_kg) : `${decimal((saved(r) * co2) / 1000)} kg`)],
       ['minutes with too few awake', r => count(r.hours_short * 60)],
       ['servers awake, mean', r => decimal(r.mean_servers_awake)],
       ['power cycles per server and day', r => decimal(r.cycles_per_server_per_day)],

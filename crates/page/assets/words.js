@@ -20,6 +20,8 @@ export function bytes(value) {
 
 export const joules = value => (value < 36_000 ? `${number(value)} J` : `${number(value / 3.6e6, value < 3.6e7 ? 3 : 1)} kWh`);
 
+export const millis = value => (value < 10_000 ? `${number(value, value < 10 ? 2 : value < 100 ? 1 : 0)} ms` : `${number(value / 1000, 1)} s`);
+
 export function span(millis) {
   const seconds = Math.max(0, Math.round(millis / 1000));
   if (seconds < 120) return `${seconds} s`;

@@ -16,6 +16,9 @@ macro_rules! asset {
 const MODULE: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
+/// The page of the lab.
+pub(crate) const LAB: &str = "/lab.html";
+
 /// The first is the page itself.
 pub(crate) const ASSETS: &[Asset] = &[
     asset!("/", "index.html", "text/html; charset=utf-8"),
@@ -29,7 +32,15 @@ pub(crate) const ASSETS: &[Asset] = &[
     asset!("/strip.js", "strip.js", MODULE),
     asset!("/why.js", "why.js", MODULE),
     asset!("/act.js", "act.js", MODULE),
+    asset!("/browse.js", "browse.js", MODULE),
     asset!("/whatif.js", "whatif.js", MODULE),
+    asset!("/lab.html", "lab.html", "text/html; charset=utf-8"),
+    asset!("/lab.css", "lab.css", STYLE),
+    asset!("/lab.js", "lab.js", MODULE),
+    asset!("/labquery.js", "labquery.js", MODULE),
+    asset!("/lablive.js", "lablive.js", MODULE),
+    asset!("/labplan.js", "labplan.js", MODULE),
+    asset!("/labchart.js", "labchart.js", MODULE),
     asset!("/uPlot.esm.js", "uPlot.esm.js", MODULE),
     asset!("/uPlot.min.css", "uPlot.min.css", STYLE),
 ];

@@ -5,9 +5,9 @@
 
 use crate::history::{Columns, Figures, Series, Strip};
 use ebb_types::{
-    ClusterStatus, EnergyStatus, GearGroup, GearMode, GearStatus, GroupCounts, HourRecord, MetadataMember,
-    NoticeRecord, PlannedHour, PoolId, PoolStatus, RackId, RackSwitchStatus, Schedule, ServerId, ServerState,
-    ServerStatus, ShiftRecord, Watts,
+    ClusterStatus, EnergyStatus, GearGroup, GearMode, GearStatus, GroupCounts, HourRecord, LatencyStatus,
+    LoadBand, MetadataMember, NoticeRecord, PlannedHour, PoolId, PoolStatus, RackId, RackSwitchStatus,
+    Schedule, ServerId, ServerState, ServerStatus, ShiftRecord, Watts,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -27,6 +27,10 @@ pub struct Facts {
     pub asleep_watts: f64,
     /// How often a server may go to sleep in a day, on average.
     pub cycles_per_day: f64,
+    /// There is a series of CO₂ per kWh.
+    pub has_co2_series: bool,
+    /// Some server has a management controller that measures.
+    pub has_meters: bool,
 }
 
 /// A server's letter: asleep and waking are intended, failed is not.
@@ -73,6 +77,9 @@ struct PoolNow {
     servers: usize,
     servers_awake: u32,
     parity_debt_bytes: u64,
+    /// What all servers store, and the data in that; absent until all have been heard.
+    stored_bytes: Option<u64>,
+    data_bytes: Option<u64>,
     /// How full the fullest data server's share for what it keeps is, 0 to 1; absent until one has been heard.
     fullest: Option<f64>,
 }
@@ -88,6 +95,8 @@ impl PoolNow {
             servers: sets.iter().map(|set| set.entry.columns.len()).sum(),
             servers_awake: sets.iter().map(|set| set.servers_awake).sum(),
             parity_debt_bytes: sets.iter().map(|set| set.parity_debt_bytes).sum(),
+            stored_bytes: sets.iter().map(|set| set.stored_bytes).sum(),
+            data_bytes: sets.iter().map(|set| set.data_bytes).sum(),
             fullest: sets.iter().filter_map(|set| set.fullest).reduce(f64::max),
         }
     }
@@ -103,8 +112,12 @@ pub struct Now {
     /// Replicated servers that are not lost, which gears concern.
     servers: u32,
     debt_bytes: u64,
-    /// Servers that hold offload for others, and how much.
-    debts: Vec<(ServerId, u64)>,
+    /// Servers that hold offload for others, how much, and since when the longest away of those is away.
+    debts: Vec<(ServerId, u64, Option<u64>)>,
+    /// Of clients' requests, where they were answered; absent until the leader knows.
+    latency: Option<LatencyStatus>,
+    /// Where the peak of this hour is expected to lie; absent until it is known.
+    forecast_band: Option<LoadBand>,
     /// Modelled, of all servers and racks' switches; absent where no power model is.
     modelled_watts: Option<Watts>,
     /// Modelled: were all servers awake, those that sleep idle.
@@ -121,12 +134,12 @@ pub struct Now {
 }
 
 impl Now {
-    pub fn of(status: &ClusterStatus, facts: &Facts, at_unix_millis: u64) -> Now {
+    pub fn of(status: &ClusterStatus, facts: &Facts, outlook: &Outlook, at_unix_millis: u64) -> Now {
         let there =
             |s: &&ServerStatus| s.pool == PoolId::REPLICATED && !s.logger && s.state != ServerState::Lost;
         let debt = |s: &ServerStatus| {
             let bytes = s.vitals.as_ref().map_or(0, |vitals| vitals.debt_bytes);
-            (bytes > 0).then_some((s.id, bytes))
+            (bytes > 0).then_some((s.id, bytes, s.debt_since_unix_millis))
         };
         let (modelled_watts, always_on_modelled_watts) = watts(status, facts);
         Now {
@@ -137,6 +150,8 @@ impl Now {
             servers: status.servers.iter().filter(there).count() as u32,
             debt_bytes: status.debt_bytes,
             debts: status.servers.iter().filter_map(debt).collect(),
+            latency: status.latency,
+            forecast_band: outlook.band(at_unix_millis),
             modelled_watts,
             always_on_modelled_watts,
             energy: status.energy,
@@ -158,6 +173,8 @@ impl Now {
             always_on_watts: self.always_on_modelled_watts.map(|w| w.0),
             load: Some(self.gear.load),
             forecast: self.gear.forecast,
+            forecast_low: self.forecast_band.map(|band| band.low),
+            forecast_high: self.forecast_band.map(|band| band.high),
             servers_awake: Some(self.gear.servers_awake.into()),
             debt_bytes: Some(self.debt_bytes as f64),
         }
@@ -245,6 +262,12 @@ impl Outlook {
         let slept = shifts.iter().filter(|shift| shift.at_unix_millis > day).map(|s| s.put_to_sleep).sum();
         shifts.drain(..shifts.len().saturating_sub(SHIFTS_SHOWN));
         Outlook { hours, plan, slept_in_a_day: slept, shifts, schedule }
+    }
+
+    /// Of the hour of this moment.
+    fn band(&self, at_unix_millis: u64) -> Option<LoadBand> {
+        let hour = self.plan.iter().rev().find(|hour| hour.from_unix_millis <= at_unix_millis)?;
+        hour.band.filter(|_| at_unix_millis - hour.from_unix_millis < self.schedule.hour_millis)
     }
 }
 
@@ -340,7 +363,7 @@ impl Seen {
         at_unix_millis: u64,
         silence_millis: u64,
     ) -> Frame {
-        let now = Now::of(&status, &self.facts, at_unix_millis);
+        let now = Now::of(&status, &self.facts, &self.outlook, at_unix_millis);
         self.series.push(at_unix_millis, &now.figures());
         let places: Vec<Place> = status.servers.iter().map(Place::of).collect();
         let others = places != self.places;

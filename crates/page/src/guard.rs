@@ -35,10 +35,10 @@ impl fmt::Debug for Tokens {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     #[error(
-        "a token has {TOKEN_LEAST} to {TOKEN_MOST} letters and digits; remove the file, and `ebb page` makes a new one"
+        "a token has {TOKEN_LEAST} to {TOKEN_MOST} letters and digits; remove the file, and the next start makes a new one"
     )]
     Form,
-    #[error("both tokens are the same: remove one file, and `ebb page` makes a new one")]
+    #[error("both tokens are the same: remove one file, and the next start makes a new one")]
     Same,
 }
 
@@ -120,7 +120,7 @@ impl Hosts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Stranger {
     #[error(
-        "this page does not go by that name: use the URL that `ebb page` printed, or start it with --name NAME"
+        "this page does not go by that name: use the URL that was printed at its start, or start it with --name NAME"
     )]
     Host,
     #[error("another site may not use this page")]

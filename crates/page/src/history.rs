@@ -22,17 +22,29 @@ pub struct Figures {
     /// In servers' worth of work.
     pub load: Option<f64>,
     pub forecast: Option<f64>,
+    /// Between which loads the hour's peak is expected to lie.
+    pub forecast_low: Option<f64>,
+    pub forecast_high: Option<f64>,
     pub servers_awake: Option<f64>,
     pub debt_bytes: Option<f64>,
 }
 
 impl Figures {
     fn fields(&self) -> [Option<f64>; FIELDS] {
-        [self.watts, self.always_on_watts, self.load, self.forecast, self.servers_awake, self.debt_bytes]
+        [
+            self.watts,
+            self.always_on_watts,
+            self.load,
+            self.forecast,
+            self.forecast_low,
+            self.forecast_high,
+            self.servers_awake,
+            self.debt_bytes,
+        ]
     }
 }
 
-const FIELDS: usize = 6;
+const FIELDS: usize = 8;
 
 /// A sum and of how many: the mean of what is there, absent if nothing is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -74,6 +86,8 @@ pub struct Columns {
     pub always_on_watts: Vec<Option<f64>>,
     pub load: Vec<Option<f64>>,
     pub forecast: Vec<Option<f64>>,
+    pub forecast_low: Vec<Option<f64>>,
+    pub forecast_high: Vec<Option<f64>>,
     pub servers_awake: Vec<Option<f64>>,
     pub debt_bytes: Vec<Option<f64>>,
 }
@@ -112,8 +126,10 @@ impl Series {
             always_on_watts: column(1),
             load: column(2),
             forecast: column(3),
-            servers_awake: column(4),
-            debt_bytes: column(5),
+            forecast_low: column(4),
+            forecast_high: column(5),
+            servers_awake: column(6),
+            debt_bytes: column(7),
         }
     }
 }

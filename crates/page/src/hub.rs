@@ -1,14 +1,15 @@
 //! The one task that asks the cluster. Pages and acts send it orders; it asks the leader at most once a second, and only while a page is
-//! open: otherwise it waits for an order, without a timer.
+//! open: otherwise it waits for an order, without a timer. Replays take long and ask nobody: they run beside it, one at a time.
 //!
 //! Every page gets the same frames. One that falls behind gets everything anew.
 
 use crate::frames::{Facts, Frame, OneServer, Outlook, Seen};
 use crate::source::{Act, Recorded, Refusal, Replayed, Source, WhatIf};
 use ebb_types::{AdminReply, AdminRequest, ServerId};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{Semaphore, broadcast, mpsc, oneshot};
 use tokio::time::Instant;
 
 /// Between two polls.
@@ -30,7 +31,9 @@ pub(crate) enum Order {
     Status(oneshot::Sender<Result<String, Refusal>>),
     Server(ServerId, oneshot::Sender<Result<Option<OneServer>, Refusal>>),
     Notices(oneshot::Sender<Result<String, Refusal>>),
+    Volumes(oneshot::Sender<Result<String, Refusal>>),
     Act(Act, oneshot::Sender<Result<(), Refusal>>),
+    Measure(oneshot::Sender<Result<String, Refusal>>),
     WhatIf(WhatIf, oneshot::Sender<Result<Replayed, Refusal>>),
 }
 
@@ -70,12 +73,17 @@ struct Task<S> {
     polled: Option<Instant>,
     /// When it last read the outlook, and the size that was the gear's then.
     outlook: Option<(Instant, (u8, u32, ebb_types::GearMode))>,
+    /// One replay at a time: each takes a core.
+    replays: Arc<Semaphore>,
+    /// One call at a time to the management controllers: more would lose answers.
+    meters: Arc<Semaphore>,
 }
 
 impl<S: Source> Task<S> {
     fn new(source: S, facts: Facts) -> Task<S> {
         let (pages, _) = broadcast::channel(BEHIND_MOST);
-        Task { source, seen: Seen::new(facts), pages, polled: None, outlook: None }
+        let (replays, meters) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+        Task { source, seen: Seen::new(facts), pages, polled: None, outlook: None, replays, meters }
     }
 
     async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
@@ -122,9 +130,11 @@ impl<S: Source> Task<S> {
                 let fresh = self.refreshed().await;
                 let _ = answer.send(fresh.map(|()| json(&self.seen.notices())));
             }
-            Order::WhatIf(wish, answer) => {
-                let _ = answer.send(self.what_if(wish).await);
+            Order::Volumes(answer) => {
+                let _ = answer.send(self.source.volumes().await);
             }
+            Order::Measure(answer) => self.measure(answer).await,
+            Order::WhatIf(wish, answer) => self.what_if(wish, answer).await,
             Order::Act(act, answer) => {
                 let done = self.source.ask(act.request()).await.map(drop);
                 let has_changed = done.is_ok();
@@ -137,15 +147,27 @@ impl<S: Source> Task<S> {
         }
     }
 
-    async fn what_if(&mut self, wish: WhatIf) -> Result<Replayed, Refusal> {
-        self.refreshed().await?;
+    async fn what_if(&mut self, wish: WhatIf, answer: oneshot::Sender<Result<Replayed, Refusal>>) {
+        if let Err(trouble) = self.refreshed().await {
+            let _ = answer.send(Err(trouble));
+            return;
+        }
         let status = self.seen.status().expect("it was read just now");
         let recorded = Recorded {
             hours: self.seen.outlook().hours.clone(),
             schedule: status.schedule,
             replicas: status.params.replicas,
         };
-        self.source.replay(recorded, wish).await.map_err(Refusal::Refused)
+        beside(&self.replays, self.source.replay(recorded, wish), answer);
+    }
+
+    async fn measure(&mut self, answer: oneshot::Sender<Result<String, Refusal>>) {
+        if let Err(trouble) = self.refreshed().await {
+            let _ = answer.send(Err(trouble));
+            return;
+        }
+        let status = self.seen.status().expect("it was read just now").clone();
+        beside(&self.meters, self.source.measure(status), answer);
     }
 
     /// Asks the leader, unless it was asked within the last second.
@@ -213,6 +235,21 @@ impl<S: Source> Task<S> {
     fn tell(&self, frame: Frame) {
         let _ = self.pages.send(Arc::new(frame));
     }
+}
+
+/// Long work, in turn, while the task goes on. Whoever moves a slider asks again before this one's turn: then nobody waits for it.
+fn beside<T: Send + 'static>(
+    turns: &Arc<Semaphore>,
+    work: impl Future<Output = Result<T, String>> + Send + 'static,
+    answer: oneshot::Sender<Result<T, Refusal>>,
+) {
+    let turns = turns.clone();
+    tokio::spawn(async move {
+        let _turn = turns.acquire_owned().await;
+        if !answer.is_closed() {
+            let _ = answer.send(work.await.map_err(Refusal::Refused));
+        }
+    });
 }
 
 fn unexpected() -> Refusal {
@@ -318,6 +355,33 @@ mod tests {
         pass(2).await;
         let hello: serde_json::Value = serde_json::from_str(&opened(&hub).await.hello.json).unwrap();
         assert!(hello["trouble"].is_null());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replay_delays_no_poll_and_replays_run_one_at_a_time() {
+        let leader = Leader::new(status(9));
+        leader.live_a_day(1_795_671_376_239);
+        leader.replays_take(Duration::from_secs(20));
+        let hub = Hub::start(leader.clone(), Facts::default());
+        let page = opened(&hub).await;
+        pass(2).await;
+        let wish = WhatIf { servers: 9, g_min: 1, short_goal: 0.01, cycles_per_day: 24.0 };
+        let play = || {
+            let hub = hub.clone();
+            tokio::spawn(async move { hub.ask(|answer| Order::WhatIf(wish, answer)).await })
+        };
+        let (first, given_up, last) = (play(), play(), play());
+        pass(1).await;
+        given_up.abort();
+        let before = leader.asked("status");
+        pass(15).await;
+        assert!(leader.asked("status") >= before + 14, "polls go on");
+        assert!(hub.ask(Order::Status).await.unwrap().is_ok());
+        let begun = Instant::now();
+        assert!(first.await.unwrap().unwrap().is_ok() && last.await.unwrap().unwrap().is_ok());
+        let waited = begun.elapsed().as_secs();
+        assert!((20..30).contains(&waited), "one after the other, and not the one given up: {waited} s");
+        drop(page);
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,11 +3,14 @@
 //! Every answer carries the headers that keep other origins out. A request's body is at most [`BODY_MOST`]. Tokens are in no log: requests
 //! are not logged, acts are, with the address that they came from.
 
+use crate::answer::{Fault, Shared, json, need};
 use crate::assets::{ASSETS, Asset};
 use crate::frames::{Facts, Frame};
 use crate::guard::{Hosts, Right, Tokens};
-use crate::hub::{Ended, Hub, Opened, Order};
-use crate::source::{Act, Refusal, Source, WhatIf};
+use crate::hub::{Hub, Opened, Order};
+use crate::objects;
+use crate::s3::S3;
+use crate::source::{Act, Source, WhatIf};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Query, Request, State};
@@ -44,13 +47,8 @@ pub struct Page {
     pub tokens: Tokens,
     pub hosts: Hosts,
     pub facts: Facts,
-}
-
-#[derive(Clone)]
-struct Shared {
-    hub: Hub,
-    tokens: Arc<Tokens>,
-    hosts: Arc<Hosts>,
+    /// `None`: buckets and objects are not shown.
+    pub s3: Option<S3>,
 }
 
 /// Serves the page until `stop` ends. Open streams end with it.
@@ -64,6 +62,7 @@ pub async fn serve(
         hub: Hub::start(source, page.facts),
         tokens: Arc::new(page.tokens),
         hosts: Arc::new(page.hosts),
+        s3: page.s3,
     };
     let app = router(shared).into_make_service_with_connect_info::<SocketAddr>();
     tokio::select! {
@@ -84,15 +83,18 @@ fn router(shared: Shared) -> Router {
         .route("/api/servers/{id}", get(server))
         .route("/api/what-if", get(what_if))
         .route("/api/act", post(act))
+        .route("/api/measure", post(measure))
+        .route("/api/volumes", get(volumes))
+        .merge(objects::routes())
         .fallback(|| async { Fault::Nothing })
         .layer(DefaultBodyLimit::max(BODY_MOST))
-        .layer(from_fn_with_state(shared.clone(), own))
+        .layer(from_fn_with_state(shared.hosts.clone(), own))
         .with_state(shared)
 }
 
 /// Turns strangers away, and adds to every answer what keeps them out.
-async fn own(State(shared): State<Shared>, request: Request, next: Next) -> Response {
-    let mut answer = match shared.hosts.fault(request.headers()) {
+pub(crate) async fn own(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+    let mut answer = match hosts.fault(request.headers()) {
         Some(why) => (StatusCode::FORBIDDEN, why.to_string()).into_response(),
         None => next.run(request).await,
     };
@@ -103,67 +105,14 @@ async fn own(State(shared): State<Shared>, request: Request, next: Next) -> Resp
         (REFERRER_POLICY, "no-referrer"),
         (CACHE_CONTROL, "no-store"),
     ] {
-        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+        // An object's answer has a stricter policy of its own.
+        answer.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
     answer
 }
 
-fn file(asset: &'static Asset) -> Response {
+pub(crate) fn file(asset: &'static Asset) -> Response {
     ([(CONTENT_TYPE, asset.kind)], asset.bytes).into_response()
-}
-
-/// Why a request is not answered. Its text is shown on the page.
-#[derive(Debug, thiserror::Error)]
-enum Fault {
-    #[error(
-        "no token, or one that this page does not know: open the URL that `ebb page` or `ebb dev` printed last"
-    )]
-    Token,
-    #[error("this token may only look: acts need the administrator's URL, which `ebb page` prints")]
-    LooksOnly,
-    #[error("this is no act: {0}")]
-    NoAct(serde_json::Error),
-    #[error("there is no server {0}")]
-    NoServer(u16),
-    #[error("there is nothing here")]
-    Nothing,
-    #[error("the page is about to end: start `ebb page` again")]
-    Ending,
-    #[error(transparent)]
-    Cluster(#[from] Refusal),
-}
-
-impl From<Ended> for Fault {
-    fn from(Ended: Ended) -> Fault {
-        Fault::Ending
-    }
-}
-
-impl IntoResponse for Fault {
-    fn into_response(self) -> Response {
-        let code = match self {
-            Fault::Token => StatusCode::UNAUTHORIZED,
-            Fault::LooksOnly => StatusCode::FORBIDDEN,
-            Fault::NoAct(_) => StatusCode::BAD_REQUEST,
-            Fault::NoServer(_) | Fault::Nothing => StatusCode::NOT_FOUND,
-            Fault::Ending | Fault::Cluster(Refusal::Unreachable(_)) => StatusCode::SERVICE_UNAVAILABLE,
-            Fault::Cluster(Refusal::Refused(_)) => StatusCode::CONFLICT,
-        };
-        (code, self.to_string()).into_response()
-    }
-}
-
-/// At least this right, or the reason why not.
-fn need(shared: &Shared, headers: &HeaderMap, least: Right) -> Result<Right, Fault> {
-    match shared.tokens.right(headers) {
-        None => Err(Fault::Token),
-        Some(right) if right < least => Err(Fault::LooksOnly),
-        Some(right) => Ok(right),
-    }
-}
-
-fn json(text: String) -> Response {
-    ([(CONTENT_TYPE, "application/json")], text).into_response()
 }
 
 async fn status(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
@@ -174,6 +123,17 @@ async fn status(State(shared): State<Shared>, headers: HeaderMap) -> Result<Resp
 async fn notices(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
     need(&shared, &headers, Right::Look)?;
     Ok(json(shared.hub.ask(Order::Notices).await??))
+}
+
+/// An act, because management controllers are asked: some are slow, and lose answers when asked often.
+async fn measure(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
+    need(&shared, &headers, Right::Act)?;
+    Ok(json(shared.hub.ask(Order::Measure).await??))
+}
+
+async fn volumes(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
+    need(&shared, &headers, Right::Look)?;
+    Ok(json(shared.hub.ask(Order::Volumes).await??))
 }
 
 async fn server(

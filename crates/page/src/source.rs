@@ -1,6 +1,6 @@
 //! Where the page has its figures from, and what may be done through it: the administrators' requests that the command line sends, too.
 
-use ebb_types::{AdminReply, AdminRequest, GearWish, HourRecord, Schedule, ServerId};
+use ebb_types::{AdminReply, AdminRequest, ClusterStatus, GearWish, HourRecord, Schedule, ServerId};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 
@@ -9,12 +9,21 @@ pub trait Source: Send + 'static {
     /// An answer, or why there is none: within seconds, so that a page can say so.
     fn ask(&mut self, request: AdminRequest) -> impl Future<Output = Result<AdminReply, Refusal>> + Send;
 
-    /// What the production policy would have made of the recorded hours. Asks nobody. The text says what is missing.
+    /// The cluster's volumes, as `ebb volume list --json` prints them.
+    fn volumes(&mut self) -> impl Future<Output = Result<String, Refusal>> + Send;
+
+    /// What the servers' management controllers measure now, as `measured` of `ebb status --measured --json`: each is asked once, which takes up
+    /// to half a minute; the other requests go on meanwhile. The text says why nothing could be asked.
+    fn measure(&self, status: ClusterStatus)
+    -> impl Future<Output = Result<String, String>> + Send + 'static;
+
+    /// What the production policy would have made of the recorded hours. Asks nobody, and may take seconds: the other requests go on
+    /// meanwhile. The text says what is missing.
     fn replay(
-        &mut self,
+        &self,
         recorded: Recorded,
         wish: WhatIf,
-    ) -> impl Future<Output = Result<Replayed, String>> + Send;
+    ) -> impl Future<Output = Result<Replayed, String>> + Send + 'static;
 }
 
 /// What a cluster has recorded, and what it is.
@@ -49,6 +58,10 @@ pub struct Replayed {
     pub hours_short: f64,
     pub mean_servers_awake: f64,
     pub cycles_per_server_per_day: f64,
+    /// By the series of the grid, what was saved falling on hours as servers slept in them; absent without a series, and if it lacks one
+    /// of the hours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub co2_saved_kg: Option<f64>,
     /// Each hour from the first recorded one on; absent: not recorded.
     pub loads: Vec<Option<f64>>,
     pub servers_awake: Vec<u32>,

@@ -155,6 +155,14 @@ impl Browser {
         std::fs::write(file, bytes).expect("write the picture");
     }
 
+    /// Writes the page as a printer gets it, as PDF.
+    pub fn print(&self, file: &Path) {
+        let paper = self.command("Page.printToPDF", json!({"printBackground": false}));
+        let text = paper["data"].as_str().expect("a document");
+        let bytes = base64_simd::STANDARD.decode_to_vec(text).expect("base64");
+        std::fs::write(file, bytes).expect("write the document");
+    }
+
     fn log(&self, kind: &str) -> Vec<Value> {
         let entries = self.post("/se/log", &json!({"type": kind}));
         entries.as_array().cloned().unwrap_or_default()

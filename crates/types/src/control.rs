@@ -5,9 +5,9 @@
 //! stable. Nothing here wakes a server, except [`MetaRequest::Wake`], [`AdminRequest::GearSet`] and [`AdminRequest::MarkLost`].
 
 use crate::{
-    ClusterParams, Depth, Epoch, GearGroup, Incarnation, Joules, MapDelta, NamespaceAnswer, NamespaceCommand,
-    NamespaceError, NamespaceQuery, NamespaceReply, NoticeRecord, ObjectId, PoolEntry, PoolId, RackId,
-    ServerId, ServerState, SetEntry, SetId, StoreId, TestStep, Vitals, Watts, Why,
+    ClusterParams, Depth, Epoch, GearGroup, Incarnation, Joules, LatencyStatus, MapDelta, NamespaceAnswer,
+    NamespaceCommand, NamespaceError, NamespaceQuery, NamespaceReply, NoticeRecord, ObjectId, PoolEntry,
+    PoolId, RackId, ServerId, ServerState, SetEntry, SetId, StoreId, TestStep, Vitals, Watts, Why,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -261,6 +261,8 @@ pub struct ClusterStatus {
     pub energy: Option<EnergyStatus>,
     /// Absent: the power model has none.
     pub rack_switches: Option<RackSwitchStatus>,
+    /// How long clients' requests took, at the servers that answered; absent until the leader has listened for long enough.
+    pub latency: Option<LatencyStatus>,
 }
 
 /// The switches of the racks. One whose servers all sleep could sleep, too.
@@ -375,6 +377,8 @@ pub struct ServerStatus {
     pub primaries: u32,
     /// Slots that it is the holder for.
     pub holder_of: u32,
+    /// Since when the longest away of the servers that it holds for is away: its debt is at most so old. Absent: it holds for nobody.
+    pub debt_since_unix_millis: Option<u64>,
     /// Modelled, not measured. Absent where no power model is configured.
     pub modelled_watts: Option<Watts>,
     /// The last thing that went wrong with its power switch, if it still matters.
@@ -507,6 +511,13 @@ pub struct Prices {
     pub power_cycle: f64,
 }
 
+/// A load of which one tenth of all outcomes is expected below `low`, and one tenth above `high`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadBand {
+    pub low: f64,
+    pub high: f64,
+}
+
 /// One hour as the scheduler would run it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlannedHour {
@@ -514,6 +525,8 @@ pub struct PlannedHour {
     /// Unix time at which it begins.
     pub from_unix_millis: u64,
     pub forecast: Option<f64>,
+    /// Between which loads its peak lies, as far as is known now; absent with whole gears, and until a day has been seen.
+    pub band: Option<LoadBand>,
     pub gear: u8,
     pub awake: Vec<ServerId>,
     pub asleep: Vec<ServerId>,

@@ -7,6 +7,7 @@
 pub mod control;
 pub mod frame;
 pub mod id;
+pub mod latency;
 pub mod load;
 pub mod map;
 pub mod message;
@@ -26,6 +27,7 @@ pub mod why;
 
 pub use control::*;
 pub use id::*;
+pub use latency::*;
 pub use load::*;
 pub use map::*;
 pub use message::*;

@@ -5,7 +5,7 @@
 
 use crate::{
     ChunkId, ClusterParams, Depth, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta,
-    ObjectId, Record, RequestId, Role, Run, ServerId, SetEntry, SetId, StoreMark, Version,
+    ObjectId, Record, RequestId, Role, Run, ServedLatencies, ServerId, SetEntry, SetId, StoreMark, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -384,6 +384,8 @@ pub struct Vitals {
     /// Client work since the last acknowledged heartbeat, and the time that it covers.
     pub load: LoadCount,
     pub load_millis: u32,
+    /// How long the requests took that were answered in that time, at the server: the network is not in it.
+    pub latencies: ServedLatencies,
     /// Bytes used and usable in the store.
     pub used_bytes: u64,
     pub capacity_bytes: u64,

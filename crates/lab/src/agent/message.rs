@@ -1,6 +1,6 @@
 //! Messages between evaluation host and agent. Every request is answered once, with its id; a run reports its rates before.
 
-use crate::eval::{Draw, Live, Machine, Order, Performance, Place, RunError};
+use crate::eval::{Draw, Live, Machine, Order, Performance, Place, Present, RunError};
 use ebb_types::Moment;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ pub(super) enum Request {
         from: Moment,
         to: Moment,
     },
-    /// The present watts.
-    Watts,
+    /// What the meters read now.
+    Present,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,6 @@ pub(super) enum Reply {
     Holds(bool),
     Done,
     Drawn(Draw),
-    Watts(Option<f64>),
+    Present(Present),
     Refused(RunError),
 }

@@ -2,7 +2,9 @@
 
 use super::message::{Reply, Request};
 use super::serve::IDENTITY;
-use crate::eval::{AgentSpec, Analyzer, Draw, Generator, Live, Machine, Order, Performance, Place, RunError};
+use crate::eval::{
+    AgentSpec, Analyzer, Draw, Generator, Live, Machine, Order, Performance, Place, Present, RunError,
+};
 use bytes::Bytes;
 use ebb_client::Secret;
 use ebb_client::transport::{Connection, connect, kind};
@@ -178,11 +180,11 @@ impl Analyzer for RemoteAnalyzer {
         }
     }
 
-    fn watts(&mut self) -> Option<f64> {
-        match self.0.ask(&Request::Watts, PATIENCE) {
-            Ok(Reply::Watts(watts)) => watts,
+    fn present(&mut self) -> Present {
+        match self.0.ask(&Request::Present, PATIENCE) {
+            Ok(Reply::Present(present)) => present,
             // What is wrong shows when the run is measured.
-            _ => None,
+            _ => Present::default(),
         }
     }
 }

@@ -202,7 +202,7 @@ impl Host {
             Request::Draw { from, to } => {
                 with(analyzer, move |analyzer| analyzer.draw(from, to).map(Reply::Drawn)).await
             }
-            Request::Watts => with(analyzer, |analyzer| Ok(Reply::Watts(analyzer.watts()))).await,
+            Request::Present => with(analyzer, |analyzer| Ok(Reply::Present(analyzer.present()))).await,
         }
     }
 

@@ -93,7 +93,9 @@ fn an_agent_reads_its_meters() {
     // Energy over time gives the watts to within a rounding error, whatever the length of the window.
     assert!((draw.watts.unwrap() - 42.0).abs() < 1e-9, "{:?}", draw.watts);
     assert_eq!((draw.source, draw.volts), (Some(ebb_power::meter::Source::Stated), None));
-    assert!(analyzer.watts().is_some_and(|watts| (watts - 42.0).abs() < 1e-9));
+    let present = analyzer.present();
+    assert!(present.watts.is_some_and(|watts| (watts - 42.0).abs() < 1e-9), "{present:?}");
+    assert!(present.channels.iter().any(|channel| channel.unit == "W"), "{present:?}");
 }
 
 /// The rates of an agent's run reach the host before its result.

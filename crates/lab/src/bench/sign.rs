@@ -1,4 +1,4 @@
-//! The part of Signature Version 4 that a load generator needs: header authentication, unhashed bodies.
+//! The part of Signature Version 4 that a load generator and the page need: header authentication, unhashed bodies.
 
 use ebb_types::hex;
 use hmac::{Hmac, KeyInit, Mac};
@@ -42,25 +42,38 @@ impl Signer {
         }
     }
 
-    /// The head of a request with a body of `len` bytes. `path` must contain only characters that need no escaping.
-    pub fn head(&self, method: &str, path: &str, len: usize, now: SystemTime) -> String {
+    /// The header fields that show whose a request is, beside `host`. `path`: escaped, and so are the parameters of its query, each with a
+    /// `=`, in their order.
+    pub fn headers(&self, method: &str, path: &str, now: SystemTime) -> [(&'static str, String); 3] {
         let time = timestamp(now);
         let (day, host) = (&time[..8], &self.host);
+        let (resource, query) = path.split_once('?').unwrap_or((path, ""));
         let canonical = format!(
-            "{method}\n{path}\n\nhost:{host}\nx-amz-content-sha256:{UNSIGNED}\nx-amz-date:{time}\n\n{SIGNED_HEADERS}\n{UNSIGNED}"
+            "{method}\n{resource}\n{query}\nhost:{host}\nx-amz-content-sha256:{UNSIGNED}\nx-amz-date:{time}\n\n{SIGNED_HEADERS}\n{UNSIGNED}"
         );
         let scope = format!("{day}/{}/s3/aws4_request", self.region);
         let signature = self.sign(day, &time, &scope, &canonical);
-        let mut head = String::with_capacity(512);
-        write!(
-            head,
-            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nx-amz-date: {time}\r\nx-amz-content-sha256: {UNSIGNED}\r\n\
-             content-length: {len}\r\nauthorization: AWS4-HMAC-SHA256 Credential={}/{scope}, \
-             SignedHeaders={SIGNED_HEADERS}, Signature={signature}\r\n\r\n",
+        let authorization = format!(
+            "AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={SIGNED_HEADERS}, Signature={signature}",
             self.access_key
-        )
-        .expect("a string takes everything");
-        head
+        );
+        [
+            ("x-amz-date", time),
+            ("x-amz-content-sha256", UNSIGNED.to_owned()),
+            ("authorization", authorization),
+        ]
+    }
+
+    /// The head of a request with a body of `len` bytes.
+    pub fn head(&self, method: &str, path: &str, len: usize, now: SystemTime) -> String {
+        let mut head = String::with_capacity(512);
+        let host = &self.host;
+        write!(head, "{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len}\r\n")
+            .expect("a string takes everything");
+        for (name, value) in self.headers(method, path, now) {
+            write!(head, "{name}: {value}\r\n").expect("a string takes everything");
+        }
+        head + "\r\n"
     }
 
     fn sign(&self, day: &str, time: &str, scope: &str, canonical: &str) -> String {

@@ -6,6 +6,7 @@
 use super::idle::{is_idle, watts};
 use super::record::Record;
 use super::store::{Store, StoreError};
+use ebb_report::{Axis, Chart, Mark, Series};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,6 +25,10 @@ const METRICS: &[Metric] = &[
     ("joules_per_io", |r| r.joules_per_io),
     ("temperature_celsius", |r| r.temperature_celsius),
 ];
+
+/// Behind the name of a side, of the lines that bound the spread of its repetitions.
+pub const LEAST: &str = ", least";
+pub const MOST: &str = ", most";
 
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
@@ -95,10 +100,28 @@ impl Side {
 /// One figure on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Both {
+    /// Means of the repetitions.
     pub a: f64,
     pub b: f64,
     /// `b` / `a`.
     pub ratio: f64,
+    /// The lowest and the highest of the repetitions.
+    pub a_range: [f64; 2],
+    pub b_range: [f64; 2],
+}
+
+impl Both {
+    /// `None`: one side has no value, or a mean that is not positive, to which a ratio is meaningless.
+    fn of(a: &[f64], b: &[f64]) -> Option<Both> {
+        let range = |values: &[f64]| {
+            values
+                .iter()
+                .fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], v| [low.min(*v), high.max(*v)])
+        };
+        let of = |values: &[f64]| mean(values.iter().copied()).filter(|mean| *mean > 0.0);
+        let (mean_a, mean_b) = (of(a)?, of(b)?);
+        Some(Both { a: mean_a, b: mean_b, ratio: mean_b / mean_a, a_range: range(a), b_range: range(b) })
+    }
 }
 
 /// One workload at one level.
@@ -159,16 +182,42 @@ pub fn compare(a: Side, b: Side) -> Result<ResultComparison, CompareError> {
     }
     let (only_a, only_b) = (keys_a.difference(&keys_b).count(), keys_b.difference(&keys_a).count());
     let overall = METRICS.iter().filter_map(|(name, _)| overall(name, &pairs)).collect();
-    let idle = |side: &Side| mean(watts(side.records.iter()).into_iter());
-    let idle = idle(&a).zip(idle(&b)).filter(|(a, _)| *a > 0.0);
-    let idle_watts = idle.map(|(a, b)| Both { a, b, ratio: b / a });
+    let idle_watts = Both::of(&watts(a.records.iter()), &watts(b.records.iter()));
     Ok(ResultComparison { overall, idle_watts, pairs, only_a, only_b, a, b })
 }
 
 fn both((name, get): Metric, a: &[&Record], b: &[&Record]) -> Option<(&'static str, Both)> {
-    let (a, b) = (mean(a.iter().filter_map(|r| get(r)))?, mean(b.iter().filter_map(|r| get(r)))?);
-    // A ratio to zero is meaningless.
-    (a > 0.0 && b > 0.0).then_some((name, Both { a, b, ratio: b / a }))
+    let of = |records: &[&Record]| records.iter().filter_map(|r| get(r)).collect::<Vec<f64>>();
+    Some((name, Both::of(&of(a), &of(b))?))
+}
+
+/// A number of a compared figure.
+type Part = fn(&Both) -> f64;
+
+/// Both sides of one workload against its load, a chart for each metric that both have: means of the repetitions, with the lowest and the
+/// highest of them.
+pub fn comparison_charts(found: &ResultComparison, workload: &str) -> Vec<Chart> {
+    let pairs: Vec<&Pair> = found.pairs.iter().filter(|pair| pair.workload == workload).collect();
+    let names = [&found.a, &found.b].map(|side| format!("{}/{}", side.campaign, side.target));
+    let metric = |(name, _): &Metric| {
+        let points = |value: Part| {
+            let at = |pair: &&Pair| Some((pair.load_percent, value(pair.metrics.get(name)?)));
+            pairs.iter().filter_map(at).collect::<Vec<_>>()
+        };
+        let y = Axis::new(name.replace('_', " ")).from(0.0);
+        let mut chart = Chart::new(format!("{workload}: {}", y.label), Axis::new("load, % of the peak"), y);
+        let sides: [[Part; 3]; 2] = [
+            [|both| both.a, |both| both.a_range[0], |both| both.a_range[1]],
+            [|both| both.b, |both| both.b_range[0], |both| both.b_range[1]],
+        ];
+        for (name, values) in names.iter().zip(sides) {
+            for (part, value) in ["", LEAST, MOST].iter().zip(values) {
+                chart = chart.with(Series::new(format!("{name}{part}"), Mark::Line, points(value)));
+            }
+        }
+        (!chart.is_empty()).then_some(chart)
+    };
+    METRICS.iter().filter_map(metric).collect()
 }
 
 fn overall(metric: &'static str, pairs: &[Pair]) -> Option<Overall> {
@@ -191,7 +240,7 @@ impl fmt::Display for ResultComparison {
             writeln!(f, "not compared: {} that only A has, {} that only B has", self.only_a, self.only_b)?;
         }
         match self.idle_watts {
-            Some(Both { a, b, ratio }) => writeln!(f, "idle: A {a:.1} W, B {b:.1} W, B / A {ratio:.3}")?,
+            Some(Both { a, b, ratio, .. }) => writeln!(f, "idle: A {a:.1} W, B {b:.1} W, B / A {ratio:.3}")?,
             None => writeln!(f, "idle watts: not on both sides (idle_seconds in the matrix)")?,
         }
         writeln!(f, "\n{:<28} {:>9} {:>9} {:>9} {:>7}", "B / A", "mean", "least", "most", "pairs")?;
@@ -206,7 +255,7 @@ impl fmt::Display for ResultComparison {
         let shown = if order.len() <= 10 { order } else { [&order[..5], &order[order.len() - 5..]].concat() };
         writeln!(f, "\n{:<28} {:>7} {:>12} {:>12} {:>9}", metric, "load", "A", "B", "B / A")?;
         for (both, pair) in shown {
-            let Both { a, b, ratio } = both;
+            let Both { a, b, ratio, .. } = both;
             writeln!(f, "{:<28} {:>5} % {a:>12.2} {b:>12.2} {ratio:>9.3}", pair.workload, pair.load_percent)?;
         }
         Ok(())
@@ -256,7 +305,7 @@ mod tests {
         let side = |target: &str| Side::open(&format!("{name}#{target}")).unwrap();
         let found = compare(side("disk"), side("ssd")).unwrap();
         assert_eq!((found.pairs.len(), found.only_a, found.only_b), (2, 1, 1));
-        assert_eq!(found.pairs[0].metrics["iops"], Both { a: 100.0, b: 400.0, ratio: 4.0 });
+        assert_eq!(found.pairs[0].metrics["iops"], Both::of(&[90.0, 110.0], &[400.0]).unwrap());
         assert_eq!(found.overall.len(), 1, "what was not measured is not compared");
         let iops = &found.overall[0];
         assert!((iops.ratio - 1.0).abs() < 1e-12, "four times and a quarter cancel: {iops:?}");
@@ -265,6 +314,29 @@ mod tests {
         assert!(text.contains("1 that only A has, 1 that only B has") && text.contains("0.250"), "{text}");
         let side = |name: &str| Side { records: vec![record("t", name, 1.0, 1, 1.0)], ..side("disk") };
         assert!(matches!(compare(side("a"), side("b")), Err(CompareError::Apart)));
+    }
+
+    #[test]
+    fn a_chart_has_both_sides_with_the_spread_of_their_repetitions() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.sqlite");
+        let mut records = Vec::new();
+        for (target, factor) in [("disk", 1.0), ("ssd", 3.0)] {
+            for (repetition, iops) in [(1, 90.0), (2, 100.0), (3, 110.0)] {
+                records.push(record(target, "x", 10.0, repetition, factor * iops));
+                records.push(record(target, "x", 100.0, repetition, factor * 10.0 * iops));
+            }
+        }
+        store(&path, &records);
+        let side = |target: &str| Side::open(&format!("{}#{target}", path.display())).unwrap();
+        let found = compare(side("disk"), side("ssd")).unwrap();
+        let charts = comparison_charts(&found, "x");
+        let iops = charts.iter().find(|chart| chart.y.label == "iops").unwrap();
+        let of = |name: &str| iops.series.iter().find(|series| series.name == name).unwrap().points.clone();
+        assert_eq!(of("c/disk"), [(10.0, 100.0), (100.0, 1000.0)]);
+        assert_eq!(of("c/disk, least"), [(10.0, 90.0), (100.0, 900.0)]);
+        assert_eq!(of("c/ssd, most"), [(10.0, 330.0), (100.0, 3300.0)]);
+        assert!(comparison_charts(&found, "y").is_empty());
     }
 
     #[test]
@@ -290,7 +362,7 @@ mod tests {
         let side = |target: &str| Side::open(&format!("{}#{target}", path.display())).unwrap();
         let found = compare(side("disk"), side("ssd")).unwrap();
         assert_eq!((found.pairs.len(), found.only_a, found.only_b), (1, 0, 0));
-        assert_eq!(found.idle_watts, Some(Both { a: 195.0, b: 97.5, ratio: 0.5 }));
+        assert_eq!(found.idle_watts, Both::of(&[190.0, 200.0], &[97.5]));
         assert!(found.to_string().contains("idle: A 195.0 W, B 97.5 W"), "{found}");
     }
 

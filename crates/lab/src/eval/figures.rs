@@ -2,6 +2,7 @@
 
 use super::compare::{Metric, mean};
 use super::idle::{self, is_idle};
+use super::proportion;
 use super::record::{Record, SeriesRow};
 use super::workload::Workload;
 use ebb_report::{Axis, Chart, Mark, Page, Series};
@@ -52,28 +53,19 @@ impl Figure<'_> {
         let records: Vec<&Record> = records.iter().filter(here).copied().collect();
         let mut series: BTreeMap<u64, BTreeMap<u64, Vec<f64>>> = BTreeMap::new();
         for record in &records {
-            if let (Some(by), Some(x), Some(y)) =
-                (self.by.of(record), self.x.of(record), self.metric.1(record))
-            {
+            if let (Some(by), Some(x)) = (self.by.of(record), self.x.of(record)) {
                 // No value is negative: bits sort like the numbers.
-                series.entry(by.to_bits()).or_default().entry(x.to_bits()).or_default().push(y);
+                let values = series.entry(by.to_bits()).or_default().entry(x.to_bits()).or_default();
+                values.extend(self.metric.1(record));
             }
         }
-        series.retain(|_, points| points.len() > 1);
+        series.retain(|_, points| points.values().filter(|values| !values.is_empty()).count() > 1);
         if series.is_empty() {
             return None;
         }
         let fixed: Vec<String> = self.at.iter().map(|(dimension, value)| dimension.name(*value)).collect();
         let title = format!("{} ({})", self.what, fixed.join(", "));
-        // The least trustworthy source names them all.
-        let doubtful = ["modelled", "stated"].into_iter().find(|source| {
-            let is = |r: &&Record| r.watts_source.as_deref() == Some(source);
-            self.metric.0.contains('W') && records.iter().any(is)
-        });
-        let y = match doubtful {
-            Some(source) => format!("{}, {source} watts", self.metric.0),
-            None => self.metric.0.to_owned(),
-        };
+        let y = labelled(self.metric.0, &records);
         // Sizes are evenly spaced, whatever the factors between them.
         let sizes = values(&records, Dimension::Size);
         let axis = match self.x {
@@ -90,11 +82,26 @@ impl Figure<'_> {
         };
         let mut chart = Chart::new(title, axis, Axis::new(y));
         for (by, points) in series {
-            let mean = |(x, ys): (u64, Vec<f64>)| Some((place(f64::from_bits(x)), mean(ys.into_iter())?));
-            let points = points.into_iter().filter_map(mean);
+            // What was not measured is a gap.
+            let at = |(x, ys): (u64, Vec<f64>)| {
+                (place(f64::from_bits(x)), mean(ys.into_iter()).unwrap_or(f64::NAN))
+            };
+            let points = points.into_iter().map(at);
             chart = chart.with(Series::new(self.by.name(f64::from_bits(by)), Mark::Line, points));
         }
         Some(chart)
+    }
+}
+
+/// The name of a metric, with what is doubtful of its watts: the least trustworthy source names them all.
+fn labelled(metric: &str, records: &[&Record]) -> String {
+    let doubtful = ["modelled", "stated"].into_iter().find(|source| {
+        let is = |r: &&Record| r.watts_source.as_deref() == Some(source);
+        metric.contains('W') && records.iter().any(is)
+    });
+    match doubtful {
+        Some(source) => format!("{metric}, {source} watts"),
+        None => metric.to_owned(),
     }
 }
 
@@ -153,7 +160,9 @@ fn part(page: &mut Page, name: &str, records: &[&Record], series: &[&SeriesRow])
     page.text(&power(records));
     summary_table(page, records);
     load_control(page, name, &modes);
-    effects(page, name, &modes, records.iter().any(|r| r.watts.is_some()));
+    for (heading, list) in effects(&modes, records.iter().any(|r| r.watts.is_some())) {
+        figures(page, &format!("{name}: {heading}"), &modes, &list);
+    }
     if !traces.is_empty() {
         trace_tables(page, name, &traces);
     }
@@ -288,12 +297,16 @@ fn load_control(page: &mut Page, name: &str, modes: &[&Record]) {
     one_mode(page, modes);
 }
 
-/// One mode at its loads, as in the paper: throughput as bars, and the accuracy of each [TRACER Figure 8]. The paper's mode if
-/// it is there, else the first.
-fn one_mode(page: &mut Page, modes: &[&Record]) {
+/// The mode that stands for all where only one is drawn: the paper's if it is there, else the first.
+fn shown_mode(modes: &[&Record]) -> Option<String> {
     let paper = Workload::Synthetic { size: 4096, random: 50, reads: 0 }.name();
     let here = modes.iter().any(|r| r.workload == paper);
-    let Some(mode) = modes.first().map(|r| if here { paper } else { r.workload.clone() }) else { return };
+    modes.first().map(|r| if here { paper } else { r.workload.clone() })
+}
+
+/// One mode at its loads, as in the paper: throughput as bars, and the accuracy of each [TRACER Figure 8].
+fn one_mode(page: &mut Page, modes: &[&Record]) {
+    let Some(mode) = shown_mode(modes) else { return };
     let of_mode: Vec<&Record> = modes.iter().filter(|r| r.workload == mode).copied().collect();
     let levels = by_level(&of_mode);
     let load = || Axis::new("load, % of the trace").names(levels.iter().map(|(level, _)| level.to_string()));
@@ -349,8 +362,8 @@ fn over_time(page: &mut Page, name: &str, series: &[&SeriesRow]) {
     }
 }
 
-/// Effects of load, request size, random ratio and read ratio [TRACER Figures 9 to 11].
-fn effects(page: &mut Page, name: &str, modes: &[&Record], metered: bool) {
+/// Effects of load, request size, random ratio and read ratio [TRACER Figures 9 to 11], each with its heading.
+fn effects(modes: &[&Record], metered: bool) -> [(&'static str, Vec<Figure<'static>>); 4] {
     use Dimension::{Load, Random, Read, Size};
     let (few, many, what) = match metered {
         true => (IOPS_PER_WATT, MB_PER_KILOWATT, "Efficiency"),
@@ -370,10 +383,8 @@ fn effects(page: &mut Page, name: &str, modes: &[&Record], metered: bool) {
         ("Temperature", ("°C", |r| r.temperature_celsius)),
     ];
     of_load.extend(others.into_iter().map(|(what, metric)| figure(what, metric, Load, Size, &at)));
-    figures(page, &format!("{name}: load"), modes, &of_load);
 
-    let of_size = [few, many].map(|metric| figure(what, metric, Size, Random, &with_full(Read)));
-    figures(page, &format!("{name}: request size"), modes, &of_size);
+    let of_size = [few, many].map(|metric| figure(what, metric, Size, Random, &with_full(Read))).into();
 
     let reads = values(modes, Read);
     let ends = BTreeSet::from_iter([reads.first(), reads.last()].into_iter().flatten().map(|v| v.to_bits()));
@@ -384,13 +395,76 @@ fn effects(page: &mut Page, name: &str, modes: &[&Record], metered: bool) {
             [few, many].map(|metric| figure(what, metric, Random, Size, &at))
         })
         .collect();
-    figures(page, &format!("{name}: random requests"), modes, &of_random);
 
     let mut of_reads = vec![figure("Throughput", MB, Read, Random, &with_full(Size))];
     if metered {
-        of_reads.push(figure(what, many, Read, Random, &with_full(Size)));
+        of_reads.extend([few, many].map(|metric| figure(what, metric, Read, Random, &with_full(Size))));
     }
-    figures(page, &format!("{name}: reads and writes"), modes, &of_reads);
+    [
+        ("load", of_load),
+        ("request size", of_size),
+        ("random requests", of_random),
+        ("reads and writes", of_reads),
+    ]
+}
+
+/// The charts of one campaign on one target: the effects of each dimension, of recorded traces that of the load; how proportional the
+/// power of a workload is to its load, and its response times.
+pub fn charts(records: &[Record]) -> Vec<Chart> {
+    let runs: Vec<&Record> = records.iter().filter(|r| r.error.is_none() && !is_idle(r)).collect();
+    let (modes, traces): (Vec<&Record>, Vec<&Record>) = runs.iter().partition(|r| is_mode(r));
+    let metered = runs.iter().any(|r| r.watts.is_some());
+    let effects = effects(&modes, metered);
+    let mut charts: Vec<Chart> =
+        effects.iter().flat_map(|(_, all)| all.iter().filter_map(|figure| figure.chart(&modes))).collect();
+    let metrics = if metered { [IOPS_PER_WATT, MB_PER_KILOWATT] } else { [IOPS, MB] };
+    charts.extend(metrics.into_iter().filter_map(|metric| of_traces(metric, &traces)));
+    if let Some(workload) = shown_mode(&modes).or_else(|| traces.first().map(|r| r.workload.clone())) {
+        charts.extend(proportion::chart(records, &workload));
+        let of_workload: Vec<&Record> = runs.into_iter().filter(|r| r.workload == workload).collect();
+        charts.extend(response_times(&workload, &of_workload));
+    }
+    charts
+}
+
+/// A metric of recorded traces against their load.
+fn of_traces(metric: Metric, traces: &[&Record]) -> Option<Chart> {
+    let names: BTreeSet<&str> = traces.iter().map(|r| r.workload.as_str()).collect();
+    let y = Axis::new(labelled(metric.0, traces));
+    let mut chart =
+        Chart::new(format!("Recorded traces in {}", metric.0), Axis::new("load, % of the trace"), y);
+    for name in names {
+        let of_trace: Vec<&Record> = traces.iter().filter(|r| r.workload == name).copied().collect();
+        let points = by_level(&of_trace).into_iter().map(|(level, records)| {
+            (level, mean(records.iter().filter_map(|r| metric.1(r))).unwrap_or(f64::NAN))
+        });
+        chart = chart.with(Series::new(name, Mark::Line, points));
+    }
+    let drawn = chart.series.iter().flat_map(|series| &series.points).filter(|(_, y)| y.is_finite()).count();
+    (drawn > 1).then_some(chart)
+}
+
+/// The distribution of response times as far as it is kept, a line for each load; means of the repetitions.
+fn response_times(workload: &str, runs: &[&Record]) -> Option<Chart> {
+    type Quantile = (f64, fn(&Record) -> Option<f64>);
+    let quantiles: [Quantile; 5] = [
+        (0.5, |r| r.latency_p50_millis),
+        (0.9, |r| r.latency_p90_millis),
+        (0.99, |r| r.latency_p99_millis),
+        (0.999, |r| r.latency_p999_millis),
+        (1.0, |r| r.latency_max_millis),
+    ];
+    let share = Axis::new("requests answered").percent().from(0.0).to(1.0);
+    let mut chart =
+        Chart::new(format!("Response times of {workload}"), Axis::new("response time").time().log(), share);
+    for (level, records) in by_level(runs) {
+        let at = |&(share, of): &Quantile| Some((mean(records.iter().filter_map(|r| of(r)))? / 1e3, share));
+        let points: Vec<(f64, f64)> = quantiles.iter().filter_map(at).collect();
+        if !points.is_empty() {
+            chart = chart.with(Series::new(format!("{level} %"), Mark::Line, points));
+        }
+    }
+    (!chart.is_empty()).then_some(chart)
 }
 
 /// All values of a dimension, ascending.
@@ -527,6 +601,56 @@ mod tests {
             page[page.find("Means over all").unwrap()..].split("</table>").next().unwrap().to_owned()
         };
         assert_eq!(table(&page), table(&without));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_a_gap_in_a_line() {
+        let mut all = Vec::new();
+        for level in [10.0, 50.0, 100.0] {
+            for run in runs(Some(50.0)).iter().filter(|run| run.load_percent == 10.0) {
+                let per_watt = (level != 50.0).then_some(level);
+                all.push(Record { load_percent: level, iops_per_watt: per_watt, ..run.clone() });
+            }
+        }
+        let drawn = charts(&all);
+        let of_load = drawn.iter().find(|chart| chart.y.label.starts_with("IOPS/W")).unwrap();
+        let points = &of_load.series[0].points;
+        assert_eq!((points[0], points[2]), ((10.0, 10.0), (100.0, 100.0)));
+        assert!(points[1].0 == 50.0 && points[1].1.is_nan(), "{points:?}");
+    }
+
+    #[test]
+    fn the_charts_of_a_part_end_with_its_power_curve_and_its_response_times() {
+        let mut all = runs(Some(50.0));
+        for run in &mut all {
+            run.latency_p50_millis = Some(2.0);
+            run.latency_max_millis = Some(8.0);
+        }
+        all.push(Record {
+            workload: "idle".into(),
+            load_percent: 0.0,
+            watts: Some(40.0),
+            ..Record::default()
+        });
+        let drawn = charts(&all);
+        let titles: Vec<&str> = drawn.iter().map(|chart| chart.title.as_str()).collect();
+        for title in ["Efficiency (0 % random, 0 % reads)", "Power and load of 4KiB-random50-read0"] {
+            assert!(titles.contains(&title), "{title} is not in {titles:?}");
+        }
+        let power = &drawn[drawn.len() - 2];
+        // A tenth fell short by a quarter.
+        assert_eq!(power.series[0].points, [(0.0, 40.0), (7.5, 50.0), (100.0, 50.0)]);
+        assert_eq!(power.series[1].points, [(0.0, 0.0), (100.0, 50.0)]);
+        assert_eq!(power.y.label, "W, modelled watts");
+        let times = &drawn[drawn.len() - 1];
+        assert_eq!((times.series.len(), &times.series[0].points[..]), (2, &[(0.002, 0.5), (0.008, 1.0)][..]));
+        let web = |level| Record { workload: "web".into(), load_percent: level, ..runs(None)[0].clone() };
+        let traces = charts(&[web(50.0), web(100.0)]);
+        assert_eq!(
+            (traces[0].title.as_str(), traces[0].series[0].points.len()),
+            ("Recorded traces in IOPS", 2)
+        );
+        assert!(charts(&[]).is_empty());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::matrix::{Collector, Filter};
 use super::order::{
-    Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
+    Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, Present,
+    Reading, RunError,
 };
 use super::workload::Workload;
 use crate::drive::{
@@ -459,7 +460,7 @@ fn this_machine() -> Machine {
     }
 }
 
-/// The present watts are those of this time.
+/// What is read now is the mean of this time.
 const LIVE: Duration = Duration::from_secs(2);
 
 /// The meters of this machine.
@@ -496,10 +497,26 @@ impl Analyzer for LocalAnalyzer {
         Ok(add_up(&self.recorder.window(from, to), &self.names))
     }
 
-    fn watts(&mut self) -> Option<f64> {
+    fn present(&mut self) -> Present {
         let to = meter::now();
         let from = Moment(to.0.saturating_sub(LIVE.as_nanos() as u64));
-        add_up(&self.recorder.window(from, to), &self.names).watts
+        let window = self.recorder.window(from, to);
+        let Draw { watts, celsius, .. } = add_up(&window, &self.names);
+        let reading = |figures: &Figures| {
+            // Counters of energy have a mean in watts.
+            let unit = match figures.channel.quantity {
+                Quantity::Power | Quantity::Energy { .. } => Quantity::Power.unit(),
+                Quantity::Temperature => Quantity::Temperature.unit(),
+                _ => return None,
+            };
+            Some(Reading {
+                name: format!("{} {}", figures.meter, figures.channel.name),
+                unit: unit.to_owned(),
+                source: figures.channel.source,
+                value: figures.mean?,
+            })
+        };
+        Present { watts, celsius, channels: window.figures.iter().filter_map(reading).collect() }
     }
 }
 

@@ -175,6 +175,12 @@ impl Matrix {
         Check { path, text, scale }.matrix(raw)
     }
 
+    /// Whether a campaign, a target or a trace may have this name: it is part of file names, too.
+    pub fn is_name(text: &str) -> bool {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        (1..=64).contains(&text.len()) && text.chars().all(plain)
+    }
+
     /// The phases of a procedure that has some, in their order, on every target; such a matrix has no workloads and levels.
     pub fn phases(&self) -> Vec<Phase> {
         self.settings.procedure.map(|followed| followed.phases()).unwrap_or_default()
@@ -448,8 +454,7 @@ impl Check<'_> {
     /// Names appear in results, messages and on command lines.
     fn name(&self, name: &Spanned<String>, key: &str) -> Result<String, MatrixError> {
         let text = name.get_ref();
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if text.is_empty() || text.len() > 64 || !text.chars().all(plain) {
+        if !Matrix::is_name(text) {
             let problem = format!("{text:?} is not 1 to 64 letters, digits, points, hyphens or underscores");
             return Err(self.wrong(name, key, problem));
         }

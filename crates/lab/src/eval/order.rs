@@ -129,6 +129,28 @@ pub struct Draw {
     pub meters: String,
 }
 
+/// What the meters read now; what is not known is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Present {
+    /// Of all meters together.
+    pub watts: Option<f64>,
+    /// Of the hottest sensor.
+    pub celsius: Option<f64>,
+    /// Power and temperature of each channel that has a reading.
+    pub channels: Vec<Reading>,
+}
+
+/// One channel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// The meter's name and the channel's.
+    pub name: String,
+    /// `W` or `°C`.
+    pub unit: String,
+    pub source: Source,
+    pub value: f64,
+}
+
 /// Why a run has no result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 pub enum RunError {
@@ -160,6 +182,6 @@ pub trait Analyzer: Send {
     fn mark(&mut self) -> Result<(), RunError>;
     /// Reads every meter, and returns what they measured in the window, on its own clock.
     fn draw(&mut self, from: Moment, to: Moment) -> Result<Draw, RunError>;
-    /// The present watts, if they are known without another reading.
-    fn watts(&mut self) -> Option<f64>;
+    /// What the meters read now, as far as it is known without another reading.
+    fn present(&mut self) -> Present;
 }

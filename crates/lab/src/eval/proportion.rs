@@ -6,6 +6,7 @@
 
 use super::idle;
 use super::record::Record;
+use ebb_report::{Axis, Chart, Mark, Series};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -63,6 +64,35 @@ pub fn proportions(records: &[Record]) -> Vec<Proportion> {
         })
     });
     found.collect()
+}
+
+/// Watts of one workload against its measured load, beside the line of a target that is proportional. Without watts at 100 % there is
+/// no such line, and no chart; a load without watts is a gap.
+pub(super) fn chart(records: &[Record], workload: &str) -> Option<Chart> {
+    let runs: Vec<&Record> = records.iter().filter(|r| r.error.is_none() && r.workload == workload).collect();
+    let mut levels: BTreeMap<u64, Vec<&Record>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run.load_percent <= 100.0) {
+        levels.entry(run.load_percent.to_bits()).or_default().push(run);
+    }
+    let of =
+        |runs: &[&Record], value: fn(&Record) -> Option<f64>| mean(runs.iter().filter_map(|run| value(run)));
+    let full = levels.get(&100f64.to_bits()).and_then(|runs| of(runs, |run| run.watts))?;
+    let idle = mean(idle::watts(records.iter()).into_iter()).map(|watts| (0.0, watts));
+    let measured = levels.iter().map(|(level, runs)| {
+        let load = of(runs, |run| run.load_percent_iops).unwrap_or(f64::from_bits(*level));
+        (load, of(runs, |run| run.watts).unwrap_or(f64::NAN))
+    });
+    let sources = runs.iter().filter_map(|run| run.watts_source.as_deref());
+    let least = sources.max_by_key(|source| TRUSTED.iter().position(|name| name == source));
+    let watts = match least {
+        Some(source) if source != TRUSTED[0] => format!("W, {source} watts"),
+        _ => "W".to_owned(),
+    };
+    let title = format!("Power and load of {workload}");
+    let chart = Chart::new(title, Axis::new("measured load, %").from(0.0), Axis::new(watts).from(0.0))
+        .with(Series::new("drawn", Mark::Line, idle.into_iter().chain(measured)))
+        .with(Series::new("proportional", Mark::Line, [(0.0, 0.0), (100.0, full)]));
+    Some(chart)
 }
 
 struct Point {

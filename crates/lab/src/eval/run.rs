@@ -8,7 +8,8 @@ use super::evidence::Evidence;
 use super::idle::{self, Idle};
 use super::matrix::{Matrix, Target};
 use super::order::{
-    Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, RunError,
+    Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, Present,
+    RunError,
 };
 use super::plan::{Cell, cells, lanes};
 use super::procedure::Phase;
@@ -53,10 +54,10 @@ pub struct Progress {
 }
 
 /// The present run as its target and its meters show it now.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Watched {
     pub live: Live,
-    pub watts: Option<f64>,
+    pub meters: Present,
     /// `None`: a peak run.
     pub load_percent: Option<f64>,
     /// IOPS by those of the replay at 100 %, where that is known.
@@ -376,8 +377,10 @@ impl<'b> Lane<'_, 'b> {
         };
         let intensity = Intensity::Peak { depth: settings.depth };
         let order = self.order(place, workload, intensity, seconds, trace);
-        let mut tell =
-            |live| self.watch(Watched { live, watts: None, load_percent: None, achieved_percent: None });
+        let mut tell = |live| {
+            let meters = Present::default();
+            self.watch(Watched { live, meters, load_percent: None, achieved_percent: None });
+        };
         let performance = match bench.generator.run(&order, &mut tell) {
             Ok(performance) => performance,
             Err(error) => return Ok(Err(error)),
@@ -423,9 +426,9 @@ impl<'b> Lane<'_, 'b> {
         let percent = self.matrix.levels[cell.level];
         let intensity = Intensity::Level { percent, filter: settings.filter };
         let order = self.order(place, workload, intensity, settings.run_seconds, trace);
-        let show = |live: Live, watts| {
+        let show = |live: Live, meters| {
             let achieved_percent = share(Some(live.iops), full.and_then(|full| full.iops));
-            self.watch(Watched { live, watts, load_percent: Some(percent), achieved_percent });
+            self.watch(Watched { live, meters, load_percent: Some(percent), achieved_percent });
         };
         std::thread::sleep(Duration::from_secs_f64(settings.settle_seconds));
         metered(bench, &order, &show)
@@ -510,14 +513,17 @@ impl<'b> Lane<'_, 'b> {
 fn metered(
     bench: &mut Bench,
     order: &Order,
-    show: &dyn Fn(Live, Option<f64>),
+    show: &dyn Fn(Live, Present),
 ) -> Result<(Performance, Draw), RunError> {
     let Some(analyzer) = &mut bench.analyzer else {
-        return Ok((bench.generator.run(order, &mut |live| show(live, None))?, Draw::default()));
+        return Ok((
+            bench.generator.run(order, &mut |live| show(live, Present::default()))?,
+            Draw::default(),
+        ));
     };
     let offset = analyzer.clock_offset()? - bench.generator.clock_offset()?;
     analyzer.mark()?;
-    let performance = bench.generator.run(order, &mut |live| show(live, analyzer.watts()))?;
+    let performance = bench.generator.run(order, &mut |live| show(live, analyzer.present()))?;
     let moved = |moment: Moment| Moment(moment.0.saturating_add_signed(offset));
     let draw = analyzer.draw(moved(performance.from), moved(performance.to))?;
     Ok((performance, draw))

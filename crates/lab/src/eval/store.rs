@@ -186,10 +186,7 @@ impl Store {
 
     fn same(&mut self, campaign: &str, subject: String, setup: &impl Serialize) -> Result<(), StoreError> {
         let now = serde_json::to_string(setup).expect("plain data can be written as JSON");
-        let query = "SELECT text FROM setup WHERE campaign = ?1 AND subject = ?2";
-        let read = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
-        let then = self.connection.query_row(query, params![campaign, subject], read).optional();
-        match self.sqlite(then)? {
+        match self.setup(campaign, &subject)? {
             Some(then) if then != now => {
                 let (path, campaign) = (self.path.clone(), campaign.to_owned());
                 Err(StoreError::Changed { path, campaign, subject, then, now })
@@ -273,6 +270,27 @@ impl Store {
         };
         let all = || self.connection.prepare(sql)?.query_map(params![campaign, target], read)?.collect();
         self.sqlite(all())
+    }
+
+    /// How a campaign was measured: the text of one subject, as `begin` kept it.
+    pub fn setup(&self, campaign: &str, subject: &str) -> Result<Option<String>, StoreError> {
+        let query = "SELECT text FROM setup WHERE campaign = ?1 AND subject = ?2";
+        let text = self.connection.query_row(query, params![campaign, subject], |row| row.get(0));
+        self.sqlite(text.optional())
+    }
+
+    /// Forgets a campaign: its results, series, peaks and how it was measured. Returns how many results there were.
+    pub fn forget(&mut self, campaign: &str) -> Result<usize, StoreError> {
+        let all = |connection: &mut Connection| {
+            let transaction = connection.transaction()?;
+            for table in ["peak", "setup", "series"] {
+                transaction.execute(&format!("DELETE FROM {table} WHERE campaign = ?1"), [campaign])?;
+            }
+            let results = transaction.execute("DELETE FROM result WHERE campaign = ?1", [campaign])?;
+            transaction.commit().map(|()| results)
+        };
+        let outcome = all(&mut self.connection);
+        self.sqlite(outcome)
     }
 
     /// Runs of a campaign that have a result.
@@ -389,6 +407,31 @@ mod tests {
         assert!(store.records(Some("other"), None).unwrap().is_empty());
         let nulls = "SELECT count(*) FROM result WHERE watts IS NULL AND iops = 0.1";
         assert_eq!(store.connection.query_row(nulls, [], |row| row.get::<_, i64>(0)).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_campaign_is_forgotten_as_a_whole_and_others_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&dir.path().join("r.sqlite")).unwrap();
+        let other = Record { campaign: "other".into(), ..record("w") };
+        let interval = [Interval { from_seconds: 0.0, seconds: 1.0, requests: 1, bytes: 1, failed: 0 }];
+        for record in [&record("w"), &record("v"), &other] {
+            store.add(record, &interval).unwrap();
+        }
+        store.same("c", "settings".into(), &1).unwrap();
+        let peak = Peak {
+            iops: 1.0,
+            mb_per_second: 1.0,
+            request_bytes: 512.0,
+            random_percent: 0.0,
+            read_percent: 0.0,
+        };
+        store.add_peak("c", "t", "w", &peak).unwrap();
+        assert_eq!(store.forget("c").unwrap(), 2);
+        assert_eq!(store.records(None, None).unwrap(), [other]);
+        assert_eq!(store.series(None, None).unwrap().len(), 1);
+        assert_eq!((store.peak("c", "t", "w").unwrap(), store.setup("c", "settings").unwrap()), (None, None));
+        assert_eq!(store.forget("c").unwrap(), 0);
     }
 
     #[test]

@@ -118,6 +118,7 @@ impl Fake {
             lease_left_millis: None,
             primaries: 0,
             holder_of: 0,
+            debt_since_unix_millis: None,
             modelled_watts: None,
             switch_trouble: None,
             power: PowerStatus::default(),
@@ -154,6 +155,7 @@ impl Fake {
             metadata: Vec::new(),
             energy: None,
             rack_switches: None,
+            latency: None,
         }
     }
 }

@@ -8,11 +8,11 @@ use crate::controller::set_notes::set_notes;
 use crate::{Command, State, Token};
 use ebb_gear::{check_wish, floor_servers};
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GearSteps, GroupCounts,
-    MetaFailure, MetaReply, Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry,
-    ServerId, ServerState, ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Vitals,
+    AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GearSteps, MetaFailure, MetaReply,
+    Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry, ServerId, ServerState,
+    ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Vitals,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 impl Leading {
     pub(crate) fn admin(
@@ -87,6 +87,7 @@ impl Leading {
         let binding: Vec<String> =
             few.into_iter().chain(self.hardware_notes(state)).chain(self.kept_notes(state)).collect();
         let hours = self.gears.plan(now, schedule.hours_per_day)?;
+        let mut bands = self.gears.bands(now).into_iter();
         let planned = hours.into_iter().map(|hour| {
             let mut awake = hour.awake;
             awake.extend(servers_of(state, ServerEntry::is_logger));
@@ -102,6 +103,7 @@ impl Leading {
                 hour: hour.hour,
                 from_unix_millis: hour.hour.saturating_mul(schedule.hour_millis),
                 forecast: hour.forecast.map(|load| load.0),
+                band: bands.next(),
                 gear: hour.gear,
                 asleep: servers_of(state, |e| !awake.contains(&e.id)).into_iter().collect(),
                 awake: awake.into_iter().collect(),
@@ -153,13 +155,14 @@ impl Leading {
             debt_bytes: debts.map(|v| v.debt_bytes).sum(),
             servers,
             pools: state.pools().map(|pool| self.pool_status(now, pool, state)).collect(),
-            groups: count_groups(state),
+            groups: self.census.groups,
             schedule,
             notes: self.hardware_notes(state).into_iter().chain(set_notes(state)).chain(outlooks).collect(),
             // The member and its driver fill these in.
             metadata: Vec::new(),
             energy: None,
             rack_switches: None,
+            latency: self.latency.status(),
         }
     }
 
@@ -211,18 +214,11 @@ impl Leading {
     }
 
     fn server_statuses(&self, now: Moment, state: &State) -> Vec<ServerStatus> {
-        let mut duties: BTreeMap<ServerId, (u32, u32)> = BTreeMap::new();
-        for (_, entry) in state.groups() {
-            entry.primary.into_iter().for_each(|p| duties.entry(p).or_default().0 += 1);
-            let holders = entry.slots.iter().filter_map(|s| s.holder);
-            holders.for_each(|s| duties.entry(s.server).or_default().1 += 1);
-        }
         let one = |entry: &ServerEntry| {
             let live = self.servers.get(&entry.id);
             let sleeps = entry.state == ServerState::Asleep && !self.resists(now, entry.id, state);
             let heard = live.and_then(|l| l.heard);
             let left = live.map(|l| l.granted_until.since(now)).filter(|left| !left.is_zero());
-            let (primaries, holders) = duties.get(&entry.id).copied().unwrap_or_default();
             ServerStatus {
                 id: entry.id,
                 rack: entry.rack,
@@ -238,8 +234,12 @@ impl Leading {
                 vitals: live.filter(|_| heard.is_some()).map(|l| l.vitals.clone()),
                 heartbeat_age_millis: heard.map(|at| now.since(at).as_millis() as u64),
                 lease_left_millis: left.filter(|_| entry.state.is_live()).map(|left| left.as_millis() as u64),
-                primaries,
-                holder_of: holders,
+                primaries: self.census.primaries(entry.id),
+                holder_of: self.census.holders(entry.id),
+                debt_since_unix_millis: {
+                    let owed = self.census.holds_for(entry.id);
+                    owed.filter_map(|id| self.owed_since.get(&id).copied()).min()
+                },
                 modelled_watts: None,
                 switch_trouble: live.and_then(|l| l.power.trouble.clone()),
                 power: self.power_status(entry, state),
@@ -315,26 +315,4 @@ fn servers_of(state: &State, which: impl Fn(&ServerEntry) -> bool) -> BTreeSet<S
 fn racks_of(state: &State) -> usize {
     let racks = state.replicated().filter(|e| e.state != ServerState::Lost).map(|e| e.rack);
     racks.collect::<BTreeSet<RackId>>().len()
-}
-
-fn count_groups(state: &State) -> GroupCounts {
-    let mut counts = GroupCounts::default();
-    let rack = |server: ServerId| state.server(server).map(|e| e.rack);
-    for (_, entry) in state.groups() {
-        let targets: Vec<_> = entry.targets().map(rack).collect();
-        let apart: BTreeSet<_> = targets.iter().collect();
-        counts.sharing_rack += u32::from(apart.len() < targets.len());
-        let any = |what: fn(&ebb_types::Slot) -> bool| u32::from(entry.slots.iter().any(what));
-        counts.total += 1;
-        counts.in_sync += u32::from(entry.is_in_sync());
-        counts.away += any(|s| matches!(s.state, SlotState::Away { .. }));
-        counts.catching_up += any(|s| matches!(s.state, SlotState::CatchingUp { .. }));
-        counts.without_primary += u32::from(entry.primary.is_none());
-        counts.without_target += any(|s| s.target().is_none());
-        counts.at_risk += any(|s| {
-            matches!(s.state, SlotState::Away { .. }) && s.holder.is_some_and(|holder| !holder.covered)
-        });
-        counts.newest_epoch = counts.newest_epoch.max(entry.epoch);
-    }
-    counts
 }

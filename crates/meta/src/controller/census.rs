@@ -1,13 +1,13 @@
-//! What a plan asks of all chunk groups, kept from plan to plan: only the groups that changed are counted again.
+//! What plans and figures ask of all chunk groups, kept from event to event: only the groups that changed are counted again.
 //!
-//! While servers drain, wake and catch up the leader plans at nearly every report. A plan that looked at all groups would make a
-//! shift cost the square of the cluster's size.
+//! While servers drain, wake and catch up the leader plans at nearly every report, and a page or a scraper asks it every second. If each of
+//! these looked at all groups, a shift would cost the square of the cluster's size.
 //!
 //! Invariant: after [`Census::follow`] it equals a census taken from nothing (the tests and the fault search compare them).
 
 use crate::State;
-use ebb_types::{GroupEntry, GroupId, ServerId, Slot, SlotState};
-use std::collections::BTreeSet;
+use ebb_types::{GroupCounts, GroupEntry, GroupId, RackId, ServerId, Slot, SlotState};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Of one server.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,7 +15,8 @@ struct Part {
     /// Groups of which it has a replica.
     groups: BTreeSet<GroupId>,
     primaries: u32,
-    holders: u32,
+    /// For how many replicas of each server it keeps what they miss.
+    holds_for: BTreeMap<ServerId, u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,6 +27,10 @@ pub(crate) struct Census {
     counted: Vec<GroupEntry>,
     /// By the server's id.
     parts: Vec<Part>,
+    /// For how many replicas of each server another keeps what they miss.
+    owed: BTreeMap<ServerId, u32>,
+    /// Groups by condition.
+    pub groups: GroupCounts,
     /// Groups without a primary.
     pub headless: BTreeSet<GroupId>,
     /// Groups with a slot whose copy of a write goes nowhere.
@@ -43,10 +48,10 @@ impl Census {
         census
     }
 
-    /// Counts what changed since the last call.
-    pub fn follow(&mut self, state: &State) {
+    /// Counts what changed since the last call; `false`: nothing.
+    pub fn follow(&mut self, state: &State) -> bool {
         if self.version == state.version() {
-            return;
+            return false;
         }
         let since = if self.counted.is_empty() { 0 } else { self.version };
         self.version = state.version();
@@ -56,13 +61,14 @@ impl Census {
             let place = group.0 as usize;
             if let Some(before) = self.counted.get_mut(place) {
                 let before = std::mem::replace(before, entry.clone());
-                self.forget(group, &before);
+                self.forget(group, &before, state);
             } else {
                 // The first count, in the order of their numbers.
                 self.counted.push(entry.clone());
             }
             self.count(group, entry, state);
         }
+        true
     }
 
     fn count(&mut self, group: GroupId, entry: &GroupEntry, state: &State) {
@@ -70,7 +76,11 @@ impl Census {
             self.part(slot.server).groups.insert(group);
         }
         entry.primary.into_iter().for_each(|id| self.part(id).primaries += 1);
-        holders(entry).for_each(|id| self.part(id).holders += 1);
+        for (holder, stands_for) in holders(entry) {
+            *self.part(holder).holds_for.entry(stands_for).or_default() += 1;
+            *self.owed.entry(stands_for).or_default() += 1;
+        }
+        add(&mut self.groups, &conditions(entry, state));
         let any = |what: fn(&Slot) -> bool| entry.slots.iter().any(what);
         let in_set = [
             (&mut self.headless, entry.primary.is_none()),
@@ -83,12 +93,16 @@ impl Census {
         }
     }
 
-    fn forget(&mut self, group: GroupId, entry: &GroupEntry) {
+    fn forget(&mut self, group: GroupId, entry: &GroupEntry, state: &State) {
         for slot in &entry.slots {
             self.part(slot.server).groups.remove(&group);
         }
         entry.primary.into_iter().for_each(|id| self.part(id).primaries -= 1);
-        holders(entry).for_each(|id| self.part(id).holders -= 1);
+        for (holder, stands_for) in holders(entry) {
+            take_one(&mut self.part(holder).holds_for, stands_for);
+            take_one(&mut self.owed, stands_for);
+        }
+        subtract(&mut self.groups, &conditions(entry, state));
         for set in [&mut self.headless, &mut self.lacking, &mut self.catching_up, &mut self.sharing_rack] {
             set.remove(&group);
         }
@@ -115,12 +129,77 @@ impl Census {
 
     /// For how many replicas the server keeps what they miss.
     pub fn holders(&self, server: ServerId) -> u32 {
-        self.parts.get(usize::from(server.0)).map_or(0, |part| part.holders)
+        self.parts.get(usize::from(server.0)).map_or(0, |part| part.holds_for.values().sum())
+    }
+
+    /// The servers for which another keeps what they miss.
+    pub fn owed(&self) -> impl Iterator<Item = ServerId> + '_ {
+        self.owed.keys().copied()
+    }
+
+    /// The servers for which the server keeps what they miss.
+    pub fn holds_for(&self, server: ServerId) -> impl Iterator<Item = ServerId> + '_ {
+        self.parts.get(usize::from(server.0)).into_iter().flat_map(|part| part.holds_for.keys()).copied()
     }
 }
 
-fn holders(entry: &GroupEntry) -> impl Iterator<Item = ServerId> + '_ {
-    entry.slots.iter().filter_map(|slot| slot.holder).map(|holder| holder.server)
+/// A count that was one is gone.
+fn take_one(counts: &mut BTreeMap<ServerId, u32>, of: ServerId) {
+    let left = counts.remove(&of).expect("it was counted") - 1;
+    if left > 0 {
+        counts.insert(of, left);
+    }
+}
+
+/// Holders, and the server that each stands for.
+fn holders(entry: &GroupEntry) -> impl Iterator<Item = (ServerId, ServerId)> + '_ {
+    entry.slots.iter().filter_map(|slot| Some((slot.holder?.server, slot.server)))
+}
+
+/// Of one group: each condition that holds counts one.
+fn conditions(entry: &GroupEntry, state: &State) -> GroupCounts {
+    let rack = |server: ServerId| state.server(server).map(|e| e.rack);
+    let targets: Vec<Option<RackId>> = entry.targets().map(rack).collect();
+    let shares = (1..targets.len()).any(|k| targets[..k].contains(&targets[k]));
+    let any = |what: fn(&Slot) -> bool| u32::from(entry.slots.iter().any(what));
+    GroupCounts {
+        total: 1,
+        in_sync: u32::from(entry.is_in_sync()),
+        away: any(|s| matches!(s.state, SlotState::Away { .. })),
+        catching_up: any(|s| matches!(s.state, SlotState::CatchingUp { .. })),
+        without_primary: u32::from(entry.primary.is_none()),
+        without_target: any(|s| s.target().is_none()),
+        at_risk: any(|s| {
+            matches!(s.state, SlotState::Away { .. }) && s.holder.is_some_and(|holder| !holder.covered)
+        }),
+        sharing_rack: u32::from(shares),
+        newest_epoch: entry.epoch,
+    }
+}
+
+fn each(sum: &mut GroupCounts, one: &GroupCounts, op: fn(u32, u32) -> u32) {
+    for (sum, one) in [
+        (&mut sum.total, one.total),
+        (&mut sum.in_sync, one.in_sync),
+        (&mut sum.away, one.away),
+        (&mut sum.catching_up, one.catching_up),
+        (&mut sum.without_primary, one.without_primary),
+        (&mut sum.without_target, one.without_target),
+        (&mut sum.at_risk, one.at_risk),
+        (&mut sum.sharing_rack, one.sharing_rack),
+    ] {
+        *sum = op(*sum, one);
+    }
+}
+
+fn add(sum: &mut GroupCounts, one: &GroupCounts) {
+    each(sum, one, |sum, one| sum + one);
+    sum.newest_epoch = sum.newest_epoch.max(one.newest_epoch);
+}
+
+/// The newest epoch stays: a group's epoch only rises.
+fn subtract(sum: &mut GroupCounts, one: &GroupCounts) {
+    each(sum, one, |sum, one| sum - one);
 }
 
 /// A server never changes its rack.

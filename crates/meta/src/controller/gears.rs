@@ -5,12 +5,12 @@
 use crate::{Slept, State};
 use ebb_gear::fleet::{Command as Order, Event as News, State as Standing};
 use ebb_gear::{
-    Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Sleep, forecast,
-    load, sample_interval,
+    Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Seasonal, Sleep,
+    forecast, load, sample_interval,
 };
 use ebb_types::{
-    Depth, GearGroup, GearSize, GearSteps, LoadCount, Moment, Notice, Prices, Schedule, ServerEntry,
-    ServerId, ServerState, ShiftReason, ShiftRecord, Vitals, Why,
+    Depth, GearGroup, GearSize, GearSteps, LoadBand, LoadCount, Moment, Notice, Prices, Schedule,
+    ServerEntry, ServerId, ServerState, ShiftReason, ShiftRecord, Vitals, Why,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -105,6 +105,22 @@ fn gear_of(state: &State, policy: &Policy, hour: u64) -> u8 {
 /// The servers of these gear groups.
 fn of_groups(members: &BTreeMap<ServerId, GearGroup>, groups: &[GearGroup]) -> BTreeSet<ServerId> {
     members.iter().filter(|(_, group)| groups.contains(group)).map(|(server, _)| *server).collect()
+}
+
+/// Share of outcomes on either side of a [`LoadBand`].
+const OUTSIDE: f64 = 0.1;
+
+/// The load that is exceeded with this probability, to a thousandth.
+fn exceeded(exceeds: &impl Fn(Load) -> f64, probability: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    while exceeds(Load(high)) > probability && high < f64::MAX / 2.0 {
+        (low, high) = (high, high * 2.0);
+    }
+    while high - low > (low * 1e-3).max(1e-6) {
+        let middle = (low + high) / 2.0;
+        if exceeds(Load(middle)) > probability { low = middle } else { high = middle }
+    }
+    high
 }
 
 /// What the fleet is told about a server.
@@ -472,6 +488,24 @@ impl Gears {
                 forecast(&self.history, s.hour(now), s.policy().hours_per_day).map(|f| f.load)
             }
         }
+    }
+
+    /// Between which loads the peaks of the coming hours lie, from the present one on: by the same possible futures by which the fleet
+    /// decides. Empty with whole gears, which decide by one number, and until a day has been seen.
+    pub fn bands(&self, now: Moment) -> Vec<LoadBand> {
+        let (Some(Decider::Servers(fleet)), Some((schedule, _))) = (&self.decider, &self.basis) else {
+            return Vec::new();
+        };
+        let (hour, day) = (fleet.hour(now), schedule.hours_per_day);
+        let Some(seasonal) = Seasonal::fit(&self.history, hour / u64::from(day.max(1)), day) else {
+            return Vec::new();
+        };
+        let ahead = seasonal.ahead(&self.history, hour);
+        let band = |n| {
+            let exceeds = ahead.exceeds(n as usize);
+            LoadBand { low: exceeded(&exceeds, 1.0 - OUTSIDE), high: exceeded(&exceeds, OUTSIDE) }
+        };
+        (0..day).map(band).collect()
     }
 
     /// The dry run over `hours` hours; the error says why nothing can be planned.

@@ -3,6 +3,7 @@
 use crate::controller::census::Census;
 use crate::controller::gears::Gears;
 use crate::controller::group::Standing;
+use crate::controller::latency::LatencySpan;
 use crate::controller::switch::Power;
 use crate::controller::trial::Trial;
 use crate::controller::wake_times::WakeTimes;
@@ -143,6 +144,9 @@ pub(crate) struct Leading {
     pub planned: Moment,
     pub seen: Seen,
     pub census: Census,
+    /// Unix time since when another server keeps something for it, of each server for which one does.
+    pub owed_since: BTreeMap<ServerId, u64>,
+    pub latency: LatencySpan,
 }
 
 /// What the last plan saw of the groups. Whether an entry is right depends on the entry, on reports about it and on the

@@ -104,6 +104,7 @@ impl Leading {
         if news {
             self.push_map(now, server, state, &mut BTreeMap::new(), out);
         }
+        self.latency.add(now, &vitals.latencies);
         self.examine_again(now, server, state);
         self.push_duties(server, entry.state, state, out);
         if entry.pool == PoolId::REPLICATED {

@@ -339,6 +339,7 @@ struct Ready<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<String>,
     /// Absent: its port was taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
     page: Option<String>,
     pids: BTreeMap<String, u32>,
 }
@@ -451,6 +452,26 @@ impl StatusLine {
             let lead = if self.terminal && !self.last.is_empty() { "\n" } else { "" };
             println!("{lead}{text}");
             self.last.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_development_cluster_lacks_is_absent() {
+        let ready = |url: Option<String>| {
+            let (metrics, page) = (url.clone(), url);
+            let (endpoint, config) = (String::new(), String::new());
+            let pids = BTreeMap::new();
+            let ready = Ready { endpoint, access_key: "", secret_key: "", config, metrics, page, pids };
+            serde_json::to_value(&ready).unwrap()
+        };
+        let (all, none) = (ready(Some("http://127.0.0.1:1/".into())), ready(None));
+        for key in ["metrics", "page"] {
+            assert!(all.get(key).is_some() && none.get(key).is_none(), "{key}: {none}");
         }
     }
 }

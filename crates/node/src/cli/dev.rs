@@ -1,6 +1,6 @@
 //! A whole cluster on this machine: every server is its own process, as it would run on its own machine.
 
-use crate::cli::page::Opened;
+use crate::cli::page::{Opened, s3};
 use crate::cluster::config::{
     ClusterSection, Config, GatewaySection, MetaSection, MirrorSection, PowerSection, Role, SchedulerSection,
     ScrubSection, ServerSection, moved_per_second,
@@ -224,7 +224,8 @@ impl DevCluster {
             .map_err(|_| NodeError::Refused(format!("the gateway's address {address} is a name")))?;
         let port = if self.ephemeral.is_some() { 0 } else { address.port().saturating_add(PAGE_ABOVE) };
         address.set_port(port);
-        Opened::new(&self.config, address, &[]).await
+        let s3 = s3(&self.config, &self.access_key, &self.secret_key)?;
+        Opened::new(&self.config, address, &[], Some(s3), None).await
     }
 
     /// Pids by process name.

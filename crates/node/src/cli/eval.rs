@@ -12,12 +12,12 @@ use ebb_lab::eval::{
     Workload, compare, csv, proportions, report, run, score, series_csv,
 };
 use ebb_report::{json, print};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub const EVAL_EXAMPLES: &str = "\
 Examples:
@@ -55,6 +55,9 @@ pub enum EvalCommand {
         /// Print JSON with stable keys (docs/json.md)
         #[arg(long)]
         json: bool,
+        /// With --json: a line for each progress, too, as it comes
+        #[arg(long, requires = "json", conflicts_with = "dry_run")]
+        progress: bool,
     },
     /// Show results: every workload at its highest load, or all runs of some workloads
     #[command(after_help = "Example: ebb eval show --workload 4KiB-random50")]
@@ -102,6 +105,14 @@ pub enum EvalCommand {
         /// Output file [default: standard output]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+    },
+    /// Delete a campaign: its results, series and peaks; traces and targets stay
+    #[command(after_help = "Example: ebb eval delete tracer --db results.sqlite")]
+    Delete {
+        /// The matrix's name
+        campaign: String,
+        #[command(flatten)]
+        db: Db,
     },
     /// Write a page of charts: efficiency against load, request size, random ratio and read ratio
     #[command(after_help = "Example: ebb eval report --html report.html")]
@@ -158,12 +169,12 @@ pub struct AgentArgs {
 
 pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
     match command {
-        EvalCommand::Run { matrix, scale, db, config, dry_run: dry, json } => {
+        EvalCommand::Run { matrix, scale, db, config, dry_run: dry, json, progress } => {
             let matrix = Matrix::load(&matrix, scale).map_err(refused)?;
             if dry {
                 dry_run(matrix, &db.db, json)
             } else {
-                run_matrix(matrix, &db.db, config.as_deref(), json).await
+                run_matrix(matrix, &db.db, config.as_deref(), json, progress).await
             }
         }
         EvalCommand::Show { db, which, workload, json } => show(&db.db, &which, workload.as_deref(), json),
@@ -185,6 +196,16 @@ pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
                 Some(path) => std::fs::write(&path, text).map_err(io("write", &path))?,
                 None => print!("{text}"),
             }
+            Ok(ExitCode::SUCCESS)
+        }
+        EvalCommand::Delete { campaign, db } => {
+            Store::read(&db.db).map_err(refused)?;
+            let deleted =
+                Store::open(&db.db).and_then(|mut store| store.forget(&campaign)).map_err(refused)?;
+            if deleted == 0 {
+                return Err(refused(format!("{} has no results of {campaign:?}", db.db.display())));
+            }
+            println!("{deleted} results of {campaign} deleted");
             Ok(ExitCode::SUCCESS)
         }
         EvalCommand::Report { db, which, html } => {
@@ -289,7 +310,8 @@ fn share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("{text:?} is not a share above 0 and at most 1, such as 1/30"))
 }
 
-fn dry_run(matrix: Matrix, db: &Path, json: bool) -> Result<ExitCode, NodeError> {
+/// Runs of a matrix that have a result already, and the seconds that the others would take.
+pub fn remaining(matrix: &Matrix, db: &Path) -> Result<(u64, f64), NodeError> {
     let (total, settings) = (matrix.runs(), &matrix.settings);
     let mut found = 0;
     if db.exists() {
@@ -300,7 +322,7 @@ fn dry_run(matrix: Matrix, db: &Path, json: bool) -> Result<ExitCode, NodeError>
     let each = settings.run_seconds + settings.settle_seconds;
     let left = total.saturating_sub(found) as f64;
     let phases = matrix.phases();
-    let seconds_left = match phases.is_empty() {
+    let seconds = match phases.is_empty() {
         true => left * each + peaks * left / total as f64,
         // How long a fill takes only the target knows; it is not counted.
         false => {
@@ -311,10 +333,120 @@ fn dry_run(matrix: Matrix, db: &Path, json: bool) -> Result<ExitCode, NodeError>
             whole * matrix.targets.len() as f64 * left / total as f64
         }
     };
-    let seconds_left = Some(seconds_left);
-    let outcome = Outcome { total, found: found.min(total), ..Outcome::default() };
+    Ok((found.min(total), seconds))
+}
+
+fn dry_run(matrix: Matrix, db: &Path, json: bool) -> Result<ExitCode, NodeError> {
+    let (found, seconds) = remaining(&matrix, db)?;
+    let outcome = Outcome { total: matrix.runs(), found, ..Outcome::default() };
+    let seconds_left = Some(seconds);
     print(&RunReport { campaign: matrix.name, db: db.to_owned(), outcome, seconds_left, score: None }, json);
     Ok(ExitCode::SUCCESS)
+}
+
+/// A line of `ebb eval run --json --progress`.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    Progress(Told),
+    /// As without `--progress`.
+    Report(serde_json::Value),
+}
+
+/// How far a campaign is.
+#[derive(Serialize, Deserialize)]
+pub struct Told {
+    /// Runs that have a result.
+    pub done: u64,
+    pub failed: u64,
+    pub total: u64,
+    /// The run that goes on.
+    pub present: String,
+    pub seconds_left: f64,
+    pub live: Option<ToldLive>,
+}
+
+/// The present run, now; what is not measured is absent.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct ToldLive {
+    pub iops: f64,
+    pub mb_per_second: f64,
+    pub response_millis: Option<f64>,
+    pub watts: Option<f64>,
+    pub celsius: Option<f64>,
+    /// Absent: a peak run.
+    pub load_percent: Option<f64>,
+    pub achieved_percent: Option<f64>,
+    pub channels: Vec<ToldChannel>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct ToldChannel {
+    pub name: String,
+    pub unit: String,
+    /// `measured`, `stated` or `modelled`.
+    pub source: String,
+    pub value: f64,
+}
+
+impl Told {
+    fn of(progress: &Progress) -> Told {
+        let live = progress.live.as_ref().map(|watched| ToldLive {
+            iops: watched.live.iops,
+            mb_per_second: watched.live.mb_per_second,
+            response_millis: watched.live.response_millis,
+            watts: watched.meters.watts,
+            celsius: watched.meters.celsius,
+            load_percent: watched.load_percent,
+            achieved_percent: watched.achieved_percent,
+            channels: watched
+                .meters
+                .channels
+                .iter()
+                .map(|channel| ToldChannel {
+                    name: channel.name.clone(),
+                    unit: channel.unit.clone(),
+                    source: channel.source.name().to_owned(),
+                    value: channel.value,
+                })
+                .collect(),
+        });
+        Told {
+            done: progress.done,
+            failed: progress.failed,
+            total: progress.total,
+            present: progress.present.clone(),
+            seconds_left: progress.left.as_secs_f64(),
+            live,
+        }
+    }
+}
+
+/// Between two lines about the same run.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Prints progress as lines, not more often than somebody watches: what is new at once, the same run again after a pause.
+#[derive(Default)]
+struct Lines {
+    /// When, of which run, and whether it was seen going on.
+    last: Option<(Instant, String, bool)>,
+}
+
+impl Lines {
+    fn tell(&mut self, progress: &Progress) {
+        let goes_on = progress.live.is_some();
+        let due = |(at, present, went_on): &(Instant, String, bool)| {
+            at.elapsed() >= PAUSE || *present != progress.present || (goes_on && !went_on)
+        };
+        if self.last.as_ref().is_none_or(due) {
+            self.last = Some((Instant::now(), progress.present.clone(), goes_on));
+            tell(&Event::Progress(Told::of(progress)));
+        }
+    }
+}
+
+fn tell(event: &Event) {
+    println!("{}", serde_json::to_string(event).expect("plain data can be written as JSON"));
 }
 
 async fn run_matrix(
@@ -322,6 +454,7 @@ async fn run_matrix(
     db: &Path,
     config: Option<&Path>,
     json: bool,
+    progress: bool,
 ) -> Result<ExitCode, NodeError> {
     let store = Store::open(db).map_err(refused)?;
     let connect = connector(config)?;
@@ -329,9 +462,12 @@ async fn run_matrix(
     let scored = matrix.clone();
     let work = move || {
         let mut line = ebb_report::Progress::new();
+        let mut lines = progress.then(Lines::default);
         let benches = |target: &Target| bench(&matrix, target, connect.clone());
-        let outcome =
-            run(&matrix, store, &benches, &mut |progress| line.show(format_args!("{}", describe(progress))));
+        let outcome = run(&matrix, store, &benches, &mut |progress| {
+            lines.iter_mut().for_each(|lines| lines.tell(progress));
+            line.show(format_args!("{}", describe(progress)));
+        });
         line.clear();
         outcome
     };
@@ -340,7 +476,13 @@ async fn run_matrix(
     let outcome = outcome.map_err(refused)?;
     let complete = outcome.complete();
     let score = score(&scored, &Store::read(db).map_err(refused)?).map_err(refused)?;
-    print(&RunReport { campaign, db: db.to_owned(), outcome, seconds_left: None, score }, json);
+    let report = RunReport { campaign, db: db.to_owned(), outcome, seconds_left: None, score };
+    match progress {
+        true => {
+            tell(&Event::Report(serde_json::to_value(&report).expect("plain data can be written as JSON")))
+        }
+        false => print(&report, json),
+    }
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -364,18 +506,18 @@ fn bench(matrix: &Matrix, target: &Target, connect: Option<Connect>) -> Result<B
 fn describe(progress: &Progress) -> String {
     let Progress { done, failed, total, present, left, live } = progress;
     let failed = if *failed > 0 { format!(", {failed} failed") } else { String::new() };
-    let live = live.map_or(String::new(), |watched| live_text(&watched));
+    let live = live.as_ref().map_or(String::new(), live_text);
     format!("{done} of {total} runs{failed}, {} left  {present}{live}", rough(*left))
 }
 
 /// `  812 IOPS  3.3 MB/s  1.22 ms  71.3 W  load 19.8 of 20 %`
 fn live_text(watched: &Watched) -> String {
-    let Watched { live, watts, load_percent, achieved_percent } = watched;
+    let Watched { live, meters, load_percent, achieved_percent } = watched;
     let mut text = format!("  {:.0} IOPS  {:.1} MB/s", live.iops, live.mb_per_second);
     if let Some(millis) = live.response_millis {
         text += &format!("  {millis:.2} ms");
     }
-    if let Some(watts) = watts {
+    if let Some(watts) = meters.watts {
         text += &format!("  {watts:.1} W");
     }
     match (achieved_percent, load_percent) {

@@ -97,6 +97,9 @@ struct ServeArgs {
     /// Address for NBD clients
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10809")]
     nbd: String,
+    /// Serve /metrics there, for Prometheus (docs/metrics.md)
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<String>,
     /// Serve although a disk is missing
     #[arg(long)]
     degraded: bool,
@@ -203,7 +206,7 @@ async fn serve(registry: &Registry, args: ServeArgs) -> Result<(), NodeError> {
         ack: args.ack,
         driver,
     };
-    mirror::run(registry, &args.name, &args.nbd, options).await
+    mirror::run(registry, &args.name, (&args.nbd, args.metrics.as_deref()), options).await
 }
 
 /// The answer of the process that serves the mirror. A mirror that is not noted is another mistake than one not served.

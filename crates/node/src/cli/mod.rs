@@ -2,10 +2,12 @@
 
 pub mod admin;
 pub mod bench;
+pub mod co2;
 pub mod cost;
 pub mod dev;
 pub mod eval;
 pub mod key;
+pub mod lab;
 pub mod measured;
 pub mod meter;
 pub mod mirror;

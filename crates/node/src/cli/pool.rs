@@ -601,6 +601,7 @@ mod tests {
             lease_left_millis: None,
             primaries: 0,
             holder_of: 0,
+            debt_since_unix_millis: None,
             modelled_watts: None,
             switch_trouble: None,
             power: PowerStatus::default(),

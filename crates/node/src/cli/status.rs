@@ -309,6 +309,7 @@ mod tests {
             lease_left_millis: None,
             primaries: 0,
             holder_of: 0,
+            debt_since_unix_millis: None,
             modelled_watts: Some(Watts(61.8)),
             switch_trouble: Some("the controller does not answer".into()),
             power: PowerStatus::default(),

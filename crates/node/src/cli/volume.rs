@@ -141,11 +141,23 @@ pub fn home(client: &Client, pool: &str, size: Bytes, front: Option<Bytes>) -> R
     Ok(VolumeHome { pool: found.id, front_bytes })
 }
 
+/// Names and volumes.
+async fn volumes(client: &Client) -> Result<Vec<(String, VolumeStatus)>, NodeError> {
+    match client.query(NamespaceQuery::Volumes).await? {
+        Ok(NamespaceAnswer::Volumes(volumes)) => Ok(volumes),
+        answer => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {answer:?}"))),
+    }
+}
+
+/// What `ebb volume list --json` prints.
+pub async fn list_json(client: &Client) -> Result<String, NodeError> {
+    let volumes = volumes(client).await?;
+    let all: Vec<Listed> = volumes.iter().map(|(name, status)| listed(client, name, status)).collect();
+    Ok(serde_json::to_string(&all).expect("plain types become JSON"))
+}
+
 async fn list(client: &Client, json: bool) -> Result<(), NodeError> {
-    let answer = client.query(NamespaceQuery::Volumes).await?;
-    let Ok(NamespaceAnswer::Volumes(volumes)) = answer else {
-        return Err(NodeError::Refused(format!("unexpected answer of the metadata service: {answer:?}")));
-    };
+    let volumes = volumes(client).await?;
     let all: Vec<Listed> = volumes.iter().map(|(name, status)| listed(client, name, status)).collect();
     if json {
         print_json(&all);

@@ -1,5 +1,6 @@
 //! The recorded hours of a cluster under other settings: what its own policy would have done, in the simulator, by its own power model.
 
+use crate::cli::co2::Co2;
 use ebb_page::{Recorded, Replayed, WhatIf};
 use ebb_power::PowerModel;
 use ebb_sim::load::{Case, Outcome, Policy, Provision, Series, Setup};
@@ -12,8 +13,13 @@ const HOURS_PER_DAY: u32 = 24;
 const TRAIN_DAYS_MOST: u32 = 6;
 const JOULES_PER_KWH: f64 = 3.6e6;
 
-/// `power`: asleep as deep as the cluster sleeps is its `standby`. The text says what is missing.
-pub fn replay(recorded: &Recorded, power: &PowerModel, wish: WhatIf) -> Result<Replayed, String> {
+/// `power`: asleep as deep as the cluster sleeps is its `standby`. `co2`: of the grid. The text says what is missing.
+pub fn replay(
+    recorded: &Recorded,
+    power: &PowerModel,
+    co2: Option<&Co2>,
+    wish: WhatIf,
+) -> Result<Replayed, String> {
     let Recorded { hours, schedule, replicas } = recorded;
     if schedule.hours_per_day != HOURS_PER_DAY {
         return Err(format!(
@@ -47,6 +53,8 @@ pub fn replay(recorded: &Recorded, power: &PowerModel, wish: WhatIf) -> Result<R
     let (always_on, _) = play(Policy::AlwaysOn)?;
     let (oracle, _) = play(Policy::ContinuousOracle)?;
     let line = line.expect("the policy has servers");
+    let servers_awake: Vec<u32> =
+        line.serving.iter().zip(&line.waking).map(|(serving, waking)| serving + waking).collect();
     let kwh = |outcome: &Outcome| outcome.modelled_joules.0 / JOULES_PER_KWH;
     Ok(Replayed {
         hours: case.counted() as u32,
@@ -57,15 +65,29 @@ pub fn replay(recorded: &Recorded, power: &PowerModel, wish: WhatIf) -> Result<R
         hours_short: ebb.short_time * case.counted() as f64,
         mean_servers_awake: ebb.mean_awake,
         cycles_per_server_per_day: ebb.cycles_per_server_per_day,
-        servers_awake: line
-            .serving
-            .iter()
-            .zip(&line.waking)
-            .map(|(serving, waking)| serving + waking)
-            .collect(),
+        co2_saved_kg: co2.and_then(|co2| {
+            let counts = |n: &usize| *n >= case.first && case.loads[*n].is_some();
+            let each = (0..servers_awake.len()).filter(counts).map(|n| {
+                let hour = hours[0].hour + n as u64;
+                let grams = co2.of(hour, hour * schedule.hour_millis)?;
+                Some((f64::from(wish.servers.saturating_sub(servers_awake[n])), grams))
+            });
+            let mean = weighted(&each.collect::<Option<Vec<_>>>()?);
+            Some((kwh(&always_on) - kwh(&ebb)) * mean / 1e3)
+        }),
+        servers_awake,
         loads: case.loads.clone(),
         from_unix_millis: hours[0].hour * schedule.hour_millis,
     })
+}
+
+/// The mean of values by their weights; by no weights, the plain one.
+fn weighted(values: &[(f64, f64)]) -> f64 {
+    let weight: f64 = values.iter().map(|(weight, _)| weight).sum();
+    match weight > 0.0 {
+        true => values.iter().map(|(of, value)| of * value).sum::<f64>() / weight,
+        false => values.iter().map(|(_, value)| value).sum::<f64>() / values.len().max(1) as f64,
+    }
 }
 
 /// An hour that was not recorded is a gap. Hours that rehearse a day in minutes count as hours. Of those that a clock repeats the first counts.
@@ -103,7 +125,7 @@ mod tests {
     const WISH: WhatIf = WhatIf { servers: 30, g_min: 1, short_goal: 0.01, cycles_per_day: 24.0 };
 
     fn played(wish: WhatIf) -> Replayed {
-        replay(&recorded(14 * 24), &PowerModel::default(), wish).unwrap()
+        replay(&recorded(14 * 24), &PowerModel::default(), None, wish).unwrap()
     }
 
     #[test]
@@ -130,7 +152,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_replayed_says_why() {
-        let refused = |recorded: &Recorded, wish| replay(recorded, &PowerModel::default(), wish).unwrap_err();
+        let refused =
+            |recorded: &Recorded, wish| replay(recorded, &PowerModel::default(), None, wish).unwrap_err();
         assert!(refused(&recorded(5), WISH).contains("5 hours are recorded: a day is needed"));
         assert!(refused(&recorded(0), WISH).contains("0 hours"));
         let mut short = recorded(48);
@@ -146,8 +169,28 @@ mod tests {
     fn an_hour_that_was_not_recorded_is_a_gap() {
         let mut recorded = recorded(72);
         recorded.hours.remove(30);
-        let replayed = replay(&recorded, &PowerModel::default(), WISH).unwrap();
+        let replayed = replay(&recorded, &PowerModel::default(), None, WISH).unwrap();
         assert_eq!(replayed.loads.iter().filter(|load| load.is_none()).count(), 1);
         assert_eq!(replayed.hours, 72 - 24 - 1);
+    }
+
+    #[test]
+    fn co2_is_saved_when_servers_sleep() {
+        let recorded = recorded(14 * 24);
+        let saved = |grams: &dyn Fn(usize) -> f64| {
+            let co2 = Co2::Daily(std::array::from_fn(grams));
+            replay(&recorded, &PowerModel::default(), Some(&co2), WISH).unwrap()
+        };
+        let even = saved(&|_| 400.0);
+        let kwh = even.always_on_modelled_kwh - even.modelled_kwh;
+        assert!((even.co2_saved_kg.unwrap() - kwh * 0.4).abs() < 1e-6, "{even:?}");
+        // The first recorded hour, of least load, is the 16th of its day in UTC: around it nearly all sleep, and half a day later nearly none.
+        let night = |hour: usize| if (10..22).contains(&hour) { 800.0 } else { 0.0 };
+        assert!(saved(&night).co2_saved_kg.unwrap() > even.co2_saved_kg.unwrap() * 1.15);
+        assert!(saved(&|hour| 800.0 - night(hour)).co2_saved_kg.unwrap() < even.co2_saved_kg.unwrap() * 0.85);
+        let one = Co2::Hourly([(400_000, 100.0)].into());
+        let lacking = replay(&recorded, &PowerModel::default(), Some(&one), WISH).unwrap();
+        assert_eq!(lacking.co2_saved_kg, None, "what is not in the series is not made up");
+        assert_eq!(played(WISH).co2_saved_kg, None);
     }
 }

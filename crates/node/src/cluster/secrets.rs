@@ -56,9 +56,14 @@ pub struct PageTokens {
 impl PageTokens {
     /// Reads the files, and creates those that are missing.
     pub fn open(config: &Config) -> Result<PageTokens, NodeError> {
-        let folder = config.path(&config.cluster.secret_file);
+        let secret = config.path(&config.cluster.secret_file);
+        PageTokens::beside(secret.parent().unwrap_or(Path::new("")), "page")
+    }
+
+    /// `NAME.token` and `NAME-read.token` of a folder.
+    pub fn beside(folder: &Path, name: &str) -> Result<PageTokens, NodeError> {
         let (act_file, look_file) =
-            (folder.with_file_name("page.token"), folder.with_file_name("page-read.token"));
+            (folder.join(format!("{name}.token")), folder.join(format!("{name}-read.token")));
         let (act, look) = (token(&act_file)?, token(&look_file)?);
         Ok(PageTokens { act_file, act, look_file, look })
     }

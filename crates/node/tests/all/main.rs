@@ -11,6 +11,7 @@ mod example;
 mod failures;
 mod harness;
 mod house;
+mod lab;
 mod metrics;
 mod mirror;
 mod mirror_kills;

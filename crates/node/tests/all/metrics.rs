@@ -28,7 +28,7 @@ impl Drop for Running {
 }
 
 /// The body of an answer; `None`: nobody answers, or not with 200.
-fn get(address: &str, path: &str) -> Option<String> {
+pub fn get(address: &str, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
@@ -78,7 +78,7 @@ fn documented(headings: &[&str]) -> BTreeSet<String> {
 }
 
 /// A page has what the documentation lists below these headings, but for what is absent in a cluster like this.
-fn assert_page(page: &str, headings: &[&str], absent: &[&str]) {
+pub fn assert_page(page: &str, headings: &[&str], absent: &[&str]) {
     let mut expected = documented(headings);
     absent.iter().for_each(|name| assert!(expected.remove(*name), "{name} is not documented"));
     assert_eq!(names(page), expected, "{headings:?}");
@@ -119,13 +119,15 @@ fn start_prometheus(cluster: &Cluster) -> (Running, String) {
 }
 
 const LEADER: [&str; 3] = ["Every process", "Metadata servers", "The leader, for the cluster"];
-/// Of a cluster without pools, rack switches, and an hour behind it.
-const ABSENT: [&str; 5] = [
+/// Of a cluster without pools and rack switches, of which no server is away, and with no hour and no stretch of requests behind it.
+const ABSENT: [&str; 7] = [
     "ebb_rack_switches_power_watts",
     "ebb_forecast_servers",
     "ebb_pool_sets",
     "ebb_pool_debt_bytes",
     "ebb_pool_memory_debt_bytes",
+    "ebb_debt_since_timestamp_seconds",
+    "ebb_request_latency_seconds",
 ];
 
 /// A cluster of which every process answers scrapers.
@@ -165,6 +167,7 @@ fn every_process_answers_and_the_leader_reports_for_the_sleepers() {
     let once = |line: &&str| line.starts_with("ebb_power_cycles_total{") && line.ends_with(" 1.0");
     assert_eq!(page.lines().filter(once).count(), 6, "{page}");
     assert_eq!(count("ebb_power_watts{"), 9);
+    assert_eq!(count("ebb_debt_since_timestamp_seconds{"), 3, "who is awake holds for who sleeps");
     assert_eq!(count("kind=\"measured\""), 0, "no meter is part of this cluster");
     assert_eq!(cluster.status().gear.servers_awake, 3, "who looks wakes nobody");
 }

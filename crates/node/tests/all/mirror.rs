@@ -1,7 +1,8 @@
 //! `ebb mirror` as processes: served over NBD, killed, degraded, rebuilt, and used wrongly.
 
 use crate::harness::disks::{quick_disk, quick_epochs};
-use crate::harness::{EBB, PATIENCE, wait};
+use crate::harness::{EBB, PATIENCE, free_port, wait};
+use crate::metrics::{assert_page, get};
 use ebb_testing::skip;
 use ebb_types::Random;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -516,4 +517,23 @@ fn the_drivers_are_listed() {
         [vec![true; 2], vec![true; 2], vec![false; 2], vec![false; 2], vec![false; 2]]
     );
     assert!(said(&bench.ebb(&["drivers", "m"])).contains("cannot identify"));
+}
+
+#[test]
+fn a_mirror_answers_scrapers_and_touches_no_disk_for_it() {
+    let bench = Bench::with_mirror(64);
+    let address = format!("127.0.0.1:{}", free_port());
+    let served = bench.serve(&["--driver", "emulated", "--metrics", &address]);
+    let page = get(&address, "/metrics").expect("it answers");
+    let busy = ["ebb_mirror_disk_utilisation_ratio"];
+    let absent = if page.contains(busy[0]) { &[][..] } else { &busy[..] };
+    assert_page(&page, &["Every process", "Mirrors"], absent);
+    for line in [
+        "ebb_mirror_condition{mirror=\"m\",condition=\"in-sync\"} 1.0",
+        "ebb_mirror_connections{mirror=\"m\"} 0.0",
+        "ebb_mirror_disk_energy_joules_total{mirror=\"m\",disk=\"b\",kind=\"modelled\"} ",
+    ] {
+        assert!(page.lines().any(|found| found.starts_with(line)), "no {line} in\n{page}");
+    }
+    served.stop();
 }

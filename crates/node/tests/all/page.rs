@@ -1,7 +1,7 @@
 //! `ebb page` on a real cluster: what it shows is what `ebb status` says, looking costs the servers nothing, and a click in a real browser
 //! shifts. The page by itself is tested in `crates/page`.
 
-use crate::harness::{Cluster, EBB, Shape, Who};
+use crate::harness::{Cluster, EBB, PATIENCE, Shape, Who, wait};
 use ebb_testing::browser::Browser;
 use ebb_types::{ClusterStatus, GearMode, ServerState};
 use serde_json::Value;
@@ -10,6 +10,22 @@ use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+/// Status code and body of the page's answer.
+fn ask(host: &str, line: &str, token: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(host).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+    let length = body.len();
+    write!(
+        stream,
+        "{line} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+    .expect("it reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("it answers");
+    let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
+    (head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code"), body.to_owned())
+}
 
 /// `ebb page` of a cluster. Ends when dropped.
 struct Served {
@@ -51,20 +67,8 @@ impl Served {
         format!("http://{}/?token={token}", self.host)
     }
 
-    /// Status code and body of the answer.
     fn ask(&self, line: &str, token: &str, body: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.host).expect("it listens");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
-        let (host, length) = (&self.host, body.len());
-        write!(
-            stream,
-            "{line} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-        )
-        .expect("it reads");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("it answers");
-        let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
-        (head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a code"), body.to_owned())
+        ask(&self.host, line, token, body)
     }
 
     fn status(&self) -> ClusterStatus {
@@ -209,6 +213,69 @@ fn a_token_that_others_may_read_or_that_is_none_stops_the_page() {
     assert!(said.contains("page.token") && said.contains("remove the file"), "{said}");
 }
 
+/// Through S3, with the key that `ebb dev` made: its servers' response times are on the way to the leader.
+fn browse(host: &str, token: &str, ready: &Value) {
+    let text = |key: &str| ready[key].as_str().expect("it is printed").to_owned();
+    let (address, access_key, secret_key) = (text("endpoint"), text("access_key"), text("secret_key"));
+    let address = address.trim_start_matches("http://");
+    let made = ebb_testing::s3::request(address, (&access_key, &secret_key), "PUT", "/first", b"");
+    assert_eq!(made.expect("a bucket is made").status, 200);
+    let object = "/api/s3/object?bucket=first&key=letters/a+%26+b";
+    let s3 = |method: &str, path: &str, body: &str| ask(host, &format!("{method} {path}"), token, body);
+    let content = "x".repeat(300_000);
+    assert_eq!(s3("PUT", object, &content), (200, "{\"done\":true}".to_owned()));
+    let (code, list) = s3("GET", "/api/s3/buckets", "");
+    assert!(code == 200 && list.contains("<Name>first</Name>"), "{list}");
+    let (code, list) = s3("GET", "/api/s3/objects?bucket=first", "");
+    assert!(code == 200 && list.contains("<Prefix>letters/</Prefix>"), "{list}");
+    let (code, list) = s3("GET", "/api/s3/objects?bucket=first&prefix=letters/", "");
+    assert!(
+        code == 200 && list.contains("<Key>letters/a &amp; b</Key>") && list.contains("300000"),
+        "{list}"
+    );
+    let (code, body) = s3("GET", object, "");
+    assert!(code == 200 && body == content, "{} bytes came back", body.len());
+    wait("a server tells how long writes took", PATIENCE, || {
+        assert_eq!(s3("PUT", object, &content).0, 200);
+        let status: ClusterStatus = serde_json::from_str(&s3("GET", "/api/status", "").1).expect("a status");
+        let writes = |s: &ebb_types::ServerStatus| s.vitals.as_ref()?.latencies.writes.quantile(0.99);
+        status.servers.iter().find_map(writes).filter(|p99| !p99.is_zero())
+    });
+    assert_eq!(s3("DELETE", object, "").0, 200);
+    let (code, why) = s3("GET", object, "");
+    assert!(code == 404 && why.contains("NoSuchKey"), "{why}");
+    assert_eq!(s3("GET", "/api/volumes", ""), (200, "[]".to_owned()));
+    let config: toml::Table =
+        std::fs::read_to_string(text("config")).expect("a file").parse().expect("a configuration");
+    let counted = crate::harness::array(&config, "server").into_iter().map(|server| {
+        let mut stream =
+            TcpStream::connect(server["metrics"].as_str().expect("an address")).expect("it listens");
+        write!(stream, "GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("it reads");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).expect("it answers");
+        let count = "ebb_request_duration_seconds_count{op=\"write\"} ";
+        page.lines().find_map(|line| line.strip_prefix(count)?.parse::<u64>().ok()).expect("a histogram")
+    });
+    assert!(counted.sum::<u64>() >= 2, "two objects were written");
+}
+
+#[test]
+fn a_file_that_the_page_cannot_use_is_refused_with_what_is_wrong() {
+    let cluster = Cluster::create(&Shape::default());
+    let refused = |flag: &str, name: &str, text: &str| {
+        let file = cluster.directory().join(name);
+        crate::harness::write_private(&file, text);
+        let mut page = Command::new(EBB);
+        page.args(["page", "--address", "127.0.0.1:0", "--config"]).arg(&cluster.config).arg(flag).arg(&file);
+        String::from_utf8_lossy(&page.output().expect("run ebb").stderr).into_owned()
+    };
+    let key = |name: &str| format!("[{name}]\nsecret = \"s\"\nrights = [\"read\"]\n");
+    let said = refused("--s3-key", "page-keys.toml", &(key("A") + &key("B")));
+    assert!(said.contains("has 2 keys") && said.contains("page-keys.toml"), "{said}");
+    let said = refused("--co2", "grid.csv", "hour,g\n0,100\n1,many\n");
+    assert!(said.contains("grid.csv") && said.contains("line 3"), "{said}");
+}
+
 #[test]
 fn a_development_cluster_prints_its_page() {
     let _alone = Cluster::create(&Shape::default());
@@ -222,12 +289,12 @@ fn a_development_cluster_prints_its_page() {
         serde_json::Deserializer::from_reader(stdout).into_iter().next().expect("one object").expect("JSON");
     let url = ready["page"].as_str().expect("a page").to_owned();
     let (host, token) = url.trim_start_matches("http://").split_once("/?token=").expect("a token");
-    let mut stream = TcpStream::connect(host).expect("it listens");
-    write!(stream, "GET /api/status HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n").expect("it reads");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("it answers");
+    let host = host.to_owned();
+    let (code, text) = ask(&host, "GET /api/status", token, "");
+    let browsed = std::panic::catch_unwind(|| browse(&host, token, &ready));
     let pid = rustix::process::Pid::from_raw(dev.id() as i32).expect("a pid");
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
     assert!(dev.wait().expect("it ends").success());
-    assert!(text.starts_with("HTTP/1.1 200") && text.contains("\"map_version\""), "{text}");
+    assert!(code == 200 && text.contains("\"map_version\""), "{text}");
+    browsed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }

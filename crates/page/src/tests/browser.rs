@@ -1,15 +1,16 @@
 //! The page in a real browser, on a made-up cluster: what must not depend on a cluster's moods. With a real one: the end-to-end tests.
 
 use super::made_up::{Leader, put, status};
+use super::shelf::Shelf;
 use super::{ACT, LOOK, Served};
 use ebb_testing::browser::Browser;
-use ebb_types::{GearMode, Notice, ServerId, ServerState};
+use ebb_types::{GearMode, LatencyFigures, LatencyStatus, Notice, ServerId, ServerState};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const DRAWN: &str = "return document.body.dataset.state === 'drawn'";
+pub(super) const DRAWN: &str = "return document.body.dataset.state === 'drawn'";
 
-fn unix_millis() -> u64 {
+pub(super) fn unix_millis() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
@@ -28,6 +29,14 @@ fn eventful() -> Leader {
         (status.gear.servers, status.gear.gear, status.gear.load) = (6, 2, 3.21);
         status.gear.forecast = Some(4.5);
         status.gear.shifting = true;
+        status.latency = Some(LatencyStatus {
+            span_millis: 15_200,
+            reads: Some(LatencyFigures { count: 1204, p50_millis: 0.42, p99_millis: 3.25 }),
+            writes: Some(LatencyFigures { count: 96, p50_millis: 2.5, p99_millis: 18.75 }),
+        });
+        for server in &mut status.servers {
+            server.debt_since_unix_millis = Some(now - 7_200_000 - 60_000 * u64::from(server.id.0));
+        }
         (status.groups.in_sync, status.groups.away, status.groups.catching_up) = (96, 640, 32);
         status.debt_bytes = status.servers.iter().filter_map(|s| Some(s.vitals.as_ref()?.debt_bytes)).sum();
         status.notes = vec!["server-5 is declared lost in 58 min, if it does not come back".into()];
@@ -35,7 +44,7 @@ fn eventful() -> Leader {
     leader
 }
 
-fn no_trouble(browser: &Browser, served: &Served) {
+pub(super) fn no_trouble(browser: &Browser, served: &Served) {
     let errors = browser.errors();
     assert!(errors.is_empty(), "{errors:?}");
     let own = format!("http://{}/", served.address);
@@ -57,6 +66,7 @@ fn in_a_real_browser() {
         the_page_draws_what_it_is_told,
         a_click_says_why_and_an_act_asks_first,
         ten_thousand_servers_scroll,
+        objects_are_browsed,
         a_page_that_cannot_see_says_so_and_recovers,
     ] {
         // What an earlier page did is not this one's.
@@ -83,12 +93,32 @@ fn the_page_draws_what_it_is_told(browser: &Browser) {
     assert_eq!(browser.text("#tile-servers dd"), "5 of 12");
     assert_eq!(browser.text("#tile-load dd"), "3.21");
     assert_eq!(browser.text("#tile-groups dd"), "96 of 768");
+    assert_eq!(browser.text("#tile-latency dd"), "18.8 ms", "the slower of reads and writes");
+    let latency = browser.text("#tile-latency .more");
+    assert!(
+        latency.contains("reads 0.42 ms and 3.25 ms (1,204), writes 2.50 ms and 18.8 ms (96)"),
+        "{latency}"
+    );
+    // Servers 1, 2, 3 and 6 are awake; 6 holds for the longest away, 2 h 6 min ago.
+    let debt = browser.text("#tile-debt .more");
+    assert!(debt.contains("held by 4 servers, for at most 2.1 h"), "{debt}");
     assert!(browser.text("#legend").contains("asleep 5"), "{}", browser.text("#legend"));
     let watts: f64 = leader.status().servers.iter().map(|s| s.modelled_watts.unwrap().0).sum();
     let label =
         |id: &str| browser.run(&format!("return document.getElementById('{id}').getAttribute('aria-label')"));
     let power = label("chart-power").as_str().unwrap().to_owned();
     assert!(power.contains(&format!("modelled {watts:.1} W")), "{power} is not {watts}");
+    let hours = label("chart-hours").as_str().unwrap().to_owned();
+    assert!(
+        hours.contains("nine in ten below") && !hours.contains("below absent"),
+        "the plan has a band: {hours}"
+    );
+    let band = "const l = document.getElementById('chart-load').getAttribute('aria-label'); return l && !l.includes('below absent') && l";
+    let load = browser.wait("the load has the band of its hour", band);
+    let hour = unix_millis() / 3_600_000 % 24;
+    let peak = 12.0 * (0.4 - 0.3 * (hour as f64 / 24.0 * std::f64::consts::TAU).cos());
+    let high = format!("nine in ten below {:.2}, one in ten below {:.2}", peak * 1.3, peak * 0.8);
+    assert!(load.as_str().unwrap().contains(&high), "{load} has not {high}");
     let points = "return Number(document.getElementById('chart-hours').dataset.points)";
     assert_eq!(browser.run(points), 48, "a day behind and a day ahead");
     // Each state's colour is in the strip.
@@ -97,6 +127,9 @@ fn the_page_draws_what_it_is_told(browser: &Browser) {
         const rgb = name => { const d = document.createElement('i'); d.style.color = getComputedStyle(document.documentElement).getPropertyValue(name); document.body.append(d); const v = getComputedStyle(d).color.match(/\\d+/g).join(); d.remove(); return v; }; \
         return ['--A', '--D', '--S', '--W', '--F'].every(name => seen.has(rgb(name)))";
     browser.wait("each state has its colour", colours);
+    browser.click("#measure");
+    let measured = "return document.getElementById('measured').innerText.includes('140.0 W by the controllers of 2 of 12 servers; modelled for the same 136.4 W: the model is -2.57 % off')";
+    browser.wait("measured watts stand beside the modelled ones", measured);
     browser.run("location.hash = '#whatif'");
     let cells = "const t = document.querySelector('#wish-table tbody'); return t.rows.length === 9 && [...t.rows[6].cells].map(c => c.innerText)";
     let before = browser.wait("the hours are replayed", cells);
@@ -157,6 +190,73 @@ fn a_click_says_why_and_an_act_asks_first(browser: &Browser) {
     assert_eq!(browser.run(enabled), 0);
 }
 
+fn objects_are_browsed(browser: &Browser) {
+    let served = Served::start(eventful());
+    served.shelf.put("first", "letters/a & b.html", b"<script>document.title = 'shown'</script>");
+    served.shelf.put("first", "letters/c", b"c");
+    served.shelf.put("first", "d", b"d");
+    served.shelf.put("first", "e", b"e");
+    browser.look(1000, 900, false);
+    browser.go(&format!("{}#browse", served.url(ACT)));
+    browser
+        .wait("the bucket is listed", "return document.querySelector('#buckets a')?.innerText === 'first'");
+    assert!(browser.text("#volumes").contains("512.0 MiB in cold"), "{}", browser.text("#volumes"));
+    browser.click("#buckets a");
+    let names = |expected: &str| {
+        let all =
+            "[...document.querySelectorAll('#objects tbody tr')].map(row => row.cells[0].innerText).join()";
+        browser.wait(expected, &format!("return {all} === '{expected}'"));
+    };
+    names("d,e");
+    browser.click("#objects-more");
+    names("d,e,letters/");
+    browser.run("[...document.querySelectorAll('#objects a')].find(a => a.innerText === 'letters/').click()");
+    names("a & b.html,c");
+    assert_eq!(browser.text("#crumbs"), "first letters/");
+    // What an object has in it is saved, and not shown.
+    browser.run("window.saved = []; HTMLAnchorElement.prototype.click = function () { window.saved.push(this.download); }");
+    browser.click("button[aria-label='Download letters/a & b.html']");
+    let said = |what: &str| {
+        browser.wait(
+            what,
+            &format!("return document.getElementById('browse-result').innerText.includes('{what}')"),
+        )
+    };
+    said("Downloaded letters/a & b.html.");
+    assert_eq!(
+        browser.run("return [window.saved.join(), document.title === 'shown']").to_string(),
+        "[\"a & b.html\",false]"
+    );
+    assert!(served.shelf.asked().contains(&"GET /first/letters/a%20%26%20b.html".to_owned()));
+    // Nothing changes before it is confirmed.
+    browser.click("button[aria-label='Delete letters/c']");
+    assert_eq!(browser.text("#confirm-command"), "aws s3 rm s3://first/letters/c");
+    browser.click("#confirm-no");
+    assert!(served.shelf.get("first", "letters/c").is_some());
+    browser.click("button[aria-label='Delete letters/c']");
+    browser.click("#confirm-yes");
+    names("a & b.html");
+    assert_eq!(served.shelf.get("first", "letters/c"), None);
+    let choose = |name: &str, content: &str| {
+        browser.run(&format!(
+            "const all = new DataTransfer(); all.items.add(new File([{content}], '{name}')); document.getElementById('files').files = all.files"
+        ));
+        browser.click("#upload button");
+    };
+    choose("new.txt", "'hello'");
+    browser.click("#confirm-yes");
+    names("a & b.html,new.txt");
+    assert_eq!(served.shelf.get("first", "letters/new.txt").as_deref(), Some(&b"hello"[..]));
+    choose("long", "new Uint8Array(64 * 2 ** 20 + 1)");
+    said("a browser uploads at most 64.0 MiB");
+    no_trouble(browser, &served);
+    // The other token looks.
+    browser.go(&format!("{}#browse/first", served.url(LOOK)));
+    names("d,e");
+    let enabled = "return [...document.querySelectorAll('#objects-card :is(button, input)')].filter(b => !b.disabled && !b.hidden).map(b => b.innerText || b.id).join()";
+    assert_eq!(browser.run(enabled), "prefix,List,Download,Download,More");
+}
+
 fn a_page_that_cannot_see_says_so_and_recovers(browser: &Browser) {
     let leader = eventful();
     let served = Served::start(leader.clone());
@@ -184,7 +284,7 @@ fn a_page_that_cannot_see_says_so_and_recovers(browser: &Browser) {
     drop(served);
     let said = browser.wait("it says that the program is gone", banner);
     assert!(said.as_str().unwrap().contains("is ebb page, or ebb dev, running?"), "{said}");
-    let _served = Served::on(address, leader);
+    let _served = Served::on(address, leader, Shelf::default());
     browser.wait("it comes back", "return document.getElementById('banner').hidden");
 }
 
@@ -226,7 +326,7 @@ fn story(server: u16, second: u16) -> ServerState {
     }
 }
 
-/// `make screens`: pictures of every view into the folder that EBB_SCREENS names, to be looked at.
+/// `make screens`: pictures of every view, and what a printer makes of it, into the folder that EBB_SCREENS names, to be looked at.
 #[test]
 #[ignore = "writes pictures for people"]
 fn screens() {
@@ -236,6 +336,9 @@ fn screens() {
     let Some(browser) = Browser::start() else { return };
     let leader = eventful();
     let served = Served::start(leader.clone());
+    for (bucket, key) in [("backup", "2026-11-25.tar"), ("photos", "2025/a.jpg"), ("photos", "index.html")] {
+        served.shelf.put(bucket, key, &[7; 12_345]);
+    }
     browser.go(&served.url(ACT));
     browser.wait("the page is drawn", DRAWN);
     // A strip with a past.
@@ -259,7 +362,7 @@ fn screens() {
         [(390, 844, &[false, true][..]), (1200, 800, &[false]), (1600, 1000, &[false, true])]
     {
         for dark in shades.iter().copied() {
-            for view in ["now", "why/9", "whatif", "act", "locked"] {
+            for view in ["now", "why/9", "whatif", "act", "browse/photos", "locked"] {
                 browser.look(width, height, dark);
                 if view == "locked" {
                     browser.run("sessionStorage.clear()");
@@ -276,6 +379,9 @@ fn screens() {
                 let shade = if dark { "dark" } else { "light" };
                 let name = format!("{}-{width}-{shade}.png", view.split('/').next().unwrap());
                 browser.screenshot(&folder.join(&name), width != 1200);
+                if width == 1200 && view != "locked" {
+                    browser.print(&folder.join(name.replace(".png", ".pdf")));
+                }
                 println!("{}", folder.join(name).display());
             }
         }

@@ -1,6 +1,7 @@
 //! What is answered to whom, byte by byte.
 
 use super::made_up::{Leader, put, status};
+use super::shelf::Shelf;
 use super::{ACT, LOOK, Served};
 use crate::assets::ASSETS;
 use ebb_types::{AdminRequest, GearWish, Notice, ServerId, ServerState};
@@ -12,7 +13,7 @@ use std::time::Duration;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn send(served: &Served, head: &str, body: &str) -> TcpStream {
+pub(super) fn send(served: &Served, head: &str, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(served.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
@@ -21,7 +22,12 @@ fn send(served: &Served, head: &str, body: &str) -> TcpStream {
 }
 
 /// Status code, head and body of the answer.
-fn ask(served: &Served, line: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
+pub(super) fn ask(
+    served: &Served,
+    line: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, String, String) {
     let host = served.address.to_string();
     let mut head = format!("{line} HTTP/1.1");
     let own_host = headers.iter().any(|(name, _)| *name == "Host");
@@ -35,7 +41,7 @@ fn ask(served: &Served, line: &str, headers: &[(&str, &str)], body: &str) -> (u1
     (code, head.to_ascii_lowercase(), body.to_owned())
 }
 
-fn bearer(token: &str) -> String {
+pub(super) fn bearer(token: &str) -> String {
     format!("Bearer {token}")
 }
 
@@ -48,17 +54,32 @@ fn whoever_has_no_token_sees_the_program_and_no_figure() {
         assert_eq!(code, 200, "{}", asset.path);
         assert!(head.contains(&format!("content-type: {}", asset.kind)), "{head}");
     }
-    for path in ["/api/status", "/api/stream", "/api/notices", "/api/servers/1"] {
+    let object = "/api/s3/object?bucket=b&key=k";
+    for path in [
+        "/api/status",
+        "/api/stream",
+        "/api/notices",
+        "/api/servers/1",
+        "/api/volumes",
+        "/api/s3/buckets",
+        "/api/s3/objects?bucket=b",
+        object,
+    ] {
         for token in [None, Some("Bearer wrong"), Some(LOOK)] {
             let headers: Vec<_> = token.map(|token| ("Authorization", token)).into_iter().collect();
             let (code, _, body) = ask(&served, &format!("GET {path}"), &headers, "");
             assert_eq!(code, 401, "{path} {token:?}");
             assert!(body.contains("`ebb page`"), "the remedy: {body}");
         }
-        let (code, ..) = ask(&served, &format!("GET {path}?token={ACT}"), &[], "");
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let (code, ..) = ask(&served, &format!("GET {path}{joint}token={ACT}"), &[], "");
         assert_eq!(code, 401, "{path}: a token in an address counts for nothing");
     }
+    for method in ["PUT", "DELETE"] {
+        assert_eq!(ask(&served, &format!("{method} {object}"), &[], "").0, 401);
+    }
     assert_eq!(leader.all(), 0, "strangers cost the leader nothing");
+    assert!(served.shelf.asked().is_empty(), "nor the gateway");
 }
 
 #[test]
@@ -79,6 +100,8 @@ fn each_token_gives_its_right() {
     assert_eq!(leader.last_act(), None);
     assert_eq!(act(ACT, gear).0, 200);
     assert_eq!(leader.last_act(), Some(AdminRequest::GearSet(GearWish::Servers(5))));
+    let measure = |token: &str| ask(&served, "POST /api/measure", &[("Authorization", &bearer(token))], "");
+    assert_eq!((measure(LOOK).0, measure(ACT).0), (403, 200), "controllers are an administrator's to ask");
     for (body, request) in [
         (r#""gear_auto""#, AdminRequest::GearAuto),
         (
@@ -168,7 +191,7 @@ fn every_answer_keeps_other_origins_out() {
 }
 
 /// The events of a stream, one after the other.
-fn events(stream: TcpStream) -> impl Iterator<Item = (String, Value)> {
+pub(super) fn events(stream: TcpStream) -> impl Iterator<Item = (String, Value)> {
     let mut name = String::new();
     BufReader::new(stream).lines().map_while(Result::ok).filter_map(move |line| {
         if let Some(text) = line.strip_prefix("event: ") {
@@ -258,4 +281,106 @@ fn one_server_says_why() {
     assert!(body["sleep_saves_modelled_watts"].as_f64().is_some_and(|saved| (saved - 62.8).abs() < 1e-9));
     assert_eq!(one("70").0, 404);
     assert_eq!(one("x").0, 400);
+}
+
+/// With the token that looks, unless another is given.
+fn s3(served: &Served, line: &str, token: &str, body: &str) -> (u16, String, String) {
+    ask(served, line, &[("Authorization", &bearer(token)), ("Cookie", "a=b")], body)
+}
+
+#[test]
+fn objects_are_listed_and_downloaded_and_never_shown() {
+    let served = Served::start(Leader::new(status(1)));
+    for (key, content) in [("a/1", "one"), ("a/2", "two"), ("b & c", "<script>alert(1)</script>"), ("d", "")]
+    {
+        served.shelf.put("first", key, content.as_bytes());
+    }
+    let (code, head, body) = s3(&served, "GET /api/s3/buckets", LOOK, "");
+    assert_eq!(code, 200, "{body}");
+    assert!(
+        body.contains("<Name>first</Name>") && head.contains("content-type: application/xml"),
+        "{head}{body}"
+    );
+    let (code, _, body) = s3(&served, "GET /api/s3/objects?bucket=first", LOOK, "");
+    assert_eq!(code, 200, "{body}");
+    assert!(body.contains("<Prefix>a/</Prefix>") && body.contains("<Key>b &amp; c</Key>"), "{body}");
+    assert!(!body.contains("<Key>d</Key>") && body.contains("<IsTruncated>true"), "{body}");
+    let (_, _, body) = s3(&served, "GET /api/s3/objects?bucket=first&after=b+%26+c", LOOK, "");
+    assert!(body.contains("<Key>d</Key>") && !body.contains("Prefix>a/<"), "{body}");
+    let (_, _, body) = s3(&served, "GET /api/s3/objects?bucket=first&prefix=a/", LOOK, "");
+    assert!(body.contains("<Key>a/1</Key>") && !body.contains("<Key>d"), "{body}");
+    let (code, head, body) = s3(&served, "GET /api/s3/object?bucket=first&key=b+%26+c", LOOK, "");
+    assert_eq!((code, body.as_str()), (200, "<script>alert(1)</script>"));
+    for header in [
+        "content-type: application/octet-stream",
+        "content-disposition: attachment",
+        "content-security-policy: sandbox;",
+        "x-content-type-options: nosniff",
+        "content-length: 25",
+    ] {
+        assert!(head.contains(header), "it lacks {header}: {head}");
+    }
+    assert!(
+        !head.contains("text/html") && !head.contains("x-evil"),
+        "the gateway's fields stay there: {head}"
+    );
+    let (code, _, why) = s3(&served, "GET /api/s3/object?bucket=first&key=e", LOOK, "");
+    assert_eq!(code, 404);
+    assert!(why.contains("there is no \"such\" key (NoSuchKey)"), "{why}");
+    for wrong in ["/api/s3/objects", "/api/s3/object?bucket=first"] {
+        assert_eq!(s3(&served, &format!("GET {wrong}"), LOOK, "").0, 400, "{wrong}");
+    }
+    let asked = served.shelf.asked();
+    assert!(asked.contains(&"GET /first/b%20%26%20c".to_owned()), "{asked:?}");
+    assert!(asked.iter().all(|line| line.starts_with("GET ")), "looking changes nothing: {asked:?}");
+}
+
+#[test]
+fn who_may_act_uploads_and_deletes_and_nobody_else() {
+    let served = Served::start(Leader::new(status(1)));
+    served.shelf.put("first", "old", b"old");
+    let new = "/api/s3/object?bucket=first&key=x/new+1";
+    for token in [LOOK, "wrong"] {
+        let code = if token == LOOK { 403 } else { 401 };
+        assert_eq!(s3(&served, &format!("PUT {new}"), token, "new").0, code);
+        assert_eq!(s3(&served, "DELETE /api/s3/object?bucket=first&key=old", token, "").0, code);
+    }
+    assert!(served.shelf.asked().is_empty(), "the gateway does not hear of it");
+    let long = "x".repeat(100_000);
+    assert_eq!(s3(&served, &format!("PUT {new}"), ACT, &long).0, 200, "more than an act may have");
+    assert_eq!(served.shelf.get("first", "x/new 1").as_deref(), Some(long.as_bytes()));
+    assert_eq!(s3(&served, "DELETE /api/s3/object?bucket=first&key=old", ACT, "").0, 200);
+    assert_eq!(served.shelf.get("first", "old"), None);
+    // What is too long is refused by its head: no byte of it is sent.
+    let mut stream = TcpStream::connect(served.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (host, length) = (served.address, crate::s3::UPLOAD_MOST + 1);
+    write!(stream, "PUT {new} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {ACT}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut first = String::new();
+    BufReader::new(stream).read_line(&mut first).unwrap();
+    assert!(first.contains("413"), "{first}");
+    let before = served.shelf.asked().len();
+    assert_eq!(s3(&served, "POST /api/s3/object?bucket=first&key=old", ACT, "").0, 405);
+    assert_eq!(s3(&served, "PUT /api/s3/objects?bucket=first", ACT, "").0, 405, "buckets are not made here");
+    assert_eq!(served.shelf.asked().len(), before);
+}
+
+#[test]
+fn without_a_key_the_page_says_how_to_give_one() {
+    let shelf = Shelf::default();
+    shelf.lock();
+    let served = Served::on("127.0.0.1:0".parse().unwrap(), Leader::new(status(1)), shelf);
+    for line in ["GET /api/s3/buckets", "GET /api/s3/objects?bucket=b", "PUT /api/s3/object?bucket=b&key=k"] {
+        let (code, _, why) = s3(&served, line, ACT, "");
+        assert_eq!(code, 409, "{line}");
+        assert!(why.contains("--s3-key") && why.contains("`ebb key add`"), "{why}");
+    }
+}
+
+#[test]
+fn volumes_are_those_of_the_command_line() {
+    let served = Served::start(Leader::new(status(1)));
+    let (code, _, body) = s3(&served, "GET /api/volumes", LOOK, "");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((code, &body[0]["name"]), (200, &json!("v1")));
 }

@@ -3,11 +3,13 @@
 use crate::source::{Recorded, Refusal, Replayed, Source, WhatIf};
 use ebb_types::{
     AdminReply, AdminRequest, ClusterParams, ClusterStatus, Depth, EnergyStatus, Epoch, GearGroup, GearMode,
-    GearSize, GearStatus, GearSteps, GroupCounts, HourRecord, Incarnation, Joules, LoadOf, MetadataMember,
-    Notice, NoticeRecord, PlannedHour, PoolId, PowerStatus, RackId, Schedule, ServerId, ServerState,
-    ServerStatus, ShiftReason, ShiftRecord, StoreId, Vitals, Watts, Why,
+    GearSize, GearStatus, GearSteps, GroupCounts, HourRecord, Incarnation, Joules, LoadBand, LoadOf,
+    MetadataMember, Notice, NoticeRecord, PlannedHour, PoolId, PowerStatus, RackId, Schedule, ServerId,
+    ServerState, ServerStatus, ShiftReason, ShiftRecord, StoreId, Vitals, Watts, Why,
 };
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// The leader of a made-up cluster. Clones are the same one.
 #[derive(Clone)]
@@ -22,6 +24,7 @@ struct Made {
     reachable: bool,
     refusal: Option<String>,
     asked: Vec<AdminRequest>,
+    replays_take: Duration,
 }
 
 fn kind(request: &AdminRequest) -> &'static str {
@@ -46,6 +49,7 @@ impl Leader {
             reachable: true,
             refusal: None,
             asked: Vec::new(),
+            replays_take: Duration::ZERO,
         })))
     }
 
@@ -63,6 +67,10 @@ impl Leader {
 
     pub fn be_reachable(&self, reachable: bool) {
         self.made().reachable = reachable;
+    }
+
+    pub fn replays_take(&self, time: Duration) {
+        self.made().replays_take = time;
     }
 
     pub fn refuse(&self, why: &str) {
@@ -119,6 +127,7 @@ impl Leader {
                 hour,
                 from_unix_millis: hour * HOUR,
                 forecast: Some(load(hour)),
+                band: Some(LoadBand { low: load(hour) * 0.8, high: load(hour) * 1.3 }),
                 gear: 2,
                 awake: (1..=awake(hour) as u16).map(ServerId).collect(),
                 asleep: (awake(hour) as u16 + 1..=servers as u16).map(ServerId).collect(),
@@ -184,26 +193,57 @@ impl Source for Leader {
     }
 
     /// Half of the servers, whatever the load.
-    async fn replay(&mut self, recorded: Recorded, wish: WhatIf) -> Result<Replayed, String> {
-        let hours = recorded.hours.len() as u32;
-        if hours < 24 {
-            return Err(format!("{hours} hours are recorded, and a day is needed"));
-        }
-        let kwh = f64::from(hours) * f64::from(wish.servers) * 0.062;
-        Ok(Replayed {
-            hours,
-            trained_hours: 0,
-            modelled_kwh: kwh / 2.0,
-            always_on_modelled_kwh: kwh,
-            oracle_modelled_kwh: kwh / 3.0,
-            hours_short: f64::from(hours) * wish.short_goal,
-            mean_servers_awake: f64::from(wish.servers) / 2.0,
-            cycles_per_server_per_day: wish.cycles_per_day / 2.0,
-            loads: recorded.hours.iter().map(|hour| Some(hour.peak_load)).collect(),
-            servers_awake: vec![wish.servers / 2; hours as usize],
-            from_unix_millis: recorded.hours[0].hour * recorded.schedule.hour_millis,
-        })
+    async fn volumes(&mut self) -> Result<String, Refusal> {
+        let volume = r#"{"name":"v1","size_bytes":1073741824,"created_millis":1795671376239,"pool":"cold","front_max_bytes":67108864,"moved_bytes":536870912,"in_use":true}"#;
+        Ok(format!("[{volume}]"))
     }
+
+    fn measure(
+        &self,
+        status: ClusterStatus,
+    ) -> impl Future<Output = Result<String, String>> + Send + 'static {
+        let of = status.servers.len();
+        let text = format!(
+            r#"{{"servers":2,"of":{of},"watts":140.0,"modelled_watts":136.4,"model_error_percent":-2.57,"by_server":[]}}"#
+        );
+        std::future::ready(Ok(text))
+    }
+
+    fn replay(
+        &self,
+        recorded: Recorded,
+        wish: WhatIf,
+    ) -> impl Future<Output = Result<Replayed, String>> + Send + 'static {
+        let time = self.made().replays_take;
+        async move {
+            if !time.is_zero() {
+                tokio::time::sleep(time).await;
+            }
+            halved(&recorded, wish)
+        }
+    }
+}
+
+fn halved(recorded: &Recorded, wish: WhatIf) -> Result<Replayed, String> {
+    let hours = recorded.hours.len() as u32;
+    if hours < 24 {
+        return Err(format!("{hours} hours are recorded, and a day is needed"));
+    }
+    let kwh = f64::from(hours) * f64::from(wish.servers) * 0.062;
+    Ok(Replayed {
+        hours,
+        trained_hours: 0,
+        modelled_kwh: kwh / 2.0,
+        always_on_modelled_kwh: kwh,
+        oracle_modelled_kwh: kwh / 3.0,
+        hours_short: f64::from(hours) * wish.short_goal,
+        mean_servers_awake: f64::from(wish.servers) / 2.0,
+        cycles_per_server_per_day: wish.cycles_per_day / 2.0,
+        co2_saved_kg: None,
+        loads: recorded.hours.iter().map(|hour| Some(hour.peak_load)).collect(),
+        servers_awake: vec![wish.servers / 2; hours as usize],
+        from_unix_millis: recorded.hours[0].hour * recorded.schedule.hour_millis,
+    })
 }
 
 /// A cluster of so many servers in three racks, all awake.
@@ -245,6 +285,7 @@ pub fn status(servers: u16) -> ClusterStatus {
         metadata: vec![MetadataMember { id: 1, votes: true, learns: false, leads: true }],
         energy: Some(EnergyStatus { modelled_joules: Joules(8.4e6), span_millis: 21_600_000 }),
         rack_switches: None,
+        latency: None,
     }
 }
 
@@ -266,6 +307,7 @@ fn server(id: u16) -> ServerStatus {
         lease_left_millis: Some(2600),
         primaries: 64,
         holder_of: 0,
+        debt_since_unix_millis: None,
         modelled_watts: Some(Watts(68.2)),
         switch_trouble: None,
         power: PowerStatus::default(),

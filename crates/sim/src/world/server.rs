@@ -12,7 +12,7 @@ use ebb_store::mem::MemDisk;
 use ebb_store::{Membership, Op, OpenError};
 use ebb_types::{
     ClientRequest, ClusterParams, Epoch, ExamReport, GroupId, Incarnation, MetaPush, Record, Role, ScrubMark,
-    ServerId, ServerMessage, ServerReport, StoreId, Vitals,
+    ServedLatencies, ServerId, ServerMessage, ServerReport, StoreId, Vitals,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -440,6 +440,7 @@ impl World<'_> {
         let vitals = Vitals {
             load: server.replica.take_load(),
             load_millis: ((now - std::mem::replace(&mut server.counted_since, now)) / MILLI) as u32,
+            latencies: ServedLatencies::default(),
             used_bytes,
             capacity_bytes: 1 << 40,
             own_bytes,

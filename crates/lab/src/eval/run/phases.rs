@@ -3,7 +3,7 @@
 use super::{Bench, Lane, PHASE_LOAD, Record, Watched, Work, fill, fill_power, metered, peak_of, with_first};
 use crate::eval::idle::{self, Idle};
 use crate::eval::matrix::Target;
-use crate::eval::order::{Intensity, Interval, Live, Machine, Place, RunError};
+use crate::eval::order::{Intensity, Interval, Live, Machine, Place, Present, RunError};
 use crate::eval::procedure::{Activity, Phase};
 use crate::eval::store::StoreError;
 use crate::eval::workload::Workload;
@@ -55,11 +55,11 @@ impl Lane<'_, '_> {
     ) -> Result<Vec<Interval>, RunError> {
         let intensity = Intensity::Peak { depth: self.matrix.settings.depth };
         let order = |length: Duration| self.order(place, workload, intensity, length.as_secs_f64(), None);
-        let show = |live: Live, watts| {
-            self.watch(Watched { live, watts, load_percent: None, achieved_percent: None });
+        let show = |live: Live, meters| {
+            self.watch(Watched { live, meters, load_percent: None, achieved_percent: None });
         };
         if !phase.warm_up.is_zero() {
-            bench.generator.run(&order(phase.warm_up), &mut |live| show(live, None))?;
+            bench.generator.run(&order(phase.warm_up), &mut |live| show(live, Present::default()))?;
         }
         let (performance, draw) = metered(bench, &order(phase.length), &show)?;
         let Some(peak) = peak_of(&performance) else {

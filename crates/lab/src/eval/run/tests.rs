@@ -107,8 +107,8 @@ impl Analyzer for Pretend {
         })
     }
 
-    fn watts(&mut self) -> Option<f64> {
-        None
+    fn present(&mut self) -> Present {
+        Present::default()
     }
 }
 

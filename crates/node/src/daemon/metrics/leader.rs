@@ -80,6 +80,15 @@ pub fn report(status: &ClusterStatus, cycles: &BTreeMap<ServerId, u64>, page: &m
         let count = cycles.get(&server.id).copied().unwrap_or(0);
         page.put(names::CYCLES, &[&server.id.0], count as f64);
     }
+    if let Some(latency) = &status.latency {
+        for (op, figures) in [("read", latency.reads), ("write", latency.writes)] {
+            for (quantile, millis) in
+                figures.iter().flat_map(|f| [("0.5", f.p50_millis), ("0.99", f.p99_millis)])
+            {
+                page.put(names::LATENCY, &[&op, &quantile], millis / 1e3);
+            }
+        }
+    }
     let switches = status.rack_switches.map(|switches| switches.modelled_watts.0);
     page.put_known(names::SWITCH_POWER, &[&MODELLED], switches);
     page.put_known(names::ENERGY, &[&MODELLED], status.energy.map(|energy| energy.modelled_joules.0));
@@ -138,6 +147,8 @@ fn report_server(server: &ServerStatus, pools: &[PoolStatus], page: &mut Page) {
         // A sleeper's own offload was moved before it slept.
         page.put_known(names::DEBT, &[id], live.then_some(vitals.debt_bytes as f64));
     }
+    let since = server.debt_since_unix_millis.filter(|_| live).map(|millis| millis as f64 / 1e3);
+    page.put_known(names::DEBT_SINCE, &[id], since);
     page.put_known(names::POWER, &[id, &MODELLED], server.modelled_watts.map(|watts| watts.0));
 }
 

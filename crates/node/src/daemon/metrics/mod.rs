@@ -7,6 +7,7 @@
 
 mod http;
 pub mod leader;
+pub mod mirror;
 pub mod names;
 mod page;
 mod process;

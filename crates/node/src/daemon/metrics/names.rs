@@ -60,6 +60,8 @@ metrics! {
     SERVER_USED = Gauge "ebb_server_used_bytes" ["server"] "Bytes used in its store by its last heartbeat";
     SERVER_CAPACITY = Gauge "ebb_server_capacity_bytes" ["server"] "Bytes usable in its store by its last heartbeat";
     DEBT = Gauge "ebb_debt_bytes" ["server"] "Bytes that this holder keeps for sleeping servers; only of servers that are awake";
+    DEBT_SINCE = Gauge "ebb_debt_since_timestamp_seconds" ["server"] "Unix time since when the longest away of the servers that it holds for is away; its debt is at most so old";
+    LATENCY = Gauge "ebb_request_latency_seconds" ["op", "quantile"] "Of all chunk servers' requests together, over the last 15 s that are over; absent: there were none";
     CYCLES = Counter "ebb_power_cycles_total" ["server"] "Times that it was put to sleep while this process led";
     POWER = Gauge "ebb_power_watts" ["server", "kind"] "What a server draws; kind says how that is known";
     SWITCH_POWER = Gauge "ebb_rack_switches_power_watts" ["kind"] "What the switches of all racks draw; absent: the power model has none";
@@ -78,6 +80,7 @@ metrics! {
     REQUESTS = Counter "ebb_requests_total" ["op"] "Clients' requests; writes are counted once, not once per copy";
     REQUEST_BYTES = Counter "ebb_request_bytes_total" ["op"] "Their bytes";
     RANDOM = Counter "ebb_random_requests_total" ["op"] "The requests that do not stream";
+    DURATION = Histogram "ebb_request_duration_seconds" ["op"] "From a client's request to its answer, of those that were carried out; without the network";
     IN_FLIGHT = Gauge "ebb_requests_in_flight" [] "Requests in flight, and writes that wait for the disk";
     CATCH_UPS = Gauge "ebb_catch_ups" [] "Catch-ups in progress";
     OFFLOADED = Counter "ebb_offloaded_bytes_total" [] "Bytes taken for sleeping servers";
@@ -108,6 +111,20 @@ metrics! {
     VOLUME_IN_FLIGHT = Gauge "ebb_volume_requests_in_flight" ["volume"] "NBD requests that have no answer yet";
     VOLUME_SIZE = Gauge "ebb_volume_size_bytes" ["volume"] "Size of the device";
     VOLUME_FRONT = Gauge "ebb_volume_front_bytes" ["volume"] "The part of it that is in the replicated pool";
+
+    // Of a mirror.
+    MIRROR_CONDITION = Gauge "ebb_mirror_condition" ["mirror", "condition"] "1 in the condition that it is in, without samples in others: in-sync, resyncing, degraded, failed";
+    MIRROR_SIZE = Gauge "ebb_mirror_size_bytes" ["mirror"] "Size of the device";
+    MIRROR_ONCE = Gauge "ebb_mirror_once_bytes" ["mirror"] "Acknowledged content that only one disk has";
+    MIRROR_DIRTY = Gauge "ebb_mirror_dirty_bytes" ["mirror"] "Regions that a crash now would make the next start compare";
+    MIRROR_COPYING = Gauge "ebb_mirror_copying_bytes" ["mirror"] "Still to be copied to a disk that is being brought up to date";
+    MIRROR_UNREADABLE = Counter "ebb_mirror_unreadable_total" ["mirror"] "Reads that failed or whose data was wrong on one disk";
+    MIRROR_CONNECTIONS = Gauge "ebb_mirror_connections" ["mirror"] "NBD connections";
+    MIRROR_DISK_STATE = Gauge "ebb_mirror_disk_state" ["mirror", "disk", "state", "speed"] "1 in the state that the disk is in and at its speed, without samples in others";
+    MIRROR_DISK_CHANGES = Counter "ebb_mirror_disk_speed_changes_total" ["mirror", "disk"] "Changes of its speed since the start";
+    MIRROR_DISK_LOG = Gauge "ebb_mirror_disk_log_used_bytes" ["mirror", "disk"] "Used of its log";
+    MIRROR_DISK_BUSY = Gauge "ebb_mirror_disk_utilisation_ratio" ["mirror", "disk"] "How busy it is, smoothed; absent before the first epoch";
+    MIRROR_DISK_ENERGY = Counter "ebb_mirror_disk_energy_joules_total" ["mirror", "disk", "kind"] "Energy since the start; absent: no model of the disk is configured";
 }
 
 #[cfg(test)]

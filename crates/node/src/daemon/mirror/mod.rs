@@ -10,6 +10,7 @@ mod timer;
 use crate::cluster::launch::Stop;
 use crate::cluster::random;
 use crate::daemon::clock;
+use crate::daemon::metrics::{self, Page};
 use crate::error::{NodeError, io};
 use crate::mirror::MirrorError;
 use crate::mirror::disks::{self, Reader};
@@ -141,6 +142,19 @@ fn begin(registry: &Registry, name: &Name, options: &Options) -> Result<Begun, N
 }
 
 impl Begun {
+    /// The page of a scrape.
+    fn scraped(&self) -> impl Fn() -> Page + 'static {
+        let (server, entry, replies) = (self.server.clone(), self.entry.clone(), self.replies.clone());
+        let (name, driver, settings) = (self.name.to_string(), self.driver, self.settings);
+        move || {
+            let mut page = metrics::of_process();
+            let about = (name.clone(), None, driver);
+            let status = describe(&server, &entry, about, settings, replies.connections());
+            metrics::mirror::report(&status, &mut page);
+            page
+        }
+    }
+
     /// `nbd`: where NBD clients find it.
     fn status(&self, nbd: Option<&str>) -> ServedStatus {
         let about = (self.name.to_string(), nbd.map(str::to_owned), self.driver);
@@ -155,9 +169,15 @@ impl Begun {
     }
 }
 
-/// Serves NBD clients at this address until the process is asked to stop.
-pub async fn run(registry: &Registry, name: &Name, nbd: &str, options: Options) -> Result<(), NodeError> {
+/// Serves NBD clients, and scrapers, at these addresses until the process is asked to stop.
+pub async fn run(
+    registry: &Registry,
+    name: &Name,
+    (nbd, metrics): (&str, Option<&str>),
+    options: Options,
+) -> Result<(), NodeError> {
     let begun = begin(registry, name, &options)?;
+    metrics::open(metrics, begun.scraped()).await?;
     let listener = TcpListener::bind(nbd).await.map_err(io("listen on", nbd))?;
     let address = listener.local_addr().map_err(io("listen on", nbd))?;
     let mut stop = Stop::new()?;

@@ -28,9 +28,9 @@ use ebb_replica::{
 use ebb_store::{Completion, LIST_RUNS, Membership, Op, Outcome, StoreError, StoreHandle};
 use ebb_types::frame::FrameError;
 use ebb_types::{
-    ClientRequest, ClusterParams, Depth, ExamReport, GroupId, Incarnation, InspectReply, InspectRequest,
-    LoadCount, MachineOrder, MetaPush, Moment, PeerMessage, Role, ServerId, ServerMessage, SleepRefusal,
-    Vitals,
+    ClientReply, ClientRequest, ClusterParams, Depth, ExamReport, GroupId, Incarnation, InspectReply,
+    InspectRequest, LoadCount, MachineOrder, MetaPush, Moment, PeerMessage, Role, ServedLatencies, ServerId,
+    ServerMessage, SleepRefusal, Vitals,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -89,6 +89,7 @@ pub struct Server {
     load: (LoadCount, Moment),
     /// All of it since the start.
     served: LoadCount,
+    latencies: Timed,
     heartbeat_sent: Moment,
     silence: Silence,
     next_heartbeat: Duration,
@@ -117,10 +118,46 @@ pub enum Ended {
     PowerOff,
 }
 
+/// How long clients' requests took. Each is counted once: in `fresh`, which every heartbeat empties.
+#[derive(Default)]
+struct Timed {
+    /// Since the last heartbeat.
+    fresh: ServedLatencies,
+    /// In heartbeats that no metadata leader has confirmed yet.
+    told: ServedLatencies,
+    /// In all heartbeats so far.
+    all: ServedLatencies,
+}
+
+impl Timed {
+    /// Only what was done counts: an answer that sends the client elsewhere, or makes it wait, comes at once.
+    fn count(&mut self, reply: &ClientReply, took: Duration) {
+        match reply {
+            ClientReply::Data { .. } => self.fresh.reads.add(took),
+            ClientReply::Done { .. } => self.fresh.writes.add(took),
+            _ => {}
+        }
+    }
+
+    fn tell(&mut self) {
+        let fresh = std::mem::take(&mut self.fresh);
+        self.told += &fresh;
+        self.all += &fresh;
+    }
+
+    /// Since the start.
+    fn total(&self) -> ServedLatencies {
+        let mut total = self.all.clone();
+        total += &self.fresh;
+        total
+    }
+}
+
 /// A requester waiting for an answer, with its share of the in-flight budget.
 struct Asker {
     sender: Sender,
     id: u64,
+    since: Moment,
     _share: Share,
 }
 
@@ -211,6 +248,7 @@ impl Server {
             sleep: Sleep::No,
             load: (LoadCount::default(), clock::now()),
             served: LoadCount::default(),
+            latencies: Timed::default(),
             heartbeat_sent: Moment::ZERO,
             silence: Silence::new(clock::now()),
             next_heartbeat: about.heartbeat,
@@ -258,7 +296,8 @@ impl Server {
         match command {
             Command::Send { to, message, payload } => self.send_peer(to, message, payload),
             Command::Reply { token, reply, payload } => {
-                if let Some(Asker { sender, id, .. }) = self.clients.remove(&token) {
+                if let Some(Asker { sender, id, since, .. }) = self.clients.remove(&token) {
+                    self.latencies.count(&reply, clock::now().since(since));
                     // The client may be gone; then no reply is needed.
                     let _ = sender.send_bounded(kind::CLIENT_REPLY, id, &reply, payload);
                 }
@@ -433,7 +472,8 @@ impl Server {
         heap::used();
         self.next_client += 1;
         let token = ClientToken(self.next_client);
-        self.clients.insert(token, Asker { sender: sender.clone(), id, _share: share });
+        let asker = Asker { sender: sender.clone(), id, since: clock::now(), _share: share };
+        self.clients.insert(token, asker);
         self.handle(Event::Client { token, request, payload });
     }
 
@@ -524,6 +564,7 @@ impl Server {
         if let Some(news) = self.silence.pass(now) {
             news.log();
         }
+        self.latencies.tell();
         let vitals = self.vitals(now);
         self.heartbeat_sent = now;
         let map_version = if std::mem::take(&mut self.map_gap) { 0 } else { self.replica.map_version() };
@@ -548,6 +589,7 @@ impl Server {
         ServerFigures {
             vitals: self.vitals(now),
             served: self.served,
+            latencies: self.latencies.total(),
             has_lease: self.replica.has_lease(now),
             map_version: self.replica.map().version,
         }
@@ -561,6 +603,7 @@ impl Server {
         Vitals {
             load: self.load.0,
             load_millis: now.since(self.load.1).as_millis() as u32,
+            latencies: self.latencies.told.clone(),
             used_bytes: figures.used.0,
             capacity_bytes: figures.capacity.0,
             own_bytes: figures.own.0,
@@ -635,6 +678,7 @@ impl Server {
                 if sent == self.heartbeat_sent {
                     // The load reported with this heartbeat has been received.
                     self.load = (LoadCount::default(), sent);
+                    self.latencies.told = ServedLatencies::default();
                 }
                 let until = sent + Duration::from_millis(self.about.params.lease_millis.into());
                 self.handle(Event::Lease { until });

@@ -1,0 +1,309 @@
+//! The campaigns of a lab, and the program that runs one of them: `ebb eval run`, whose progress is read from its standard output.
+//!
+//! One runs at a time: two programs never write to one results file. What it said is kept in memory, from its start on, for pages that are
+//! opened later.
+
+use super::place::LabPlace;
+use crate::cli::eval::{Event, Told, remaining};
+use ebb_lab::eval::{Content, Matrix, Store, StoreError};
+use ebb_page::{Campaign, Channel, LabRefusal, LabView, Phase, Point, Results};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Points that are kept: an hour of two a second.
+const POINTS_MOST: usize = 7200;
+/// Bytes of what a program says on its end.
+const SAID_MOST: u64 = 4000;
+
+/// Cheap to clone: all clones are the same campaigns.
+#[derive(Clone)]
+pub struct Campaigns {
+    place: LabPlace,
+    present: Arc<Mutex<Present>>,
+}
+
+#[derive(Default)]
+struct Present {
+    running: Option<Running>,
+    points: VecDeque<Point>,
+    /// Points that were forgotten, or of an earlier campaign.
+    before: u64,
+    /// What each campaign said when it ended.
+    said: BTreeMap<String, String>,
+    /// The list, as it was when the files had these stamps.
+    listed: Option<(Stamps, Results, Vec<Campaign>)>,
+    /// Campaigns that have begun or ended.
+    turns: u64,
+}
+
+/// When what the list is made of last changed.
+type Stamps = (Option<(SystemTime, u64)>, Option<(SystemTime, u64)>, u64);
+
+struct Running {
+    campaign: String,
+    child: Child,
+    told: Option<Told>,
+    paused: bool,
+}
+
+fn refused(error: impl ToString) -> LabRefusal {
+    LabRefusal::Refused(error.to_string())
+}
+
+impl Campaigns {
+    pub fn new(place: LabPlace) -> Campaigns {
+        Campaigns { place, present: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Present> {
+        self.present.lock().expect("no holder panicked")
+    }
+
+    /// Runs what has no result.
+    pub fn start(&self, campaign: &str) -> Result<(), LabRefusal> {
+        let matrix = self.place.matrix(campaign).filter(|path| path.exists());
+        let matrix = matrix.ok_or_else(|| refused(format!("the lab has no matrix {campaign:?}")))?;
+        let mut present = self.lock();
+        if let Some(running) = &present.running {
+            let other = &running.campaign;
+            return Err(refused(format!(
+                "{other:?} is running: pause it first, one campaign runs at a time"
+            )));
+        }
+        let program = std::env::current_exe().map_err(refused)?;
+        let mut child = Command::new(program)
+            .args(self.place.arguments(matrix))
+            .args(["--json", "--progress"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| refused(format!("`ebb eval run` does not start: {error}")))?;
+        let stdout = child.stdout.take().expect("it is piped");
+        present.said.remove(campaign);
+        present.running = Some(Running { campaign: campaign.to_owned(), child, told: None, paused: false });
+        present.turns += 1;
+        let campaigns = self.clone();
+        std::thread::spawn(move || campaigns.follow(stdout));
+        Ok(())
+    }
+
+    /// Reads what the program says, until it ends.
+    fn follow(&self, stdout: ChildStdout) {
+        let mut report = None;
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            match serde_json::from_str(&line) {
+                Ok(Event::Progress(told)) => self.lock().hear(told),
+                Ok(Event::Report(said)) => report = Some(said),
+                // No line of ours.
+                Err(_) => {}
+            }
+        }
+        let Some(mut running) = self.lock().running.take() else { return };
+        let mut said = String::new();
+        if let Some(stderr) = running.child.stderr.take() {
+            // What it could not read is missing, and nothing else.
+            let _ = stderr.take(SAID_MOST).read_to_string(&mut said);
+        }
+        let ended = running.child.wait();
+        let lost = report.iter().flat_map(|report| report["lost"].as_array().cloned().unwrap_or_default());
+        let lost: Vec<String> = lost.filter_map(|why| Some(why.as_str()?.to_owned())).collect();
+        let words = match (running.paused, ended) {
+            (true, _) => None,
+            _ if !lost.is_empty() => Some(format!("given up: {}", lost.join("; "))),
+            (_, Ok(status)) if status.success() => None,
+            (_, Ok(_)) if !said.trim().is_empty() => Some(said.trim().to_owned()),
+            (_, Ok(status)) => Some(format!("it ended with {status}")),
+            (_, Err(error)) => Some(error.to_string()),
+        };
+        let mut present = self.lock();
+        present.keep(Point { at_unix_millis: unix_millis(), ..Point::default() });
+        present.said.extend(words.map(|words| (running.campaign, words)));
+        present.turns += 1;
+    }
+
+    /// Ends the program that runs it: the run in progress has no result.
+    pub fn pause(&self, campaign: &str) -> Result<(), LabRefusal> {
+        match &mut self.lock().running {
+            Some(running) if running.campaign == campaign => {
+                running.paused = true;
+                running.child.kill().map_err(refused)
+            }
+            _ => Err(refused(format!("{campaign:?} is not running"))),
+        }
+    }
+
+    /// Removes results and matrix.
+    pub fn delete(&self, campaign: &str) -> Result<(), LabRefusal> {
+        if self.lock().running.as_ref().is_some_and(|running| running.campaign == campaign) {
+            return Err(refused(format!("{campaign:?} is running: pause it first")));
+        }
+        let mut found = false;
+        if self.place.db.exists() {
+            found =
+                Store::open(&self.place.db).and_then(|mut store| store.forget(campaign)).map_err(refused)?
+                    > 0;
+        }
+        if let Some(matrix) = self.place.matrix(campaign).filter(|path| path.exists()) {
+            std::fs::remove_file(&matrix).map_err(refused)?;
+            found = true;
+        }
+        let mut present = self.lock();
+        present.said.remove(campaign);
+        present.turns += 1;
+        found.then_some(()).ok_or_else(|| refused(format!("there is no campaign {campaign:?}")))
+    }
+
+    /// Ends what runs, with the server.
+    pub fn end(&self) {
+        if let Some(running) = &mut self.lock().running {
+            running.paused = true;
+            // It may have ended.
+            let _ = running.child.kill();
+            let _ = running.child.wait();
+        }
+    }
+
+    pub fn look(&self, after: u64) -> LabView {
+        let stamp = |path: &Path| {
+            let about = std::fs::metadata(path).ok()?;
+            Some((about.modified().ok()?, about.len()))
+        };
+        let folder = self.place.folder();
+        let mut present = self.lock();
+        let stamps = (stamp(&self.place.db), stamp(&folder), present.turns);
+        if present.listed.as_ref().is_none_or(|(then, ..)| *then != stamps) {
+            let (results, campaigns) = self.list(stamps.0, &present);
+            present.listed = Some((stamps, results, campaigns));
+        }
+        let (_, results, campaigns) = present.listed.clone().expect("it was listed just now");
+        let mut view = LabView { results, campaigns, first: after.max(present.before), points: Vec::new() };
+        if let Some(running) = &present.running {
+            running.show_in(&mut view.campaigns);
+        }
+        let skip = (view.first - present.before) as usize;
+        view.points = present.points.iter().skip(skip).cloned().collect();
+        view
+    }
+
+    /// Everything that has a matrix or a result, by name.
+    fn list(&self, changed: Option<(SystemTime, u64)>, present: &Present) -> (Results, Vec<Campaign>) {
+        let changed = changed.and_then(|(time, _)| time.duration_since(UNIX_EPOCH).ok());
+        let contents = match Store::read(&self.place.db).and_then(|store| store.contents()) {
+            Err(StoreError::Missing { .. }) => Ok(Vec::new()),
+            contents => contents,
+        };
+        let results = Results {
+            file: self.place.db.display().to_string(),
+            changed_unix_millis: changed.map(|since| since.as_millis() as u64),
+            trouble: contents.as_ref().err().map(ToString::to_string),
+        };
+        let mut campaigns: BTreeMap<String, Campaign> = BTreeMap::new();
+        for Content { campaign, target, results, failed } in contents.unwrap_or_default() {
+            let found = campaigns.entry(campaign.clone()).or_insert_with(|| Campaign {
+                name: campaign,
+                phase: Phase::ResultsOnly,
+                ..Campaign::default()
+            });
+            found.targets.push(target);
+            found.done += results;
+            found.failed += failed;
+        }
+        let files = std::fs::read_dir(self.place.folder()).into_iter().flatten();
+        for path in files.filter_map(|entry| Some(entry.ok()?.path())) {
+            let stem = path.file_stem().and_then(|name| name.to_str());
+            let Some(name) = stem.filter(|_| path.extension().is_some_and(|end| end == "toml")) else {
+                continue;
+            };
+            let found = campaigns.entry(name.to_owned()).or_default();
+            found.name = name.to_owned();
+            found.command = Some(self.place.command(path.clone()));
+            match Matrix::load(&path, 1.0) {
+                Ok(matrix) => self.count(found, &matrix),
+                Err(error) => found.said = Some(error.to_string()),
+            }
+        }
+        for (name, said) in &present.said {
+            if let Some(found) = campaigns.get_mut(name) {
+                found.said = Some(said.clone());
+            }
+        }
+        (results, campaigns.into_values().collect())
+    }
+
+    /// How far a campaign is that does not run.
+    fn count(&self, campaign: &mut Campaign, matrix: &Matrix) {
+        campaign.targets = matrix.targets.iter().map(|target| target.name.clone()).collect();
+        campaign.total = Some(matrix.runs());
+        if let Ok((found, seconds)) = remaining(matrix, &self.place.db) {
+            campaign.done = found;
+            campaign.seconds_left = Some(seconds);
+        }
+        campaign.phase = match campaign.done {
+            0 if campaign.failed == 0 => Phase::Planned,
+            done if done >= matrix.runs() => Phase::Done,
+            _ => Phase::Unfinished,
+        };
+    }
+}
+
+impl Present {
+    fn hear(&mut self, told: Told) {
+        let live = told.live.clone();
+        let point = live.map(|live| Point {
+            at_unix_millis: unix_millis(),
+            run: Some(told.present.clone()),
+            iops: Some(live.iops),
+            mb_per_second: Some(live.mb_per_second),
+            response_millis: live.response_millis,
+            watts: live.watts,
+            celsius: live.celsius,
+            load_percent: live.load_percent,
+            achieved_percent: live.achieved_percent,
+            channels: live
+                .channels
+                .into_iter()
+                .map(|channel| Channel {
+                    name: format!("{}, {}", channel.name, channel.source),
+                    unit: channel.unit,
+                    value: Some(channel.value),
+                })
+                .collect(),
+        });
+        point.into_iter().for_each(|point| self.keep(point));
+        if let Some(running) = &mut self.running {
+            running.told = Some(told);
+        }
+    }
+
+    fn keep(&mut self, point: Point) {
+        if self.points.len() == POINTS_MOST {
+            self.points.pop_front();
+            self.before += 1;
+        }
+        self.points.push_back(point);
+    }
+}
+
+impl Running {
+    fn show_in(&self, campaigns: &mut [Campaign]) {
+        let Some(shown) = campaigns.iter_mut().find(|campaign| campaign.name == self.campaign) else {
+            return;
+        };
+        shown.phase = Phase::Running;
+        shown.said = None;
+        if let Some(told) = &self.told {
+            (shown.done, shown.failed, shown.total) = (told.done, told.failed, Some(told.total));
+            shown.seconds_left = Some(told.seconds_left);
+            shown.present = Some(told.present.clone());
+        }
+    }
+}
+
+fn unix_millis() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
