@@ -31,7 +31,8 @@ impl World {
         self.unix_millis + self.now.since(self.led).as_millis() as u64
     }
 
-    fn assert_counted(&mut self) {
+    /// Returns the counts.
+    fn assert_counted(&mut self) -> GroupCounts {
         let status = self.status();
         let (counts, duties) = counted(&self.state);
         assert_eq!(status.groups, counts);
@@ -39,6 +40,17 @@ impl World {
             let (primaries, holders) = duties.get(&server.id).copied().unwrap_or_default();
             assert_eq!((server.primaries, server.holder_of), (primaries, holders), "{}", server.id);
         }
+        counts
+    }
+
+    /// Lets eight seconds pass, and returns the counts of each 200 ms.
+    fn watch_counts(&mut self) -> Vec<GroupCounts> {
+        let mut seen = Vec::new();
+        for _ in 0..40 {
+            self.run(200);
+            seen.push(self.assert_counted());
+        }
+        seen
     }
 }
 
@@ -47,23 +59,32 @@ fn a_status_counts_what_the_map_says_through_shifts_failures_and_a_new_leader() 
     let mut world = started();
     world.assert_counted();
     world.gear(1);
-    world.run(6000);
-    world.assert_counted();
-    assert!(world.status().groups.away > 0 && world.status().servers.iter().any(|s| s.holder_of > 0));
-    world.crash(0);
-    for _ in 0..40 {
-        world.run(200);
-        world.assert_counted();
-    }
-    world.lead();
-    world.assert_counted();
-    world.restart(0);
+    let mut seen = world.watch_counts();
+    // Those that come back catch up, and for a while do not end.
+    world.reclaim = false;
     world.gear(3);
-    for _ in 0..40 {
-        world.run(200);
-        world.assert_counted();
-    }
+    seen.extend(world.watch_counts());
+    world.reclaim = true;
+    seen.extend(world.watch_counts());
     assert_eq!(world.status().groups.in_sync, 36);
+    world.gear(1);
+    seen.extend(world.watch_counts());
+    // All but one of those that are awake fail, and no sleeper wakes.
+    let awake = world.state.servers().filter(|e| e.state.is_live()).map(|e| e.id.0);
+    let failing: Vec<u16> = awake.skip(1).collect();
+    world.failing_wakes = 1000;
+    failing.iter().for_each(|id| world.crash(*id));
+    seen.extend(world.watch_counts());
+    world.lead();
+    seen.push(world.assert_counted());
+    for (what, of) in [
+        ("away", (|c| c.away) as fn(&GroupCounts) -> u32),
+        ("catching up", |c| c.catching_up),
+        ("without a primary", |c| c.without_primary),
+        ("without a target", |c| c.without_target),
+    ] {
+        assert!(seen.iter().any(|counts| of(counts) > 0), "no group was ever {what}");
+    }
 }
 
 #[test]
