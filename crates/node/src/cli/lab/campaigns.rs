@@ -10,8 +10,9 @@ use ebb_page::{Campaign, Channel, LabRefusal, LabView, Phase, Point, Results};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Points that are kept: an hour of two a second.
@@ -83,17 +84,18 @@ impl Campaigns {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| refused(format!("`ebb eval run` does not start: {error}")))?;
-        let stdout = child.stdout.take().expect("it is piped");
+        let (stdout, stderr) = child.stdout.take().zip(child.stderr.take()).expect("both are piped");
         present.said.remove(campaign);
         present.running = Some(Running { campaign: campaign.to_owned(), child, told: None, paused: false });
         present.turns += 1;
         let campaigns = self.clone();
-        std::thread::spawn(move || campaigns.follow(stdout));
+        let said = std::thread::spawn(move || words(stderr));
+        std::thread::spawn(move || campaigns.follow(stdout, said));
         Ok(())
     }
 
     /// Reads what the program says, until it ends.
-    fn follow(&self, stdout: ChildStdout) {
+    fn follow(&self, stdout: ChildStdout, said: JoinHandle<String>) {
         let mut report = None;
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             match serde_json::from_str(&line) {
@@ -104,11 +106,7 @@ impl Campaigns {
             }
         }
         let Some(mut running) = self.lock().running.take() else { return };
-        let mut said = String::new();
-        if let Some(stderr) = running.child.stderr.take() {
-            // What it could not read is missing, and nothing else.
-            let _ = stderr.take(SAID_MOST).read_to_string(&mut said);
-        }
+        let said = said.join().expect("a reader does not panic");
         let ended = running.child.wait();
         let lost = report.iter().flat_map(|report| report["lost"].as_array().cloned().unwrap_or_default());
         let lost: Vec<String> = lost.filter_map(|why| Some(why.as_str()?.to_owned())).collect();
@@ -116,7 +114,7 @@ impl Campaigns {
             (true, _) => None,
             _ if !lost.is_empty() => Some(format!("given up: {}", lost.join("; "))),
             (_, Ok(status)) if status.success() => None,
-            (_, Ok(_)) if !said.trim().is_empty() => Some(said.trim().to_owned()),
+            (_, Ok(_)) if !said.is_empty() => Some(said),
             (_, Ok(status)) => Some(format!("it ended with {status}")),
             (_, Err(error)) => Some(error.to_string()),
         };
@@ -302,6 +300,15 @@ impl Running {
             shown.present = Some(told.present.clone());
         }
     }
+}
+
+/// The first words of what a program says on the side. The rest is read, too: a full pipe would stop the program.
+fn words(mut stderr: ChildStderr) -> String {
+    let mut said = Vec::new();
+    // What cannot be read is missing, and nothing else.
+    let _ = (&mut stderr).take(SAID_MOST).read_to_end(&mut said);
+    let _ = std::io::copy(&mut stderr, &mut std::io::sink());
+    String::from_utf8_lossy(&said).trim().to_owned()
 }
 
 fn unix_millis() -> u64 {
