@@ -328,6 +328,12 @@ impl Bench<'_> {
             let failed = |(Failure::Request(reason) | Failure::Lost(reason))| NodeError::Refused(reason);
             self.store.flush().await.map_err(failed)?;
         }
+        if report.requests == 0 {
+            let time = self.time;
+            return Err(NodeError::Refused(format!(
+                "{work}: no request was answered in {time:?}: give a longer --time"
+            )));
+        }
         let seconds = if write { started.elapsed().as_secs_f64() } else { report.wall_seconds };
         Ok(report.requests as f64 / seconds.max(f64::MIN_POSITIVE))
     }
@@ -395,7 +401,7 @@ mod tests {
     async fn a_store_is_measured_with_every_kind_of_work() {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(StoreTarget::open(directory.path(), 7, ServerId(3)).unwrap());
-        let (area_bytes, time) = (8 << 20, Duration::from_millis(20));
+        let (area_bytes, time) = (8 << 20, Duration::from_millis(500));
         let bench = Bench { store, area_bytes, time, directory: directory.path() };
         let cells = bench.all(1).await.unwrap();
         assert_eq!(cells.iter().map(|cell| cell.work).collect::<Vec<_>>(), WORK);
