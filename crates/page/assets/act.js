@@ -1,6 +1,7 @@
 // Act: the buttons of an administrator. Each asks before it acts, and says what the command line would be.
 
 import { act } from './link.js';
+import { Confirmation } from './confirm.js';
 import { clock, element, say } from './words.js';
 import { gear } from './now.js';
 
@@ -19,8 +20,7 @@ export class Act {
       event.preventDefault();
       this.server(event.submitter?.value ?? 'begin', Number(by('which').value));
     });
-    by('confirm-number').addEventListener('input', () => this.check());
-    by('confirm').addEventListener('close', () => this.closed());
+    this.confirmation = new Confirmation(by('confirm-number'), asked => this.confirmed(asked));
   }
 
   server(kind, server) {
@@ -34,26 +34,10 @@ export class Act {
   }
 
   confirm(asked) {
-    this.asked = asked;
-    by('confirm-title').textContent = asked.title;
-    by('confirm-what').textContent = asked.what;
-    by('confirm-command').textContent = asked.command;
-    by('confirm-type').hidden = asked.type === undefined;
-    by('confirm-number').value = '';
-    by('confirm-yes').classList.toggle('danger', asked.type !== undefined);
-    by('confirm-yes').classList.toggle('primary', asked.type === undefined);
-    this.check();
-    by('confirm').returnValue = 'no';
-    by('confirm').showModal();
+    this.confirmation.ask(asked);
   }
 
-  check() {
-    by('confirm-yes').disabled = this.asked.type !== undefined && by('confirm-number').value.trim() !== this.asked.type;
-  }
-
-  async closed() {
-    const asked = this.asked;
-    if (by('confirm').returnValue !== 'yes' || by('confirm-yes').disabled) return;
+  async confirmed(asked) {
     if (asked.run) return asked.run();
     this.result('Asking the leader …');
     try {

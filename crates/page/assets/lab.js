@@ -1,6 +1,6 @@
 // The lab's page: follows the stream of campaigns, keeps what it had when that breaks, and draws the view that is chosen.
 
-import { Refused, events, hasToken, takeToken } from './link.js';
+import { banner, choose, start } from './follow.js';
 import { Query } from './labquery.js';
 import { Live } from './lablive.js';
 import { Plan } from './labplan.js';
@@ -8,8 +8,6 @@ import { clock, say } from './words.js';
 
 const by = id => document.getElementById(id);
 const VIEWS = ['query', 'live', 'plan'];
-const RETRY_FIRST = 500;
-const RETRY_MOST = 5000;
 // As many as the program keeps.
 const POINTS_MOST = 7200;
 
@@ -23,11 +21,7 @@ function render() {
   requestAnimationFrame(() => {
     waits = false;
     const name = VIEWS.includes(location.hash.slice(1)) ? location.hash.slice(1) : 'query';
-    for (const other of VIEWS) by(`view-${other}`).hidden = other !== name;
-    document.querySelectorAll('nav a').forEach(link => {
-      if (link.hash === `#${name}`) link.setAttribute('aria-current', 'page');
-      else link.removeAttribute('aria-current');
-    });
+    choose(VIEWS, name);
     if (!store.results) return;
     views[name].render(store);
     head();
@@ -44,12 +38,6 @@ function head() {
   const text = running ? `${running.name}: ${running.done} of ${running.total ?? '?'} runs` : `${results} results, nothing runs`;
   say(by('summary'), text);
   document.title = `${text} – Ebb lab`;
-}
-
-/// Says what is wrong, once: the text changes only with the cause.
-function banner(text) {
-  by('banner').hidden = !text;
-  say(by('banner'), text ?? '');
 }
 
 const on = {
@@ -71,44 +59,13 @@ const on = {
   },
 };
 
-function lock(title, reason) {
-  by('views').hidden = true;
-  by('locked').hidden = false;
-  by('locked-title').textContent = title;
-  by('locked-why').textContent = reason;
-  document.body.dataset.state = 'locked';
-}
-
-async function follow() {
-  let pause = RETRY_FIRST;
-  let since;
-  for (;;) {
+start({
+  begin() {
     // A program that was started anew counts anew.
     store.base = undefined;
     store.points = [];
-    try {
-      for await (const [name, body] of events()) {
-        pause = RETRY_FIRST;
-        since = undefined;
-        on[name]?.(body);
-        render();
-      }
-    } catch (error) {
-      if (error instanceof Refused && error.code === 401) return lock('This token is wrong, or stale', error.message);
-      if (error instanceof Refused && error.code === 403) return lock('This page goes by another name', error.message);
-    }
-    since ??= Date.now();
-    banner(`The program that serves this page has not answered since ${clock(since)}: is ebb lab serve running? The page goes on trying.`);
-    await new Promise(resolve => setTimeout(resolve, pause));
-    pause = Math.min(RETRY_MOST, pause * 2);
-  }
-}
-
-takeToken();
-addEventListener('hashchange', () => {
-  render();
-  by('views').focus({ preventScroll: true });
+  },
+  on,
+  drawn: render,
+  silent: since => banner(`The program that serves this page has not answered since ${clock(since)}: is ebb lab serve running? The page goes on trying.`),
 });
-render();
-if (hasToken()) follow();
-else lock('This page needs a token', 'The address has none, and this tab has kept none.');

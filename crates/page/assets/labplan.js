@@ -1,6 +1,7 @@
 // Configure: a matrix, what it would run and for how long; start, pause, resume and delete campaigns. Each act asks first.
 
 import { Refused, act, ask } from './link.js';
+import { Confirmation } from './confirm.js';
 import { bytes, count, element, say, span } from './words.js';
 import { short } from './labchart.js';
 
@@ -56,8 +57,7 @@ export class Plan {
     this.form.addEventListener('submit', event => event.preventDefault());
     by('keep').addEventListener('click', () => this.keep(false));
     by('keep-start').addEventListener('click', () => this.keep(true));
-    by('confirm-name').addEventListener('input', () => this.check());
-    by('confirm').addEventListener('close', () => this.closed());
+    this.confirmation = new Confirmation(by('confirm-name'), asked => this.confirmed(asked));
   }
 
   render(store) {
@@ -120,28 +120,13 @@ export class Plan {
       pause: { title: `Pause ${name}?`, what: 'The run in progress is lost and repeated later; everything that has a result is kept.', command: 'Ctrl-C; the same command goes on' },
       delete: { title: `Delete ${name}?`, what: `Its matrix and its ${count(done)} results are removed. Traces and targets stay. This cannot be undone.`, command: `ebb eval delete ${name} --db ${file}`, type: name },
     }[kind];
-    this.asked = { ...asked, act: { [kind]: { campaign: name } } };
-    by('confirm-title').textContent = asked.title;
-    by('confirm-what').textContent = asked.what;
-    by('confirm-command').textContent = asked.command;
-    by('confirm-type').hidden = asked.type === undefined;
-    by('confirm-name').value = '';
-    by('confirm-yes').classList.toggle('danger', asked.type !== undefined);
-    by('confirm-yes').classList.toggle('primary', asked.type === undefined);
-    this.check();
-    by('confirm').returnValue = 'no';
-    by('confirm').showModal();
+    this.confirmation.ask({ ...asked, act: { [kind]: { campaign: name } } });
   }
 
-  check() {
-    by('confirm-yes').disabled = this.asked.type !== undefined && by('confirm-name').value.trim() !== this.asked.type;
-  }
-
-  async closed() {
-    if (by('confirm').returnValue !== 'yes' || by('confirm-yes').disabled) return;
+  async confirmed(asked) {
     try {
-      await act(this.asked.act);
-      this.result(this.asked.title.replace('?', ': done.'));
+      await act(asked.act);
+      this.result(asked.title.replace('?', ': done.'));
     } catch (error) {
       this.result(error.message, true);
     }

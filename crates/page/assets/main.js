@@ -1,6 +1,6 @@
 // The page: follows the stream, keeps what it had when that breaks, and draws the view that is chosen.
 
-import { Refused, events, hasToken, takeToken } from './link.js';
+import { banner, choose, start } from './follow.js';
 import { Now, gear } from './now.js';
 import { Why } from './why.js';
 import { WhatIf } from './whatif.js';
@@ -10,8 +10,6 @@ import { clock, say, watts } from './words.js';
 
 const by = id => document.getElementById(id);
 const VIEWS = ['now', 'why', 'whatif', 'act', 'browse'];
-const RETRY_FIRST = 500;
-const RETRY_MOST = 5000;
 
 const store = { rights: { act: false }, facts: null, servers: [], notices: [], outlook: { hours: [], plan: [], shifts: [], slept_in_a_day: 0 }, now: null };
 const now = new Now(id => (location.hash = `#why/${id}`));
@@ -32,11 +30,7 @@ function render() {
   requestAnimationFrame(() => {
     waits = false;
     const [name, id] = view();
-    for (const other of VIEWS) by(`view-${other}`).hidden = other !== name;
-    document.querySelectorAll('nav a').forEach(link => {
-      if (link.hash === `#${name}`) link.setAttribute('aria-current', 'page');
-      else link.removeAttribute('aria-current');
-    });
+    choose(VIEWS, name);
     if (!store.facts) return;
     why.choose(id);
     ({ now, why, whatif, act, browse })[name].render(store);
@@ -55,12 +49,6 @@ function head() {
   const text = `${store.now.gear.servers_awake} of ${store.now.servers} servers awake, ${gear(store.now)}`;
   say(by('summary'), text);
   document.title = `${store.now.gear.servers_awake}/${store.now.servers} awake, ${watts(store.now.modelled_watts)} – Ebb`;
-}
-
-/// Says what is wrong, once: the text changes only with the cause.
-function banner(text) {
-  by('banner').hidden = !text;
-  say(by('banner'), text ?? '');
 }
 
 const had = () => (store.now ? ` What you see is of ${clock(store.now.at_unix_millis)}.` : '');
@@ -93,42 +81,8 @@ const on = {
   trouble,
 };
 
-function lock(title, reason) {
-  by('views').hidden = true;
-  by('locked').hidden = false;
-  by('locked-title').textContent = title;
-  by('locked-why').textContent = reason;
-  document.body.dataset.state = 'locked';
-}
-
-async function follow() {
-  let pause = RETRY_FIRST;
-  let since;
-  for (;;) {
-    try {
-      for await (const [name, body] of events()) {
-        pause = RETRY_FIRST;
-        since = undefined;
-        on[name]?.(body);
-        render();
-      }
-    } catch (error) {
-      if (error instanceof Refused && error.code === 401) return lock('This token is wrong, or stale', error.message);
-      if (error instanceof Refused && error.code === 403) return lock('This page goes by another name', error.message);
-    }
-    since ??= Date.now();
-    banner(`The program that serves this page has not answered since ${clock(since)}: is ebb page, or ebb dev, running?${had()} The page goes on trying.`);
-    await new Promise(resolve => setTimeout(resolve, pause));
-    pause = Math.min(RETRY_MOST, pause * 2);
-  }
-}
-
-takeToken();
-addEventListener('hashchange', () => {
-  // A new URL with a token in the same tab.
-  render();
-  by('views').focus({ preventScroll: true });
+start({
+  on,
+  drawn: render,
+  silent: since => banner(`The program that serves this page has not answered since ${clock(since)}: is ebb page, or ebb dev, running?${had()} The page goes on trying.`),
 });
-render();
-if (hasToken()) follow();
-else lock('This page needs a token', 'The address has none, and this tab has kept none.');

@@ -26,6 +26,8 @@ pub(crate) const ASSETS: &[Asset] = &[
     asset!("/icon.svg", "icon.svg", "image/svg+xml"),
     asset!("/main.js", "main.js", MODULE),
     asset!("/link.js", "link.js", MODULE),
+    asset!("/follow.js", "follow.js", MODULE),
+    asset!("/confirm.js", "confirm.js", MODULE),
     asset!("/words.js", "words.js", MODULE),
     asset!("/now.js", "now.js", MODULE),
     asset!("/chart.js", "chart.js", MODULE),
