@@ -1,11 +1,11 @@
 //! What all handlers share: who may ask, and how a refusal is answered.
 
-use crate::guard::{Hosts, Right, Tokens};
+use crate::guard::{Denied, Hosts, Tokens};
 use crate::hub::{Ended, Hub};
 use crate::s3::{S3, S3Fault};
 use crate::source::Refusal;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 
@@ -20,12 +20,8 @@ pub(crate) struct Shared {
 /// Why a request is not answered. Its text is shown on the page.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
-    #[error(
-        "no token, or one that this page does not know: open the URL that `ebb page` or `ebb dev` printed last"
-    )]
-    Token,
-    #[error("this token may only look: acts need the administrator's URL, which `ebb page` prints")]
-    LooksOnly,
+    #[error(transparent)]
+    Denied(#[from] Denied),
     #[error("this is no act: {0}")]
     NoAct(serde_json::Error),
     #[error("there is no server {0}")]
@@ -50,23 +46,13 @@ impl IntoResponse for Fault {
     fn into_response(self) -> Response {
         let code = match &self {
             Fault::S3(fault) => fault.code(),
-            Fault::Token => StatusCode::UNAUTHORIZED,
-            Fault::LooksOnly => StatusCode::FORBIDDEN,
+            Fault::Denied(denied) => denied.code(),
             Fault::NoAct(_) => StatusCode::BAD_REQUEST,
             Fault::NoServer(_) | Fault::Nothing => StatusCode::NOT_FOUND,
             Fault::Ending | Fault::Cluster(Refusal::Unreachable(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Fault::Cluster(Refusal::Refused(_)) => StatusCode::CONFLICT,
         };
         (code, self.to_string()).into_response()
-    }
-}
-
-/// At least this right, or the reason why not.
-pub(crate) fn need(shared: &Shared, headers: &HeaderMap, least: Right) -> Result<Right, Fault> {
-    match shared.tokens.right(headers) {
-        None => Err(Fault::Token),
-        Some(right) if right < least => Err(Fault::LooksOnly),
-        Some(right) => Ok(right),
     }
 }
 

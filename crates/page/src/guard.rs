@@ -3,8 +3,8 @@
 //! A token is sent as `Authorization: Bearer …`. A browser never adds that by itself, so another site cannot make one act. `Host` must be
 //! a name of this page, which stops a site that rebinds its own name to this address; `Origin`, where a browser sends it, must be the page.
 
-use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::{HeaderMap, StatusCode};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -66,6 +66,40 @@ impl Tokens {
             (_, true) => Some(Right::Act),
             (true, _) => Some(Right::Look),
             _ => None,
+        }
+    }
+
+    /// At least this right, or the reason why not.
+    pub(crate) fn need(&self, headers: &HeaderMap, least: Right) -> Result<Right, Denied> {
+        match self.right(headers) {
+            None => Err(Denied::Token),
+            Some(right) if right < least => Err(Denied::LooksOnly),
+            Some(right) => Ok(right),
+        }
+    }
+
+    /// The right to act, or the reason why not; whoever lacks it is logged.
+    pub(crate) fn may_act(&self, headers: &HeaderMap, from: SocketAddr, what: &str) -> Result<(), Denied> {
+        self.need(headers, Right::Act).map(drop).inspect_err(|denied| {
+            tracing::warn!("{what} from {from} is refused: {denied}");
+        })
+    }
+}
+
+/// A request without the right to what it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Denied {
+    #[error("no token, or one that this page does not know: open the URL that was printed at its last start")]
+    Token,
+    #[error("this token may only look: acts need the administrator's URL, which is printed at the start")]
+    LooksOnly,
+}
+
+impl Denied {
+    pub fn code(self) -> StatusCode {
+        match self {
+            Denied::Token => StatusCode::UNAUTHORIZED,
+            Denied::LooksOnly => StatusCode::FORBIDDEN,
         }
     }
 }

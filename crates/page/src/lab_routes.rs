@@ -1,7 +1,8 @@
 //! The lab over HTTP: the same assets, names and tokens as the cluster's page ([`crate::guard`]), with the lab's own questions and acts.
 
+use crate::answer::json;
 use crate::assets::{ASSETS, LAB};
-use crate::guard::{Hosts, Right, Tokens};
+use crate::guard::{Denied, Hosts, Right, Tokens};
 use crate::lab::{Answer, FieldFault, Lab, LabAct, LabRefusal, OneRun, Question, Sides, Which, Wish};
 use crate::routes::{file, own};
 use axum::Router;
@@ -76,10 +77,8 @@ fn router<L: Lab>(shared: Shared<L>, hosts: Arc<Hosts>) -> Router {
 /// Why a request is not answered. Its text is shown on the page.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
-    #[error("no token, or one that this page does not know: open the URL that `ebb lab serve` printed last")]
-    Token,
-    #[error("this token may only look: acts need the administrator's URL, which `ebb lab serve` prints")]
-    LooksOnly,
+    #[error(transparent)]
+    Denied(#[from] Denied),
     #[error("this is no matrix or act: {0}")]
     Strange(serde_json::Error),
     #[error("there is nothing here")]
@@ -91,8 +90,7 @@ enum Fault {
 impl IntoResponse for Fault {
     fn into_response(self) -> Response {
         let code = match &self {
-            Fault::Token => StatusCode::UNAUTHORIZED,
-            Fault::LooksOnly => StatusCode::FORBIDDEN,
+            Fault::Denied(denied) => denied.code(),
             Fault::Strange(_) => StatusCode::BAD_REQUEST,
             Fault::Nothing => StatusCode::NOT_FOUND,
             Fault::Lab(LabRefusal::Field(fault)) => return field(fault),
@@ -110,17 +108,8 @@ type Of<L> = State<Arc<Shared<L>>>;
 type Answered = Result<Response, Fault>;
 
 impl<L: Lab> Shared<L> {
-    /// At least this right, or the reason why not.
-    fn need(&self, headers: &HeaderMap, least: Right) -> Result<Right, Fault> {
-        match self.tokens.right(headers) {
-            None => Err(Fault::Token),
-            Some(right) if right < least => Err(Fault::LooksOnly),
-            Some(right) => Ok(right),
-        }
-    }
-
     async fn ask(&self, headers: &HeaderMap, question: Question) -> Answered {
-        self.need(headers, Right::Look)?;
+        self.tokens.need(headers, Right::Look)?;
         let Answer { kind, text } = self.lab.answer(question).await?;
         Ok(([(CONTENT_TYPE, kind)], text).into_response())
     }
@@ -175,7 +164,7 @@ struct Asked {
 }
 
 async fn plan<L: Lab>(State(lab): Of<L>, headers: HeaderMap, Query(asked): Query<Asked>) -> Answered {
-    lab.need(&headers, Right::Look)?;
+    lab.tokens.need(&headers, Right::Look)?;
     let wish: Wish = serde_json::from_str(&asked.matrix).map_err(Fault::Strange)?;
     lab.ask(&headers, Question::Plan(Box::new(wish))).await
 }
@@ -186,10 +175,7 @@ async fn act<L: Lab>(
     headers: HeaderMap,
     body: Bytes,
 ) -> Answered {
-    if let Err(fault) = lab.need(&headers, Right::Act) {
-        tracing::warn!("an act from {from} is refused: {fault}");
-        return Err(fault);
-    }
+    lab.tokens.may_act(&headers, from, "an act")?;
     let act: LabAct = serde_json::from_slice(&body).map_err(Fault::Strange)?;
     let name = act.to_string();
     let done = lab.lab.act(act).await;
@@ -198,14 +184,14 @@ async fn act<L: Lab>(
         Err(why) => tracing::warn!("the administrator at {from}: {name}: {why}"),
     }
     done?;
-    Ok(([(CONTENT_TYPE, "application/json")], "{\"done\":true}").into_response())
+    Ok(json("{\"done\":true}".to_owned()))
 }
 
 async fn stream<L: Lab>(
     State(lab): Of<L>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Fault> {
-    let right = lab.need(&headers, Right::Look)?;
+    let right = lab.tokens.need(&headers, Right::Look)?;
     let rights = Event::default().event("rights").data(format!("{{\"act\":{}}}", right == Right::Act));
     let watch = Watch { lab, rights: Some(rights), after: 0, told: String::new() };
     Ok(Sse::new(unfold(watch, next_event)).keep_alive(KeepAlive::new().interval(ALIVE)))

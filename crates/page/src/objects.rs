@@ -4,7 +4,7 @@
 //! type, in a sandbox, so that it cannot act as the page. Who may look lists and downloads; uploads and deletions need the
 //! administrator's token, and are logged. What is done is also limited by the rights of the key.
 
-use crate::answer::{Fault, Shared, json, need};
+use crate::answer::{Fault, Shared, json};
 use crate::guard::Right;
 use crate::s3::{S3Fault, UPLOAD_MOST, escaped, send};
 use axum::Router;
@@ -67,7 +67,7 @@ pub(crate) fn routes() -> Router<Shared> {
 }
 
 async fn buckets(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
-    need(&shared, &headers, Right::Look)?;
+    shared.tokens.need(&headers, Right::Look)?;
     let answer = send(shared.s3.as_ref(), Method::GET, "/", Body::empty(), 0).await?;
     Ok(inert(answer, "application/xml"))
 }
@@ -77,7 +77,7 @@ async fn objects(
     headers: HeaderMap,
     Query(part): Query<Part>,
 ) -> Result<Response, Fault> {
-    need(&shared, &headers, Right::Look)?;
+    shared.tokens.need(&headers, Right::Look)?;
     let answer = send(shared.s3.as_ref(), Method::GET, &part.path(), Body::empty(), 0).await?;
     Ok(inert(answer, "application/xml"))
 }
@@ -87,7 +87,7 @@ async fn download(
     headers: HeaderMap,
     Query(place): Query<Place>,
 ) -> Result<Response, Fault> {
-    need(&shared, &headers, Right::Look)?;
+    shared.tokens.need(&headers, Right::Look)?;
     let answer = send(shared.s3.as_ref(), Method::GET, &place.path(), Body::empty(), 0).await?;
     Ok(inert(answer, "application/octet-stream"))
 }
@@ -100,7 +100,7 @@ async fn upload(
 ) -> Result<Response, Fault> {
     let headers = request.headers();
     let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    may_act(&shared, headers, from, "an upload")?;
+    shared.tokens.may_act(headers, from, "an upload")?;
     let length = length.filter(|length| *length <= UPLOAD_MOST).ok_or(S3Fault::TooLong)?;
     let sent = send(shared.s3.as_ref(), Method::PUT, &place.path(), request.into_body(), length).await;
     done(from, "upload", &place, sent)
@@ -112,16 +112,9 @@ async fn delete(
     headers: HeaderMap,
     Query(place): Query<Place>,
 ) -> Result<Response, Fault> {
-    may_act(&shared, &headers, from, "a deletion")?;
+    shared.tokens.may_act(&headers, from, "a deletion")?;
     let sent = send(shared.s3.as_ref(), Method::DELETE, &place.path(), Body::empty(), 0).await;
     done(from, "deletion", &place, sent)
-}
-
-/// The right to change an object; whoever lacks it is logged.
-fn may_act(shared: &Shared, headers: &HeaderMap, from: SocketAddr, what: &str) -> Result<(), Fault> {
-    need(shared, headers, Right::Act).map(drop).inspect_err(|fault| {
-        tracing::warn!("{what} from {from} is refused: {fault}");
-    })
 }
 
 fn done(

@@ -3,7 +3,7 @@
 //! Every answer carries the headers that keep other origins out. A request's body is at most [`BODY_MOST`]. Tokens are in no log: requests
 //! are not logged, acts are, with the address that they came from.
 
-use crate::answer::{Fault, Shared, json, need};
+use crate::answer::{Fault, Shared, json};
 use crate::assets::{ASSETS, Asset};
 use crate::frames::{Facts, Frame};
 use crate::guard::{Hosts, Right, Tokens};
@@ -116,23 +116,23 @@ pub(crate) fn file(asset: &'static Asset) -> Response {
 }
 
 async fn status(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
-    need(&shared, &headers, Right::Look)?;
+    shared.tokens.need(&headers, Right::Look)?;
     Ok(json(shared.hub.ask(Order::Status).await??))
 }
 
 async fn notices(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
-    need(&shared, &headers, Right::Look)?;
+    shared.tokens.need(&headers, Right::Look)?;
     Ok(json(shared.hub.ask(Order::Notices).await??))
 }
 
 /// An act, because management controllers are asked: some are slow, and lose answers when asked often.
 async fn measure(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
-    need(&shared, &headers, Right::Act)?;
+    shared.tokens.need(&headers, Right::Act)?;
     Ok(json(shared.hub.ask(Order::Measure).await??))
 }
 
 async fn volumes(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
-    need(&shared, &headers, Right::Look)?;
+    shared.tokens.need(&headers, Right::Look)?;
     Ok(json(shared.hub.ask(Order::Volumes).await??))
 }
 
@@ -141,7 +141,7 @@ async fn server(
     headers: HeaderMap,
     Path(id): Path<u16>,
 ) -> Result<Response, Fault> {
-    need(&shared, &headers, Right::Look)?;
+    shared.tokens.need(&headers, Right::Look)?;
     let found = shared.hub.ask(|answer| Order::Server(ServerId(id), answer)).await??;
     Ok(axum::Json(found.ok_or(Fault::NoServer(id))?).into_response())
 }
@@ -151,7 +151,7 @@ async fn what_if(
     headers: HeaderMap,
     Query(wish): Query<WhatIf>,
 ) -> Result<Response, Fault> {
-    need(&shared, &headers, Right::Look)?;
+    shared.tokens.need(&headers, Right::Look)?;
     let replayed = shared.hub.ask(|answer| Order::WhatIf(wish, answer)).await??;
     Ok(axum::Json(replayed).into_response())
 }
@@ -162,10 +162,7 @@ async fn act(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Fault> {
-    if let Err(fault) = need(&shared, &headers, Right::Act) {
-        tracing::warn!("an act from {from} is refused: {fault}");
-        return Err(fault);
-    }
+    shared.tokens.may_act(&headers, from, "an act")?;
     let act: Act = serde_json::from_slice(&body).map_err(Fault::NoAct)?;
     let done = shared.hub.ask(|answer| Order::Act(act, answer)).await?;
     match &done {
@@ -180,7 +177,7 @@ async fn stream(
     State(shared): State<Shared>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Fault> {
-    let right = need(&shared, &headers, Right::Look)?;
+    let right = shared.tokens.need(&headers, Right::Look)?;
     let opened = shared.hub.ask(Order::Open).await?;
     let rights = Event::default().event("rights").data(format!("{{\"act\":{}}}", right == Right::Act));
     let frames = unfold(Stage::Rights(rights, opened, shared.hub), next_event);
