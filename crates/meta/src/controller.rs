@@ -16,6 +16,7 @@
 //! - A power switch is thrown only after the state records it: asleep and failed are never confused.
 
 mod admin;
+pub(crate) mod by_server;
 mod census;
 mod duties;
 mod event;
@@ -180,6 +181,8 @@ impl Leading {
             wakes: BTreeMap::new(),
             moves: BTreeMap::new(),
             gears: Gears::new(timing.sleep, timing.forgets_dwell()),
+            announced: 0,
+            concerned: BTreeSet::new(),
             in_flight: false,
             dirty: true,
             emergency: false,
@@ -224,7 +227,7 @@ impl Leading {
     /// this leader, they were owed from their sleep on; others as of now.
     fn count(&mut self, now: Moment, state: &State) {
         let first = self.census == Census::default();
-        if !self.census.follow(state) {
+        if !self.census.follow(state, &mut self.concerned) {
             return;
         }
         let unix_now = self.unix_now(now);

@@ -191,6 +191,17 @@ impl State {
         all.filter(move |(_, v)| v.changed > from).map(|(id, v)| (id, &v.item))
     }
 
+    /// Whether a server or a pool changed after map version `from`: that concerns every server.
+    pub(crate) fn concerns_all_since(&self, from: u64) -> bool {
+        self.servers.values().any(|v| v.changed > from) || self.pools.values().any(|v| v.changed > from)
+    }
+
+    /// The servers of the sets that changed after map version `from`.
+    pub(crate) fn columns_since(&self, from: u64) -> impl Iterator<Item = ServerId> + '_ {
+        let changed = self.sets.iter().filter(move |v| v.changed > from);
+        changed.flat_map(|v| v.item.columns.iter().map(|column| column.server))
+    }
+
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }

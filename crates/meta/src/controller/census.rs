@@ -44,12 +44,13 @@ pub(crate) struct Census {
 impl Census {
     pub fn of(state: &State) -> Census {
         let mut census = Census::default();
-        census.follow(state);
+        census.follow(state, &mut BTreeSet::new());
         census
     }
 
-    /// Counts what changed since the last call; `false`: nothing.
-    pub fn follow(&mut self, state: &State) -> bool {
+    /// Counts what changed since the last call, and adds the servers `concerned`: the members of the groups that changed, as they were and
+    /// as they are. `false`: nothing changed.
+    pub fn follow(&mut self, state: &State, concerned: &mut BTreeSet<ServerId>) -> bool {
         if self.version == state.version() {
             return false;
         }
@@ -61,6 +62,7 @@ impl Census {
             let place = group.0 as usize;
             if let Some(before) = self.counted.get_mut(place) {
                 let before = std::mem::replace(before, entry.clone());
+                concerned.extend(members(&before).chain(members(entry)));
                 self.forget(group, &before, state);
             } else {
                 // The first count, in the order of their numbers.
@@ -149,6 +151,10 @@ fn take_one(counts: &mut BTreeMap<ServerId, u32>, of: ServerId) {
     if left > 0 {
         counts.insert(of, left);
     }
+}
+
+fn members(entry: &GroupEntry) -> impl Iterator<Item = ServerId> + '_ {
+    entry.members().map(|(server, _)| server)
 }
 
 /// Holders, and the server that each stands for.

@@ -18,6 +18,7 @@
 //! of the newest epoch that may have served, and what was complete then is still complete: it is taken back when its
 //! server returns.
 
+use crate::controller::by_server::ByServer;
 use ebb_types::{Epoch, GroupEntry, Holder, RackId, ServerId, Slot, SlotState};
 use std::collections::BTreeSet;
 
@@ -56,39 +57,8 @@ pub struct Candidate {
     pub holders: u32,
 }
 
-/// The servers of the cluster by id, with constant-time lookup: a plan asks for every slot of every group.
-#[derive(Clone, Debug)]
-pub struct World(Vec<Option<Candidate>>);
-
-impl FromIterator<(ServerId, Candidate)> for World {
-    fn from_iter<I: IntoIterator<Item = (ServerId, Candidate)>>(all: I) -> World {
-        let mut world = World(Vec::new());
-        for (ServerId(id), candidate) in all {
-            let place = usize::from(id);
-            world.0.resize(world.0.len().max(place + 1), None);
-            world.0[place] = Some(candidate);
-        }
-        world
-    }
-}
-
-impl World {
-    pub fn get(&self, id: ServerId) -> Option<&Candidate> {
-        self.0.get(usize::from(id.0))?.as_ref()
-    }
-
-    fn get_mut(&mut self, id: ServerId) -> Option<&mut Candidate> {
-        self.0.get_mut(usize::from(id.0))?.as_mut()
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (ServerId, &Candidate)> {
-        (0..).map(ServerId).zip(&self.0).filter_map(|(id, candidate)| Some((id, candidate.as_ref()?)))
-    }
-
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ServerId, &mut Candidate)> {
-        (0..).map(ServerId).zip(&mut self.0).filter_map(|(id, candidate)| Some((id, candidate.as_mut()?)))
-    }
-}
+/// The servers of the cluster.
+pub type World = ByServer<Candidate>;
 
 /// Facts about one group beyond its entry; all refer to the entry's present epoch.
 #[derive(Clone, Debug, Default)]

@@ -117,6 +117,9 @@ pub(crate) struct Leading {
     /// Primaries being moved to even out the awake servers: the epoch in which the move starts, and the successor.
     pub moves: BTreeMap<GroupId, (Epoch, ServerId)>,
     pub gears: Gears,
+    /// The newest map version that the servers it concerns were sent, and those of the groups that changed since.
+    pub announced: u64,
+    pub concerned: BTreeSet<ServerId>,
     /// A batch has been proposed and is not applied yet.
     pub in_flight: bool,
     /// Facts changed since the last plan.

@@ -158,11 +158,19 @@ impl Leading {
         }
     }
 
-    /// Sends every participating server the part of the map that it lacks.
+    /// Sends the servers that a change of the map concerns what they lack of it. The others ask with their next heartbeat: each hand-over
+    /// changes its group twice, and sixty servers that take in every one of them have no time left for clients.
     pub(crate) fn push_maps(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        let announced = std::mem::replace(&mut self.announced, state.version());
+        if announced == state.version() {
+            return;
+        }
+        let everyone = state.concerns_all_since(announced);
+        let mut concerned = std::mem::take(&mut self.concerned);
+        concerned.extend(state.columns_since(announced));
         let lease = self.lease(state);
         let mut deltas = BTreeMap::new();
-        for entry in state.servers() {
+        for entry in state.servers().filter(|entry| everyone || concerned.contains(&entry.id)) {
             let listens = !matches!(entry.state, ServerState::Asleep | ServerState::Lost);
             let live = self.servers.entry(entry.id).or_default();
             let heard = live.heard.is_some_and(|at| now.since(at) <= lease);

@@ -4,8 +4,9 @@
 //! groups and the sets of erasure-coded pools, all in one batch, so that an entry is never visible beside a server state that does not match it. Then
 //! primaries are spread evenly, and when nothing is left to do a finished shift is recorded.
 
+use crate::controller::by_server::ByServer;
 use crate::controller::census::Census;
-use crate::controller::duties::{ByServer, away, may_drain, may_sleep};
+use crate::controller::duties::{away, may_drain, may_sleep};
 use crate::controller::event::Output;
 use crate::controller::gears::standing;
 use crate::controller::group::{Candidate, Facts, Standing, World, next_entry};
@@ -33,7 +34,6 @@ impl Leading {
     pub(crate) fn plan(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) -> Vec<Command> {
         let mut commands = Vec::new();
         self.follow_test(now, state, out);
-        self.census.follow(state);
         // A miscount stays, so that a look now and then finds it.
         let looks = cfg!(any(test, feature = "planted-bugs")) && state.version().is_multiple_of(16);
         debug_assert!(!looks || self.census == Census::of(state));
@@ -124,7 +124,7 @@ impl Leading {
         let mut wanted = self.wanted(now, state, &servers);
         wanted.extend(self.wanted_of_sets(now, state, &coded));
         self.set_apart(now, state, &mut wanted);
-        let stays = ByServer::new(&servers, |e| e.state == ServerState::Awake && wanted.contains(&e.id));
+        let stays = ByServer::those(&servers, |e| e.state == ServerState::Awake && wanted.contains(&e.id));
         let geared = || servers.values().filter(|e| !e.is_logger());
         let floor = floor_servers(geared().count() as u32, state.params().map_or(1, |p| p.replicas)) as usize;
         let awake = geared().filter(|e| e.state == ServerState::Awake).count();
@@ -267,9 +267,9 @@ impl Leading {
 
     /// All that can help while copies are missing, damaged or in one rack.
     fn helpers(&self, now: Moment, state: &State, servers: &Servers) -> BTreeSet<ServerId> {
-        let lost = ByServer::new(servers, |e| e.state == ServerState::Lost);
+        let lost = ByServer::those(servers, |e| e.state == ServerState::Lost);
         // The peers of one in maintenance are awake as it is.
-        let missing = ByServer::new(servers, |e| is_gone(e) && !state.in_maintenance(e.id));
+        let missing = ByServer::those(servers, |e| is_gone(e) && !state.in_maintenance(e.id));
         let census = &self.census;
         let gone = servers.values().filter(|e| is_gone(e)).flat_map(|e| census.groups_of(e.id));
         let known = [&census.sharing_rack, &census.headless, &census.lacking].into_iter().flatten().copied();
@@ -286,10 +286,10 @@ impl Leading {
             }
             let stuck = entry.primary.is_none() && !self.waits(now, entry, state);
             let damaged = self.reports.damaged.contains_key(&group);
-            if stuck || damaged || entry.slots.iter().any(|s| missing.get(s.server)) {
+            if stuck || damaged || entry.slots.iter().any(|s| missing.has(s.server)) {
                 helpers.extend(entry.slots.iter().map(|s| s.server));
             }
-            for slot in entry.slots.iter().filter(|s| lost.get(s.server)) {
+            for slot in entry.slots.iter().filter(|s| lost.has(s.server)) {
                 let gear_group = servers[&slot.server].gear_group;
                 helpers.extend(servers.values().filter(|e| e.gear_group == gear_group).map(|e| e.id));
             }
@@ -309,12 +309,12 @@ impl Leading {
         wanted: &BTreeSet<ServerId>,
     ) -> BTreeSet<ServerId> {
         let room = |id: &ServerId| self.servers.get(id).map_or(Room::default(), |live| live.room);
-        let strained = ByServer::new(servers, |e| e.state.is_live() && room(&e.id) != Room::default());
-        if !servers.keys().any(|id| strained.get(*id)) {
+        let strained = ByServer::those(servers, |e| e.state.is_live() && room(&e.id) != Room::default());
+        if !servers.keys().any(|id| strained.has(*id)) {
             return BTreeSet::new();
         }
         let with_room: Vec<&ServerEntry> =
-            servers.values().filter(|e| !strained.get(e.id) && !is_gone(e)).collect();
+            servers.values().filter(|e| !strained.has(e.id) && !is_gone(e)).collect();
         let left: BTreeSet<ServerId> =
             with_room.iter().map(|e| e.id).filter(|id| wanted.contains(id)).collect();
         let enough = left.len() >= state.params().map_or(1, |p| usize::from(p.replicas));
@@ -322,7 +322,7 @@ impl Leading {
             return servers.keys().copied().collect();
         }
         let slots = state.groups().flat_map(|(_, entry)| &entry.slots);
-        slots.filter(|s| s.holder.is_some_and(|i| strained.get(i.server))).map(|s| s.server).collect()
+        slots.filter(|s| s.holder.is_some_and(|i| strained.has(i.server))).map(|s| s.server).collect()
     }
 
     fn plan_groups(&mut self, now: Moment, state: &State, servers: &Servers) -> Vec<Change> {

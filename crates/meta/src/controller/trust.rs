@@ -9,7 +9,7 @@
 //! - A server that has woken is examined; one that does not pass stays awake until it does. One that sleeps for long is woken for it,
 //!   one at a time and while nothing else happens: fans, clocks' batteries and cables fail unseen.
 
-use crate::controller::duties::ByServer;
+use crate::controller::by_server::ByServer;
 use crate::controller::leading::{Leading, Servers, is_gone};
 use crate::{PowerFact, State, WakePath};
 use ebb_types::{
@@ -77,16 +77,16 @@ impl Leading {
         wanted: &BTreeSet<ServerId>,
     ) -> BTreeSet<ServerId> {
         let mut insured = BTreeSet::new();
-        let reliable = ByServer::new(servers, |e| self.is_reliable(e.id, state));
-        if servers.keys().all(|id| reliable.get(*id) || wanted.contains(id)) {
+        let reliable = ByServer::those(servers, |e| self.is_reliable(e.id, state));
+        if servers.keys().all(|id| reliable.has(*id) || wanted.contains(id)) {
             return insured;
         }
-        let there = ByServer::new(servers, |e| !is_gone(e));
+        let there = ByServer::those(servers, |e| !is_gone(e));
         for (_, entry) in state.groups() {
-            let slots = || entry.slots.iter().map(|s| s.server).filter(|id| there.get(*id));
+            let slots = || entry.slots.iter().map(|s| s.server).filter(|id| there.has(*id));
             let stays = |id: &ServerId| wanted.contains(id) || insured.contains(id);
             let awake = slots().filter(stays).count();
-            if awake < 2 && !slots().any(|id| !stays(&id) && reliable.get(id)) {
+            if awake < 2 && !slots().any(|id| !stays(&id) && reliable.has(id)) {
                 let kept: Vec<ServerId> = slots().filter(|id| !stays(id)).take(2 - awake).collect();
                 insured.extend(kept);
             }

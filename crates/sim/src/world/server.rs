@@ -238,7 +238,7 @@ impl World<'_> {
         self.after(delay, Happening::Lull { server: id, life, writes, rest: !more });
     }
 
-    /// The store keeps the newest cluster map that the server has received; one such write is in flight at a time.
+    /// The store keeps the newest cluster map that the server has received, as of a heartbeat; one such write is in flight at a time.
     fn remember(&mut self, id: ServerId) {
         let instance = self.scenario.params().instance;
         let server = self.server(id);
@@ -313,7 +313,6 @@ impl World<'_> {
                 server.store.membership = membership;
                 server.remembering = false;
                 server.store.answer(Op::Remember(membership));
-                self.remember(id);
             }
             Happening::Complete { id: write, .. } => {
                 if let Some((token, outcome)) = self.server(id).store.complete(write) {
@@ -395,9 +394,6 @@ impl World<'_> {
             MetaPush::Map(delta) => {
                 self.server_event(id, Event::Map(delta));
                 self.server_begins_to_remember(id);
-                if self.modelled.is_none() {
-                    self.remember(id);
-                }
                 let now = self.now;
                 let server = self.server(id);
                 if !server.replica.has_lease(server.clock.at(now)) {
@@ -435,6 +431,9 @@ impl World<'_> {
         };
         let own_bytes = if self.modelled.is_some() { 0 } else { store.own_bytes() };
         self.server_event(id, Event::Beat { unix_seconds: self.unix_seconds() });
+        if self.modelled.is_none() {
+            self.remember(id);
+        }
         let server = self.server(id);
         let stats = server.replica.stats();
         let vitals = Vitals {
@@ -567,6 +566,7 @@ impl World<'_> {
                 self.flush_disk(id, map_version)
             }
             Command::ReadyToSleep { map_version } => {
+                self.remember(id);
                 let life = self.server(id).life;
                 let delay = self.disk_delay(id);
                 self.after(delay, Happening::Flushed { server: id, life, map_version });

@@ -337,6 +337,7 @@ impl Server {
                 self.send_heartbeat();
             }
             Command::ReadyToSleep { map_version } => {
+                self.remember();
                 let token = self.submit_own(Op::Flush);
                 self.sleep = Sleep::Flushing { token, map_version };
             }
@@ -383,7 +384,6 @@ impl Server {
                 if let Outcome::Failed(error) = outcome {
                     tracing::warn!("cannot keep the cluster map's version: {error}");
                 }
-                self.remember();
             } else if let Some((group, role)) = self.drops.remove(&token) {
                 if let Outcome::Failed(StoreError::NoSpace { .. }) = outcome {
                     self.handle(Event::NotDropped { group, role });
@@ -548,6 +548,7 @@ impl Server {
 
     /// The process's last action. A later heartbeat would be taken for the return of a server that is to wake.
     pub fn end(&mut self) -> u64 {
+        self.remember();
         self.ending = true;
         self.submit_own(Op::Flush)
     }
@@ -560,6 +561,7 @@ impl Server {
     pub fn send_heartbeat(&mut self) {
         self.handle(Event::Beat { unix_seconds: clock::unix_millis() / 1000 });
         self.watch_space();
+        self.remember();
         let now = clock::now();
         if let Some(news) = self.silence.pass(now) {
             news.log();
@@ -685,7 +687,6 @@ impl Server {
             }
             MetaPush::Map(delta) => {
                 self.handle(Event::Map(delta));
-                self.remember();
                 if !self.replica.is_draining() {
                     self.sleep = Sleep::No;
                 }
@@ -729,7 +730,8 @@ impl Server {
         self.remember();
     }
 
-    /// Makes the store remember metadata facts that are newer than its own; one such write is in flight at a time.
+    /// Makes the store remember metadata facts that are newer than its own; one such write is in flight at a time. Once a heartbeat, not
+    /// with each map: a gear shift changes the map many times in a moment, and each write is three syncs that clients' writes wait for.
     fn remember(&mut self) {
         let map_version = self.replica.map().version;
         let known = self.remembered.map_version >= map_version;
