@@ -443,9 +443,16 @@ impl Fleet {
         self.ahead.as_ref().map(|ahead| ahead.median(0))
     }
 
+    /// The possible futures from the present hour on; `None` until a day has been seen.
+    pub fn ahead(&self) -> Option<&Ahead> {
+        self.ahead.as_ref().filter(|_| self.seasonal.is_some())
+    }
+
     /// The dry run: the next `hours` hours, starting with the present one, if each has the peak that is expected.
     pub fn plan(&self, now: Moment, history: &History, hours: u32) -> Vec<PlannedServers> {
         let (mut fleet, mut history, mut at) = (self.clone(), history.clone(), now);
+        // No hour is recorded but those that are expected.
+        fleet.watched = Duration::ZERO;
         let waking = |m: &&mut Member| m.state == State::Waking;
         fleet.members.values_mut().filter(waking).for_each(|m| m.state = State::Awake);
         let mut planned = Vec::new();
@@ -598,6 +605,7 @@ impl Fleet {
         // No forecast can ask for more than all servers. A load of twenty times that, which wrong rates or a bulk load give, would
         // otherwise raise the forecasts of days.
         let history = &history.at_most(Load(f64::from(self.servers())));
+        // Without the last hour of yesterday, which is not recorded yet: docs/constants.md has what learning it, too, changes.
         let day = hour / u64::from(self.policy.hours_per_day);
         if self.seasonal.as_ref().is_none_or(|seasonal| seasonal.day() != day) {
             self.seasonal = Seasonal::fit(history, day, self.policy.hours_per_day);

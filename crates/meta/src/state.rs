@@ -361,8 +361,9 @@ impl State {
     }
 
     fn set_schedule(&mut self, schedule: &Schedule) -> Reply {
-        // Hours of another length are numbered differently: they cannot be compared with the new ones.
-        if schedule.hour_millis != self.schedule.hour_millis {
+        // Hours of another length, or counted from another time, are numbered differently: they cannot be compared with the new ones.
+        let numbered = |schedule: &Schedule| (schedule.hour_millis, schedule.hour_zero_unix_millis);
+        if numbered(schedule) != numbered(&self.schedule) {
             self.hours.clear();
         }
         self.schedule = *schedule;

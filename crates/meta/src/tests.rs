@@ -243,6 +243,11 @@ impl World {
         self.event(Event::BecameLeader { unix_millis });
     }
 
+    /// The time of day by the leader's clock.
+    fn unix_now(&self) -> u64 {
+        self.unix_millis + self.now.since(self.led).as_millis() as u64
+    }
+
     fn note(&mut self, line: String) {
         let at = self.now.0 / 1_000_000;
         self.transcript.push(format!("{at:>6} {line}"));
@@ -477,11 +482,12 @@ impl World {
     }
 
     fn answer_exam(&mut self, server: ServerId) {
+        let unix_now = self.unix_now();
         let fake = self.servers.get_mut(&server).unwrap();
         if std::mem::replace(&mut fake.examined, true) {
             return;
         }
-        let unix_millis = self.unix_millis + self.now.since(self.led).as_millis() as u64 + fake.skew_millis;
+        let unix_millis = unix_now + fake.skew_millis;
         let exam = ExamReport { unix_millis, writable: !fake.read_only, wake_on_lan: None };
         let incarnation = fake.run;
         self.event(Event::Server(ServerMessage::Exam { server, incarnation, exam }));
@@ -1252,6 +1258,48 @@ fn what_was_counted_before_the_rates_changed_is_no_load_of_the_new_ones() {
     world.run(12_000);
     let peaks: Vec<f64> = world.state.hours().map(|hour| hour.peak_load).collect();
     assert!(!peaks.is_empty() && peaks.iter().all(|peak| *peak < 1.0), "{peaks:?}");
+}
+
+#[test]
+fn hours_are_counted_from_a_time_that_is_yet_to_come() {
+    let mut world = World::new(9, 3, 36);
+    let now = world.unix_now();
+    let schedule = Schedule { hour_millis: 2000, hour_zero_unix_millis: now + 3000, ..Schedule::default() };
+    world.admin(AdminRequest::SetSchedule(schedule));
+    world.run(10_000);
+    let hours: Vec<u64> = world.state.hours().map(|hour| hour.hour).collect();
+    assert_eq!(hours, [0, 1, 2], "what came before hour 0 belongs to it");
+    let other = Schedule { hour_zero_unix_millis: world.unix_now(), ..schedule };
+    world.admin(AdminRequest::SetSchedule(other));
+    assert_eq!(world.state.hours().count(), 0, "hours that are counted from another time are other hours");
+}
+
+#[test]
+fn a_change_of_a_group_is_pushed_to_its_members_and_a_change_of_a_server_to_all() {
+    let mut world = started();
+    let told = |world: &mut World| {
+        let mut out = Vec::new();
+        world.controller.on(world.now, Event::Applied { own: false }, &world.state, &mut out);
+        let map = |output: Output| match output {
+            Output::Push { to, push: MetaPush::Map(_) } => Some(to),
+            _ => None,
+        };
+        out.into_iter().filter_map(map).collect::<BTreeSet<ServerId>>()
+    };
+    assert_eq!(told(&mut world), BTreeSet::new());
+    let before = world.state.group(GroupId(0)).unwrap().clone();
+    let primary = before.slots.iter().map(|slot| slot.server).find(|s| Some(*s) != before.primary);
+    let entry = GroupEntry { epoch: before.epoch.next(), primary, ..before.clone() };
+    let members: BTreeSet<ServerId> = entry.members().map(|(server, _)| server).collect();
+    let change = Change { group: GroupId(0), expected: before.stage(), entry };
+    assert_eq!(world.state.apply(&Command::Reconfigure(vec![change])), Reply::Reconfigured { made: 1, stale: 0 });
+    assert_eq!(told(&mut world), members);
+    let address = Command::SetAddress { server: ServerId(0), address: "other:1".into() };
+    assert_eq!(world.state.apply(&address), Reply::Done);
+    assert_eq!(told(&mut world).len(), 9);
+    // Whom it did not concern has asked for all of it by the next heartbeat.
+    world.run(1500);
+    assert!(world.servers.values().all(|fake| fake.map.version == world.state.version()));
 }
 
 #[test]

@@ -173,7 +173,7 @@ export class Now {
     by('chart-hours').hidden = numbers.length === 0;
     if (numbers.length === 0) return;
     const columns = [0, 1, 2, 3, 4].map(n => numbers.map(hour => rows.get(hour)[n]));
-    this.hours.show([numbers.map(hour => (hour * outlook.schedule.hour_millis) / 1000), ...columns]);
+    this.hours.show([numbers.map(hour => (outlook.schedule.hour_zero_unix_millis + hour * outlook.schedule.hour_millis) / 1000), ...columns]);
   }
 }
 

@@ -190,6 +190,8 @@ pub enum GearSteps {
 pub struct Schedule {
     /// Length of the scheduler's "hour": 3,600,000, or less to rehearse a day in minutes.
     pub hour_millis: u64,
+    /// Unix time at which hour 0 begins, and day 0 with it: 0, or when a rehearsal began.
+    pub hour_zero_unix_millis: u64,
     pub hours_per_day: u32,
     pub steps: GearSteps,
     /// Small random requests per second.
@@ -215,6 +217,7 @@ impl Default for Schedule {
     fn default() -> Self {
         Schedule {
             hour_millis: 3_600_000,
+            hour_zero_unix_millis: 0,
             hours_per_day: 24,
             steps: GearSteps::default(),
             read_iops: 200.0,
@@ -227,6 +230,13 @@ impl Default for Schedule {
             short_goal: 0.01,
             rotate_days: 7,
         }
+    }
+}
+
+impl Schedule {
+    /// Unix time in milliseconds at which an hour begins.
+    pub fn hour_begins(&self, hour: u64) -> u64 {
+        self.hour_zero_unix_millis.saturating_add(hour.saturating_mul(self.hour_millis))
     }
 }
 

@@ -31,9 +31,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 /// The status is read ten times per hour, but not more often than this.
 const STATUS_PAUSE: Duration = Duration::from_millis(50);
 const STATUS_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// If the scheduler's hours are at most this long, the replay waits for the start of one, so that hours of the trace
-/// are hours of the scheduler.
-const ALIGN_MAX: Duration = Duration::from_secs(60);
 /// Recorded hours are fetched this often: the metadata service keeps a few hundred.
 const HOURS_PER_FETCH: u32 = 100;
 /// Concurrent deletions.
@@ -180,7 +177,7 @@ async fn run_on<T: Target>(
     }
     let storage: Arc<dyn Storage> = Arc::new(Volumes { target: target.clone(), first });
     let prepared_bytes = prepare(&storage, trace, &mut check, progress).await?;
-    let begun = begin(&target, setting, &gears).await.map_err(cluster("set the schedule"))?;
+    let schedule = begin(&target, setting, &gears).await.map_err(cluster("set the schedule"))?;
 
     let mut run = Run::new(options, trace, target.clone(), setting);
     let mut performance = run.replay(&storage, &mut check, progress).await?;
@@ -189,15 +186,15 @@ async fn run_on<T: Target>(
     progress(Progress::Comparing);
     check.finish(&storage, &mut performance).await?;
     run.fetch_hours().await;
-    let shifts = run.shifts(begun.unix_millis).await;
+    let shifts = run.shifts(schedule.hour_zero_unix_millis).await;
     let comparison =
         if settled { Some(target.compare().await.map_err(cluster("compare the replicas"))?) } else { None };
     let stretches = match gears {
         Gears::Automatic => run.seen.stretches(),
         Gears::AlwaysOn(stretches) => stretches,
     };
-    let mut report = run.report(setting, performance, begun.first_hour, &stretches, shifts)?;
-    (report.prepared_bytes, report.comparison) = (prepared_bytes, comparison);
+    let mut report = run.report(setting, performance, &stretches, shifts)?;
+    (report.schedule, report.prepared_bytes, report.comparison) = (schedule, prepared_bytes, comparison);
     let keep = !report.passed();
     report.volumes = volumes(trace, first, keep);
     if let Err(error) = target.close(keep).await {
@@ -268,33 +265,16 @@ async fn prepare(
     })
 }
 
-struct Begun {
-    /// Time of day when the cluster was set to choose its gear.
-    unix_millis: u64,
-    /// The scheduler's number for the trace's first hour.
-    first_hour: u64,
-}
-
-/// Waits for the start of an hour, sets the schedule, and lets the cluster choose its gear if it may. In this order: the cluster learns
-/// nothing from an hour without requests before the trace's first.
-async fn begin<T: Target>(target: &T, setting: &Setting, gears: &Gears) -> Result<Begun, TargetError> {
-    let (schedule, hour) = (setting.schedule, setting.hour());
-    let unix = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    if hour <= ALIGN_MAX {
-        let into = Duration::from_nanos((unix().as_nanos() % hour.as_nanos()) as u64);
-        sleep(hour - into).await;
-    }
-    let unix_millis = unix().as_millis() as u64;
-    if setting.before.schedule.hour_millis == schedule.hour_millis {
-        // Changing the length of the hour makes the cluster forget its hours: those of other loads are not comparable.
-        let other = Schedule { hour_millis: schedule.hour_millis + 1, ..schedule };
-        command(target, AdminRequest::SetSchedule(other)).await?;
-    }
+/// Sets the schedule, whose hours and days begin now, with the trace, and lets the cluster choose its gear if it may. The cluster forgets its
+/// hours: those of other loads are not comparable.
+async fn begin<T: Target>(target: &T, setting: &Setting, gears: &Gears) -> Result<Schedule, TargetError> {
+    let unix_millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let schedule = Schedule { hour_zero_unix_millis: unix_millis, ..setting.schedule };
     command(target, AdminRequest::SetSchedule(schedule)).await?;
     if matches!(gears, Gears::Automatic) {
         command(target, AdminRequest::GearAuto).await?;
     }
-    Ok(Begun { unix_millis, first_hour: unix_millis / schedule.hour_millis })
+    Ok(schedule)
 }
 
 /// Deletes the chunks of all volumes. Returns the first error.
@@ -512,7 +492,6 @@ impl<T: Target> Run<'_, T> {
         self,
         setting: &Setting,
         performance: DriveReport,
-        first_hour: u64,
         stretches: &Stretches,
         shifts: Vec<ShiftRecord>,
     ) -> Result<ReplayReport, ReplayError> {
@@ -534,7 +513,7 @@ impl<T: Target> Run<'_, T> {
             migrations: shifts.iter().map(|shift| u64::from(shift.migrations)).sum(),
             shifts,
             modelled_energy: self.energy(setting, &oracle)?,
-            hours: self.hour_reports(setting, first_hour, &oracle),
+            hours: self.hour_reports(setting, &oracle),
             comparison: None,
             always_on: None,
             volumes: Vec::new(),
@@ -584,10 +563,10 @@ impl<T: Target> Run<'_, T> {
         }
     }
 
-    fn hour_reports(&self, setting: &Setting, first_hour: u64, oracle: &[u8]) -> Vec<HourReport> {
+    fn hour_reports(&self, setting: &Setting, oracle: &[u8]) -> Vec<HourReport> {
         let peaks = setting.load.peaks();
         let hour = |(index, (peak, oracle)): (usize, (&ebb_gear::Load, &u8))| {
-            let record = self.hours.get(&(first_hour + index as u64));
+            let record = self.hours.get(&(index as u64));
             HourReport {
                 hour: index as u64,
                 load: record.map(|record| record.peak_load),

@@ -87,7 +87,7 @@ impl Leading {
         let binding: Vec<String> =
             few.into_iter().chain(self.hardware_notes(state)).chain(self.kept_notes(state)).collect();
         let hours = self.gears.plan(now, schedule.hours_per_day)?;
-        let mut bands = self.gears.bands(now).into_iter();
+        let mut bands = self.gears.bands().into_iter();
         let planned = hours.into_iter().map(|hour| {
             let mut awake = hour.awake;
             awake.extend(servers_of(state, ServerEntry::is_logger));
@@ -101,7 +101,7 @@ impl Leading {
             let notes: Vec<String> = binding.iter().cloned().chain(apart).collect();
             PlannedHour {
                 hour: hour.hour,
-                from_unix_millis: hour.hour.saturating_mul(schedule.hour_millis),
+                from_unix_millis: schedule.hour_begins(hour.hour),
                 forecast: hour.forecast.map(|load| load.0),
                 band: bands.next(),
                 gear: hour.gear,

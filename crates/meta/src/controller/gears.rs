@@ -5,7 +5,7 @@
 use crate::{Slept, State};
 use ebb_gear::fleet::{Command as Order, Event as News, State as Standing};
 use ebb_gear::{
-    Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Seasonal, Sleep,
+    Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Sleep,
     forecast, load, sample_interval,
 };
 use ebb_types::{
@@ -177,8 +177,11 @@ impl Gears {
         self.ended_hours.retain(|ended| newest.is_none_or(|newest| ended.hour > newest));
         let mode = state.manual_gear().map_or(Mode::Auto, Mode::Manual);
         if !same {
-            let calendar = Calendar { origin: since, elapsed: Duration::from_millis(unix_millis) };
-            self.make(now, state, calendar, mode);
+            let zero = state.schedule().hour_zero_unix_millis;
+            let millis = |from: u64, to: u64| Duration::from_millis(to.saturating_sub(from));
+            // Until hour 0 begins, it is hour 0.
+            let (origin, elapsed) = (since + millis(unix_millis, zero), millis(zero, unix_millis));
+            self.make(now, state, Calendar { origin, elapsed }, mode);
         }
         if self.mode().is_some_and(|known| known != mode) {
             self.tell(now, Event::Mode(mode));
@@ -250,7 +253,8 @@ impl Gears {
         if let Some(prices) = state.hours().rev().find_map(|hour| hour.prices) {
             fleet.take_over_prices(prices);
         }
-        let unix_millis = calendar.elapsed(now).as_millis() as u64;
+        let elapsed = calendar.elapsed(now).as_millis() as u64;
+        let unix_millis = state.schedule().hour_zero_unix_millis + elapsed;
         for entry in members(state) {
             if let Some(Slept { at_unix_millis, credit: Some(credit), .. }) =
                 state.power(entry.id).and_then(|record| record.slept)
@@ -492,20 +496,16 @@ impl Gears {
 
     /// Between which loads the peaks of the coming hours lie, from the present one on: by the same possible futures by which the fleet
     /// decides. Empty with whole gears, which decide by one number, and until a day has been seen.
-    pub fn bands(&self, now: Moment) -> Vec<LoadBand> {
+    pub fn bands(&self) -> Vec<LoadBand> {
         let (Some(Decider::Servers(fleet)), Some((schedule, _))) = (&self.decider, &self.basis) else {
             return Vec::new();
         };
-        let (hour, day) = (fleet.hour(now), schedule.hours_per_day);
-        let Some(seasonal) = Seasonal::fit(&self.history, hour / u64::from(day.max(1)), day) else {
-            return Vec::new();
-        };
-        let ahead = seasonal.ahead(&self.history, hour);
-        let band = |n| {
-            let exceeds = ahead.exceeds(n as usize);
+        let Some(ahead) = fleet.ahead() else { return Vec::new() };
+        let band = |hour| {
+            let exceeds = ahead.exceeds(hour as usize);
             LoadBand { low: exceeded(&exceeds, 1.0 - OUTSIDE), high: exceeded(&exceeds, OUTSIDE) }
         };
-        (0..day).map(band).collect()
+        (0..schedule.hours_per_day).map(band).collect()
     }
 
     /// The dry run over `hours` hours; the error says why nothing can be planned.

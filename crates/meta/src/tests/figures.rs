@@ -27,10 +27,6 @@ fn counted(state: &State) -> (GroupCounts, BTreeMap<ServerId, (u32, u32)>) {
 }
 
 impl World {
-    fn unix_now(&self) -> u64 {
-        self.unix_millis + self.now.since(self.led).as_millis() as u64
-    }
-
     /// Returns the counts.
     fn assert_counted(&mut self) -> GroupCounts {
         let status = self.status();

@@ -69,7 +69,7 @@ pub fn replay(
             let counts = |n: &usize| *n >= case.first && case.loads[*n].is_some();
             let each = (0..servers_awake.len()).filter(counts).map(|n| {
                 let hour = hours[0].hour + n as u64;
-                let grams = co2.of(hour, hour * schedule.hour_millis)?;
+                let grams = co2.of(hour, schedule.hour_begins(hour))?;
                 Some((f64::from(wish.servers.saturating_sub(servers_awake[n])), grams))
             });
             let mean = weighted(&each.collect::<Option<Vec<_>>>()?);
@@ -77,7 +77,7 @@ pub fn replay(
         }),
         servers_awake,
         loads: case.loads.clone(),
-        from_unix_millis: hours[0].hour * schedule.hour_millis,
+        from_unix_millis: schedule.hour_begins(hours[0].hour),
     })
 }
 

@@ -700,6 +700,7 @@ impl Config {
         let s = &self.scheduler;
         Schedule {
             hour_millis: ((s.hour_seconds * 1e3) as u64).max(1),
+            hour_zero_unix_millis: 0,
             hours_per_day: s.hours_per_day,
             steps: s.steps,
             read_iops: s.read_iops,

@@ -242,7 +242,7 @@ fn halved(recorded: &Recorded, wish: WhatIf) -> Result<Replayed, String> {
         co2_saved_kg: None,
         loads: recorded.hours.iter().map(|hour| Some(hour.peak_load)).collect(),
         servers_awake: vec![wish.servers / 2; hours as usize],
-        from_unix_millis: recorded.hours[0].hour * recorded.schedule.hour_millis,
+        from_unix_millis: recorded.schedule.hour_begins(recorded.hours[0].hour),
     })
 }
 

@@ -23,7 +23,7 @@ pub(super) const CREATED: u64 = SECOND;
 const REST: u64 = 90 * SECOND;
 /// Approximate number of samples in a run.
 const SAMPLES: u64 = 1440;
-/// Any whole number of days since 1970 would do.
+/// Time of day at Moment zero; any would do.
 const UNIX_MILLIS: u64 = 1_700_006_400_000;
 
 impl<'a> World<'a> {
@@ -155,10 +155,9 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
     let mut models = setup.models(&layout, feed)?;
     let span = (trace.span().as_nanos() as f64 / setup.speed) as u64;
     models.sample_every = (span / SAMPLES).max(SECOND);
-    // The trace starts at the start of a day.
-    let day = schedule.hour_millis * u64::from(schedule.hours_per_day.max(1));
-    let unix_millis = UNIX_MILLIS / day * day + day - start / 1_000_000;
-    let mut world = World::modelled(setup.scenario(&layout, schedule), models, &|_| {}, unix_millis);
+    // As a replay does it: hours and days are those of the trace, and no hour has come before.
+    let schedule = Schedule { hour_zero_unix_millis: UNIX_MILLIS + start / 1_000_000, ..schedule };
+    let mut world = World::modelled(setup.scenario(&layout, schedule), models, &|_| {}, UNIX_MILLIS);
     if let Some(gears) = gears(setup, &schedule, &series)? {
         let up = world.models().ways.values().map(|way| way.up.as_nanos() as u64).max().unwrap_or(0);
         announce(&mut world, &gears, &schedule, up, start);
