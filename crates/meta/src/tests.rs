@@ -1292,7 +1292,10 @@ fn a_change_of_a_group_is_pushed_to_its_members_and_a_change_of_a_server_to_all(
     let entry = GroupEntry { epoch: before.epoch.next(), primary, ..before.clone() };
     let members: BTreeSet<ServerId> = entry.members().map(|(server, _)| server).collect();
     let change = Change { group: GroupId(0), expected: before.stage(), entry };
-    assert_eq!(world.state.apply(&Command::Reconfigure(vec![change])), Reply::Reconfigured { made: 1, stale: 0 });
+    assert_eq!(
+        world.state.apply(&Command::Reconfigure(vec![change])),
+        Reply::Reconfigured { made: 1, stale: 0 }
+    );
     assert_eq!(told(&mut world), members);
     let address = Command::SetAddress { server: ServerId(0), address: "other:1".into() };
     assert_eq!(world.state.apply(&address), Reply::Done);

@@ -4,8 +4,8 @@ use crate::guard::{Denied, Hosts, Tokens};
 use crate::hub::{Ended, Hub};
 use crate::s3::{S3, S3Fault};
 use crate::source::Refusal;
-use axum::http::header::CONTENT_TYPE;
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 

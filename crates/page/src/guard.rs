@@ -89,9 +89,11 @@ impl Tokens {
 /// A request without the right to what it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denied {
-    #[error("no token, or one that this page does not know: open the URL that was printed at its last start")]
+    #[error(
+        "no token, or one that this page does not know: open the URL that `ebb page`, `ebb dev` or `ebb lab serve` printed last"
+    )]
     Token,
-    #[error("this token may only look: acts need the administrator's URL, which is printed at the start")]
+    #[error("this token may only look: acts need the administrator's URL, which the same program prints")]
     LooksOnly,
 }
 

@@ -1,7 +1,7 @@
 //! A value for some of the servers, with constant-time lookup by id: a plan asks for every slot of every group.
 
-use crate::controller::leading::Servers;
 use ebb_types::{ServerEntry, ServerId};
+use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
 pub struct ByServer<T>(Vec<Option<T>>);
@@ -44,7 +44,10 @@ impl<T> ByServer<T> {
 
 impl ByServer<()> {
     /// The servers of which something is true.
-    pub(crate) fn those(servers: &Servers, are: impl Fn(&ServerEntry) -> bool) -> ByServer<()> {
+    pub fn those(
+        servers: &BTreeMap<ServerId, ServerEntry>,
+        are: impl Fn(&ServerEntry) -> bool,
+    ) -> ByServer<()> {
         servers.values().filter(|entry| are(entry)).map(|entry| (entry.id, ())).collect()
     }
 }

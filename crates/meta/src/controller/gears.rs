@@ -5,8 +5,8 @@
 use crate::{Slept, State};
 use ebb_gear::fleet::{Command as Order, Event as News, State as Standing};
 use ebb_gear::{
-    Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Sleep,
-    forecast, load, sample_interval,
+    Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Sleep, forecast,
+    load, sample_interval,
 };
 use ebb_types::{
     Depth, GearGroup, GearSize, GearSteps, LoadBand, LoadCount, Moment, Notice, Prices, Schedule,
