@@ -1,4 +1,4 @@
-//! What all handlers share: who may ask, and how a refusal is answered.
+//! What all handlers of the cluster's page share, and how a refusal is answered.
 
 use crate::guard::{Denied, Hosts, Tokens};
 use crate::hub::{Ended, Hub};
