@@ -63,13 +63,17 @@ fn a_status_counts_what_the_map_says_through_shifts_failures_and_a_new_leader() 
     world.reclaim = true;
     seen.extend(world.watch_counts());
     assert_eq!(world.status().groups.in_sync, 36);
-    world.gear(1);
+    // One of those that are awake fails, and no sleeper wakes: other holders take its place, and for a while have not what it had.
+    world.gear(2);
     seen.extend(world.watch_counts());
-    // All but one of those that are awake fail, and no sleeper wakes.
     let awake = world.state.servers().filter(|e| e.state.is_live()).map(|e| e.id.0);
     let failing: Vec<u16> = awake.skip(1).collect();
-    world.failing_wakes = 1000;
-    failing.iter().for_each(|id| world.crash(*id));
+    (world.failing_wakes, world.reclaim) = (1000, false);
+    world.crash(failing[0]);
+    seen.extend(world.watch_counts());
+    // Then all but one.
+    world.reclaim = true;
+    failing[1..].iter().for_each(|id| world.crash(*id));
     seen.extend(world.watch_counts());
     world.lead();
     seen.push(world.assert_counted());
@@ -78,6 +82,7 @@ fn a_status_counts_what_the_map_says_through_shifts_failures_and_a_new_leader() 
         ("catching up", |c| c.catching_up),
         ("without a primary", |c| c.without_primary),
         ("without a target", |c| c.without_target),
+        ("at risk", |c| c.at_risk),
     ] {
         assert!(seen.iter().any(|counts| of(counts) > 0), "no group was ever {what}");
     }
