@@ -40,6 +40,10 @@ export class Now {
       { label: 'nine in ten below', colour: '--forecast', edge: true, say: number },
       { label: 'one in ten below', colour: '--forecast', edge: true, say: number },
     ], undefined, [3, 4]);
+    this.latency = new Chart(by('chart-latency'), 'Latency, 99 % within', [
+      { label: 'reads', colour: '--load', say: millis },
+      { label: 'writes', colour: '--watts', dash: [6, 4], say: millis },
+    ]);
     this.hours = new Chart(by('chart-hours'), 'Hours: recorded, and planned', [
       { label: 'servers awake', colour: '--awake-line', stepped: true, say: count },
       { label: 'peak load', colour: '--load', stepped: true, say: number },
@@ -47,13 +51,13 @@ export class Now {
       { label: 'nine in ten below', colour: '--forecast', edge: true, stepped: true, say: number },
       { label: 'one in ten below', colour: '--forecast', edge: true, stepped: true, say: number },
     ], () => this.seen / 1000, [3, 4]);
-    this.columns = { power: [[], [], []], load: [[], [], [], [], [], []] };
+    this.columns = { power: [[], [], []], load: [[], [], [], [], [], []], latency: [[], [], []] };
   }
 
   hello(store) {
     const s = store.series;
     const at = s.at_unix_millis.map(millis => millis / 1000);
-    this.columns = { power: [at, s.watts, s.always_on_watts], load: [at.slice(), s.servers_awake, s.load, s.forecast, s.forecast_high, s.forecast_low] };
+    this.columns = { power: [at, s.watts, s.always_on_watts], load: [at.slice(), s.servers_awake, s.load, s.forecast, s.forecast_high, s.forecast_low], latency: [at.slice(), s.reads_p99_millis, s.writes_p99_millis] };
     this.seen = store.now?.at_unix_millis ?? 0;
     this.strip.load(store.servers, store.strip, store.now?.at_unix_millis);
   }
@@ -62,7 +66,7 @@ export class Now {
   add(now) {
     const at = now.at_unix_millis / 1000;
     this.strip.add(now.at_unix_millis, now.letters);
-    const { power, load } = this.columns;
+    const { power, load, latency } = this.columns;
     const gap = this.seen > 0 && now.at_unix_millis - this.seen > 5000;
     this.seen = now.at_unix_millis;
     const push = (columns, values) => {
@@ -72,6 +76,7 @@ export class Now {
     };
     push(power, [now.modelled_watts, now.always_on_modelled_watts]);
     push(load, [now.gear.servers_awake, now.gear.load, now.gear.forecast, now.forecast_band?.high, now.forecast_band?.low]);
+    push(latency, [now.latency?.reads?.p99_millis, now.latency?.writes?.p99_millis]);
   }
 
   render(store) {
@@ -83,6 +88,7 @@ export class Now {
     this.strip.draw();
     this.power.show(this.columns.power);
     this.load.show(this.columns.load);
+    this.latency.show(this.columns.latency);
     this.showHours(store.outlook);
     this.pools(store.now.pools);
     const notes = store.now.notes;

@@ -52,6 +52,7 @@ mod tests {
     use super::*;
     use flate2::{Compression, write::GzEncoder};
     use sha2::{Digest, Sha256};
+    use std::collections::BTreeSet;
     use std::io::Write;
 
     /// All of them together, as gzip packs them.
@@ -67,6 +68,30 @@ mod tests {
         let total: usize = ASSETS.iter().map(packed).sum();
         println!("{total} bytes packed");
         assert!(total < PACKED_MOST, "{total} bytes packed");
+    }
+
+    fn text(path: &str) -> &'static str {
+        let asset = ASSETS.iter().find(|asset| asset.path == path).unwrap_or_else(|| panic!("{path}"));
+        std::str::from_utf8(asset.bytes).unwrap()
+    }
+
+    /// Else a browser finds it only once it has read what imports it.
+    #[test]
+    fn a_page_names_each_module_that_it_will_need() {
+        for (page, first) in [("/", "/main.js"), (LAB, "/lab.js")] {
+            let (mut needs, mut next) = (BTreeSet::new(), vec![first.to_owned()]);
+            while let Some(module) = next.pop() {
+                let imports = text(&module).lines().filter_map(|line| line.split_once(" from './"));
+                next.extend(imports.map(|(_, rest)| format!("/{}", rest.trim_end_matches("';"))));
+                next.retain(|path| !needs.contains(path));
+                needs.insert(module);
+            }
+            let named = |module: &String| text(page).contains(&format!("=\"{module}\""));
+            let missing: Vec<_> = needs.iter().filter(|module| !named(module)).collect();
+            assert!(missing.is_empty() && needs.len() > 8, "{page}: {missing:?} of {needs:?}");
+            let preloads = text(page).matches("modulepreload").count();
+            assert_eq!(preloads, needs.len() - 1, "{page} has what it needs and no more");
+        }
     }
 
     #[test]

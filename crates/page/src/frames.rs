@@ -5,9 +5,9 @@
 
 use crate::history::{Columns, Figures, Series, Strip};
 use ebb_types::{
-    ClusterStatus, EnergyStatus, GearGroup, GearMode, GearStatus, GroupCounts, HourRecord, LatencyStatus,
-    LoadBand, MetadataMember, NoticeRecord, PlannedHour, PoolId, PoolStatus, RackId, RackSwitchStatus,
-    Schedule, ServerId, ServerState, ServerStatus, ShiftRecord, Watts,
+    ClusterStatus, EnergyStatus, GearGroup, GearMode, GearStatus, GroupCounts, HourRecord, LatencyFigures,
+    LatencyStatus, LoadBand, MetadataMember, NoticeRecord, PlannedHour, PoolId, PoolStatus, RackId,
+    RackSwitchStatus, Schedule, ServerId, ServerState, ServerStatus, ShiftRecord, Watts,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -168,6 +168,9 @@ impl Now {
     }
 
     fn figures(&self) -> Figures {
+        let p99 = |of: fn(&LatencyStatus) -> Option<LatencyFigures>| {
+            self.latency.as_ref().and_then(of).map(|figures| figures.p99_millis)
+        };
         Figures {
             watts: self.modelled_watts.map(|w| w.0),
             always_on_watts: self.always_on_modelled_watts.map(|w| w.0),
@@ -177,6 +180,8 @@ impl Now {
             forecast_high: self.forecast_band.map(|band| band.high),
             servers_awake: Some(self.gear.servers_awake.into()),
             debt_bytes: Some(self.debt_bytes as f64),
+            reads_p99_millis: p99(|latency| latency.reads),
+            writes_p99_millis: p99(|latency| latency.writes),
         }
     }
 

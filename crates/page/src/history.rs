@@ -27,6 +27,9 @@ pub struct Figures {
     pub forecast_high: Option<f64>,
     pub servers_awake: Option<f64>,
     pub debt_bytes: Option<f64>,
+    /// Of clients' reads, where they were answered.
+    pub reads_p99_millis: Option<f64>,
+    pub writes_p99_millis: Option<f64>,
 }
 
 impl Figures {
@@ -40,40 +43,49 @@ impl Figures {
             self.forecast_high,
             self.servers_awake,
             self.debt_bytes,
+            self.reads_p99_millis,
+            self.writes_p99_millis,
         ]
     }
 }
 
-const FIELDS: usize = 8;
+const FIELDS: usize = 10;
 
-/// A sum and of how many: the mean of what is there, absent if nothing is.
+/// A figure in a stretch of time: of what there was, if anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Mean {
+struct Stretch {
     sum: f64,
     count: u32,
+    most: f64,
 }
 
-impl Mean {
-    fn of(value: Option<f64>) -> Mean {
-        value.map_or(Mean::default(), |sum| Mean { sum, count: 1 })
+impl Stretch {
+    fn of(value: Option<f64>) -> Stretch {
+        value.map_or(Stretch::default(), |value| Stretch { sum: value, count: 1, most: value })
     }
 
-    fn add(&mut self, other: Mean) {
+    fn add(&mut self, other: Stretch) {
         self.sum += other.sum;
         self.count += other.count;
+        self.most = self.most.max(other.most);
     }
 
-    fn value(self) -> Option<f64> {
+    fn mean(self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / f64::from(self.count))
+    }
+
+    /// Of quantiles, whose mean says nothing.
+    fn most(self) -> Option<f64> {
+        (self.count > 0).then_some(self.most)
     }
 }
 
-/// The figures over time, each point the mean of a stretch of `stride`.
+/// The figures over time, each point the mean of a stretch of `stride`, or the longest latency in it.
 #[derive(Debug)]
 pub struct Series {
     stride_millis: u64,
     /// Number of the stretch since 1970, in order.
-    points: Vec<(u64, [Mean; FIELDS])>,
+    points: Vec<(u64, [Stretch; FIELDS])>,
 }
 
 /// A series as columns, which charts take.
@@ -90,6 +102,8 @@ pub struct Columns {
     pub forecast_high: Vec<Option<f64>>,
     pub servers_awake: Vec<Option<f64>>,
     pub debt_bytes: Vec<Option<f64>>,
+    pub reads_p99_millis: Vec<Option<f64>>,
+    pub writes_p99_millis: Vec<Option<f64>>,
 }
 
 impl Series {
@@ -98,27 +112,28 @@ impl Series {
     }
 
     pub fn push(&mut self, at_unix_millis: u64, figures: &Figures) {
-        self.add(at_unix_millis / self.stride_millis, figures.fields().map(Mean::of));
+        self.add(at_unix_millis / self.stride_millis, figures.fields().map(Stretch::of));
         while self.points.len() > POINTS_MOST {
             self.stride_millis *= 2;
-            for (stretch, means) in std::mem::take(&mut self.points) {
-                self.add(stretch / 2, means);
+            for (stretch, figures) in std::mem::take(&mut self.points) {
+                self.add(stretch / 2, figures);
             }
         }
     }
 
     /// A clock that was set back adds to the newest point.
-    fn add(&mut self, stretch: u64, means: [Mean; FIELDS]) {
+    fn add(&mut self, stretch: u64, figures: [Stretch; FIELDS]) {
         match self.points.last_mut() {
             Some((last, sums)) if *last >= stretch => {
-                sums.iter_mut().zip(means).for_each(|(sum, mean)| sum.add(mean));
+                sums.iter_mut().zip(figures).for_each(|(sum, figure)| sum.add(figure));
             }
-            _ => self.points.push((stretch, means)),
+            _ => self.points.push((stretch, figures)),
         }
     }
 
     pub fn columns(&self) -> Columns {
-        let column = |n: usize| self.points.iter().map(|(_, means)| means[n].value()).collect();
+        let column = |n: usize| self.points.iter().map(|(_, figures)| figures[n].mean()).collect();
+        let longest = |n: usize| self.points.iter().map(|(_, figures)| figures[n].most()).collect();
         Columns {
             stride_millis: self.stride_millis,
             at_unix_millis: self.points.iter().map(|(stretch, _)| stretch * self.stride_millis).collect(),
@@ -130,6 +145,8 @@ impl Series {
             forecast_high: column(5),
             servers_awake: column(6),
             debt_bytes: column(7),
+            reads_p99_millis: longest(8),
+            writes_p99_millis: longest(9),
         }
     }
 }
@@ -215,6 +232,16 @@ mod tests {
         }
         let columns = series.columns();
         assert_eq!((columns.at_unix_millis, columns.load), (vec![0, 5000], vec![Some(2.0), None]));
+    }
+
+    #[test]
+    fn of_latencies_the_longest_is_kept() {
+        let mut series = Series::new();
+        for (millis, p99) in [(0, Some(5.0)), (300, Some(80.0)), (600, None), (900, Some(2.0)), (2000, None)]
+        {
+            series.push(millis, &Figures { reads_p99_millis: p99, ..Figures::default() });
+        }
+        assert_eq!(series.columns().reads_p99_millis, [Some(80.0), None]);
     }
 
     #[test]

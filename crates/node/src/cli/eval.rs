@@ -1,5 +1,7 @@
 //! `ebb eval` and `ebb agent`: unattended evaluation of storage, also across several machines.
 
+pub mod progress;
+
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
 use crate::error::{NodeError, io, writable};
@@ -12,12 +14,13 @@ use ebb_lab::eval::{
     Workload, compare, csv, proportions, report, run, score, series_csv,
 };
 use ebb_report::{json, print};
-use serde::{Deserialize, Serialize};
+use progress::Writer;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub const EVAL_EXAMPLES: &str = "\
 Examples:
@@ -55,9 +58,6 @@ pub enum EvalCommand {
         /// Print JSON with stable keys (docs/json.md)
         #[arg(long)]
         json: bool,
-        /// With --json: a line for each progress, too, as it comes
-        #[arg(long, requires = "json", conflicts_with = "dry_run")]
-        progress: bool,
     },
     /// Show results: every workload at its highest load, or all runs of some workloads
     #[command(after_help = "Example: ebb eval show --workload 4KiB-random50")]
@@ -169,12 +169,12 @@ pub struct AgentArgs {
 
 pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
     match command {
-        EvalCommand::Run { matrix, scale, db, config, dry_run: dry, json, progress } => {
+        EvalCommand::Run { matrix, scale, db, config, dry_run: dry, json } => {
             let matrix = Matrix::load(&matrix, scale).map_err(refused)?;
             if dry {
                 dry_run(matrix, &db.db, json)
             } else {
-                run_matrix(matrix, &db.db, config.as_deref(), json, progress).await
+                run_matrix(matrix, &db.db, config.as_deref(), json).await
             }
         }
         EvalCommand::Show { db, which, workload, json } => show(&db.db, &which, workload.as_deref(), json),
@@ -344,128 +344,22 @@ fn dry_run(matrix: Matrix, db: &Path, json: bool) -> Result<ExitCode, NodeError>
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line of `ebb eval run --json --progress`.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Event {
-    Progress(Told),
-    /// As without `--progress`.
-    Report(serde_json::Value),
-}
-
-/// How far a campaign is.
-#[derive(Serialize, Deserialize)]
-pub struct Told {
-    /// Runs that have a result.
-    pub done: u64,
-    pub failed: u64,
-    pub total: u64,
-    /// The run that goes on.
-    pub present: String,
-    pub seconds_left: f64,
-    pub live: Option<ToldLive>,
-}
-
-/// The present run, now; what is not measured is absent.
-#[derive(Clone, Serialize, Deserialize)]
-pub struct ToldLive {
-    pub iops: f64,
-    pub mb_per_second: f64,
-    pub response_millis: Option<f64>,
-    pub watts: Option<f64>,
-    pub celsius: Option<f64>,
-    /// Absent: a peak run.
-    pub load_percent: Option<f64>,
-    pub achieved_percent: Option<f64>,
-    pub channels: Vec<ToldChannel>,
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-pub struct ToldChannel {
-    pub name: String,
-    pub unit: String,
-    /// `measured`, `stated` or `modelled`.
-    pub source: String,
-    pub value: f64,
-}
-
-impl Told {
-    fn of(progress: &Progress) -> Told {
-        let live = progress.live.as_ref().map(|watched| ToldLive {
-            iops: watched.live.iops,
-            mb_per_second: watched.live.mb_per_second,
-            response_millis: watched.live.response_millis,
-            watts: watched.meters.watts,
-            celsius: watched.meters.celsius,
-            load_percent: watched.load_percent,
-            achieved_percent: watched.achieved_percent,
-            channels: watched
-                .meters
-                .channels
-                .iter()
-                .map(|channel| ToldChannel {
-                    name: channel.name.clone(),
-                    unit: channel.unit.clone(),
-                    source: channel.source.name().to_owned(),
-                    value: channel.value,
-                })
-                .collect(),
-        });
-        Told {
-            done: progress.done,
-            failed: progress.failed,
-            total: progress.total,
-            present: progress.present.clone(),
-            seconds_left: progress.left.as_secs_f64(),
-            live,
-        }
-    }
-}
-
-/// Between two lines about the same run.
-const PAUSE: Duration = Duration::from_millis(500);
-
-/// Prints progress as lines, not more often than somebody watches: what is new at once, the same run again after a pause.
-#[derive(Default)]
-struct Lines {
-    /// When, of which run, and whether it was seen going on.
-    last: Option<(Instant, String, bool)>,
-}
-
-impl Lines {
-    fn tell(&mut self, progress: &Progress) {
-        let goes_on = progress.live.is_some();
-        let due = |(at, present, went_on): &(Instant, String, bool)| {
-            at.elapsed() >= PAUSE || *present != progress.present || (goes_on && !went_on)
-        };
-        if self.last.as_ref().is_none_or(due) {
-            self.last = Some((Instant::now(), progress.present.clone(), goes_on));
-            tell(&Event::Progress(Told::of(progress)));
-        }
-    }
-}
-
-fn tell(event: &Event) {
-    println!("{}", serde_json::to_string(event).expect("plain data can be written as JSON"));
-}
-
 async fn run_matrix(
     matrix: Matrix,
     db: &Path,
     config: Option<&Path>,
     json: bool,
-    progress: bool,
 ) -> Result<ExitCode, NodeError> {
     let store = Store::open(db).map_err(refused)?;
     let connect = connector(config)?;
     let campaign = matrix.name.clone();
+    let mut beside = Writer::create(db, &campaign)?;
     let scored = matrix.clone();
     let work = move || {
         let mut line = ebb_report::Progress::new();
-        let mut lines = progress.then(Lines::default);
         let benches = |target: &Target| bench(&matrix, target, connect.clone());
         let outcome = run(&matrix, store, &benches, &mut |progress| {
-            lines.iter_mut().for_each(|lines| lines.tell(progress));
+            beside.tell(progress);
             line.show(format_args!("{}", describe(progress)));
         });
         line.clear();
@@ -477,12 +371,7 @@ async fn run_matrix(
     let complete = outcome.complete();
     let score = score(&scored, &Store::read(db).map_err(refused)?).map_err(refused)?;
     let report = RunReport { campaign, db: db.to_owned(), outcome, seconds_left: None, score };
-    match progress {
-        true => {
-            tell(&Event::Report(serde_json::to_value(&report).expect("plain data can be written as JSON")))
-        }
-        false => print(&report, json),
-    }
+    print(&report, json);
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

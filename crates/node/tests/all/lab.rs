@@ -248,6 +248,38 @@ fn a_matrix_runs_from_the_page_and_its_results_are_queried() {
 }
 
 #[test]
+fn a_campaign_of_a_terminal_is_seen_as_it_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let text = format!(
+        "name = \"typed\"\nrun_seconds = 60.0\nlevels = [50, 100]\n[synthetic]\nsizes = [4096]\nrandom = [0]\nreads = [100]\n\
+         [[target]]\nname = \"file\"\nat = \"file:t.dat\"\nsize_mib = 4\nmeters = ['{METER}']\n"
+    );
+    std::fs::write(dir.path().join("typed.toml"), text).expect("write");
+    let served = Served::start(dir.path());
+    let mut typed = Command::new(EBB)
+        .args(["eval", "run", "typed.toml", "--db", "results.sqlite"])
+        .current_dir(dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("run ebb");
+    let view = served.wait("it is seen", |view| {
+        let points = view["points"].as_array().expect("a list");
+        points.iter().any(|point| point["iops"].as_f64().is_some_and(|iops| iops > 0.0))
+    });
+    let seen = campaign(&view, "typed");
+    assert_eq!((&seen["phase"], &seen["total"]), (&json!("running"), &json!(2)), "{view}");
+    let (code, why) = served.act(&json!({"pause": {"campaign": "typed"}}));
+    assert!(code == 409 && why.contains(&format!("end process {}", typed.id())), "{code} {why}");
+    assert_eq!(served.act(&json!({"create": {"matrix": matrix("here", 1.0)}})).0, 200);
+    let (code, why) = served.act(&json!({"start": {"campaign": "here"}}));
+    assert!(code == 409 && why.contains("one campaign runs at a time"), "{code} {why}");
+    typed.kill().expect("it runs");
+    typed.wait().expect("it ends");
+    served.wait("its end is seen", |view| campaign(view, "typed")["phase"] != "running");
+}
+
+#[test]
 fn results_of_another_version_are_named_with_the_remedy() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("results.sqlite");

@@ -108,6 +108,8 @@ fn the_page_draws_what_it_is_told(browser: &Browser) {
         |id: &str| browser.run(&format!("return document.getElementById('{id}').getAttribute('aria-label')"));
     let power = label("chart-power").as_str().unwrap().to_owned();
     assert!(power.contains(&format!("modelled {watts:.1} W")), "{power} is not {watts}");
+    let latencies = label("chart-latency").as_str().unwrap().to_owned();
+    assert!(latencies.contains("reads 3.25 ms, writes 18.8 ms"), "{latencies}");
     let hours = label("chart-hours").as_str().unwrap().to_owned();
     assert!(
         hours.contains("nine in ten below") && !hours.contains("below absent"),

@@ -1,14 +1,15 @@
-//! The campaigns of a lab, and the program that runs one of them: `ebb eval run`, whose progress is read from its standard output.
+//! The campaigns of a lab, and the program that runs one of them: `ebb eval run`, started here or on a terminal. Its progress is in a file
+//! beside the results, which is read while a page is open.
 //!
-//! One runs at a time: two programs never write to one results file. What it said is kept in memory, from its start on, for pages that are
-//! opened later.
+//! One runs at a time: two programs never write to one results file.
 
 use super::place::LabPlace;
-use crate::cli::eval::{Event, Told, remaining};
+use crate::cli::eval::progress::{Follower, Told, ToldChannel, path};
+use crate::cli::eval::remaining;
 use ebb_lab::eval::{Content, Matrix, Store, StoreError};
 use ebb_page::{Campaign, Channel, LabRefusal, LabView, Phase, Point, Results};
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,7 +30,13 @@ pub struct Campaigns {
 
 #[derive(Default)]
 struct Present {
+    /// What was started here.
     running: Option<Running>,
+    follower: Follower,
+    /// How far the campaign is that runs.
+    told: Option<Told>,
+    /// Why that is not known.
+    blind: Option<String>,
     points: VecDeque<Point>,
     /// Points that were forgotten, or of an earlier campaign.
     before: u64,
@@ -47,7 +54,6 @@ type Stamps = (Option<(SystemTime, u64)>, Option<(SystemTime, u64)>, u64);
 struct Running {
     campaign: String,
     child: Child,
-    told: Option<Told>,
     paused: bool,
 }
 
@@ -68,9 +74,8 @@ impl Campaigns {
     pub fn start(&self, campaign: &str) -> Result<(), LabRefusal> {
         let matrix = self.place.matrix(campaign).filter(|path| path.exists());
         let matrix = matrix.ok_or_else(|| refused(format!("the lab has no matrix {campaign:?}")))?;
-        let mut present = self.lock();
-        if let Some(running) = &present.running {
-            let other = &running.campaign;
+        let mut present = self.follow();
+        if let Some(other) = present.runs() {
             return Err(refused(format!(
                 "{other:?} is running: pause it first, one campaign runs at a time"
             )));
@@ -78,7 +83,7 @@ impl Campaigns {
         let program = std::env::current_exe().map_err(refused)?;
         let mut child = Command::new(program)
             .args(self.place.arguments(matrix))
-            .args(["--json", "--progress"])
+            .arg("--json")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -86,25 +91,27 @@ impl Campaigns {
             .map_err(|error| refused(format!("`ebb eval run` does not start: {error}")))?;
         let (stdout, stderr) = child.stdout.take().zip(child.stderr.take()).expect("both are piped");
         present.said.remove(campaign);
-        present.running = Some(Running { campaign: campaign.to_owned(), child, told: None, paused: false });
+        present.running = Some(Running { campaign: campaign.to_owned(), child, paused: false });
         present.turns += 1;
         let campaigns = self.clone();
         let said = std::thread::spawn(move || words(stderr));
-        std::thread::spawn(move || campaigns.follow(stdout, said));
+        std::thread::spawn(move || campaigns.wait(stdout, said));
         Ok(())
     }
 
-    /// Reads what the program says, until it ends.
-    fn follow(&self, stdout: ChildStdout, said: JoinHandle<String>) {
-        let mut report = None;
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            match serde_json::from_str(&line) {
-                Ok(Event::Progress(told)) => self.lock().hear(told),
-                Ok(Event::Report(said)) => report = Some(said),
-                // No line of ours.
-                Err(_) => {}
-            }
-        }
+    /// What the present file of progress says is taken in.
+    fn follow(&self) -> MutexGuard<'_, Present> {
+        let mut present = self.lock();
+        present.follow(&path(&self.place.db));
+        present
+    }
+
+    /// Reads the program's report, until it ends.
+    fn wait(&self, mut stdout: ChildStdout, said: JoinHandle<String>) {
+        let mut report = String::new();
+        // Without a report, its exit status says enough.
+        let _ = stdout.read_to_string(&mut report);
+        let report: Option<serde_json::Value> = serde_json::from_str(&report).ok();
         let Some(mut running) = self.lock().running.take() else { return };
         let said = said.join().expect("a reader does not panic");
         let ended = running.child.wait();
@@ -119,25 +126,30 @@ impl Campaigns {
             (_, Err(error)) => Some(error.to_string()),
         };
         let mut present = self.lock();
-        present.keep(Point { at_unix_millis: unix_millis(), ..Point::default() });
         present.said.extend(words.map(|words| (running.campaign, words)));
         present.turns += 1;
     }
 
     /// Ends the program that runs it: the run in progress has no result.
     pub fn pause(&self, campaign: &str) -> Result<(), LabRefusal> {
-        match &mut self.lock().running {
-            Some(running) if running.campaign == campaign => {
+        let mut present = self.follow();
+        let elsewhere =
+            present.told.as_ref().filter(|told| told.campaign == campaign).map(|told| told.process);
+        match (&mut present.running, elsewhere) {
+            (Some(running), _) if running.campaign == campaign => {
                 running.paused = true;
                 running.child.kill().map_err(refused)
             }
+            (_, Some(process)) => Err(refused(format!(
+                "{campaign:?} was not started here: end process {process}; what it has found is kept"
+            ))),
             _ => Err(refused(format!("{campaign:?} is not running"))),
         }
     }
 
     /// Removes results and matrix.
     pub fn delete(&self, campaign: &str) -> Result<(), LabRefusal> {
-        if self.lock().running.as_ref().is_some_and(|running| running.campaign == campaign) {
+        if self.follow().runs() == Some(campaign) {
             return Err(refused(format!("{campaign:?} is running: pause it first")));
         }
         let mut found = false;
@@ -172,7 +184,7 @@ impl Campaigns {
             Some((about.modified().ok()?, about.len()))
         };
         let folder = self.place.folder();
-        let mut present = self.lock();
+        let mut present = self.follow();
         let stamps = (stamp(&self.place.db), stamp(&folder), present.turns);
         if present.listed.as_ref().is_none_or(|(then, ..)| *then != stamps) {
             let (results, campaigns) = self.list(stamps.0, &present);
@@ -180,9 +192,8 @@ impl Campaigns {
         }
         let (_, results, campaigns) = present.listed.clone().expect("it was listed just now");
         let mut view = LabView { results, campaigns, first: after.max(present.before), points: Vec::new() };
-        if let Some(running) = &present.running {
-            running.show_in(&mut view.campaigns);
-        }
+        view.results.trouble = view.results.trouble.or_else(|| present.blind.clone());
+        present.show_in(&mut view.campaigns);
         let skip = (view.first - present.before) as usize;
         view.points = present.points.iter().skip(skip).cloned().collect();
         view
@@ -250,56 +261,72 @@ impl Campaigns {
 }
 
 impl Present {
-    fn hear(&mut self, told: Told) {
-        let live = told.live.clone();
-        let point = live.map(|live| Point {
-            at_unix_millis: unix_millis(),
-            run: Some(told.present.clone()),
-            iops: Some(live.iops),
-            mb_per_second: Some(live.mb_per_second),
-            response_millis: live.response_millis,
-            watts: live.watts,
-            celsius: live.celsius,
-            load_percent: live.load_percent,
-            achieved_percent: live.achieved_percent,
-            channels: live
-                .channels
-                .into_iter()
-                .map(|channel| Channel {
-                    name: format!("{}, {}", channel.name, channel.source),
-                    unit: channel.unit,
-                    value: Some(channel.value),
-                })
-                .collect(),
-        });
-        point.into_iter().for_each(|point| self.keep(point));
-        if let Some(running) = &mut self.running {
-            running.told = Some(told);
+    fn follow(&mut self, path: &Path) {
+        let mut lines = Vec::new();
+        let looked = self.follower.look(path, &mut |told| lines.push(told));
+        let runs = *looked.as_ref().unwrap_or(&false);
+        self.blind = looked.err().map(|error| format!("{}: {error}", path.display()));
+        for told in lines {
+            self.keep(point(&told));
+            self.told = Some(told);
+        }
+        if let Some(told) = self.told.take_if(|_| !runs) {
+            self.keep(Some(Point { at_unix_millis: told.at_unix_millis, ..Point::default() }));
         }
     }
 
-    fn keep(&mut self, point: Point) {
-        if self.points.len() == POINTS_MOST {
+    fn keep(&mut self, point: Option<Point>) {
+        if point.is_some() && self.points.len() == POINTS_MOST {
             self.points.pop_front();
             self.before += 1;
         }
-        self.points.push_back(point);
+        self.points.extend(point);
     }
-}
 
-impl Running {
-    fn show_in(&self, campaigns: &mut [Campaign]) {
-        let Some(shown) = campaigns.iter_mut().find(|campaign| campaign.name == self.campaign) else {
-            return;
-        };
+    /// The campaign that runs.
+    fn runs(&self) -> Option<&str> {
+        let here = self.running.as_ref().map(|running| running.campaign.as_str());
+        here.or(self.told.as_ref().map(|told| told.campaign.as_str()))
+    }
+
+    fn show_in(&self, campaigns: &mut Vec<Campaign>) {
+        let Some(name) = self.runs() else { return };
+        let place = campaigns.iter().position(|campaign| campaign.name == name).unwrap_or_else(|| {
+            // Its matrix is elsewhere, and it has no result.
+            campaigns.push(Campaign { name: name.to_owned(), ..Campaign::default() });
+            campaigns.len() - 1
+        });
+        let shown = &mut campaigns[place];
         shown.phase = Phase::Running;
         shown.said = None;
-        if let Some(told) = &self.told {
+        if let Some(told) = self.told.as_ref().filter(|told| told.campaign == name) {
             (shown.done, shown.failed, shown.total) = (told.done, told.failed, Some(told.total));
             shown.seconds_left = Some(told.seconds_left);
             shown.present = Some(told.present.clone());
         }
     }
+}
+
+/// Absent: nothing goes on.
+fn point(told: &Told) -> Option<Point> {
+    let live = told.live.as_ref()?;
+    let channel = |channel: &ToldChannel| Channel {
+        name: format!("{}, {}", channel.name, channel.source),
+        unit: channel.unit.clone(),
+        value: Some(channel.value),
+    };
+    Some(Point {
+        at_unix_millis: told.at_unix_millis,
+        run: Some(told.present.clone()),
+        iops: Some(live.iops),
+        mb_per_second: Some(live.mb_per_second),
+        response_millis: live.response_millis,
+        watts: live.watts,
+        celsius: live.celsius,
+        load_percent: live.load_percent,
+        achieved_percent: live.achieved_percent,
+        channels: live.channels.iter().map(channel).collect(),
+    })
 }
 
 /// The first words of what a program says on the side. The rest is read, too: a full pipe would stop the program.
@@ -309,8 +336,4 @@ fn words(mut stderr: ChildStderr) -> String {
     let _ = (&mut stderr).take(SAID_MOST).read_to_end(&mut said);
     let _ = std::io::copy(&mut stderr, &mut std::io::sink());
     String::from_utf8_lossy(&said).trim().to_owned()
-}
-
-fn unix_millis() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

@@ -1,0 +1,193 @@
+//! How far a campaign is, in a file beside its results, for whoever looks on: `results.progress`, lines of JSON.
+//!
+//! `ebb eval run` writes it, wherever it was started, and holds its lock: the campaign of an unlocked file has ended. A file that has grown
+//! too large is replaced by an empty one, so a follower tells files apart by their inodes. A line that cannot be written is missing to those
+//! who look on; the results are complete without it.
+
+use crate::error::{NodeError, io};
+use ebb_lab::eval::Progress;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, TryLockError};
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Between two lines about the same run.
+const PAUSE: Duration = Duration::from_millis(500);
+/// About two hours of lines.
+const FILE_MOST: u64 = 8 << 20;
+
+/// A line.
+#[derive(Serialize, Deserialize)]
+pub struct Told {
+    pub campaign: String,
+    /// The process that runs it.
+    pub process: u32,
+    pub at_unix_millis: u64,
+    /// Runs that have a result.
+    pub done: u64,
+    pub failed: u64,
+    pub total: u64,
+    /// The run that goes on.
+    pub present: String,
+    pub seconds_left: f64,
+    pub live: Option<ToldLive>,
+}
+
+/// The present run, now; what is not measured is absent.
+#[derive(Serialize, Deserialize)]
+pub struct ToldLive {
+    pub iops: f64,
+    pub mb_per_second: f64,
+    pub response_millis: Option<f64>,
+    pub watts: Option<f64>,
+    pub celsius: Option<f64>,
+    /// Absent: a peak run.
+    pub load_percent: Option<f64>,
+    pub achieved_percent: Option<f64>,
+    pub channels: Vec<ToldChannel>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct ToldChannel {
+    pub name: String,
+    pub unit: String,
+    /// `measured`, `stated` or `modelled`.
+    pub source: String,
+    pub value: f64,
+}
+
+impl Told {
+    fn of(campaign: &str, progress: &Progress) -> Told {
+        let live = progress.live.as_ref().map(|watched| ToldLive {
+            iops: watched.live.iops,
+            mb_per_second: watched.live.mb_per_second,
+            response_millis: watched.live.response_millis,
+            watts: watched.meters.watts,
+            celsius: watched.meters.celsius,
+            load_percent: watched.load_percent,
+            achieved_percent: watched.achieved_percent,
+            channels: watched
+                .meters
+                .channels
+                .iter()
+                .map(|channel| ToldChannel {
+                    name: channel.name.clone(),
+                    unit: channel.unit.clone(),
+                    source: channel.source.name().to_owned(),
+                    value: channel.value,
+                })
+                .collect(),
+        });
+        Told {
+            campaign: campaign.to_owned(),
+            process: std::process::id(),
+            at_unix_millis: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_millis() as u64),
+            done: progress.done,
+            failed: progress.failed,
+            total: progress.total,
+            present: progress.present.clone(),
+            seconds_left: progress.left.as_secs_f64(),
+            live,
+        }
+    }
+}
+
+pub fn path(db: &Path) -> PathBuf {
+    db.with_extension("progress")
+}
+
+/// Writes lines, not more often than somebody watches: what is new at once, the same run again after a pause.
+pub struct Writer {
+    campaign: String,
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    /// When, of which run, and whether it was seen going on.
+    last: Option<(Instant, String, bool)>,
+}
+
+impl Writer {
+    /// For the only program that runs on `db`.
+    pub fn create(db: &Path, campaign: &str) -> Result<Writer, NodeError> {
+        let path = path(db);
+        let file = empty(&path).map_err(io("write", &path))?;
+        Ok(Writer { campaign: campaign.to_owned(), path, file, bytes: 0, last: None })
+    }
+
+    pub fn tell(&mut self, progress: &Progress) {
+        let goes_on = progress.live.is_some();
+        let due = |(at, present, went_on): &(Instant, String, bool)| {
+            at.elapsed() >= PAUSE || *present != progress.present || (goes_on && !went_on)
+        };
+        if self.last.as_ref().is_none_or(due) {
+            self.last = Some((Instant::now(), progress.present.clone(), goes_on));
+            let told = Told::of(&self.campaign, progress);
+            let line = serde_json::to_string(&told).expect("plain data can be written as JSON") + "\n";
+            // See above.
+            let _ = self.write(&line);
+        }
+    }
+
+    fn write(&mut self, line: &str) -> std::io::Result<()> {
+        if self.bytes + line.len() as u64 > FILE_MOST {
+            (self.file, self.bytes) = (empty(&self.path)?, 0);
+        }
+        self.file.write_all(line.as_bytes())?;
+        self.bytes += line.len() as u64;
+        Ok(())
+    }
+}
+
+/// A locked, empty file in the place of the one that may be there.
+fn empty(path: &Path) -> std::io::Result<File> {
+    let new = path.with_extension("progress.new");
+    let file = File::create(&new)?;
+    file.lock()?;
+    std::fs::rename(&new, path)?;
+    Ok(file)
+}
+
+/// Reads a file that may still be written.
+#[derive(Default)]
+pub struct Follower {
+    file: Option<BufReader<File>>,
+    /// What there is of the last line.
+    begun: String,
+}
+
+impl Follower {
+    /// Hands out the lines that are new, and returns whether a campaign runs.
+    pub fn look(&mut self, path: &Path, hear: &mut impl FnMut(Told)) -> std::io::Result<bool> {
+        self.read(hear)?;
+        let found = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            found => found?,
+        };
+        let runs = match found.try_lock_shared() {
+            Ok(()) => false,
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(error)) => return Err(error),
+        };
+        let known = self.file.as_ref().map(|file| file.get_ref().metadata()).transpose()?;
+        let present = found.metadata()?.ino();
+        if known.is_none_or(|known| known.ino() != present) {
+            (self.file, self.begun) = (Some(BufReader::new(found)), String::new());
+            self.read(hear)?;
+        }
+        Ok(runs)
+    }
+
+    fn read(&mut self, hear: &mut impl FnMut(Told)) -> std::io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        while file.take(FILE_MOST).read_line(&mut self.begun)? > 0 && self.begun.ends_with('\n') {
+            let told = serde_json::from_str(&self.begun);
+            self.begun.clear();
+            hear(told.map_err(|error| Error::new(ErrorKind::InvalidData, error))?);
+        }
+        Ok(())
+    }
+}
