@@ -377,11 +377,9 @@ impl<'b> Lane<'_, 'b> {
         };
         let intensity = Intensity::Peak { depth: settings.depth };
         let order = self.order(place, workload, intensity, seconds, trace);
-        let mut tell = |live| {
-            let meters = Present::default();
-            self.watch(Watched { live, meters, load_percent: None, achieved_percent: None });
-        };
-        let performance = match bench.generator.run(&order, &mut tell) {
+        let show =
+            |live, meters| self.watch(Watched { live, meters, load_percent: None, achieved_percent: None });
+        let performance = match seen(bench, &order, &show) {
             Ok(performance) => performance,
             Err(error) => return Ok(Err(error)),
         };
@@ -515,18 +513,27 @@ fn metered(
     order: &Order,
     show: &dyn Fn(Live, Present),
 ) -> Result<(Performance, Draw), RunError> {
-    let Some(analyzer) = &mut bench.analyzer else {
-        return Ok((
-            bench.generator.run(order, &mut |live| show(live, Present::default()))?,
-            Draw::default(),
-        ));
+    let offset = match &mut bench.analyzer {
+        Some(analyzer) => Some(analyzer.clock_offset()? - bench.generator.clock_offset()?),
+        None => None,
     };
-    let offset = analyzer.clock_offset()? - bench.generator.clock_offset()?;
-    analyzer.mark()?;
-    let performance = bench.generator.run(order, &mut |live| show(live, analyzer.present()))?;
-    let moved = |moment: Moment| Moment(moment.0.saturating_add_signed(offset));
-    let draw = analyzer.draw(moved(performance.from), moved(performance.to))?;
+    let performance = seen(bench, order, show)?;
+    let draw = match bench.analyzer.as_mut().zip(offset) {
+        Some((analyzer, offset)) => {
+            let moved = |moment: Moment| Moment(moment.0.saturating_add_signed(offset));
+            analyzer.draw(moved(performance.from), moved(performance.to))?
+        }
+        None => Draw::default(),
+    };
     Ok((performance, draw))
+}
+
+/// An order that shows its meters while it is carried out.
+fn seen(bench: &mut Bench, order: &Order, show: &dyn Fn(Live, Present)) -> Result<Performance, RunError> {
+    let Bench { generator, analyzer } = bench;
+    analyzer.iter_mut().try_for_each(|analyzer| analyzer.mark())?;
+    let mut present = || analyzer.as_mut().map_or_else(Present::default, |analyzer| analyzer.present());
+    generator.run(order, &mut |live| show(live, present()))
 }
 
 /// What a run in closed loop reached; `None`: no request succeeded.

@@ -48,7 +48,8 @@ impl Generator for Pretend {
     }
 
     /// 1,000 requests per second at 100 %.
-    fn run(&mut self, order: &Order, _: &mut dyn FnMut(Live)) -> Result<Performance, RunError> {
+    fn run(&mut self, order: &Order, tell: &mut dyn FnMut(Live)) -> Result<Performance, RunError> {
+        tell(Live::default());
         let percent = match order.intensity {
             Intensity::Peak { .. } => 0.0,
             Intensity::Level { percent, .. } => percent,
@@ -108,7 +109,7 @@ impl Analyzer for Pretend {
     }
 
     fn present(&mut self) -> Present {
-        Present::default()
+        Present { watts: Some(45.0), ..Present::default() }
     }
 }
 
@@ -121,13 +122,22 @@ fn matrix() -> Matrix {
 
 /// Runs the matrix on simulated machines.
 fn go(matrix: &Matrix, path: &Path, script: &Shared) -> Result<Outcome, StoreError> {
+    go_and_tell(matrix, path, script, &mut |_| {})
+}
+
+fn go_and_tell(
+    matrix: &Matrix,
+    path: &Path,
+    script: &Shared,
+    tell: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<Outcome, StoreError> {
     let open = |_: &Target| {
         Ok(Bench {
             generator: Box::new(Pretend(script.clone())),
             analyzer: Some(Box::new(Pretend(script.clone()))),
         })
     };
-    run(matrix, Store::open(path).unwrap(), &open, &mut |_| {})
+    run(matrix, Store::open(path).unwrap(), &open, tell)
 }
 
 #[test]
@@ -156,6 +166,18 @@ fn every_run_becomes_a_row_with_its_efficiency() {
     assert_eq!(record.host.as_deref(), Some("pretended"));
     let series = Store::read(&path).unwrap().series(None, None).unwrap();
     assert_eq!((series.len(), series[0].load_percent, series[0].iops), (8, 10.0, 80.0));
+}
+
+#[test]
+fn meters_are_seen_during_every_run_also_of_the_peak() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut seen = Vec::new();
+    let mut tell = |progress: &Progress| {
+        seen.extend(progress.live.as_ref().map(|watched| (watched.load_percent, watched.meters.watts)));
+    };
+    go_and_tell(&matrix(), &dir.path().join("r.sqlite"), &Shared::default(), &mut tell).unwrap();
+    assert!(seen.iter().all(|(_, watts)| *watts == Some(45.0)), "{seen:?}");
+    assert_eq!(seen.iter().filter(|(load, _)| load.is_none()).count(), 2, "a peak of each workload");
 }
 
 #[test]
