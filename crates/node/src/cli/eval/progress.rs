@@ -1,4 +1,4 @@
-//! How far a campaign is, in a file beside its results, for whoever looks on: `results.progress`, lines of JSON.
+//! How far a campaign is, in a file beside its results, for whoever looks on: `results.sqlite.progress`, lines of JSON.
 //!
 //! `ebb eval run` writes it, wherever it was started, and holds its lock: the campaign of an unlocked file has ended. A file that has grown
 //! too large is replaced by an empty one, so a follower tells files apart by their inodes. A line that cannot be written is missing to those
@@ -97,7 +97,14 @@ impl Told {
 }
 
 pub fn path(db: &Path) -> PathBuf {
-    db.with_extension("progress")
+    with_end(db, ".progress")
+}
+
+/// Nothing of the name is replaced, so it is never the name of the results.
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
 }
 
 /// Writes lines, not more often than somebody watches: what is new at once, the same run again after a pause.
@@ -144,7 +151,7 @@ impl Writer {
 
 /// A locked, empty file in the place of the one that may be there.
 fn empty(path: &Path) -> std::io::Result<File> {
-    let new = path.with_extension("progress.new");
+    let new = with_end(path, ".new");
     let file = File::create(&new)?;
     file.lock()?;
     std::fs::rename(&new, path)?;
@@ -189,5 +196,63 @@ impl Follower {
             hear(told.map_err(|error| Error::new(ErrorKind::InvalidData, error))?);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(done: u64) -> Progress {
+        Progress { done, total: 9, present: format!("run {done}"), ..Progress::default() }
+    }
+
+    /// What is new, and whether the campaign runs.
+    fn look(follower: &mut Follower, db: &Path) -> (Vec<u64>, bool) {
+        let mut heard = Vec::new();
+        let runs = follower.look(&path(db), &mut |told| heard.push(told.done)).unwrap();
+        (heard, runs)
+    }
+
+    #[test]
+    fn a_follower_hears_every_line_once_and_whether_the_campaign_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = dir.path().join("r.progress");
+        let mut follower = Follower::default();
+        assert_eq!(look(&mut follower, &db), (vec![], false), "there is none yet");
+        let mut writer = Writer::create(&db, "c").unwrap();
+        assert!(!db.exists(), "it is not the results");
+        assert_eq!(look(&mut follower, &db), (vec![], true));
+        writer.tell(&progress(1));
+        writer.tell(&progress(2));
+        assert_eq!(look(&mut follower, &db), (vec![1, 2], true));
+        assert_eq!(look(&mut follower, &db), (vec![], true));
+        assert_eq!(look(&mut Follower::default(), &db), (vec![1, 2], true), "who comes later hears all");
+        // The next file begins before the last line of this one was read.
+        writer.tell(&progress(3));
+        writer.bytes = FILE_MOST;
+        writer.tell(&progress(4));
+        assert_eq!(look(&mut follower, &db), (vec![3, 4], true));
+        writer.tell(&progress(5));
+        drop(writer);
+        assert_eq!(look(&mut follower, &db), (vec![5], false));
+    }
+
+    #[test]
+    fn a_line_that_is_being_written_is_heard_once_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = dir.path().join("r");
+        let mut writer = Writer::create(&db, "c").unwrap();
+        let line = serde_json::to_string(&Told::of("c", &progress(7))).unwrap() + "\n";
+        let (begun, rest) = line.split_at(20);
+        let mut follower = Follower::default();
+        writer.write(begun).unwrap();
+        assert_eq!(look(&mut follower, &db), (vec![], true));
+        writer.write(rest).unwrap();
+        assert_eq!(look(&mut follower, &db), (vec![7], true));
+        writer.write("no line of ours\n").unwrap();
+        writer.tell(&progress(8));
+        assert!(follower.look(&path(&db), &mut |_| ()).is_err(), "it is named");
+        assert_eq!(look(&mut follower, &db), (vec![8], true), "and left out");
     }
 }
