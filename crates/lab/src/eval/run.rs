@@ -18,7 +18,7 @@ use super::store::{RunKey, Store, StoreError};
 use super::workload::Workload;
 use ebb_report::Latency;
 use ebb_types::Moment;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
@@ -54,9 +54,11 @@ pub struct Progress {
 }
 
 /// The present run as its target and its meters show it now.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Watched {
+    #[serde(flatten)]
     pub live: Live,
+    #[serde(flatten)]
     pub meters: Present,
     /// `None`: a peak run.
     pub load_percent: Option<f64>,

@@ -4,14 +4,15 @@
 //! too large is replaced by an empty one, so a follower tells files apart by their inodes. A line that cannot be written is missing to those
 //! who look on; the results are complete without it.
 
+use crate::daemon::clock::unix_millis;
 use crate::error::{NodeError, io};
-use ebb_lab::eval::Progress;
+use ebb_lab::eval::{Progress, Watched};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Between two lines about the same run.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -32,66 +33,21 @@ pub struct Told {
     /// The run that goes on.
     pub present: String,
     pub seconds_left: f64,
-    pub live: Option<ToldLive>,
-}
-
-/// The present run, now; what is not measured is absent.
-#[derive(Serialize, Deserialize)]
-pub struct ToldLive {
-    pub iops: f64,
-    pub mb_per_second: f64,
-    pub response_millis: Option<f64>,
-    pub watts: Option<f64>,
-    pub celsius: Option<f64>,
-    /// Absent: a peak run.
-    pub load_percent: Option<f64>,
-    pub achieved_percent: Option<f64>,
-    pub channels: Vec<ToldChannel>,
-}
-
-#[derive(Serialize, Deserialize)]
-pub struct ToldChannel {
-    pub name: String,
-    pub unit: String,
-    /// `measured`, `stated` or `modelled`.
-    pub source: String,
-    pub value: f64,
+    pub live: Option<Watched>,
 }
 
 impl Told {
     fn of(campaign: &str, progress: &Progress) -> Told {
-        let live = progress.live.as_ref().map(|watched| ToldLive {
-            iops: watched.live.iops,
-            mb_per_second: watched.live.mb_per_second,
-            response_millis: watched.live.response_millis,
-            watts: watched.meters.watts,
-            celsius: watched.meters.celsius,
-            load_percent: watched.load_percent,
-            achieved_percent: watched.achieved_percent,
-            channels: watched
-                .meters
-                .channels
-                .iter()
-                .map(|channel| ToldChannel {
-                    name: channel.name.clone(),
-                    unit: channel.unit.clone(),
-                    source: channel.source.name().to_owned(),
-                    value: channel.value,
-                })
-                .collect(),
-        });
         Told {
             campaign: campaign.to_owned(),
             process: std::process::id(),
-            at_unix_millis: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_millis() as u64),
+            at_unix_millis: unix_millis(),
             done: progress.done,
             failed: progress.failed,
             total: progress.total,
             present: progress.present.clone(),
             seconds_left: progress.left.as_secs_f64(),
-            live,
+            live: progress.live.clone(),
         }
     }
 }

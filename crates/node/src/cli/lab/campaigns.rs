@@ -4,9 +4,9 @@
 //! One runs at a time: two programs never write to one results file.
 
 use super::place::LabPlace;
-use crate::cli::eval::progress::{Follower, Told, ToldChannel, path};
+use crate::cli::eval::progress::{Follower, Told, path};
 use crate::cli::eval::remaining;
-use ebb_lab::eval::{Content, Matrix, Store, StoreError};
+use ebb_lab::eval::{Content, Matrix, Reading, Store, StoreError, Watched};
 use ebb_page::{Campaign, Channel, LabRefusal, LabView, Phase, Point, Results};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
@@ -309,11 +309,11 @@ impl Present {
 
 /// Absent: nothing goes on.
 fn point(told: &Told) -> Option<Point> {
-    let live = told.live.as_ref()?;
-    let channel = |channel: &ToldChannel| Channel {
-        name: format!("{}, {}", channel.name, channel.source),
-        unit: channel.unit.clone(),
-        value: Some(channel.value),
+    let Watched { live, meters, load_percent, achieved_percent } = told.live.as_ref()?;
+    let channel = |reading: &Reading| Channel {
+        name: format!("{}, {}", reading.name, reading.source.name()),
+        unit: reading.unit.clone(),
+        value: Some(reading.value),
     };
     Some(Point {
         at_unix_millis: told.at_unix_millis,
@@ -321,11 +321,11 @@ fn point(told: &Told) -> Option<Point> {
         iops: Some(live.iops),
         mb_per_second: Some(live.mb_per_second),
         response_millis: live.response_millis,
-        watts: live.watts,
-        celsius: live.celsius,
-        load_percent: live.load_percent,
-        achieved_percent: live.achieved_percent,
-        channels: live.channels.iter().map(channel).collect(),
+        watts: meters.watts,
+        celsius: meters.celsius,
+        load_percent: *load_percent,
+        achieved_percent: *achieved_percent,
+        channels: meters.channels.iter().map(channel).collect(),
     })
 }
 
