@@ -132,6 +132,7 @@ mod tests {
             emergency,
             servers_awake: 9,
             load: 0.0,
+            servers_needed: 3,
             forecast: None,
         };
         let hour = |gear: u16| PlannedHour {

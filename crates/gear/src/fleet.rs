@@ -27,7 +27,9 @@ mod why;
 
 use crate::schedule::ROUNDING;
 use crate::seasonal::Ahead;
-use crate::{Calendar, History, HourMeter, Load, Mode, Seasonal, awake_groups, floor_servers, forecast};
+use crate::{
+    Calendar, History, HourMeter, Load, Mode, Seasonal, awake_groups, floor_servers, forecast, servers_for,
+};
 use ebb_types::{Depth, GearGroup, GearWish, Joules, Moment, Prices, ServerId, Watts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -398,10 +400,9 @@ impl Fleet {
         self.cycle_price = Price::new(prices.power_cycle, CYCLE_PRICE);
     }
 
-    /// Power cycles that a server has saved up once it has gone to sleep so deep.
-    pub fn credit_after(&self, now: Moment, server: ServerId, depth: Depth) -> Option<f64> {
-        let spent = f64::from(u8::from(self.policy.spec(depth).wears));
-        self.members.get(&server).map(|member| self.credit(now, member) - spent)
+    /// Power cycles that a server has saved up.
+    pub fn saved_cycles(&self, now: Moment, server: ServerId) -> Option<f64> {
+        self.members.get(&server).map(|member| self.credit(now, member))
     }
 
     pub fn state(&self, server: ServerId) -> Option<State> {
@@ -511,7 +512,7 @@ impl Fleet {
     }
 
     fn need(&self, load: f64) -> u32 {
-        (load * (1.0 - ROUNDING)).ceil().min(f64::from(self.servers())) as u32
+        servers_for(Load(load), self.servers())
     }
 
     fn sample(&mut self, now: Moment, load: Load, interval: Duration, out: &mut Vec<Command>) {

@@ -24,8 +24,8 @@ pub use load::{HourMeter, Load, RatesError, ServerRates, load};
 pub use rehearsal::{LoadSeries, Provision, RehearsalError, rehearsal, sample_interval};
 pub use schedule::{
     Calendar, Command, Event, GearError, Mode, PlannedHour, Policy, PolicyError, Schedule, Scheduler,
-    awake_groups, floor_servers, gear_for, lowest_gear, oracle,
+    awake_groups, floor_servers, gear_for, lowest_gear, oracle, servers_for,
 };
 pub use seasonal::Seasonal;
 pub use sets::{SetsError, sets};
-pub use settings::{DepthCost, Sleep, WishError, check_wish};
+pub use settings::{DepthCost, Sleep, WishError, check_wish, fewest};

@@ -28,6 +28,11 @@ pub fn gear_for(load: Load, servers: u32, replicas: u8, g_min: u8) -> u8 {
     (needed.min(f64::from(u8::MAX)) as u8).max(g_min).min(replicas)
 }
 
+/// Fewest of `servers` that sustain `load`, one by one; all of them if they do not.
+pub fn servers_for(load: Load, servers: u32) -> u32 {
+    (load.0 * (1.0 - ROUNDING)).ceil().min(f64::from(servers)) as u32
+}
+
 /// Fewest awake servers: one replica of everything, and r places for r copies of every write.
 pub fn floor_servers(servers: u32, replicas: u8) -> u32 {
     servers.div_ceil(u32::from(replicas.max(1))).max(u32::from(replicas)).min(servers)

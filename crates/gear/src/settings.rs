@@ -43,6 +43,11 @@ impl Default for Sleep {
 }
 
 impl Sleep {
+    /// A sleep so deep is a power cycle.
+    pub fn wears(&self, depth: Depth) -> bool {
+        self.depths().find(|(of, _)| *of == depth).is_none_or(|(_, cost)| cost.wears)
+    }
+
     fn depths(&self) -> impl Iterator<Item = (Depth, DepthCost)> {
         let both = [(Depth::Standby, self.standby), (Depth::Off, self.off)];
         both.into_iter().filter_map(|(depth, cost)| Some((depth, cost?)))
@@ -124,7 +129,7 @@ pub fn check_wish(wish: GearWish, steps: GearSteps, policy: &Policy) -> Result<(
 }
 
 /// Fewest servers awake, whichever gear groups' turn it is to stay awake.
-fn fewest(policy: &Policy) -> u32 {
+pub fn fewest(policy: &Policy) -> u32 {
     let mut sizes = policy.group_sizes.clone();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     let base: u32 = sizes.iter().take(policy.g_min.into()).sum();

@@ -11,7 +11,7 @@ import { clock, say, watts } from './words.js';
 const by = id => document.getElementById(id);
 const VIEWS = ['now', 'why', 'whatif', 'act', 'browse'];
 
-const store = { rights: { act: false }, facts: null, servers: [], notices: [], outlook: { hours: [], plan: [], shifts: [], slept_in_a_day: 0 }, now: null };
+const store = { rights: { act: false }, facts: null, servers: [], notices: [], outlook: { hours: [], plan: [], shifts: [] }, now: null };
 const now = new Now(id => (location.hash = `#why/${id}`));
 const why = new Why(now.strip);
 const whatif = new WhatIf();
@@ -48,7 +48,7 @@ function head() {
   if (!store.now) return say(by('summary'), 'Asking the metadata leader …');
   const text = `${store.now.gear.servers_awake} of ${store.now.servers} servers awake, ${gear(store.now)}`;
   say(by('summary'), text);
-  document.title = `${store.now.gear.servers_awake}/${store.now.servers} awake, ${watts(store.now.modelled_watts)} – Ebb`;
+  document.title = `${store.now.gear.servers_awake}/${store.now.servers} awake, ${watts(store.now.power?.modelled_watts)} – Ebb`;
 }
 
 const had = () => (store.now ? ` What you see is of ${clock(store.now.at_unix_millis)}.` : '');

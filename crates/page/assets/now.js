@@ -32,6 +32,7 @@ export class Now {
     this.power = new Chart(by('chart-power'), 'Power, modelled', [
       { label: 'modelled', colour: '--watts', hatched: true, say: watts },
       { label: 'all awake, modelled', colour: '--always', dash: [6, 4], say: watts },
+      { label: 'oracle, modelled', colour: '--oracle', dash: [2, 4], say: watts },
     ]);
     this.load = new Chart(by('chart-load'), 'Load and servers awake', [
       { label: 'servers awake', colour: '--awake-line', say: value => decimal(value) },
@@ -51,13 +52,13 @@ export class Now {
       { label: 'nine in ten below', colour: '--forecast', edge: true, stepped: true, say: number },
       { label: 'one in ten below', colour: '--forecast', edge: true, stepped: true, say: number },
     ], () => this.seen / 1000, [3, 4]);
-    this.columns = { power: [[], [], []], load: [[], [], [], [], [], []], latency: [[], [], []] };
+    this.columns = { power: [[], [], [], []], load: [[], [], [], [], [], []], latency: [[], [], []] };
   }
 
   hello(store) {
     const s = store.series;
     const at = s.at_unix_millis.map(millis => millis / 1000);
-    this.columns = { power: [at, s.watts, s.always_on_watts], load: [at.slice(), s.servers_awake, s.load, s.forecast, s.forecast_high, s.forecast_low], latency: [at.slice(), s.reads_p99_millis, s.writes_p99_millis] };
+    this.columns = { power: [at, s.watts, s.always_on_watts, s.oracle_watts], load: [at.slice(), s.servers_awake, s.load, s.forecast, s.forecast_high, s.forecast_low], latency: [at.slice(), s.reads_p99_millis, s.writes_p99_millis] };
     this.seen = store.now?.at_unix_millis ?? 0;
     this.strip.load(store.servers, store.strip, store.now?.at_unix_millis);
   }
@@ -74,7 +75,7 @@ export class Now {
       [at, ...values].forEach((value, n) => columns[n].push(value ?? null));
       if (columns[0].length > POINTS_MOST) columns.forEach(column => column.splice(0, column.length - POINTS_MOST));
     };
-    push(power, [now.modelled_watts, now.always_on_modelled_watts]);
+    push(power, [now.power?.modelled_watts, now.power?.always_on_modelled_watts, now.power?.oracle_modelled_watts]);
     push(load, [now.gear.servers_awake, now.gear.load, now.gear.forecast, now.forecast_band?.high, now.forecast_band?.low]);
     push(latency, [now.latency?.reads?.p99_millis, now.latency?.writes?.p99_millis]);
   }
@@ -98,9 +99,9 @@ export class Now {
   }
 
   tiles(store) {
-    const { now, facts, outlook } = store;
-    const [used, all] = [now.modelled_watts, now.always_on_modelled_watts];
-    tile('tile-power', watts(used), used == null ? 'no power model knows these servers' : `of ${watts(all)} with all awake, ${count((1 - used / all) * 100)} % less`, { raw: used, share: used / all });
+    const { now, outlook } = store;
+    const { modelled_watts: used, always_on_modelled_watts: all, oracle_modelled_watts: least } = now.power ?? {};
+    tile('tile-power', watts(used), used == null ? 'no leader adds it up' : `of ${watts(all)} with all awake, ${count((1 - used / all) * 100)} % less; an oracle ${watts(least)}`, { raw: used, share: used / all });
     tile('tile-servers', `${now.gear.servers_awake} of ${now.servers}`, gear(now), { raw: now.gear.servers_awake });
     const forecast = now.gear.forecast == null ? 'no forecast yet' : `forecast of this hour ${decimal(now.gear.forecast)}`;
     tile('tile-load', decimal(now.gear.load), `servers' worth of work on ${now.gear.servers_awake} awake; ${forecast}`, { raw: now.gear.load, share: now.gear.load / Math.max(1, now.gear.servers_awake) });
@@ -111,8 +112,7 @@ export class Now {
     tile('tile-groups', `${count(g.in_sync)} of ${count(g.total)}`, [`${count(g.away)} with a replica away`, `${count(g.catching_up)} catching up`, ...bad].join(', '), { raw: g.in_sync, bad: g.without_primary + g.without_target + g.at_risk > 0 });
     tile('tile-debt', bytes(now.debt_bytes), now.debts.length === 0 ? 'nobody holds any' : `held by ${count(now.debts.length)} servers, ${age(now, Math.min(...now.debts.map(([, , since]) => since ?? Infinity)))}`, { raw: now.debt_bytes });
     tile('tile-latency', ...latency(now.latency));
-    const budget = facts.cycles_per_day * now.servers;
-    tile('tile-cycles', count(outlook.slept_in_a_day), `servers put to sleep by finished shifts; budget ${count(budget)} a day (${facts.cycles_per_day} each)`, { raw: outlook.slept_in_a_day, share: outlook.slept_in_a_day / budget });
+    tile('tile-cycles', ...cycles(store));
     const e = now.energy;
     tile('tile-energy', e ? joules(e.modelled_joules) : 'unknown', e ? `in ${span(e.span_millis)}, since this leader began` : 'no leader adds it up', { raw: e?.modelled_joules });
   }
@@ -194,6 +194,19 @@ function latency(of) {
   const slowest = Math.max(...kinds.map(([, figures]) => figures.p99_millis));
   const text = kinds.map(([kind, f]) => `${kind} ${millis(f.p50_millis)} and ${millis(f.p99_millis)} (${count(f.count)})`).join(', ');
   return [millis(slowest), `50 and 99 % within: ${text}, at the chunk servers in ${span(of.span_millis)}`, { raw: slowest }];
+}
+
+/// Of all servers together: the budget is an average of them.
+function cycles({ now, facts, outlook }) {
+  const { schedule, cycles_before: before } = outlook;
+  const spent = now.power_cycles - (before?.[1] ?? 0);
+  const day = schedule ? schedule.hour_millis * schedule.hours_per_day : 86_400_000;
+  const since = before ? `in ${span(now.at_unix_millis - before[0])}` : 'since the cluster was created';
+  const days = before ? (now.at_unix_millis - before[0]) / day : 1;
+  const servers = now.pools.reduce((sum, pool) => sum + pool.servers, now.servers);
+  const budget = facts.cycles_per_day * servers * days;
+  const a = day === 86_400_000 ? 'a day' : `in a day of ${span(day)}`;
+  return [count(spent), `${since}; budget ${count(budget)}, ${facts.cycles_per_day} ${a} each`, { raw: spent, share: spent / budget }];
 }
 
 export function gear(now) {

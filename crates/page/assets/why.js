@@ -1,7 +1,7 @@
 // Why: one server's reason, what the leader decided and found, and the finished shifts.
 
 import { ask } from './link.js';
-import { STATES, bytes, clock, count, element, letter, say, span, watts } from './words.js';
+import { STATES, bytes, clock, count, decimal, element, letter, say, span, watts } from './words.js';
 
 const by = id => document.getElementById(id);
 const ROWS_SHOWN = 200;
@@ -175,6 +175,7 @@ function facts(one, since) {
     ['stays awake because', power.kept_awake ?? undefined],
     ['in maintenance since', power.maintenance_unix_millis == null ? undefined : clock(power.maintenance_unix_millis)],
     ['switch', one.switch_trouble ?? undefined],
+    ['power cycles', `${count(power.cycles)} since it is part of the cluster${power.cycles_saved == null ? '' : `; ${decimal(power.cycles_saved)} saved up`}`],
     ['exam failed', power.exam?.faults.length > 0 ? power.exam.faults.join('; ') : undefined],
     ...power.paths.map(path => [`wake path ${path.name}`, path.proven ? wakes(path) : path.failure ? `did not wake it: ${path.failure.why}` : 'never tested']),
     ['last heartbeat', one.heartbeat_age_millis == null ? undefined : `${span(one.heartbeat_age_millis)} ago`],

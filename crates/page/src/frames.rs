@@ -5,25 +5,22 @@
 
 use crate::history::{Columns, Figures, Series, Strip};
 use ebb_types::{
-    ClusterStatus, EnergyStatus, GearGroup, GearMode, GearStatus, GroupCounts, HourRecord, LatencyFigures,
-    LatencyStatus, LoadBand, MetadataMember, NoticeRecord, PlannedHour, PoolId, PoolStatus, RackId,
-    RackSwitchStatus, Schedule, ServerId, ServerState, ServerStatus, ShiftRecord, Watts,
+    ClusterPower, ClusterStatus, EnergyStatus, GearGroup, GearMode, GearStatus, GroupCounts, HourRecord,
+    LatencyFigures, LatencyStatus, LoadBand, MetadataMember, NoticeRecord, PlannedHour, PoolId, PoolStatus,
+    RackId, RackSwitchStatus, Schedule, ServerId, ServerState, ServerStatus, ShiftRecord, Watts,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
 
 /// Notices that the page keeps.
 const NOTICES_MOST: usize = 500;
-const DAY_MILLIS: u64 = 86_400_000;
 
 /// What no status says: it is in the configuration file.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Facts {
     /// The cluster's id.
     pub cluster: String,
-    /// By the power model: a server that is awake and does nothing.
-    pub idle_watts: f64,
-    /// The same asleep, as deep as the cluster lets servers sleep.
+    /// By the power model: a server asleep, as deep as the cluster lets servers sleep.
     pub asleep_watts: f64,
     /// How often a server may go to sleep in a day, on average.
     pub cycles_per_day: f64,
@@ -118,10 +115,9 @@ pub struct Now {
     latency: Option<LatencyStatus>,
     /// Where the peak of this hour is expected to lie; absent until it is known.
     forecast_band: Option<LoadBand>,
-    /// Modelled, of all servers and racks' switches; absent where no power model is.
-    modelled_watts: Option<Watts>,
-    /// Modelled: were all servers awake, those that sleep idle.
-    always_on_modelled_watts: Option<Watts>,
+    power: Option<ClusterPower>,
+    /// Of all servers since the cluster was created.
+    power_cycles: u64,
     energy: Option<EnergyStatus>,
     rack_switches: Option<RackSwitchStatus>,
     metadata: Vec<MetadataMember>,
@@ -134,14 +130,13 @@ pub struct Now {
 }
 
 impl Now {
-    pub fn of(status: &ClusterStatus, facts: &Facts, outlook: &Outlook, at_unix_millis: u64) -> Now {
+    pub fn of(status: &ClusterStatus, outlook: &Outlook, at_unix_millis: u64) -> Now {
         let there =
             |s: &&ServerStatus| s.pool == PoolId::REPLICATED && !s.logger && s.state != ServerState::Lost;
         let debt = |s: &ServerStatus| {
             let bytes = s.vitals.as_ref().map_or(0, |vitals| vitals.debt_bytes);
             (bytes > 0).then_some((s.id, bytes, s.debt_since_unix_millis))
         };
-        let (modelled_watts, always_on_modelled_watts) = watts(status, facts);
         Now {
             at_unix_millis,
             gear: status.gear.clone(),
@@ -152,8 +147,8 @@ impl Now {
             debts: status.servers.iter().filter_map(debt).collect(),
             latency: status.latency,
             forecast_band: outlook.band(at_unix_millis),
-            modelled_watts,
-            always_on_modelled_watts,
+            power: status.power,
+            power_cycles: status.servers.iter().map(|s| s.power.cycles).sum(),
             energy: status.energy,
             rack_switches: status.rack_switches,
             metadata: status.metadata.clone(),
@@ -172,8 +167,9 @@ impl Now {
             self.latency.as_ref().and_then(of).map(|figures| figures.p99_millis)
         };
         Figures {
-            watts: self.modelled_watts.map(|w| w.0),
-            always_on_watts: self.always_on_modelled_watts.map(|w| w.0),
+            watts: self.power.map(|power| power.modelled_watts.0),
+            always_on_watts: self.power.map(|power| power.always_on_modelled_watts.0),
+            oracle_watts: self.power.map(|power| power.oracle_modelled_watts.0),
             load: Some(self.gear.load),
             forecast: self.gear.forecast,
             forecast_low: self.forecast_band.map(|band| band.low),
@@ -189,28 +185,6 @@ impl Now {
     pub fn size(&self) -> (u8, u32, GearMode) {
         (self.gear.gear, self.gear.servers, self.gear.mode)
     }
-}
-
-/// What the model says of all servers and racks' switches, and what they would draw were none asleep. Absent if it knows no server.
-fn watts(status: &ClusterStatus, facts: &Facts) -> (Option<Watts>, Option<Watts>) {
-    let known: Vec<(&ServerStatus, Watts)> =
-        status.servers.iter().filter_map(|s| Some((s, s.modelled_watts?))).collect();
-    if known.is_empty() {
-        return (None, None);
-    }
-    let awake = |(server, watts): &(&ServerStatus, Watts)| match server.state {
-        ServerState::Awake | ServerState::Draining => *watts,
-        _ => Watts(watts.0.max(facts.idle_watts)),
-    };
-    let switches = status.rack_switches.map(|s| s.modelled_watts);
-    let all_switches = status.rack_switches.map(|s| match s.racks - s.asleep {
-        // All racks sleep: what one switch draws cannot be told.
-        0 => s.modelled_watts,
-        up => s.modelled_watts * (f64::from(s.racks) / f64::from(up)),
-    });
-    let now = known.iter().map(|(_, watts)| *watts).chain(switches).sum();
-    let always_on = known.iter().map(awake).chain(all_switches).sum();
-    (Some(now), Some(always_on))
 }
 
 /// A notice, and the sentence that the log has.
@@ -245,8 +219,8 @@ pub struct Outlook {
     /// Recorded hours, oldest first.
     pub hours: Vec<HourRecord>,
     pub plan: Vec<PlannedHour>,
-    /// Servers that finished shifts of the last 24 hours put to sleep: their power cycles.
-    pub slept_in_a_day: u32,
+    /// Unix time a day of the schedule ago or longer, and the power cycles of all servers until then; absent: no such hour is recorded.
+    pub cycles_before: Option<(u64, u64)>,
     /// The newest finished shifts, oldest first.
     pub shifts: Vec<ShiftRecord>,
     pub schedule: Schedule,
@@ -263,10 +237,13 @@ impl Outlook {
         schedule: Schedule,
         now_unix_millis: u64,
     ) -> Outlook {
-        let day = now_unix_millis.saturating_sub(DAY_MILLIS);
-        let slept = shifts.iter().filter(|shift| shift.at_unix_millis > day).map(|s| s.put_to_sleep).sum();
+        let ends = |hour: &HourRecord| schedule.hour_begins(hour.hour + 1);
+        let day_ago =
+            now_unix_millis.saturating_sub(schedule.hour_millis * u64::from(schedule.hours_per_day));
+        let before = hours.iter().rev().find(|hour| ends(hour) <= day_ago);
+        let cycles_before = before.map(|hour| (ends(hour), hour.power_cycles));
         shifts.drain(..shifts.len().saturating_sub(SHIFTS_SHOWN));
-        Outlook { hours, plan, slept_in_a_day: slept, shifts, schedule }
+        Outlook { hours, plan, cycles_before, shifts, schedule }
     }
 
     /// Of the hour of this moment.
@@ -368,7 +345,7 @@ impl Seen {
         at_unix_millis: u64,
         silence_millis: u64,
     ) -> Frame {
-        let now = Now::of(&status, &self.facts, &self.outlook, at_unix_millis);
+        let now = Now::of(&status, &self.outlook, at_unix_millis);
         self.series.push(at_unix_millis, &now.figures());
         let places: Vec<Place> = status.servers.iter().map(Place::of).collect();
         let others = places != self.places;
@@ -434,5 +411,39 @@ impl Seen {
             sleep_saves_modelled_watts: awake.map(|awake| awake - Watts(self.facts.asleep_watts)),
             status,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn power_cycles_are_counted_from_a_day_of_the_schedule_ago() {
+        // Days of four minutes, which began late.
+        let schedule = Schedule {
+            hour_millis: 10_000,
+            hours_per_day: 24,
+            hour_zero_unix_millis: 1_000_000,
+            ..Schedule::default()
+        };
+        let hour = |hour: u64| HourRecord {
+            hour,
+            peak_load: 1.0,
+            forecast: None,
+            gear: 1,
+            servers_awake: 3,
+            prices: None,
+            power_cycles: 100 + hour,
+        };
+        let before = |hours: &[u64], now| {
+            let hours = hours.iter().copied().map(hour).collect();
+            Outlook::new(hours, Vec::new(), Vec::new(), schedule, now).cycles_before
+        };
+        // Hour 5 ends at 60 s, which is a day before 300 s.
+        assert_eq!(before(&[3, 4, 5, 6, 20], 1_300_000), Some((1_060_000, 105)));
+        assert_eq!(before(&[3, 4, 5, 6, 20], 1_299_999), Some((1_050_000, 104)));
+        assert_eq!(before(&[3, 20], 1_300_000), Some((1_040_000, 103)), "a gap makes it longer");
+        assert_eq!(before(&[6, 20], 1_300_000), None);
     }
 }

@@ -19,6 +19,8 @@ pub struct Figures {
     pub watts: Option<f64>,
     /// Modelled: all servers awake.
     pub always_on_watts: Option<f64>,
+    /// Modelled: no more servers awake than the moment's load needs.
+    pub oracle_watts: Option<f64>,
     /// In servers' worth of work.
     pub load: Option<f64>,
     pub forecast: Option<f64>,
@@ -37,6 +39,7 @@ impl Figures {
         [
             self.watts,
             self.always_on_watts,
+            self.oracle_watts,
             self.load,
             self.forecast,
             self.forecast_low,
@@ -49,7 +52,7 @@ impl Figures {
     }
 }
 
-const FIELDS: usize = 10;
+const FIELDS: usize = 11;
 
 /// A figure in a stretch of time: of what there was, if anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -96,6 +99,7 @@ pub struct Columns {
     pub at_unix_millis: Vec<u64>,
     pub watts: Vec<Option<f64>>,
     pub always_on_watts: Vec<Option<f64>>,
+    pub oracle_watts: Vec<Option<f64>>,
     pub load: Vec<Option<f64>>,
     pub forecast: Vec<Option<f64>>,
     pub forecast_low: Vec<Option<f64>>,
@@ -139,14 +143,15 @@ impl Series {
             at_unix_millis: self.points.iter().map(|(stretch, _)| stretch * self.stride_millis).collect(),
             watts: column(0),
             always_on_watts: column(1),
-            load: column(2),
-            forecast: column(3),
-            forecast_low: column(4),
-            forecast_high: column(5),
-            servers_awake: column(6),
-            debt_bytes: column(7),
-            reads_p99_millis: longest(8),
-            writes_p99_millis: longest(9),
+            oracle_watts: column(2),
+            load: column(3),
+            forecast: column(4),
+            forecast_low: column(5),
+            forecast_high: column(6),
+            servers_awake: column(7),
+            debt_bytes: column(8),
+            reads_p99_millis: longest(9),
+            writes_p99_millis: longest(10),
         }
     }
 }

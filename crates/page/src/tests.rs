@@ -37,7 +37,6 @@ impl Served {
         Served::by(address, shelf, async move |listener, address, stopped| {
             let facts = Facts {
                 cluster: "c07ba8035aba914d".into(),
-                idle_watts: 61.8,
                 asleep_watts: 5.4,
                 cycles_per_day: 24.0,
                 has_co2_series: false,

@@ -267,6 +267,8 @@ pub struct ClusterStatus {
     pub notes: Vec<String>,
     /// The metadata servers of the configuration file, in order of their ids.
     pub metadata: Vec<MetadataMember>,
+    /// Of all servers that have not failed, and of the racks' switches; absent where no leader adds it up.
+    pub power: Option<ClusterPower>,
     /// Of all servers, and of the racks' switches; absent where no leader adds it up.
     pub energy: Option<EnergyStatus>,
     /// Absent: the power model has none.
@@ -281,6 +283,17 @@ pub struct RackSwitchStatus {
     pub racks: u32,
     pub asleep: u32,
     pub modelled_watts: Watts,
+}
+
+/// What the cluster draws, and what it would. Modelled, not measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClusterPower {
+    pub modelled_watts: Watts,
+    /// Were all servers awake.
+    pub always_on_modelled_watts: Watts,
+    /// Were only the [`GearStatus::servers_needed`] of this moment awake, as if switching took neither time nor energy. What gears do not
+    /// concern, and the racks' switches, count as they are. Less is possible for no policy that serves the load.
+    pub oracle_modelled_watts: Watts,
 }
 
 /// Energy of some servers since the metadata leader took over. Modelled, not measured; a failed server counts as idle.
@@ -358,6 +371,8 @@ pub struct GearStatus {
     pub servers_awake: u32,
     /// Load of the last full sample, in servers' worth of work.
     pub load: f64,
+    /// Fewest servers that carry that load, and never fewer than gears keep awake: those of an oracle.
+    pub servers_needed: u32,
     /// Forecast peak of this hour of day; absent until the hour has been seen once.
     pub forecast: Option<f64>,
 }
@@ -397,12 +412,16 @@ pub struct ServerStatus {
 }
 
 /// Whether a server may be put to sleep, and what that rests on.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PowerStatus {
     /// The ways to wake it, in the order of the configuration file. Empty: it has no power switch.
     pub paths: Vec<PathStatus>,
     /// Why it is not put to sleep whatever the load, and the remedy; absent: it may sleep.
     pub kept_awake: Option<String>,
+    /// Its power cycles since it is part of the cluster: sleeps of a depth that wears.
+    pub cycles: u64,
+    /// Power cycles that it has saved up; absent with whole gears, which have no budget of them, and where gears do not concern it.
+    pub cycles_saved: Option<f64>,
     /// The last exam; absent until it has had one.
     pub exam: Option<Exam>,
     /// Unix time since when it is in maintenance; absent while it is not.
@@ -510,6 +529,8 @@ pub struct HourRecord {
     pub servers_awake: u32,
     /// What continuous gears had learnt by its end; absent with whole gears.
     pub prices: Option<Prices>,
+    /// Of all servers since the cluster was created, by its end.
+    pub power_cycles: u64,
 }
 
 /// What continuous gears have learnt that shortage and wear are worth.

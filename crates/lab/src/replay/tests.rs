@@ -145,6 +145,7 @@ impl Fake {
                 emergency: false,
                 servers_awake: 9 - inner.asleep.len() as u32,
                 load: 0.5,
+                servers_needed: 3,
                 forecast: None,
             },
             servers: states.into_iter().map(server).collect(),
@@ -153,6 +154,7 @@ impl Fake {
             schedule: inner.schedule,
             notes: Vec::new(),
             metadata: Vec::new(),
+            power: None,
             energy: None,
             rack_switches: None,
             latency: None,
@@ -241,6 +243,7 @@ impl Target for Fake {
                     gear: 1,
                     servers_awake: 3,
                     prices: None,
+                    power_cycles: 6,
                 };
                 AdminReply::Hours((0..5).map(hour).collect())
             }

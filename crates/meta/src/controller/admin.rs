@@ -6,7 +6,7 @@ use crate::controller::leading::Leading;
 use crate::controller::racks::racks_apart;
 use crate::controller::set_notes::set_notes;
 use crate::{Command, State, Token};
-use ebb_gear::{check_wish, floor_servers};
+use ebb_gear::{check_wish, fewest, floor_servers, servers_for};
 use ebb_types::{
     AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GearSteps, MetaFailure, MetaReply,
     Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry, ServerId, ServerState,
@@ -130,6 +130,7 @@ impl Leading {
     pub(crate) fn status(&self, now: Moment, state: &State) -> ClusterStatus {
         let schedule = *state.schedule();
         let awake = state.geared().filter(|e| e.state.is_live()).count() as u32;
+        let (load, policy) = (self.gears.load(), policy(&schedule, state));
         let gear = GearStatus {
             mode: if state.manual_gear().is_some() { GearMode::Manual } else { GearMode::Auto },
             gear: self.gears.gear(),
@@ -140,7 +141,8 @@ impl Leading {
             dry_run: !self.has_switches(),
             short_of_room: self.short_of_room,
             servers_awake: awake,
-            load: self.gears.load().0,
+            load: load.0,
+            servers_needed: servers_for(load, policy.servers()).max(fewest(&policy)),
             forecast: self.gears.expected(now).map(|load| load.0),
         };
         let servers = self.server_statuses(now, state);
@@ -160,6 +162,7 @@ impl Leading {
             notes: self.hardware_notes(state).into_iter().chain(set_notes(state)).chain(outlooks).collect(),
             // The member and its driver fill these in.
             metadata: Vec::new(),
+            power: None,
             energy: None,
             rack_switches: None,
             latency: self.latency.status(),
@@ -242,7 +245,7 @@ impl Leading {
                 },
                 modelled_watts: None,
                 switch_trouble: live.and_then(|l| l.power.trouble.clone()),
-                power: self.power_status(entry, state),
+                power: self.power_status(now, entry, state),
             }
         };
         state.servers().map(one).collect()

@@ -435,10 +435,10 @@ impl Gears {
         }
     }
 
-    /// Power cycles that a server has saved up once it has gone to sleep so deep; `None`: they are not counted.
-    pub fn credit_after(&self, now: Moment, server: ServerId, depth: Depth) -> Option<f64> {
+    /// Power cycles that a server has saved up; `None`: they are not counted.
+    pub fn saved_cycles(&self, now: Moment, server: ServerId) -> Option<f64> {
         match &self.decider {
-            Some(Decider::Servers(fleet)) => fleet.credit_after(now, server, depth),
+            Some(Decider::Servers(fleet)) => fleet.saved_cycles(now, server),
             _ => None,
         }
     }

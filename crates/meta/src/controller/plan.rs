@@ -80,6 +80,7 @@ impl Leading {
                 gear: self.gears.gear(),
                 servers_awake: state.geared().filter(|e| e.state.is_live()).count() as u32,
                 prices: ended.prices,
+                power_cycles: state.power_cycles(),
             }));
         }
         commands
@@ -157,8 +158,10 @@ impl Leading {
                 commands.push(Command::SetServer { server, state, incarnation, mark });
                 if state == ServerState::Asleep {
                     let depth = self.gears.depth(server).unwrap_or(self.timing.depth);
-                    let fact =
-                        PowerFact::Sleeps { depth, credit: self.gears.credit_after(now, server, depth) };
+                    let wears = self.timing.sleep.wears(depth);
+                    let spent = f64::from(u8::from(wears));
+                    let credit = self.gears.saved_cycles(now, server).map(|saved| saved - spent);
+                    let fact = PowerFact::Sleeps { depth, wears, credit };
                     commands.push(Command::NotePower { server, at_unix_millis: self.unix_now(now), fact });
                 }
             }

@@ -157,7 +157,13 @@ impl Leading {
         self.dirty = true;
     }
 
-    pub(crate) fn power_status(&self, entry: &ServerEntry, state: &State) -> PowerStatus {
+    /// Why it is not put to sleep whatever the load.
+    fn stays_awake(&self, server: ServerId, state: &State) -> Option<String> {
+        let insured = || self.insured.contains(&server).then(|| relied_on(server));
+        self.kept_awake(server, state).or_else(insured)
+    }
+
+    pub(crate) fn power_status(&self, now: Moment, entry: &ServerEntry, state: &State) -> PowerStatus {
         let record = state.power(entry.id);
         let path = |path: &WakePath| {
             let known = record.and_then(|r| r.paths.get(&path.name)).cloned().unwrap_or_default();
@@ -168,10 +174,11 @@ impl Leading {
                 failure: known.failure,
             }
         };
-        let insured = || self.insured.contains(&entry.id).then(|| relied_on(entry.id));
         PowerStatus {
             paths: self.paths(entry.id).iter().map(path).collect(),
-            kept_awake: self.kept_awake(entry.id, state).or_else(insured),
+            kept_awake: self.stays_awake(entry.id, state),
+            cycles: record.map_or(0, |r| r.cycles),
+            cycles_saved: self.gears.saved_cycles(now, entry.id),
             exam: record.and_then(|r| r.exam.clone()),
             maintenance_unix_millis: record.and_then(|r| r.maintenance),
             may_be_stopped: self.may_be_stopped(entry, state),
@@ -185,7 +192,7 @@ impl Leading {
             return Vec::new();
         }
         let why = |e: &ServerEntry| {
-            let why = self.power_status(e, state).kept_awake?;
+            let why = self.stays_awake(e.id, state)?;
             Some(format!("{} is not put to sleep: {why}", e.id))
         };
         state.servers().filter(|e| e.state != ServerState::Lost).filter_map(why).collect()

@@ -20,6 +20,8 @@ pub struct PowerRecord {
     pub maintenance: Option<u64>,
     /// Its last sleep.
     pub slept: Option<Slept>,
+    /// Power cycles since it is part of the cluster: sleeps of a depth that wears.
+    pub cycles: u64,
 }
 
 /// A sleep, recorded when it is decided: a new leader knows from it how deep a sleeper sleeps, and what is left of its wear budget.
@@ -56,9 +58,10 @@ pub enum PowerFact {
     Maintenance {
         on: bool,
     },
-    /// It is put to sleep. `credit`: [`Slept::credit`].
+    /// It is put to sleep, which is a power cycle if it `wears`. `credit`: [`Slept::credit`].
     Sleeps {
         depth: Depth,
+        wears: bool,
         credit: Option<f64>,
     },
 }
@@ -70,6 +73,11 @@ impl State {
 
     pub fn in_maintenance(&self, server: ServerId) -> bool {
         self.power(server).is_some_and(|record| record.maintenance.is_some())
+    }
+
+    /// Power cycles of all servers since the cluster was created.
+    pub fn power_cycles(&self) -> u64 {
+        self.power.values().map(|record| record.cycles).sum()
     }
 
     /// How deep the server sleeps, or slept last; `None`: it never did.
@@ -98,7 +106,8 @@ impl State {
             }
             PowerFact::Maintenance { on: true } => _ = record.maintenance.get_or_insert(at_unix_millis),
             PowerFact::Maintenance { on: false } => record.maintenance = None,
-            PowerFact::Sleeps { depth, credit } => {
+            PowerFact::Sleeps { depth, wears, credit } => {
+                record.cycles += u64::from(*wears);
                 record.slept = Some(Slept { at_unix_millis, depth: *depth, credit: *credit });
             }
         }

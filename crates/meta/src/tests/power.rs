@@ -188,6 +188,36 @@ fn a_new_leader_knows_how_deep_a_server_sleeps_and_refills_no_wear_budget() {
     assert!((first - 1.0..first - 0.5).contains(&credit(&world)), "{first} and then {}", credit(&world));
 }
 
+#[test]
+fn power_cycles_are_counted_through_leaders_for_each_server_and_each_hour() {
+    let mut world = processes_of(Timing::default());
+    for gear in [1, 3, 1] {
+        world.gear(gear);
+        world.run(20_000);
+        world.lead();
+    }
+    assert_eq!(world.states(), "AAAzzzzzz");
+    let cycles: Vec<u64> = (0..9).map(|id| world.power_of(id).cycles).collect();
+    assert_eq!(cycles, [0, 0, 0, 2, 2, 2, 2, 2, 2]);
+    let (saved, all) = (world.power_of(8).cycles_saved.unwrap(), 7.0 * 24.0);
+    assert!((all - 2.0..all - 1.9).contains(&saved), "{saved} of {all} are left");
+    let before = world.state.hours().last().map_or(0, |hour| hour.hour);
+    world.run(2 * 3_600_000);
+    let hours: Vec<(bool, u64)> =
+        world.state.hours().map(|hour| (hour.hour > before, hour.power_cycles)).collect();
+    assert_eq!(hours.last(), Some(&(true, 12)), "{hours:?}");
+}
+
+#[test]
+fn a_sleep_of_a_depth_that_does_not_wear_is_no_power_cycle() {
+    let mut sleep = Timing::default().sleep;
+    sleep.standby.as_mut().expect("the usual depth").wears = false;
+    let mut world = processes_of(Timing { sleep, ..Timing::default() });
+    world.gear(1);
+    world.run(20_000);
+    assert_eq!((world.states().as_str(), world.power_of(8).cycles), ("AAAzzzzzz", 0));
+}
+
 // What ThreeFold's farmerbot and others met (field notes, A4).
 
 /// [zos#2332]

@@ -227,7 +227,6 @@ fn facts(config: &Config) -> Facts {
     let model = &config.power.model;
     Facts {
         cluster: config.cluster.id.clone(),
-        idle_watts: model.idle.0,
         asleep_watts: match config.deepest() {
             Depth::Standby => model.standby.0,
             Depth::Off => model.off.0,

@@ -10,17 +10,23 @@ use ebb_types::{
 };
 use std::fmt::Write;
 
-/// Sum over the servers whose draw is known, and the racks' switches; absent if no server's is.
-fn modelled_watts(status: &ClusterStatus) -> Option<Watts> {
-    let known: Vec<Watts> = status.servers.iter().filter_map(|s| s.modelled_watts).collect();
-    let switches = status.rack_switches.map(|switches| switches.modelled_watts);
-    (!known.is_empty()).then(|| known.into_iter().chain(switches).sum())
-}
-
 /// `, of which 300.0 W are 2 of 3 rack switches`
 fn rack_switches(status: &ClusterStatus) -> String {
     status.rack_switches.map_or(String::new(), |s| {
         format!(", of which {} are {} of {} rack switches", s.modelled_watts, s.racks - s.asleep, s.racks)
+    })
+}
+
+/// `254.2 W (modelled); all awake 556.2 W, an oracle 220.4 W`
+fn power(status: &ClusterStatus) -> String {
+    status.power.map_or("unknown".to_owned(), |power| {
+        format!(
+            "{} (modelled){}; all awake {}, an oracle {}",
+            power.modelled_watts,
+            rack_switches(status),
+            power.always_on_modelled_watts,
+            power.oracle_modelled_watts
+        )
     })
 }
 
@@ -43,7 +49,7 @@ pub fn line(status: &ClusterStatus) -> String {
         status.params.replicas,
         status.gear.servers,
         replicated(status),
-        watts(modelled_watts(status)),
+        watts(status.power.map(|power| power.modelled_watts)),
         status.gear.load,
         Bytes(status.debt_bytes),
     );
@@ -212,7 +218,7 @@ pub fn page(status: &ClusterStatus, measured: Option<&Readings>, why: bool) -> S
         .collect::<String>(),
     );
     let _ = writeln!(out, "load     {:.2} servers' worth (forecast for this hour: {forecast})", gear.load);
-    let _ = writeln!(out, "power    {} (modelled){}", watts(modelled_watts(status)), rack_switches(status));
+    let _ = writeln!(out, "power    {}", power(status));
     if let Some(measured) = measured {
         let _ = writeln!(out, "measured {measured}");
     }

@@ -118,6 +118,7 @@ mod tests {
             gear: 3,
             servers_awake: 30,
             prices: None,
+            power_cycles: 0,
         };
         Recorded { hours: (0..hours).map(hour).collect(), schedule: Schedule::default(), replicas: 3 }
     }

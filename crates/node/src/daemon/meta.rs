@@ -267,7 +267,7 @@ impl Driver {
         let now = clock::now();
         if let Some(mut status) = self.member.status(now) {
             self.power.fill(now, &mut status);
-            metrics::leader::report(&status, self.power.cycles(), page);
+            metrics::leader::report(&status, page);
         }
     }
 

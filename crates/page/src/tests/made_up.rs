@@ -2,10 +2,10 @@
 
 use crate::source::{Recorded, Refusal, Replayed, Source, WhatIf};
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterParams, ClusterStatus, Depth, EnergyStatus, Epoch, GearGroup, GearMode,
-    GearSize, GearStatus, GearSteps, GroupCounts, HourRecord, Incarnation, Joules, LoadBand, LoadOf,
-    MetadataMember, Notice, NoticeRecord, PlannedHour, PoolId, PowerStatus, RackId, Schedule, ServerId,
-    ServerState, ServerStatus, ShiftReason, ShiftRecord, StoreId, Vitals, Watts, Why,
+    AdminReply, AdminRequest, ClusterParams, ClusterPower, ClusterStatus, Depth, EnergyStatus, Epoch,
+    GearGroup, GearMode, GearSize, GearStatus, GearSteps, GroupCounts, HourRecord, Incarnation, Joules,
+    LoadBand, LoadOf, MetadataMember, Notice, NoticeRecord, PlannedHour, PoolId, PowerStatus, RackId,
+    Schedule, ServerId, ServerState, ServerStatus, ShiftReason, ShiftRecord, StoreId, Vitals, Watts, Why,
 };
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -39,7 +39,8 @@ fn kind(request: &AdminRequest) -> &'static str {
 }
 
 impl Leader {
-    pub fn new(status: ClusterStatus) -> Leader {
+    pub fn new(mut status: ClusterStatus) -> Leader {
+        status.power = Some(power(&status));
         Leader(Arc::new(Mutex::new(Made {
             status,
             notices: Vec::new(),
@@ -62,7 +63,9 @@ impl Leader {
     }
 
     pub fn change(&self, change: impl FnOnce(&mut ClusterStatus)) {
-        change(&mut self.made().status);
+        let mut made = self.made();
+        change(&mut made.status);
+        made.status.power = Some(power(&made.status));
     }
 
     pub fn be_reachable(&self, reachable: bool) {
@@ -112,7 +115,7 @@ impl Leader {
             f64::from(servers) * (0.4 - 0.3 * day.cos())
         };
         let awake = |hour: u64| (load(hour) * 1.1).ceil().clamp(3.0, f64::from(servers)) as u32;
-        made.hours = (this - 24..this)
+        made.hours = (this - 25..this)
             .map(|hour| HourRecord {
                 hour,
                 peak_load: load(hour) * (0.9 + 0.02 * (hour % 7) as f64),
@@ -120,6 +123,7 @@ impl Leader {
                 gear: 2,
                 servers_awake: awake(hour),
                 prices: None,
+                power_cycles: 7 + 9 * (hour + 25 - this),
             })
             .collect();
         made.plan = (this..this + 24)
@@ -269,6 +273,7 @@ pub fn status(servers: u16) -> ClusterStatus {
             emergency: false,
             servers_awake: servers.into(),
             load: f64::from(servers) * 0.3,
+            servers_needed: u32::from(servers).div_ceil(3),
             forecast: None,
         },
         servers: (1..=servers).map(server).collect(),
@@ -283,6 +288,7 @@ pub fn status(servers: u16) -> ClusterStatus {
         schedule: Schedule::default(),
         notes: Vec::new(),
         metadata: vec![MetadataMember { id: 1, votes: true, learns: false, leads: true }],
+        power: None,
         energy: Some(EnergyStatus { modelled_joules: Joules(8.4e6), span_millis: 21_600_000 }),
         rack_switches: None,
         latency: None,
@@ -310,7 +316,21 @@ fn server(id: u16) -> ServerStatus {
         debt_since_unix_millis: None,
         modelled_watts: Some(Watts(68.2)),
         switch_trouble: None,
-        power: PowerStatus::default(),
+        power: PowerStatus { cycles: 20, cycles_saved: Some(3.4), ..PowerStatus::default() },
+    }
+}
+
+/// All awake, and those that are needed awake, at the draw of [`put`].
+fn power(status: &ClusterStatus) -> ClusterPower {
+    let servers = status.servers.len() as f64;
+    let needed = f64::from(status.gear.servers_needed);
+    let now: Watts = status.servers.iter().filter_map(|s| s.modelled_watts).sum();
+    // Through JSON as it is.
+    let tenths = |watts: f64| Watts((watts * 10.0).round() / 10.0);
+    ClusterPower {
+        modelled_watts: tenths(now.0),
+        always_on_modelled_watts: tenths(servers * 68.2),
+        oracle_modelled_watts: tenths(needed * 68.2 + (servers - needed) * 5.4),
     }
 }
 

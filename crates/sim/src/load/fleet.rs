@@ -3,7 +3,9 @@
 
 use super::{LoadError, Policy, Setup};
 use ebb_gear::fleet::{Command, Event, State};
-use ebb_gear::{Calendar, Fleet, History, Load, Mode, floor_servers, forecast, gear_for, lowest_gear};
+use ebb_gear::{
+    Calendar, Fleet, History, Load, Mode, floor_servers, forecast, gear_for, lowest_gear, servers_for,
+};
 use ebb_types::{Depth, GearGroup, Moment, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -75,7 +77,7 @@ impl World<'_> {
             Policy::AlwaysOn => vec![n; self.loads.len()],
             Policy::ContinuousOracle => {
                 let floor = floor_servers(n, self.setup.replicas).max(self.gear_servers(self.setup.g_min));
-                self.loads.iter().map(|l| l.map_or(floor, |l| self.whole(l).clamp(floor, n))).collect()
+                self.loads.iter().map(|l| l.map_or(floor, |l| servers_for(Load(l), n).max(floor))).collect()
             }
             Policy::Oracle => self.gears(|hour, peaks| peaks[hour].map(Load)),
             Policy::Sierra | Policy::NaiveGrouped => self.gears(self.hour_of_day()),
@@ -87,10 +89,6 @@ impl World<'_> {
             }
         };
         Ok(Some(self.scheduled(serving)))
-    }
-
-    fn whole(&self, load: f64) -> u32 {
-        (load * (1.0 - 1e-9)).ceil().min(f64::from(self.setup.servers)) as u32
     }
 
     /// Servers of the `gear` lowest gear groups; the first groups are the larger ones.

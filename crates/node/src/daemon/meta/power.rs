@@ -9,24 +9,23 @@ use crate::error::NodeError;
 use ebb_gear::load;
 use ebb_meta::{DiskLog, Input, Member, WakePath};
 use ebb_power::switch::{Path, Settle};
-use ebb_power::{Draw, EnergyMeter, RackSwitches, Switches};
+use ebb_power::{Draw, EnergyMeter, PowerModel, RackSwitches, Switches};
 use ebb_types::{
-    ClusterStatus, Depth, EnergyStatus, Joules, LoadCount, Moment, RackSwitchStatus, ServerEntry, ServerId,
-    ServerMessage, ServerState, ServerStatus,
+    ClusterPower, ClusterStatus, Depth, EnergyStatus, Joules, LoadCount, Moment, PoolId, RackSwitchStatus,
+    ServerEntry, ServerId, ServerMessage, ServerState, ServerStatus, Watts,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub struct Power {
     pub switches: Switches,
+    model: PowerModel,
     /// By the power model and `[[power.depths]]`, without servers yet.
     unread: EnergyMeter,
-    /// Of sleepers whose depth is not known.
+    /// Of sleepers whose depth is not known, and of an oracle's.
     deepest: Depth,
     /// While this member leads.
     energy: Option<Energy>,
-    /// How often each server was put to sleep while this process led.
-    cycles: BTreeMap<ServerId, u64>,
 }
 
 struct Energy {
@@ -36,8 +35,6 @@ struct Energy {
     utilisation: BTreeMap<ServerId, f64>,
     /// Servers that are asleep on record and up all the same.
     up: BTreeSet<ServerId>,
-    /// Servers that were asleep on record when this was last looked at.
-    asleep: BTreeSet<ServerId>,
 }
 
 /// Servers' requested load in a batch of inputs, each with the time that it is of.
@@ -66,7 +63,7 @@ impl Power {
                 unread.set_depth(*depth, model.asleep(*depth).costing(Joules(*joules)));
             }
         }
-        Ok(Power { switches, unread, deepest: config.deepest(), energy: None, cycles: BTreeMap::new() })
+        Ok(Power { switches, model, unread, deepest: config.deepest(), energy: None })
     }
 
     /// The ways to wake each server, by their names for the leader. A process is woken by this machine: that needs no proof.
@@ -93,20 +90,9 @@ impl Power {
             since: now,
             utilisation: BTreeMap::new(),
             up: BTreeSet::new(),
-            asleep: member
-                .state()
-                .servers()
-                .filter(|server| sleeps(server))
-                .map(|server| server.id)
-                .collect(),
         });
         for server in member.state().servers() {
             energy.up.remove(&server.id);
-            if sleeps(server) && energy.asleep.insert(server.id) {
-                *self.cycles.entry(server.id).or_default() += 1;
-            } else if !sleeps(server) {
-                energy.asleep.remove(&server.id);
-            }
             energy.look(now, server, member, self.deepest);
         }
     }
@@ -132,10 +118,6 @@ impl Power {
         self.energy = None;
     }
 
-    pub fn cycles(&self) -> &BTreeMap<ServerId, u64> {
-        &self.cycles
-    }
-
     pub fn fill(&self, now: Moment, status: &mut ClusterStatus) {
         let Some(energy) = &self.energy else { return };
         for server in &mut status.servers {
@@ -155,14 +137,59 @@ impl Power {
         status.rack_switches = energy.meter.rack_switches().map(|RackSwitches { racks, asleep, watts }| {
             RackSwitchStatus { racks, asleep, modelled_watts: watts }
         });
+        let drawn = status.servers.iter().filter_map(|s| {
+            Some(Drawn {
+                is_geared: s.pool == PoolId::REPLICATED && !s.logger,
+                is_live: s.state.is_live(),
+                watts: s.modelled_watts?,
+                utilisation: energy.utilisation.get(&s.id).copied().unwrap_or(0.0),
+            })
+        });
+        let drawn: Vec<Drawn> = drawn.collect();
+        let switches = status.rack_switches.unwrap_or_default();
+        let needed = status.gear.servers_needed;
+        status.power = Some(compare(&drawn, needed, switches, &self.model, self.deepest));
         for pool in &mut status.pools {
             pool.energy = Some(sum(&mut status.servers.iter().filter(|s| s.pool == pool.pool.id)));
         }
     }
 }
 
-fn sleeps(server: &ServerEntry) -> bool {
-    server.state == ServerState::Asleep
+/// A server whose draw the model knows.
+struct Drawn {
+    is_geared: bool,
+    is_live: bool,
+    watts: Watts,
+    /// 0 to 1; of one that is not live, of no meaning.
+    utilisation: f64,
+}
+
+/// What these servers and the racks' switches draw, beside what they would. The load of servers that gears concern is spread over those that
+/// would be awake.
+fn compare(
+    drawn: &[Drawn],
+    needed: u32,
+    switches: RackSwitchStatus,
+    model: &PowerModel,
+    deepest: Depth,
+) -> ClusterPower {
+    let geared = || drawn.iter().filter(|one| one.is_geared);
+    let others = || drawn.iter().filter(|one| !one.is_geared);
+    let all = geared().count() as u32;
+    let load: f64 = geared().filter(|one| one.is_live).map(|one| one.utilisation).sum();
+    let of_gears = |awake: u32| {
+        let each = model.on(load / f64::from(awake.max(1)));
+        each * f64::from(awake) + model.asleep(deepest).watts * f64::from(all - awake)
+    };
+    let now = |ones: &mut dyn Iterator<Item = &Drawn>| ones.map(|one| one.watts).sum::<Watts>();
+    let others_awake: Watts = others().map(|one| if one.is_live { one.watts } else { model.idle }).sum();
+    ClusterPower {
+        modelled_watts: now(&mut drawn.iter()) + switches.modelled_watts,
+        always_on_modelled_watts: of_gears(all)
+            + others_awake
+            + model.rack_switch * f64::from(switches.racks),
+        oracle_modelled_watts: of_gears(needed.min(all)) + now(&mut others()) + switches.modelled_watts,
+    }
 }
 
 impl Energy {
@@ -194,7 +221,6 @@ impl Energy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_power::PowerModel;
     use ebb_types::{GearGroup, Incarnation, PoolId, RackId, StoreId};
 
     fn server(state: ServerState) -> ServerEntry {
@@ -214,8 +240,8 @@ mod tests {
     fn energy_follows_a_servers_states_and_load() {
         let model = PowerModel::default();
         let meter = EnergyMeter::new(model, 1.0).unwrap();
-        let (utilisation, up, asleep) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        let mut energy = Energy { meter, since: Moment::ZERO, utilisation, up, asleep };
+        let (utilisation, up) = (BTreeMap::new(), BTreeSet::new());
+        let mut energy = Energy { meter, since: Moment::ZERO, utilisation, up };
         let at = |seconds| Moment::ZERO + Duration::from_secs(seconds);
         energy.set(at(0), &server(ServerState::Awake), Some(Depth::Off));
         energy.utilisation.insert(ServerId(3), 1.0);
@@ -232,5 +258,39 @@ mod tests {
         let busy = model.busy * Duration::from_secs(100);
         let expected: Joules = [transitions, off, idle, busy].into_iter().sum();
         assert!((energy.total().0 - expected.0).abs() < 1e-6, "{energy:?}");
+    }
+
+    #[test]
+    fn always_on_and_an_oracle_serve_the_same_load() {
+        let model = PowerModel { rack_switch: Watts(100.0), ..PowerModel::default() };
+        let one = |is_geared, is_live, utilisation| {
+            let watts = if is_live { model.on(utilisation) } else { model.standby };
+            Drawn { is_geared, is_live, watts, utilisation }
+        };
+        // Three of four servers of the gears are awake, one of two of a pool.
+        let drawn = [
+            one(true, true, 0.5),
+            one(true, true, 0.5),
+            one(true, true, 0.2),
+            one(true, false, 0.9),
+            one(false, true, 0.4),
+            one(false, false, 0.0),
+        ];
+        let switches = RackSwitchStatus { racks: 3, asleep: 1, modelled_watts: Watts(200.0) };
+        let power = compare(&drawn, 2, switches, &model, Depth::Standby);
+        let sum = |watts: &[Watts]| watts.iter().copied().sum::<Watts>().0;
+        let near =
+            |found: Watts, right: f64| assert!((found.0 - right).abs() < 1e-9, "{found} is not {right}");
+        let [half, fifth, pool] = [0.5, 0.2, 0.4].map(|utilisation| model.on(utilisation));
+        let asleep = model.standby;
+        near(power.modelled_watts, sum(&[half, half, fifth, asleep, pool, asleep, Watts(200.0)]));
+        let even = model.on(1.2 / 4.0) * 4.0;
+        near(power.always_on_modelled_watts, sum(&[even, pool, model.idle, Watts(300.0)]));
+        let two = model.on(1.2 / 2.0) * 2.0;
+        near(power.oracle_modelled_watts, sum(&[two, asleep * 2.0, pool, asleep, Watts(200.0)]));
+        let all = compare(&drawn, 9, switches, &model, Depth::Standby);
+        near(all.oracle_modelled_watts, sum(&[even, pool, asleep, Watts(200.0)]));
+        let none = compare(&[], 3, RackSwitchStatus::default(), &model, Depth::Off);
+        assert_eq!(none, ClusterPower::default());
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{Page, names};
 use ebb_types::{
-    ClusterStatus, GearMode, Notice, PoolId, PoolStatus, ServerId, ServerState, ServerStatus, ShiftReason,
+    ClusterStatus, GearMode, Notice, PoolId, PoolStatus, ServerState, ServerStatus, ShiftReason,
 };
 use std::collections::BTreeMap;
 
@@ -59,8 +59,8 @@ impl NoticeCounts {
     }
 }
 
-/// The cluster. `cycles`: how often each server was put to sleep while this process led.
-pub fn report(status: &ClusterStatus, cycles: &BTreeMap<ServerId, u64>, page: &mut Page) {
+/// The cluster.
+pub fn report(status: &ClusterStatus, page: &mut Page) {
     report_gear(status, page);
     let groups = &status.groups;
     for (condition, count) in [
@@ -77,8 +77,6 @@ pub fn report(status: &ClusterStatus, cycles: &BTreeMap<ServerId, u64>, page: &m
     }
     for server in &status.servers {
         report_server(server, &status.pools, page);
-        let count = cycles.get(&server.id).copied().unwrap_or(0);
-        page.put(names::CYCLES, &[&server.id.0], count as f64);
     }
     if let Some(latency) = &status.latency {
         for (op, figures) in [("read", latency.reads), ("write", latency.writes)] {
@@ -112,6 +110,7 @@ fn report_gear(status: &ClusterStatus, page: &mut Page) {
         (names::GEAR_SHORT_OF_ROOM, flag(gear.short_of_room)),
         (names::WANTED, gear.servers.into()),
         (names::AWAKE, gear.servers_awake.into()),
+        (names::NEEDED, gear.servers_needed.into()),
         (names::LOAD, gear.load),
     ] {
         page.put(metric, &[], value);
@@ -139,6 +138,8 @@ fn report_server(server: &ServerStatus, pools: &[PoolStatus], page: &mut Page) {
     ] {
         page.put(metric, &[id], flag(holds));
     }
+    page.put(names::CYCLES, &[id], server.power.cycles as f64);
+    page.put_known(names::SAVED_CYCLES, &[id], server.power.cycles_saved);
     let age = server.heartbeat_age_millis.filter(|_| live).map(|millis| millis as f64 / 1e3);
     page.put_known(names::SERVER_HEARD, &[id], age);
     if let Some(vitals) = &server.vitals {

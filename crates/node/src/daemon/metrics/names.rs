@@ -48,6 +48,7 @@ metrics! {
     GEAR_SHORT_OF_ROOM = Gauge "ebb_gear_short_of_room" [] "1: more servers are awake because awake ones fill up";
     WANTED = Gauge "ebb_servers_wanted" [] "Servers of the replicated pool that load and forecast want awake";
     AWAKE = Gauge "ebb_servers_awake" [] "Servers of the replicated pool that are awake: the capacity, in the unit of the load";
+    NEEDED = Gauge "ebb_servers_needed" [] "Fewest servers that carry the load, and at least as many as gears keep awake: those of an oracle";
     LOAD = Gauge "ebb_load_servers" [] "Load of the last full sample, in servers' worth of work";
     FORECAST = Gauge "ebb_forecast_servers" [] "Forecast peak of this hour; absent: the hour has not been seen yet";
     GROUPS = Gauge "ebb_groups" ["condition"] "Chunk groups; one counts in each condition that holds for it";
@@ -62,7 +63,8 @@ metrics! {
     DEBT = Gauge "ebb_debt_bytes" ["server"] "Bytes that this holder keeps for sleeping servers; only of servers that are awake";
     DEBT_SINCE = Gauge "ebb_debt_since_timestamp_seconds" ["server"] "Unix time since when the longest away of the servers that it holds for is away; its debt is at most so old";
     LATENCY = Gauge "ebb_request_latency_seconds" ["op", "quantile"] "Of all chunk servers' requests together, over the last 15 s that are over; absent: there were none";
-    CYCLES = Counter "ebb_power_cycles_total" ["server"] "Times that it was put to sleep while this process led";
+    CYCLES = Counter "ebb_power_cycles_total" ["server"] "Power cycles since it is part of the cluster: sleeps of a depth that wears";
+    SAVED_CYCLES = Gauge "ebb_power_cycles_saved" ["server"] "Power cycles that it has saved up; absent: gears of single servers do not concern it";
     POWER = Gauge "ebb_power_watts" ["server", "kind"] "What a server draws; kind says how that is known";
     SWITCH_POWER = Gauge "ebb_rack_switches_power_watts" ["kind"] "What the switches of all racks draw; absent: the power model has none";
     ENERGY = Counter "ebb_energy_joules_total" ["kind"] "Energy of servers and switches while this process led; a failed server counts as idle";
