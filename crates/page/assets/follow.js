@@ -8,6 +8,11 @@ const by = id => document.getElementById(id);
 const RETRY_FIRST = 500;
 const RETRY_MOST = 5000;
 
+// A browser keeps pages that were left, with their connections, of which it has six for one program. So a page that is left gives its own
+// back (`events`), and follows again when it is shown.
+let left;
+addEventListener('pagehide', () => (left = new Promise(back => addEventListener('pageshow', back, { once: true }))));
+
 /// Says what is wrong, once: the text changes only with the cause.
 export function banner(text) {
   by('banner').hidden = !text;
@@ -36,6 +41,7 @@ async function follow({ begin, on, drawn, silent }) {
   let since;
   for (;;) {
     begin?.();
+    left = undefined;
     try {
       for await (const [name, body] of events()) {
         pause = RETRY_FIRST;
@@ -46,6 +52,10 @@ async function follow({ begin, on, drawn, silent }) {
     } catch (error) {
       if (error instanceof Refused && error.code === 401) return lock('This token is wrong, or stale', error.message);
       if (error instanceof Refused && error.code === 403) return lock('This page goes by another name', error.message);
+    }
+    if (left) {
+      await left;
+      continue;
     }
     since ??= Date.now();
     silent(since);

@@ -44,10 +44,12 @@ export const measure = async () => (await request('/api/measure', { method: 'POS
 export const act = async what =>
   (await request('/api/act', { method: 'POST', body: JSON.stringify(what), headers: { 'content-type': 'application/json' } })).json();
 
-/// Events as `[name, body]`, until the stream ends or falls silent, which throws.
+/// Events as `[name, body]`, until the stream ends, which returns, or it falls silent or the page is left, which throws.
 export async function* events() {
   const aborter = new AbortController();
-  let timer = setTimeout(() => aborter.abort(), SILENCE);
+  const abort = () => aborter.abort();
+  let timer = setTimeout(abort, SILENCE);
+  addEventListener('pagehide', abort);
   const answer = await request('/api/stream', { signal: aborter.signal });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
@@ -56,7 +58,7 @@ export async function* events() {
       const { value, done } = await reader.read();
       if (done) return;
       clearTimeout(timer);
-      timer = setTimeout(() => aborter.abort(), SILENCE);
+      timer = setTimeout(abort, SILENCE);
       const blocks = (rest + value).split('\n\n');
       rest = blocks.pop();
       for (const block of blocks) {
@@ -67,6 +69,7 @@ export async function* events() {
     }
   } finally {
     clearTimeout(timer);
-    aborter.abort();
+    removeEventListener('pagehide', abort);
+    abort();
   }
 }

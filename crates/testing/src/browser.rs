@@ -105,6 +105,10 @@ impl Browser {
         self.post("/url", &json!({"url": url}));
     }
 
+    pub fn back(&self) {
+        self.post("/back", &json!({}));
+    }
+
     /// Runs the body of a function in the page, and returns what it returns; a promise is waited for.
     pub fn run(&self, script: &str) -> Value {
         self.post("/execute/sync", &json!({"script": script, "args": []}))

@@ -5,6 +5,7 @@ use super::shelf::Shelf;
 use super::{ACT, LOOK, Served};
 use ebb_testing::browser::Browser;
 use ebb_types::{GearMode, LatencyFigures, LatencyStatus, Notice, ServerId, ServerState};
+use serde_json::json;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -68,6 +69,7 @@ fn in_a_real_browser() {
         ten_thousand_servers_scroll,
         objects_are_browsed,
         a_page_that_cannot_see_says_so_and_recovers,
+        a_page_that_is_left_gives_its_connection_back,
     ] {
         // What an earlier page did is not this one's.
         browser.go("about:blank");
@@ -272,6 +274,34 @@ fn objects_are_browsed(browser: &Browser) {
     names("d,e");
     let enabled = "return [...document.querySelectorAll('#objects-card :is(button, input)')].filter(b => !b.disabled && !b.hidden).map(b => b.innerText || b.id).join()";
     assert_eq!(browser.run(enabled), "prefix,List,Download,Download,More");
+}
+
+/// A browser has six connections for one program, and keeps those of pages that were left.
+fn a_page_that_is_left_gives_its_connection_back(browser: &Browser) {
+    let leader = eventful();
+    let served = Served::start(leader.clone());
+    let keeps_signals = "const real = fetch; window.streams = []; \
+        window.fetch = (path, options) => { if (path === '/api/stream') streams.push(options.signal); return real(path, options); };";
+    browser.command("Page.addScriptToEvaluateOnNewDocument", json!({"source": keeps_signals}));
+    browser.go(&served.url(LOOK));
+    browser.wait("the page is drawn", DRAWN);
+    let aborted = "return streams.map(signal => signal.aborted)";
+    assert_eq!(browser.run(aborted), json!([false]));
+    browser.run("dispatchEvent(new Event('pagehide'))");
+    assert_eq!(browser.run(aborted), json!([true]));
+    browser.run("dispatchEvent(new Event('pageshow'))");
+    let follows = |load: &str| {
+        leader.change(|status| status.gear.load = load.parse().unwrap());
+        let drawn = format!("return document.querySelector('#tile-load dd').innerText === '{load}'");
+        browser.wait("it follows", &drawn);
+        assert_eq!(browser.run("return document.getElementById('banner').hidden"), json!(true));
+    };
+    follows("4.25");
+    assert_eq!(browser.run(aborted), json!([true, false]));
+    // As the browser kept it, or loaded again.
+    browser.go("about:blank");
+    browser.back();
+    follows("4.75");
 }
 
 fn a_page_that_cannot_see_says_so_and_recovers(browser: &Browser) {
