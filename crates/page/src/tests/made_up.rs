@@ -65,6 +65,8 @@ impl Leader {
     pub fn change(&self, change: impl FnOnce(&mut ClusterStatus)) {
         let mut made = self.made();
         change(&mut made.status);
+        let fewest = (made.status.servers.len() as u32).div_ceil(3);
+        made.status.gear.servers_needed = fewest.max(made.status.gear.load.ceil() as u32);
         made.status.power = Some(power(&made.status));
     }
 
