@@ -28,4 +28,4 @@ pub use schedule::{
 };
 pub use seasonal::Seasonal;
 pub use sets::{SetsError, sets};
-pub use settings::{DepthCost, Sleep, WishError, check_wish, fewest};
+pub use settings::{DepthCost, Sleep, WishError, check_wish};

@@ -4,7 +4,7 @@
 //! last at most an hour, and a transition weighs as much of a rehearsed day as of a real one.
 
 use crate::fleet::{DepthSpec, FleetPolicy};
-use crate::{GearError, Policy, ServerRates, floor_servers};
+use crate::{GearError, Load, Policy, ServerRates, floor_servers, servers_for};
 use ebb_types::{Depth, GearSteps, GearWish, Joules, Schedule, Watts};
 use std::time::Duration;
 
@@ -68,6 +68,19 @@ impl Policy {
             rotate_days: schedule.rotate_days,
         }
     }
+
+    /// Fewest servers that carry the load, and never fewer than any gear keeps awake: those of an oracle that wakes single servers.
+    pub fn servers_needed(&self, load: Load) -> u32 {
+        servers_for(load, self.servers()).max(self.fewest())
+    }
+
+    /// Fewest servers awake, whichever gear groups' turn it is to stay awake.
+    fn fewest(&self) -> u32 {
+        let mut sizes = self.group_sizes.clone();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let base: u32 = sizes.iter().take(self.g_min.into()).sum();
+        base.max(floor_servers(self.servers(), self.replicas()))
+    }
 }
 
 impl FleetPolicy {
@@ -121,19 +134,11 @@ pub fn check_wish(wish: GearWish, steps: GearSteps, policy: &Policy) -> Result<(
             Err(WishError::WholeGears { asked, replicas: policy.replicas() })
         }
         (GearWish::Servers(asked), GearSteps::Servers) => {
-            let (lowest, highest) = (fewest(policy), policy.servers());
+            let (lowest, highest) = (policy.fewest(), policy.servers());
             let possible = (lowest..=highest).contains(&asked);
             possible.then_some(()).ok_or(WishError::Servers { asked, lowest, highest, g_min: policy.g_min })
         }
     }
-}
-
-/// Fewest servers awake, whichever gear groups' turn it is to stay awake.
-pub fn fewest(policy: &Policy) -> u32 {
-    let mut sizes = policy.group_sizes.clone();
-    sizes.sort_unstable_by(|a, b| b.cmp(a));
-    let base: u32 = sizes.iter().take(policy.g_min.into()).sum();
-    base.max(floor_servers(policy.servers(), policy.replicas()))
 }
 
 #[cfg(test)]
@@ -165,6 +170,16 @@ mod tests {
             check_wish(GearWish::Servers(6), GearSteps::Servers, &safe),
             Err(WishError::Servers { lowest: 7, highest: 10, .. })
         ));
+    }
+
+    #[test]
+    fn an_oracle_has_the_fewest_servers_that_carry_the_load_and_gears_allow() {
+        let needed = |policy: &Policy, load| policy.servers_needed(Load(load));
+        let found = [0.0, 3.0, 3.01, 8.5, 20.0].map(|load| needed(&nine(), load));
+        assert_eq!(found, [3, 3, 4, 9, 9]);
+        assert_eq!(needed(&nine(), 0.1 * 70.0), 7, "a rounding error costs no server");
+        let safe = Policy { g_min: 2, group_sizes: vec![4, 3, 3], ..nine() };
+        assert_eq!((needed(&safe, 0.5), needed(&safe, 7.5)), (7, 8));
     }
 
     #[test]

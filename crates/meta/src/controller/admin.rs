@@ -6,7 +6,7 @@ use crate::controller::leading::Leading;
 use crate::controller::racks::racks_apart;
 use crate::controller::set_notes::set_notes;
 use crate::{Command, State, Token};
-use ebb_gear::{check_wish, fewest, floor_servers, servers_for};
+use ebb_gear::{check_wish, floor_servers};
 use ebb_types::{
     AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GearSteps, MetaFailure, MetaReply,
     Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry, ServerId, ServerState,
@@ -130,7 +130,7 @@ impl Leading {
     pub(crate) fn status(&self, now: Moment, state: &State) -> ClusterStatus {
         let schedule = *state.schedule();
         let awake = state.geared().filter(|e| e.state.is_live()).count() as u32;
-        let (load, policy) = (self.gears.load(), policy(&schedule, state));
+        let load = self.gears.load();
         let gear = GearStatus {
             mode: if state.manual_gear().is_some() { GearMode::Manual } else { GearMode::Auto },
             gear: self.gears.gear(),
@@ -142,7 +142,7 @@ impl Leading {
             short_of_room: self.short_of_room,
             servers_awake: awake,
             load: load.0,
-            servers_needed: servers_for(load, policy.servers()).max(fewest(&policy)),
+            servers_needed: policy(&schedule, state).servers_needed(load),
             forecast: self.gears.expected(now).map(|load| load.0),
         };
         let servers = self.server_statuses(now, state);
