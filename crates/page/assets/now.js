@@ -101,7 +101,7 @@ export class Now {
   tiles(store) {
     const { now, outlook } = store;
     const { modelled_watts: used, always_on_modelled_watts: all, oracle_modelled_watts: least } = now.power ?? {};
-    tile('tile-power', watts(used), used == null ? 'no leader adds it up' : `of ${watts(all)} with all awake, ${count((1 - used / all) * 100)} % less; an oracle ${watts(least)}`, { raw: used, share: used / all });
+    tile('tile-power', watts(used), used == null ? 'no leader adds it up' : `of ${watts(all)} with all awake, ${share(used / all)}; an oracle ${watts(least)}`, { raw: used, share: used / all });
     tile('tile-servers', `${now.gear.servers_awake} of ${now.servers}`, gear(now), { raw: now.gear.servers_awake });
     const forecast = now.gear.forecast == null ? 'no forecast yet' : `forecast of this hour ${decimal(now.gear.forecast)}`;
     tile('tile-load', decimal(now.gear.load), `servers' worth of work on ${now.gear.servers_awake} awake; ${forecast}`, { raw: now.gear.load, share: now.gear.load / Math.max(1, now.gear.servers_awake) });
@@ -182,6 +182,9 @@ export class Now {
     this.hours.show([numbers.map(hour => (outlook.schedule.hour_zero_unix_millis + hour * outlook.schedule.hour_millis) / 1000), ...columns]);
   }
 }
+
+/// Servers that wake draw more than those that work.
+const share = of => (of > 1 ? `${count((of - 1) * 100)} % more` : `${count((1 - of) * 100)} % less`);
 
 /// The leader knows since when a server is away, not when the first byte was kept for it.
 const age = (now, since) => (Number.isFinite(since) ? `for at most ${span(now.at_unix_millis - since)}` : 'since when is unknown');

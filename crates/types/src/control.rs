@@ -292,7 +292,7 @@ pub struct ClusterPower {
     /// Were all servers awake.
     pub always_on_modelled_watts: Watts,
     /// Were only the [`GearStatus::servers_needed`] of this moment awake, as if switching took neither time nor energy. What gears do not
-    /// concern, and the racks' switches, count as they are. Less is possible for no policy that serves the load.
+    /// concern, and the racks' switches, count as they are. A policy that serves the load draws less only where it spreads it unevenly.
     pub oracle_modelled_watts: Watts,
 }
 
