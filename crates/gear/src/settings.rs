@@ -43,7 +43,7 @@ impl Default for Sleep {
 }
 
 impl Sleep {
-    /// A sleep so deep is a power cycle.
+    /// A sleep so deep is a power cycle; one of a depth without costs counts as one.
     pub fn wears(&self, depth: Depth) -> bool {
         self.depths().find(|(of, _)| *of == depth).is_none_or(|(_, cost)| cost.wears)
     }
