@@ -45,7 +45,9 @@ export class Browse {
     this.confirm = confirm;
     by('prefix-form').addEventListener('submit', event => {
       event.preventDefault();
+      const before = location.hash;
       location.hash = place(this.bucket, by('prefix').value);
+      if (location.hash === before) this.list();
     });
     by('upload').addEventListener('submit', event => {
       event.preventDefault();
@@ -61,8 +63,10 @@ export class Browse {
     this.pools(store.now?.pools ?? []);
     if (this.hash === location.hash) return;
     this.hash = location.hash;
-    [this.bucket, this.prefix] = location.hash.split('/').slice(1).map(plain);
-    this.prefix ??= '';
+    const [bucket, prefix = ''] = location.hash.split('/').slice(1).map(plain);
+    // What is listed is of another place.
+    if (bucket !== this.bucket || prefix !== this.prefix) this.show([], '');
+    Object.assign(this, { bucket, prefix });
     this.result('');
     this.buckets();
     this.volumes();
@@ -71,6 +75,11 @@ export class Browse {
     by('prefix').value = this.prefix;
     this.crumbs();
     this.list();
+  }
+
+  /// Another view is shown: whoever comes back sees what there is then.
+  leave() {
+    this.hash = undefined;
   }
 
   async buckets() {
@@ -103,51 +112,52 @@ export class Browse {
   async list(after) {
     const { bucket, prefix } = this;
     const query = new URLSearchParams({ bucket, prefix, ...(after && { after }) });
+    const number = (this.lists = (this.lists ?? 0) + 1);
+    by('objects-more').disabled = true;
     try {
       const found = await xml(`/api/s3/objects?${query}`);
-      if (bucket !== this.bucket || prefix !== this.prefix) return;
-      const folders = parts(found, 'CommonPrefixes').map(folder => this.folder(text(folder, 'Prefix')));
-      const rows = folders.concat(parts(found, 'Contents').map(each => this.object(text(each, 'Key'), Number(text(each, 'Size')), text(each, 'LastModified'))));
-      const body = by('objects').tBodies[0];
-      if (after) body.append(...rows);
-      else body.replaceChildren(...rows);
+      if (number !== this.lists) return;
+      const folders = parts(found, 'CommonPrefixes').map(folder => this.folder(bucket, text(folder, 'Prefix')));
+      const rows = folders.concat(parts(found, 'Contents').map(each => this.object(bucket, text(each, 'Key'), Number(text(each, 'Size')), text(each, 'LastModified'))));
       this.next = text(found, 'NextContinuationToken');
-      by('objects-more').hidden = !this.next;
-      by('objects-none').hidden = body.rows.length > 0;
-      say(by('objects-none'), 'No object begins with that.');
+      this.show(after ? [...by('objects').tBodies[0].rows, ...rows] : rows, 'No object begins with that.', this.next);
     } catch (error) {
-      if (bucket !== this.bucket || prefix !== this.prefix) return;
-      by('objects').tBodies[0].replaceChildren();
-      by('objects-more').hidden = true;
-      by('objects-none').hidden = false;
-      say(by('objects-none'), error.message);
+      if (number === this.lists) this.show([], error.message);
     }
   }
 
-  folder(prefix) {
+  show(rows, none, next) {
+    by('objects').tBodies[0].replaceChildren(...rows);
+    by('objects-more').hidden = !next;
+    by('objects-more').disabled = false;
+    by('objects-none').hidden = rows.length > 0;
+    say(by('objects-none'), none);
+  }
+
+  folder(bucket, prefix) {
     const row = element('tr');
     const name = element('td', undefined, 'wrap');
-    name.append(link(prefix.slice(this.prefix.length), place(this.bucket, prefix)));
+    name.append(link(prefix.slice(this.prefix.length), place(bucket, prefix)));
     row.append(name, element('td'), element('td'), element('td'));
     return row;
   }
 
-  object(key, size, changed) {
+  object(bucket, key, size, changed) {
     const row = element('tr');
     const acts = element('td');
-    const remove = button('Delete', `Delete ${key}`, () => this.remove(key));
+    const remove = button('Delete', `Delete ${key}`, () => this.remove(bucket, key));
     remove.disabled = !this.may;
-    acts.append(button('Download', `Download ${key}`, () => this.download(key, size)), ' ', remove);
+    acts.append(button('Download', `Download ${key}`, () => this.download(bucket, key, size)), ' ', remove);
     row.append(element('td', key.slice(this.prefix.length) || key, 'wrap'), element('td', bytes(size)), element('td', changed ? clock(Date.parse(changed)) : ''), acts);
     return row;
   }
 
-  async download(key, size) {
-    const at = `s3://${this.bucket}/${key}`;
+  async download(bucket, key, size) {
+    const at = `s3://${bucket}/${key}`;
     if (size > DOWNLOAD_MOST) return this.result(`${key} has ${bytes(size)}: use an S3 client, such as aws s3 cp ${quoted(at)} .`, true);
     try {
       this.result(`Downloading ${key} …`);
-      const url = URL.createObjectURL(await (await request(object(this.bucket, key))).blob());
+      const url = URL.createObjectURL(await (await request(object(bucket, key))).blob());
       const save = element('a');
       save.href = url;
       save.download = key.split('/').filter(Boolean).pop() ?? 'object';
@@ -187,8 +197,7 @@ export class Browse {
     this.list();
   }
 
-  remove(key) {
-    const { bucket } = this;
+  remove(bucket, key) {
     this.confirm({
       title: `Delete ${key}?`,
       what: `From ${bucket}. This cannot be undone.`,

@@ -6,8 +6,8 @@ import { clock } from './words.js';
 export const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /// Light, dark or paper.
-export function onOtherColours(paint) {
-  for (const query of ['(prefers-color-scheme: dark)', 'print']) matchMedia(query).addEventListener('change', paint);
+export function onOtherColours(paint, until) {
+  for (const query of ['(prefers-color-scheme: dark)', 'print']) matchMedia(query).addEventListener('change', paint, until);
 }
 
 function hatch(stroke) {
@@ -50,8 +50,17 @@ export class Chart {
   /// of now, where the chart also has what is to come. `band`: the numbers of the upper and the lower line that it lies between.
   constructor(host, title, lines, present, band) {
     Object.assign(this, { host, title, lines, present, band, data: [[], ...lines.map(() => [])] });
-    new ResizeObserver(() => this.resize()).observe(host);
-    onOtherColours(() => this.rebuild());
+    this.sizes = new ResizeObserver(() => this.resize());
+    this.sizes.observe(host);
+    this.life = new AbortController();
+    onOtherColours(() => this.rebuild(), { signal: this.life.signal });
+  }
+
+  /// Nothing holds it any more.
+  end() {
+    this.plot?.destroy();
+    this.sizes.disconnect();
+    this.life.abort();
   }
 
   options() {
@@ -116,19 +125,32 @@ export class Chart {
     if (this.plot && width > 0 && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
   }
 
+  /// Whether somebody looks at a part of what was drawn last; a double click ends that.
+  isPart() {
+    if (!this.plot || this.ends[0] === this.ends[1]) return false;
+    const { min, max } = this.plot.scales.x;
+    return min > this.ends[0] || max < this.ends[1];
+  }
+
   /// Columns: seconds, then a value or null for each line.
   show(data) {
     this.data = data;
     if (this.host.clientWidth === 0 || data[0].length === 0) return;
-    if (this.plot) this.plot.setData(data);
+    if (this.isPart()) {
+      this.plot.setData(data, false);
+      this.plot.redraw();
+    } else if (this.plot) this.plot.setData(data);
     else this.plot = new uPlot(this.options(), data, this.host);
+    this.ends = [data[0][0], data[0].at(-1)];
+    // For whoever asks what is drawn.
+    this.host.drawn = this.plot;
     this.mark();
-    const last = n => {
+    const newest = n => {
       const column = data[n + 1];
       for (let at = column.length - 1; at >= 0; at -= 1) if (column[at] != null) return this.lines[n].say(column[at]);
       return 'absent';
     };
-    this.host.setAttribute('aria-label', `${this.title}: ${this.lines.map((line, n) => `${line.label} ${last(n)}`).join(', ')}`);
+    this.host.setAttribute('aria-label', `${this.title}: ${this.lines.map((line, n) => `${line.label} ${newest(n)}`).join(', ')}`);
     this.host.dataset.points = data[0].length;
   }
 }

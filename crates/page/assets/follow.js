@@ -39,6 +39,7 @@ function lock(title, reason) {
 async function follow({ begin, on, drawn, silent }) {
   let pause = RETRY_FIRST;
   let since;
+  let assets;
   for (;;) {
     begin?.();
     left = undefined;
@@ -46,6 +47,8 @@ async function follow({ begin, on, drawn, silent }) {
       for await (const [name, body] of events()) {
         pause = RETRY_FIRST;
         since = undefined;
+        // The program was exchanged, and tells what this page's modules may not understand.
+        if (name === 'rights' && body.assets !== (assets ??= body.assets)) return location.reload();
         on[name]?.(body);
         drawn();
       }
@@ -69,6 +72,7 @@ export function start(face) {
   takeToken();
   addEventListener('hashchange', () => {
     // Another view, or a new URL with a token in the same tab.
+    if (takeToken()) return location.reload();
     face.drawn();
     by('views').focus({ preventScroll: true });
   });

@@ -32,8 +32,17 @@ export class FigureChart {
     this.host = host;
     host.className = 'chart';
     host.setAttribute('role', 'img');
-    new ResizeObserver(() => this.resize()).observe(host);
-    onOtherColours(() => this.show(this.figure));
+    this.sizes = new ResizeObserver(() => this.resize());
+    this.sizes.observe(host);
+    this.life = new AbortController();
+    onOtherColours(() => this.draw(), { signal: this.life.signal });
+  }
+
+  /// Nothing holds it any more.
+  end() {
+    this.plot?.destroy();
+    this.sizes.disconnect();
+    this.life.abort();
   }
 
   options({ x, y, lines }) {
@@ -67,12 +76,20 @@ export class FigureChart {
   resize() {
     const width = this.host.clientWidth;
     if (width === 0 || !this.figure) return;
-    if (!this.plot) this.show(this.figure);
+    if (!this.plot) this.draw();
     else if (width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
   }
 
   show(figure) {
-    this.figure = figure;
+    // The same again would take away what somebody looks at.
+    const text = JSON.stringify(figure);
+    if (text === this.text) return;
+    Object.assign(this, { figure, text });
+    this.draw();
+  }
+
+  draw() {
+    const { figure } = this;
     if (!figure) return;
     const values = figure.lines.map(line => `${line.name} ${line.points.map(([x, y]) => `${figure.x.names[x] ?? short(x)}: ${y == null ? 'not measured' : short(y)}`).join(', ')}`);
     this.host.setAttribute('aria-label', `${figure.title}. ${figure.x.label}, ${figure.y.label}. ${values.slice(0, 12).join('; ')}`);
@@ -86,8 +103,16 @@ export class FigureChart {
   }
 }
 
-/// Hands a text to the browser as a file.
-export function save(name, kind, text) {
+/// Hands an answer of the program to the browser as a file.
+export async function saved(name, kind, path, failed) {
+  try {
+    save(name, kind, await askText(path));
+  } catch (error) {
+    failed(`${name} is not saved: ${error.message}`);
+  }
+}
+
+function save(name, kind, text) {
   const link = element('a');
   link.href = URL.createObjectURL(new Blob([text], { type: kind }));
   link.download = name;
@@ -95,15 +120,19 @@ export function save(name, kind, text) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-/// Charts of a list of figures in `host`, each with a button for its SVG, which `path` names by its place.
+/// Charts of a list of figures in `host`, each with a button for its SVG, which `path` names by its place. `failed(why)`: it was not saved.
 export class Charts {
-  constructor(host) {
-    this.host = host;
+  constructor(host, failed) {
+    Object.assign(this, { host, failed });
     this.charts = [];
   }
 
   show(figures, path) {
-    while (this.charts.length > figures.length) this.charts.pop().figure.remove();
+    while (this.charts.length > figures.length) {
+      const { figure, chart } = this.charts.pop();
+      figure.remove();
+      chart.end();
+    }
     figures.forEach((figure, n) => {
       this.charts[n] ??= this.add(n);
       const { title, chart } = this.charts[n];
@@ -120,7 +149,7 @@ export class Charts {
     const button = element('button', 'SVG');
     button.type = 'button';
     button.setAttribute('aria-label', `Save chart ${n + 1} as SVG`);
-    button.addEventListener('click', async () => save(`chart-${n + 1}.svg`, 'image/svg+xml', await askText(this.charts[n].path)));
+    button.addEventListener('click', () => saved(`chart-${n + 1}.svg`, 'image/svg+xml', this.charts[n].path, this.failed));
     const host = element('div');
     caption.append(title, button);
     figure.append(caption, host);

@@ -63,6 +63,7 @@ export class Live {
     const key = names.join('\n');
     if (this.channels[id]?.key !== key) {
       // Other channels: another chart, in a place of its own.
+      this.channels[id]?.chart.end();
       const host = by(id).cloneNode(false);
       by(id).replaceWith(host);
       const text = value => `${short(value)} ${unit}`;

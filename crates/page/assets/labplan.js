@@ -25,9 +25,13 @@ export function clearFaults(form) {
 
 /// Says what is wrong beside the field; in front of the form where it has no such field.
 export function showFault(form, fault) {
-  clearFaults(form);
   const field = fieldOf(form, fault);
-  const note = element('span', field ? fault.problem : `${fault.key}: ${fault.problem}`, 'fault');
+  const text = field ? fault.problem : `${fault.key}: ${fault.problem}`;
+  // What was said is not said again.
+  const before = form.querySelector('.fault');
+  if (before?.textContent === text && before.parentElement.contains(field ?? before)) return;
+  clearFaults(form);
+  const note = element('span', text, 'fault');
   note.id = `fault-${form.id}`;
   note.setAttribute('role', 'alert');
   if (field) {
@@ -68,7 +72,10 @@ export class Plan {
     if (!this.offered) {
       this.offered = true;
       this.form.elements.name.value = freeName(store.campaigns);
-      this.offer();
+      this.offer().catch(error => {
+        this.offered = false;
+        this.result(error.message, true);
+      });
     }
   }
 
@@ -113,10 +120,11 @@ export class Plan {
     return button;
   }
 
-  confirm(kind, { name, command, done }) {
+  /// `burns`: names of targets whose data may be destroyed, as far as this page knows.
+  confirm(kind, { name, command, done }, burns = []) {
     const file = this.store.results.file;
     const asked = {
-      start: { title: `Start ${name}?`, what: 'It writes to its targets. A target that holds data is refused, unless its matrix says overwrite = true.', command },
+      start: { title: `Start ${name}?`, what: `It writes to its targets. A target that holds data is refused, unless its matrix says overwrite = true${burns.length > 0 ? `: of ${burns.join(', ')} it does` : ''}.`, command },
       pause: { title: `Pause ${name}?`, what: 'The run in progress is lost and repeated later; everything that has a result is kept.', command: 'Ctrl-C; the same command goes on' },
       delete: { title: `Delete ${name}?`, what: `Its matrix and its ${count(done)} results are removed. Traces and targets stay. This cannot be undone.`, command: `ebb eval delete ${name} --db ${file}`, type: name },
     }[kind];
@@ -266,10 +274,8 @@ export class Plan {
     try {
       await act({ create: { matrix } });
       this.result(`${matrix.name} is kept.`);
-      if (start) {
-        await act({ start: { campaign: matrix.name } });
-        this.result(`${matrix.name} runs: Live shows how far it is.`);
-      }
+      const burns = matrix.target.filter(target => target.overwrite).map(target => target.at);
+      if (start) this.confirm('start', { name: matrix.name, command: by('planned-command').textContent, done: 0 }, burns);
     } catch (error) {
       if (!this.fault(error)) this.result(error.message, true);
     }

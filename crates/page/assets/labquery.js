@@ -1,7 +1,7 @@
 // Query: finished runs by mode vector, load, target and time: charts, a table, exports, and two campaigns side by side.
 
-import { Refused, ask, askText } from './link.js';
-import { Charts, save, short } from './labchart.js';
+import { Refused, ask } from './link.js';
+import { Charts, saved, short } from './labchart.js';
 import { clock, count, element, say } from './words.js';
 import { clearFaults, showFault } from './labplan.js';
 
@@ -36,15 +36,16 @@ export class Query {
     this.form.addEventListener('input', () => this.soon());
     this.form.addEventListener('submit', event => event.preventDefault());
     this.form.addEventListener('reset', () => setTimeout(() => this.ask(), 0));
-    by('export-csv').addEventListener('click', async () => save('runs.csv', 'text/csv', await askText(`/api/runs.csv?${this.which()}`)));
-    by('export-json').addEventListener('click', async () => save('runs.json', 'application/json', await askText(`/api/runs?${this.which()}`)));
+    const failed = why => this.note(why);
+    by('export-csv').addEventListener('click', () => saved('runs.csv', 'text/csv', `/api/runs.csv?${this.which()}`, failed));
+    by('export-json').addEventListener('click', () => saved('runs.json', 'application/json', `/api/runs?${this.which()}`, failed));
     by('sides').addEventListener('submit', event => {
       event.preventDefault();
       this.compare();
     });
     by('sides').elements.workload.addEventListener('change', () => this.compare());
-    this.charts = new Charts(by('figures'));
-    this.compared = new Charts(by('compare-figures'));
+    this.charts = new Charts(by('figures'), failed);
+    this.compared = new Charts(by('compare-figures'), why => say(by('compare-note'), why));
   }
 
   which() {
@@ -163,7 +164,12 @@ export class Query {
   }
 
   async again({ campaign, target, workload, load_percent }) {
-    const commands = await ask(`/api/repeat?${new URLSearchParams({ campaign, target, workload, load_percent })}`);
+    let commands;
+    try {
+      commands = await ask(`/api/repeat?${new URLSearchParams({ campaign, target, workload, load_percent })}`);
+    } catch (error) {
+      return this.note(error.message);
+    }
     say(by('again-title'), `${campaign}/${target}, ${workload} at ${load_percent} %: again`);
     by('again-commands').replaceChildren(...commands.map(command => {
       const item = element('li');

@@ -1,6 +1,6 @@
 // The way to the page's program: the token, one stream of events, and acts.
 //
-// The token comes in the address once and is taken out of it. It stays in this tab (sessionStorage is of one tab and one port, unlike a
+// The token comes in the address once, as `?token=` or, what no server is sent, as `#token=`, and is taken out of it. It stays in this tab (sessionStorage is of one tab and one port, unlike a
 // cookie) and goes out as a header, which no other site can make a browser send.
 
 const KEY = 'ebb-token';
@@ -14,14 +14,17 @@ export class Refused extends Error {
   }
 }
 
+/// Whether there was one.
 export function takeToken() {
   const url = new URL(location.href);
-  const given = url.searchParams.get('token');
-  if (given !== null) {
-    sessionStorage.setItem(KEY, given.trim());
-    url.searchParams.delete('token');
-    history.replaceState(null, '', url.pathname + url.search + url.hash);
-  }
+  const after = /^#token=(\w*)$/.exec(url.hash)?.[1];
+  const given = url.searchParams.get('token') ?? after;
+  if (given === undefined) return false;
+  sessionStorage.setItem(KEY, given.trim());
+  url.searchParams.delete('token');
+  if (after !== undefined) url.hash = '';
+  history.replaceState(null, '', url.pathname + url.search + url.hash);
+  return true;
 }
 
 export const hasToken = () => Boolean(sessionStorage.getItem(KEY));
@@ -50,10 +53,10 @@ export async function* events() {
   const abort = () => aborter.abort();
   let timer = setTimeout(abort, SILENCE);
   addEventListener('pagehide', abort);
-  const answer = await request('/api/stream', { signal: aborter.signal });
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
   try {
+    const answer = await request('/api/stream', { signal: aborter.signal });
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;

@@ -31,6 +31,7 @@ function render() {
     waits = false;
     const [name, id] = view();
     choose(VIEWS, name);
+    if (name !== 'browse') browse.leave();
     if (!store.facts) return;
     why.choose(id);
     ({ now, why, whatif, act, browse })[name].render(store);

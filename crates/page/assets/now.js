@@ -6,7 +6,7 @@ import { Strip } from './strip.js';
 import { STATES, bytes, clock, count, decimal, element, joules, letter, millis, say, span, tally, watts } from './words.js';
 
 const by = id => document.getElementById(id);
-// Points of a chart; the program keeps about as many.
+// Points of a chart: what the program keeps, and what it tells until it sends everything anew.
 const POINTS_MOST = 4096;
 const HOLDERS_SHOWN = 12;
 
@@ -57,8 +57,8 @@ export class Now {
 
   hello(store) {
     const s = store.series;
-    const at = s.at_unix_millis.map(millis => millis / 1000);
-    this.columns = { power: [at, s.watts, s.always_on_watts, s.oracle_watts], load: [at.slice(), s.servers_awake, s.load, s.forecast, s.forecast_high, s.forecast_low], latency: [at.slice(), s.reads_p99_millis, s.writes_p99_millis] };
+    const parted = columns => part([s.at_unix_millis.map(millis => millis / 1000), ...columns], Math.max(5, 2 * s.stride_millis / 1000));
+    this.columns = { power: parted([s.watts, s.always_on_watts, s.oracle_watts]), load: parted([s.servers_awake, s.load, s.forecast, s.forecast_high, s.forecast_low]), latency: parted([s.reads_p99_millis, s.writes_p99_millis]) };
     this.seen = store.now?.at_unix_millis ?? 0;
     this.strip.load(store.servers, store.strip, store.now?.at_unix_millis);
   }
@@ -183,8 +183,22 @@ export class Now {
   }
 }
 
+/// With a gap wherever two times are further apart than `most` seconds.
+function part(columns, most) {
+  const [at] = columns;
+  const parted = columns.map(() => []);
+  at.forEach((seconds, n) => {
+    if (n > 0 && seconds - at[n - 1] > most) parted.forEach((column, k) => column.push(k === 0 ? seconds - 0.001 : null));
+    parted.forEach((column, k) => column.push(columns[k][n]));
+  });
+  return parted;
+}
+
 /// Servers that wake draw more than those that work.
-const share = of => (of > 1 ? `${count((of - 1) * 100)} % more` : `${count((1 - of) * 100)} % less`);
+function share(of) {
+  const percent = Math.round((1 - of) * 100);
+  return percent < 0 ? `${-percent} % more` : `${percent} % less`;
+}
 
 /// The leader knows since when a server is away, not when the first byte was kept for it.
 const age = (now, since) => (Number.isFinite(since) ? `for at most ${span(now.at_unix_millis - since)}` : 'since when is unknown');

@@ -5,6 +5,7 @@ import { STATES, bytes, clock, count, decimal, element, letter, say, span, watts
 
 const by = id => document.getElementById(id);
 const ROWS_SHOWN = 200;
+const CHOOSE = 'Each server is awake, or may sleep, for one reason. Choose one below, or in the strip of Now.';
 
 export class Why {
   constructor(strip) {
@@ -46,16 +47,12 @@ export class Why {
   }
 
   server() {
-    if (this.id === undefined) {
-      say(by('one-title'), 'Choose a server');
-      by('one-facts').replaceChildren();
-      return;
-    }
     const one = this.one;
     if (!one) {
-      say(by('one-title'), `Server ${this.id}`);
-      say(by('one-why'), this.fault ?? '…');
-      by('one-facts').replaceChildren();
+      delete by('one-title').dataset.shown;
+      say(by('one-title'), this.id === undefined ? 'Choose a server' : `Server ${this.id}`);
+      say(by('one-why'), this.id === undefined ? CHOOSE : (this.fault ?? '…'));
+      this.facts([]);
       return;
     }
     const title = by('one-title');
@@ -65,8 +62,15 @@ export class Why {
     }
     const sentence = one.why_text[0].toUpperCase() + one.why_text.slice(1);
     say(by('one-why'), `${sentence}.${this.fault ? ` (As of ${clock(one.at_unix_millis)}: ${this.fault})` : ''}`);
-    const rows = facts(one, this.since(one));
-    by('one-facts').replaceChildren(...rows.flatMap(([name, text]) => [element('dt', name), element('dd', text)]));
+    this.facts(facts(one, this.since(one)));
+  }
+
+  /// Only what differs is replaced: somebody may be selecting the rest.
+  facts(rows) {
+    const names = rows.map(([name]) => name).join('\n');
+    if (this.names !== names) by('one-facts').replaceChildren(...rows.flatMap(([name]) => [element('dt', name), element('dd')]));
+    this.names = names;
+    by('one-facts').querySelectorAll('dd').forEach((text, n) => say(text, rows[n][1]));
   }
 
   since(one) {
@@ -89,7 +93,9 @@ export class Why {
     const key = `${this.id} ${filter} ${shown.map(row => `${row}${now.letters[row]}`).join('')}`;
     if (key === this.shown) return;
     this.shown = key;
+    const focused = by('servers').contains(document.activeElement) ? document.activeElement.hash : undefined;
     by('servers').tBodies[0].replaceChildren(...shown.map(row => this.row(servers[row], now.letters[row], row)));
+    if (focused) by('servers').querySelector(`a[href="${focused}"]`)?.focus();
     const more = found.length - shown.length;
     say(by('servers-more'), found.length === 0 ? 'No server fits.' : more > 0 ? `and ${count(more)} more: narrow the filter` : '');
   }

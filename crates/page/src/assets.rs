@@ -1,5 +1,8 @@
 //! The page's files, in the program.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::OnceLock;
+
 /// A file that a browser asks for.
 pub(crate) struct Asset {
     pub path: &'static str,
@@ -46,6 +49,16 @@ pub(crate) const ASSETS: &[Asset] = &[
     asset!("/uPlot.esm.js", "uPlot.esm.js", MODULE),
     asset!("/uPlot.min.css", "uPlot.min.css", STYLE),
 ];
+
+/// Other assets have another version.
+pub(crate) fn version() -> &'static str {
+    static VERSION: OnceLock<String> = OnceLock::new();
+    VERSION.get_or_init(|| {
+        let mut hasher = DefaultHasher::new();
+        ASSETS.iter().for_each(|asset| (asset.path, asset.bytes).hash(&mut hasher));
+        format!("{:016x}", hasher.finish())
+    })
+}
 
 #[cfg(test)]
 mod tests {

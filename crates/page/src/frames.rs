@@ -337,7 +337,7 @@ impl Seen {
         )
     }
 
-    /// Takes what the leader said; `silence_millis`: so long without is a gap. What pages are told.
+    /// Takes what the leader said; `silence_millis`: so long without is a gap, and so far back a clock that was set. What pages are told.
     pub fn take(
         &mut self,
         status: ClusterStatus,
@@ -346,12 +346,17 @@ impl Seen {
         silence_millis: u64,
     ) -> Frame {
         let now = Now::of(&status, &self.outlook, at_unix_millis);
-        self.series.push(at_unix_millis, &now.figures());
         let places: Vec<Place> = status.servers.iter().map(Place::of).collect();
-        let others = places != self.places;
+        let before = self.now.as_ref().map_or(0, |now| now.at_unix_millis);
+        let was_set_back = at_unix_millis + silence_millis < before;
+        if was_set_back {
+            self.series.forget_after(at_unix_millis);
+        }
+        let others = places != self.places || was_set_back;
         if others {
             self.strip = Strip::default();
         }
+        self.series.push(at_unix_millis, &now.figures());
         self.strip.push(at_unix_millis, &now.letters, silence_millis);
         (self.places, self.trouble, self.status) = (places, None, Some(status));
         let fresh: Vec<Told> = notices.into_iter().map(Told::from).collect();
@@ -417,6 +422,17 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_back_is_seen_anew() {
+        let mut seen = Seen::new(Facts::default());
+        let mut take = |at| seen.take(crate::tests::made_up::status(3), Vec::new(), at, 5000);
+        let names = [9_000_000, 9_001_000, 8_999_000, 5_000_000, 5_001_000].map(|at| take(at).name);
+        assert_eq!(names, ["hello", "now", "now", "hello", "now"]);
+        let times = seen.series.columns().at_unix_millis;
+        assert_eq!(times, [5_000_000, 5_001_000], "of the wrong time nothing is left");
+        assert_eq!(seen.strip.from_unix_millis, 5_000_000);
+    }
 
     #[test]
     fn power_cycles_are_counted_from_a_day_of_the_schedule_ago() {

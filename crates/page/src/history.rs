@@ -125,7 +125,12 @@ impl Series {
         }
     }
 
-    /// A clock that was set back adds to the newest point.
+    /// The clock was set back: what was seen by its wrong time has no place.
+    pub fn forget_after(&mut self, at_unix_millis: u64) {
+        self.points.retain(|(stretch, _)| stretch * self.stride_millis < at_unix_millis);
+    }
+
+    /// A clock that was set back a little adds to the newest point.
     fn add(&mut self, stretch: u64, figures: [Stretch; FIELDS]) {
         match self.points.last_mut() {
             Some((last, sums)) if *last >= stretch => {
@@ -237,6 +242,19 @@ mod tests {
         }
         let columns = series.columns();
         assert_eq!((columns.at_unix_millis, columns.load), (vec![0, 5000], vec![Some(2.0), None]));
+    }
+
+    #[test]
+    fn what_was_seen_by_a_wrong_clock_is_forgotten() {
+        let mut series = Series::new();
+        for (seconds, load) in [(10, 1.0), (11, 2.0), (5000, 3.0), (5001, 4.0)] {
+            series.push(seconds * 1000, &Figures { load: Some(load), ..Figures::default() });
+        }
+        series.forget_after(12_000);
+        series.push(12_000, &Figures { load: Some(5.0), ..Figures::default() });
+        let columns = series.columns();
+        assert_eq!(columns.at_unix_millis, [10_000, 11_000, 12_000]);
+        assert_eq!(columns.load, [Some(1.0), Some(2.0), Some(5.0)]);
     }
 
     #[test]

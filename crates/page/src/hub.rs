@@ -69,7 +69,7 @@ struct Task<S> {
     source: S,
     seen: Seen,
     pages: broadcast::Sender<Arc<Frame>>,
-    /// When it last began to ask the leader.
+    /// When it last began to ask the leader, or gave up.
     polled: Option<Instant>,
     /// When it last read the outlook, and the size that was the gear's then.
     outlook: Option<(Instant, (u8, u32, ebb_types::GearMode))>,
@@ -187,6 +187,8 @@ impl<S: Source> Task<S> {
         match self.look().await {
             Ok(frame) => self.tell(frame),
             Err(why) => {
+                // That took seconds: who asks next hears the same.
+                self.polled = Some(Instant::now());
                 let frame = self.seen.fail(why.to_string(), unix_millis());
                 return self.tell(frame);
             }
@@ -355,6 +357,24 @@ mod tests {
         pass(2).await;
         let hello: serde_json::Value = serde_json::from_str(&opened(&hub).await.hello.json).unwrap();
         assert!(hello["trouble"].is_null());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_a_silent_cluster_waits_once_whoever_else_asks() {
+        let leader = Leader::new(status(3));
+        leader.be_reachable(false);
+        leader.answers_take(Duration::from_secs(5));
+        let hub = Hub::start(leader.clone(), Facts::default());
+        let ask = || {
+            let hub = hub.clone();
+            tokio::spawn(async move { hub.ask(Order::Status).await })
+        };
+        let begun = Instant::now();
+        let all: Vec<_> = (0..20).map(|_| ask()).collect();
+        for asked in all {
+            assert!(asked.await.unwrap().unwrap().is_err());
+        }
+        assert_eq!((begun.elapsed().as_secs(), leader.asked("status")), (5, 1));
     }
 
     #[tokio::test(start_paused = true)]

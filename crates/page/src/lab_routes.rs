@@ -4,7 +4,7 @@ use crate::answer::json;
 use crate::assets::{ASSETS, LAB};
 use crate::guard::{Denied, Hosts, Right, Tokens};
 use crate::lab::{Answer, FieldFault, Lab, LabAct, LabRefusal, OneRun, Question, Sides, Which, Wish};
-use crate::routes::{file, own};
+use crate::routes::{file, own, rights};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Query, State};
@@ -192,8 +192,7 @@ async fn stream<L: Lab>(
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Fault> {
     let right = lab.tokens.need(&headers, Right::Look)?;
-    let rights = Event::default().event("rights").data(format!("{{\"act\":{}}}", right == Right::Act));
-    let watch = Watch { lab, rights: Some(rights), after: 0, told: String::new() };
+    let watch = Watch { lab, rights: Some(rights(right)), after: 0, told: String::new() };
     Ok(Sse::new(unfold(watch, next_event)).keep_alive(KeepAlive::new().interval(ALIVE)))
 }
 

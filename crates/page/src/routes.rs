@@ -4,7 +4,7 @@
 //! are not logged, acts are, with the address that they came from.
 
 use crate::answer::{Fault, Shared, json};
-use crate::assets::{ASSETS, Asset};
+use crate::assets::{ASSETS, Asset, version};
 use crate::frames::{Facts, Frame};
 use crate::guard::{Hosts, Right, Tokens};
 use crate::hub::{Hub, Opened, Order};
@@ -18,7 +18,7 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
     X_FRAME_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -38,6 +38,8 @@ use tokio::sync::broadcast::error::RecvError;
 const BODY_MOST: usize = 4096;
 /// A stream says at least so often that it is there.
 const ALIVE: Duration = Duration::from_secs(10);
+/// Moments that a stream tells until it sends everything anew, in which a page's charts have the same points as the program's.
+const MOMENTS_MOST: u32 = 1800;
 /// No script, style, image or connection but the page's own.
 const CONTENT_POLICY: &str =
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -104,6 +106,8 @@ pub(crate) async fn own(State(hosts): State<Arc<Hosts>>, request: Request, next:
         (X_FRAME_OPTIONS, "DENY"),
         (REFERRER_POLICY, "no-referrer"),
         (CACHE_CONTROL, "no-store"),
+        // A proxy that collects a stream shows nothing of it.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
     ] {
         // An object's answer has a stricter policy of its own.
         answer.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
@@ -179,16 +183,22 @@ async fn stream(
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Fault> {
     let right = shared.tokens.need(&headers, Right::Look)?;
     let opened = shared.hub.ask(Order::Open).await?;
-    let rights = Event::default().event("rights").data(format!("{{\"act\":{}}}", right == Right::Act));
-    let frames = unfold(Stage::Rights(rights, opened, shared.hub), next_event);
+    let frames = unfold(Stage::Rights(rights(right), opened, shared.hub), next_event);
     Ok(Sse::new(frames).keep_alive(KeepAlive::new().interval(ALIVE)))
+}
+
+/// The first event of a stream. `assets`: a page whose modules are others loads itself again.
+pub(crate) fn rights(right: Right) -> Event {
+    let act = right == Right::Act;
+    Event::default().event("rights").data(format!("{{\"act\":{act},\"assets\":\"{}\"}}", version()))
 }
 
 /// What a stream sends next.
 enum Stage {
     Rights(Event, Opened, Hub),
     Hello(Arc<Frame>, broadcast::Receiver<Arc<Frame>>, Hub),
-    Frames(broadcast::Receiver<Arc<Frame>>, Hub),
+    /// With the number of frames since everything was sent.
+    Frames(broadcast::Receiver<Arc<Frame>>, Hub, u32),
 }
 
 fn event(frame: &Frame) -> Result<Event, Infallible> {
@@ -200,16 +210,36 @@ async fn next_event(stage: Stage) -> Option<(Result<Event, Infallible>, Stage)> 
         Stage::Rights(rights, Opened { hello, frames }, hub) => {
             Some((Ok(rights), Stage::Hello(hello, frames, hub)))
         }
-        Stage::Hello(hello, frames, hub) => Some((event(&hello), Stage::Frames(frames, hub))),
-        Stage::Frames(mut frames, hub) => match frames.recv().await {
-            Ok(frame) => Some((event(&frame), Stage::Frames(frames, hub))),
-            Err(RecvError::Lagged(_)) => {
+        Stage::Hello(hello, frames, hub) => Some((event(&hello), Stage::Frames(frames, hub, 0))),
+        Stage::Frames(mut frames, hub, told) => match frames.recv().await {
+            Ok(frame) if told < MOMENTS_MOST => Some((event(&frame), Stage::Frames(frames, hub, told + 1))),
+            Ok(_) | Err(RecvError::Lagged(_)) => {
                 // What it has missed is in the next hello; what is still queued would be older than that.
                 let frames = frames.resubscribe();
                 let hello = hub.ask(Order::Hello).await.ok()?;
-                Some((event(&hello), Stage::Frames(frames, hub)))
+                Some((event(&hello), Stage::Frames(frames, hub, 0)))
             }
             Err(RecvError::Closed) => None,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::made_up::{Leader, status};
+
+    #[tokio::test(start_paused = true)]
+    async fn now_and_then_a_stream_sends_everything_anew() {
+        let hub = Hub::start(Leader::new(status(3)), Facts::default());
+        let Opened { frames, .. } = hub.ask(Order::Open).await.unwrap();
+        let mut stage = Stage::Frames(frames, hub, MOMENTS_MOST - 1);
+        let mut counts = Vec::new();
+        for _ in 0..3 {
+            stage = next_event(stage).await.unwrap().1;
+            let Stage::Frames(_, _, told) = &stage else { panic!("it goes on") };
+            counts.push(*told);
+        }
+        assert_eq!(counts, [MOMENTS_MOST, 0, 1]);
     }
 }

@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
 
+/// Modes of a matrix: TRACER's has 125. One that asks for more is a mistake, or wants to exhaust memory.
+const MODES_MOST: usize = 10_000;
+
 /// Most runs of one matrix: twelve days of one-second runs; more is surely a mistake.
 pub const RUNS_MAX: u64 = 1_000_000;
 
@@ -497,6 +500,11 @@ impl Check<'_> {
             let sizes = self.distinct(&synthetic.sizes, "synthetic.sizes", size)?;
             let random = self.distinct(&synthetic.random, "synthetic.random", ratio)?;
             let reads = self.distinct(&synthetic.reads, "synthetic.reads", ratio)?;
+            let modes = sizes.len() * random.len() * reads.len();
+            if modes > MODES_MOST {
+                let problem = format!("{modes} modes are more than {MODES_MOST}: leave out sizes or ratios");
+                return Err(self.wrong(&synthetic.sizes, "synthetic.sizes", problem));
+            }
             for &size in &sizes {
                 for &random in &random {
                     workloads.extend(reads.iter().map(|&reads| Workload::Synthetic { size, random, reads }));
@@ -654,6 +662,16 @@ size_mib = 64
             (matrix.settings.peak_seconds, matrix.depository.as_path()),
             (1.0, Path::new("dir/traces"))
         );
+    }
+
+    #[test]
+    fn a_matrix_of_millions_of_modes_is_refused_before_they_are_made() {
+        let all =
+            |count: u32| format!("[{}]", (1..=count).map(|n| n.to_string()).collect::<Vec<_>>().join(","));
+        let text = GOOD.replace("[512, 4096]", &all(200)).replace("[0, 100]", &all(100));
+        let refused = parse(&text.replace("random = [0]", "random = [0, 5]")).unwrap_err().to_string();
+        assert!(refused.contains("40000 modes are more than 10000"), "{refused}");
+        assert_eq!(parse(&text.replace(&all(200), &all(100))).unwrap().workloads.len(), 10_001);
     }
 
     #[test]

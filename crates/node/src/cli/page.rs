@@ -185,7 +185,7 @@ impl Opened {
 
     /// With the administrator's token.
     pub fn url(&self) -> String {
-        url(&host(self.address, &self.names), &self.tokens.act)
+        url(self.address, &self.names, &self.tokens.act)
     }
 
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), NodeError> {
@@ -194,8 +194,10 @@ impl Opened {
     }
 }
 
-fn url(host: &str, token: &str) -> String {
-    format!("http://{host}/?token={token}")
+/// A name means that others see the requests, a proxy's log among them: what stands behind `#` is not sent.
+fn url(address: SocketAddr, names: &[String], token: &str) -> String {
+    let mark = if names.is_empty() { '?' } else { '#' };
+    format!("http://{}/{mark}token={token}", host(address, names))
 }
 
 /// The first of a page's names.
@@ -209,13 +211,13 @@ fn host(address: SocketAddr, names: &[String]) -> String {
 
 /// Says where a page is, to a terminal with its tokens.
 pub fn say_urls(tokens: &PageTokens, address: SocketAddr, names: &[String]) {
-    let host = host(address, names);
+    let url = |token| url(address, names, token);
     if std::io::stdout().is_terminal() {
-        println!("page       {}\nread-only  {}", url(&host, &tokens.act), url(&host, &tokens.look));
+        println!("page       {}\nread-only  {}", url(&tokens.act), url(&tokens.look));
     } else {
         // Into a log no token is written.
         let (act, look) = (tokens.act_file.display(), tokens.look_file.display());
-        println!("page http://{host}/?token= with the token in {act}, or to look only in {look}");
+        println!("page {} with the token in {act}, or to look only in {look}", url(""));
     }
     if !address.ip().is_loopback() {
         println!("note: whoever reads this network reads the tokens: put a proxy with TLS in front of it");

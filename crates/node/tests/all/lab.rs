@@ -254,8 +254,19 @@ fn a_campaign_of_a_terminal_is_seen_as_it_goes_on() {
         "name = \"typed\"\nrun_seconds = 60.0\nlevels = [50, 100]\n[synthetic]\nsizes = [4096]\nrandom = [0]\nreads = [100]\n\
          [[target]]\nname = \"file\"\nat = \"file:t.dat\"\nsize_mib = 4\nmeters = ['{METER}']\n"
     );
-    std::fs::write(dir.path().join("typed.toml"), text).expect("write");
+    std::fs::write(dir.path().join("typed.toml"), &text).expect("write");
+    let folder = dir.path().join("results.campaigns");
+    std::fs::create_dir(&folder).expect("a folder");
+    std::fs::write(folder.join("other.toml"), &text).expect("write");
     let served = Served::start(dir.path());
+    served.wait("a file that is not called as its matrix is not taken for it", |view| {
+        let other = campaign(view, "other");
+        let said = other["said"].as_str().is_some_and(|said| said.contains("call the file typed.toml"));
+        said && other["command"].is_null()
+    });
+    // It is corrected in its place.
+    std::fs::write(folder.join("other.toml"), text.replace("typed", "other")).expect("write");
+    served.wait("what is corrected is read again", |view| campaign(view, "other")["command"].is_string());
     let mut typed = Command::new(EBB)
         .args(["eval", "run", "typed.toml", "--db", "results.sqlite"])
         .current_dir(dir.path())

@@ -69,6 +69,7 @@ fn in_a_real_browser() {
         ten_thousand_servers_scroll,
         objects_are_browsed,
         a_page_that_cannot_see_says_so_and_recovers,
+        charts_go_on_and_stay_where_somebody_looks,
         a_page_that_is_left_gives_its_connection_back,
     ] {
         // What an earlier page did is not this one's.
@@ -176,6 +177,14 @@ fn a_click_says_why_and_an_act_asks_first(browser: &Browser) {
         "{}",
         browser.text("#notices")
     );
+    browser.click("a[href='#why']");
+    browser.wait(
+        "none is chosen",
+        "return document.getElementById('one-title').innerText === 'Choose a server'",
+    );
+    assert!(browser.text("#one-why").starts_with("Each server is awake"), "and no reason of another");
+    browser.run("history.back()");
+    browser.wait("it is named again", "return document.getElementById('one-title').innerText.includes(':')");
     browser.click("a[href='#act']");
     browser.wait("the buttons are there", "return document.querySelector('[data-gear=\"1\"]') !== null");
     browser.click("[data-gear='1']");
@@ -200,9 +209,11 @@ fn a_click_says_why_and_an_act_asks_first(browser: &Browser) {
         .wait("it is done", "return document.getElementById('act-result').innerText.includes('ebb lost 5')");
     assert_eq!(leader.last_act(), Some(ebb_types::AdminRequest::MarkLost { server: ServerId(5) }));
     no_trouble(browser, &served);
-    // The other token looks.
-    browser.go(&served.url(LOOK));
+    // The other token looks. Behind `#` it is sent to nobody.
+    browser.go("about:blank");
+    browser.go(&format!("http://{}/#token={LOOK}", served.address));
     browser.wait("the page is drawn", DRAWN);
+    assert_eq!(browser.run("return location.href"), json!(format!("http://{}/", served.address)));
     browser.run("location.hash = '#act'");
     browser.wait("it says so", "return !document.getElementById('act-looks').hidden");
     let enabled = "return [...document.querySelectorAll('#view-act :is(button, input):not(dialog *)')].filter(b => !b.disabled).length";
@@ -268,12 +279,57 @@ fn objects_are_browsed(browser: &Browser) {
     assert_eq!(served.shelf.get("first", "letters/new.txt").as_deref(), Some(&b"hello"[..]));
     choose("long", "new Uint8Array(64 * 2 ** 20 + 1)");
     said("a browser uploads at most 64.0 MiB");
+    // Who comes back sees what there is then.
+    served.shelf.put("first", "letters/aa", b"late");
+    browser.click("a[href='#now']");
+    browser.wait("another view is shown", "return document.getElementById('view-browse').hidden");
+    browser.run("history.back()");
+    names("a & b.html,aa");
+    served.shelf.put("first", "letters/A", b"later");
+    browser.run("document.getElementById('prefix-form').requestSubmit()");
+    names("A,a & b.html");
+    // A row is of its own bucket, also when another is shown by now.
+    served.shelf.put("second", "letters/A", b"another");
+    browser.run("window.old = document.querySelector(\"button[aria-label='Delete letters/A']\"); location.hash = '#browse/second'");
+    names("letters/");
+    browser.run("window.old.click()");
+    assert_eq!(browser.text("#confirm-command"), "aws s3 rm s3://first/letters/A");
+    browser.click("#confirm-no");
     no_trouble(browser, &served);
     // The other token looks.
     browser.go(&format!("{}#browse/first", served.url(LOOK)));
     names("d,e");
     let enabled = "return [...document.querySelectorAll('#objects-card :is(button, input)')].filter(b => !b.disabled && !b.hidden).map(b => b.innerText || b.id).join()";
     assert_eq!(browser.run(enabled), "prefix,List,Download,Download,More");
+}
+
+fn charts_go_on_and_stay_where_somebody_looks(browser: &Browser) {
+    let served = Served::start(eventful());
+    browser.go(&served.url(LOOK));
+    browser.wait("the page is drawn", DRAWN);
+    let ids = ["chart-power", "chart-load", "chart-latency"];
+    let points = |count: usize| {
+        let all =
+            ids.map(|id| format!("document.getElementById('{id}').dataset.points >= {count}")).join("&&");
+        browser.wait("time passes", &format!("return {all}"));
+    };
+    // By chart: whether all of the time is drawn.
+    let whole = || {
+        let one = |id: &str| {
+            format!(
+                "(p => p.scales.x.min === p.data[0][0] && p.scales.x.max === p.data[0].at(-1))(document.getElementById('{id}').drawn)"
+            )
+        };
+        browser.run(&format!("return [{}]", ids.map(one).join(",")))
+    };
+    points(4);
+    assert_eq!(whole(), json!([true, true, true]));
+    browser.run("(p => p.setScale('x', { min: p.data[0][1], max: p.data[0][2] }))(document.getElementById('chart-load').drawn)");
+    points(6);
+    assert_eq!(whole(), json!([true, false, true]));
+    browser.run("(p => p.over.dispatchEvent(new MouseEvent('dblclick', { bubbles: true })))(document.getElementById('chart-load').drawn)");
+    points(8);
+    assert_eq!(whole(), json!([true, true, true]));
 }
 
 /// A browser has six connections for one program, and keeps those of pages that were left.

@@ -107,7 +107,8 @@ fn a_stream_tells_what_changes_and_a_page_that_is_gone_costs_nothing() {
         format!("GET /api/stream HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {LOOK}", served.address);
     assert_eq!(lab.cost(), (0, 0), "nothing is computed while no page is open");
     let mut stream = events(send(&served, &head, ""));
-    assert_eq!(stream.next(), Some(("rights".into(), json!({"act": false}))));
+    let (name, rights) = stream.next().unwrap();
+    assert_eq!((name.as_str(), &rights["act"]), ("rights", &json!(false)));
     let (name, view) = stream.next().unwrap();
     assert_eq!((name.as_str(), &view["campaigns"][1]["phase"]), ("lab", &json!("unfinished")));
     lab.live(12);
@@ -273,7 +274,12 @@ fn a_matrix_is_configured(browser: &Browser) {
     set("name", "mine");
     browser.wait("it is mended", "return document.querySelector('#matrix [aria-invalid]') === null");
     browser.click("#keep-start");
-    browser.wait("it runs", "return document.getElementById('plan-result').innerText.includes('mine runs')");
+    browser.wait("it is kept", "return document.getElementById('plan-result').innerText === 'mine is kept.'");
+    browser.wait("it asks", "return document.getElementById('confirm').open");
+    assert_eq!(lab.acts(), ["keep the matrix \"mine\""], "nothing writes to a target unasked");
+    browser.click("#confirm-yes");
+    browser
+        .wait("it runs", "return document.getElementById('plan-result').innerText === 'Start mine: done.'");
     assert_eq!(lab.acts(), ["keep the matrix \"mine\"", "start \"mine\""]);
     lab.live(2);
     browser

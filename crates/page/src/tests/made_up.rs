@@ -25,6 +25,7 @@ struct Made {
     refusal: Option<String>,
     asked: Vec<AdminRequest>,
     replays_take: Duration,
+    answers_take: Duration,
 }
 
 fn kind(request: &AdminRequest) -> &'static str {
@@ -51,6 +52,7 @@ impl Leader {
             refusal: None,
             asked: Vec::new(),
             replays_take: Duration::ZERO,
+            answers_take: Duration::ZERO,
         })))
     }
 
@@ -72,6 +74,10 @@ impl Leader {
 
     pub fn be_reachable(&self, reachable: bool) {
         self.made().reachable = reachable;
+    }
+
+    pub fn answers_take(&self, time: Duration) {
+        self.made().answers_take = time;
     }
 
     pub fn replays_take(&self, time: Duration) {
@@ -178,6 +184,10 @@ impl Leader {
 
 impl Source for Leader {
     async fn ask(&mut self, request: AdminRequest) -> Result<AdminReply, Refusal> {
+        let time = self.made().answers_take;
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
         let mut made = self.made();
         made.asked.push(request.clone());
         if !made.reachable {

@@ -183,9 +183,8 @@ impl Campaigns {
             let about = std::fs::metadata(path).ok()?;
             Some((about.modified().ok()?, about.len()))
         };
-        let folder = self.place.folder();
         let mut present = self.follow();
-        let stamps = (stamp(&self.place.db), stamp(&folder), present.turns);
+        let stamps = (stamp(&self.place.db), self.matrices(), present.turns);
         if present.listed.as_ref().is_none_or(|(then, ..)| *then != stamps) {
             let (results, campaigns) = self.list(stamps.0, &present);
             present.listed = Some((stamps, results, campaigns));
@@ -197,6 +196,18 @@ impl Campaigns {
         let skip = (view.first - present.before) as usize;
         view.points = present.points.iter().skip(skip).cloned().collect();
         view
+    }
+
+    /// The newest change in the folder of matrices, and their lengths together.
+    fn matrices(&self) -> Option<(SystemTime, u64)> {
+        let folder = self.place.folder();
+        let mut newest = std::fs::metadata(&folder).and_then(|about| about.modified()).ok()?;
+        let mut bytes = 0;
+        for about in std::fs::read_dir(&folder).ok()?.filter_map(|entry| entry.ok()?.metadata().ok()) {
+            newest = about.modified().map_or(newest, |changed| newest.max(changed));
+            bytes += about.len();
+        }
+        Some((newest, bytes))
     }
 
     /// Everything that has a matrix or a result, by name.
@@ -230,9 +241,16 @@ impl Campaigns {
             };
             let found = campaigns.entry(name.to_owned()).or_default();
             found.name = name.to_owned();
-            found.command = Some(self.place.command(path.clone()));
             match Matrix::load(&path, 1.0) {
-                Ok(matrix) => self.count(found, &matrix),
+                // Results go by the matrix's name, and acts by the file's.
+                Ok(matrix) if matrix.name != name => {
+                    found.said =
+                        Some(format!("its matrix is named {0:?}: call the file {0}.toml", matrix.name));
+                }
+                Ok(matrix) => {
+                    found.command = Some(self.place.command(path.clone()));
+                    self.count(found, &matrix);
+                }
                 Err(error) => found.said = Some(error.to_string()),
             }
         }
