@@ -133,6 +133,8 @@ impl Now {
     pub fn of(status: &ClusterStatus, outlook: &Outlook, at_unix_millis: u64) -> Now {
         let there =
             |s: &&ServerStatus| s.pool == PoolId::REPLICATED && !s.logger && s.state != ServerState::Lost;
+        // As in `debt_bytes`: what a sleeper said last is of before it slept.
+        let holds = |s: &&ServerStatus| s.pool == PoolId::REPLICATED && s.state.is_live();
         let debt = |s: &ServerStatus| {
             let bytes = s.vitals.as_ref().map_or(0, |vitals| vitals.debt_bytes);
             (bytes > 0).then_some((s.id, bytes, s.debt_since_unix_millis))
@@ -144,7 +146,7 @@ impl Now {
             groups: status.groups,
             servers: status.servers.iter().filter(there).count() as u32,
             debt_bytes: status.debt_bytes,
-            debts: status.servers.iter().filter_map(debt).collect(),
+            debts: status.servers.iter().filter(holds).filter_map(debt).collect(),
             latency: status.latency,
             forecast_band: outlook.band(at_unix_millis),
             power: status.power,
@@ -422,6 +424,18 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_sleeper_said_last_is_no_debt() {
+        let mut status = crate::tests::made_up::status(3);
+        crate::tests::made_up::put(&mut status.servers[0], ServerState::Asleep);
+        status.servers[1].pool = PoolId(1);
+        for server in &mut status.servers {
+            server.vitals.as_mut().unwrap().debt_bytes = 4096;
+        }
+        let now = Now::of(&status, &Outlook::default(), 0);
+        assert_eq!(now.debts, [(ServerId(3), 4096, None)]);
+    }
 
     #[test]
     fn a_clock_that_is_set_back_is_seen_anew() {

@@ -46,7 +46,7 @@ metrics! {
     GEAR_DRY_RUN = Gauge "ebb_gear_dry_run" [] "1: servers are not switched";
     GEAR_EMERGENCY = Gauge "ebb_gear_emergency" [] "1: more servers are awake because copies are missing";
     GEAR_SHORT_OF_ROOM = Gauge "ebb_gear_short_of_room" [] "1: more servers are awake because awake ones fill up";
-    WANTED = Gauge "ebb_servers_wanted" [] "Servers of the replicated pool that load and forecast want awake";
+    WANTED = Gauge "ebb_servers_wanted" [] "Servers of the replicated pool that are wanted awake: for load and forecast, or by an administrator";
     AWAKE = Gauge "ebb_servers_awake" [] "Servers of the replicated pool that are awake: the capacity, in the unit of the load";
     NEEDED = Gauge "ebb_servers_needed" [] "Fewest servers that carry the load, and at least as many as gears keep awake: those of an oracle";
     LOAD = Gauge "ebb_load_servers" [] "Load of the last full sample, in servers' worth of work";
