@@ -25,11 +25,9 @@
 
 mod why;
 
-use crate::schedule::ROUNDING;
+use crate::schedule::{ROUNDING, servers_for};
 use crate::seasonal::Ahead;
-use crate::{
-    Calendar, History, HourMeter, Load, Mode, Seasonal, awake_groups, floor_servers, forecast, servers_for,
-};
+use crate::{Calendar, History, HourMeter, Load, Mode, Seasonal, awake_groups, floor_servers, forecast};
 use ebb_types::{Depth, GearGroup, GearWish, Joules, Moment, Prices, ServerId, Watts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;

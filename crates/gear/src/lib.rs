@@ -24,7 +24,7 @@ pub use load::{HourMeter, Load, RatesError, ServerRates, load};
 pub use rehearsal::{LoadSeries, Provision, RehearsalError, rehearsal, sample_interval};
 pub use schedule::{
     Calendar, Command, Event, GearError, Mode, PlannedHour, Policy, PolicyError, Schedule, Scheduler,
-    awake_groups, floor_servers, gear_for, lowest_gear, oracle, servers_for,
+    awake_groups, floor_servers, gear_for, lowest_gear, oracle,
 };
 pub use seasonal::Seasonal;
 pub use sets::{SetsError, sets};

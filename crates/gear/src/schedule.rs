@@ -29,7 +29,7 @@ pub fn gear_for(load: Load, servers: u32, replicas: u8, g_min: u8) -> u8 {
 }
 
 /// Fewest of `servers` that sustain `load`, one by one; all of them if they do not.
-pub fn servers_for(load: Load, servers: u32) -> u32 {
+pub(crate) fn servers_for(load: Load, servers: u32) -> u32 {
     (load.0 * (1.0 - ROUNDING)).ceil().min(f64::from(servers)) as u32
 }
 

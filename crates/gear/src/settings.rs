@@ -4,7 +4,8 @@
 //! last at most an hour, and a transition weighs as much of a rehearsed day as of a real one.
 
 use crate::fleet::{DepthSpec, FleetPolicy};
-use crate::{GearError, Load, Policy, ServerRates, floor_servers, servers_for};
+use crate::schedule::servers_for;
+use crate::{GearError, Load, Policy, ServerRates, floor_servers};
 use ebb_types::{Depth, GearSteps, GearWish, Joules, Schedule, Watts};
 use std::time::Duration;
 

@@ -5,9 +5,16 @@ import { clock } from './words.js';
 
 export const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/// Light, dark or paper.
-export function onOtherColours(paint, until) {
-  for (const query of ['(prefers-color-scheme: dark)', 'print']) matchMedia(query).addEventListener('change', paint, until);
+/// Calls `sized` when the host's size changes, and `coloured` for light, dark or paper, until the function that it returns is called.
+export function watch(host, sized, coloured) {
+  const sizes = new ResizeObserver(sized);
+  sizes.observe(host);
+  const life = new AbortController();
+  for (const query of ['(prefers-color-scheme: dark)', 'print']) matchMedia(query).addEventListener('change', coloured, { signal: life.signal });
+  return () => {
+    sizes.disconnect();
+    life.abort();
+  };
 }
 
 function hatch(stroke) {
@@ -50,17 +57,13 @@ export class Chart {
   /// of now, where the chart also has what is to come. `band`: the numbers of the upper and the lower line that it lies between.
   constructor(host, title, lines, present, band) {
     Object.assign(this, { host, title, lines, present, band, data: [[], ...lines.map(() => [])] });
-    this.sizes = new ResizeObserver(() => this.resize());
-    this.sizes.observe(host);
-    this.life = new AbortController();
-    onOtherColours(() => this.rebuild(), { signal: this.life.signal });
+    this.unwatch = watch(host, () => this.resize(), () => this.rebuild());
   }
 
   /// Nothing holds it any more.
   end() {
     this.plot?.destroy();
-    this.sizes.disconnect();
-    this.life.abort();
+    this.unwatch();
   }
 
   options() {

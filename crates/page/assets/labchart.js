@@ -1,7 +1,7 @@
 // A chart of figures as the program gave them: uPlot over any axis. An absent value is a gap, and a spread is a band.
 
 import uPlot from './uPlot.esm.js';
-import { colour, onOtherColours, room } from './chart.js';
+import { colour, room, watch } from './chart.js';
 import { askText } from './link.js';
 import { element } from './words.js';
 
@@ -32,17 +32,13 @@ export class FigureChart {
     this.host = host;
     host.className = 'chart';
     host.setAttribute('role', 'img');
-    this.sizes = new ResizeObserver(() => this.resize());
-    this.sizes.observe(host);
-    this.life = new AbortController();
-    onOtherColours(() => this.draw(), { signal: this.life.signal });
+    this.unwatch = watch(host, () => this.resize(), () => this.draw());
   }
 
   /// Nothing holds it any more.
   end() {
     this.plot?.destroy();
-    this.sizes.disconnect();
-    this.life.abort();
+    this.unwatch();
   }
 
   options({ x, y, lines }) {

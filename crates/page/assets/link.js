@@ -1,7 +1,7 @@
 // The way to the page's program: the token, one stream of events, and acts.
 //
-// The token comes in the address once, as `?token=` or, what no server is sent, as `#token=`, and is taken out of it. It stays in this tab (sessionStorage is of one tab and one port, unlike a
-// cookie) and goes out as a header, which no other site can make a browser send.
+// The token comes in the address once, as `?token=` or, what no server is sent, as `#token=`, and is taken out of it. It stays in this tab
+// (sessionStorage is of one tab and one port, unlike a cookie) and goes out as a header, which no other site can make a browser send.
 
 const KEY = 'ebb-token';
 // The program says at least every 10 s that it is there.

@@ -184,7 +184,7 @@ export class Now {
 }
 
 /// With a gap wherever two times are further apart than `most` seconds.
-function part(columns, most) {
+export function part(columns, most) {
   const [at] = columns;
   const parted = columns.map(() => []);
   at.forEach((seconds, n) => {

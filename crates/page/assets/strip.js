@@ -1,6 +1,6 @@
 // Servers × time: a row each, a stretch per state, by colour and letter. Only the rows in sight are drawn, so 10,000 scroll as well as ten.
 
-import { colour, onOtherColours } from './chart.js';
+import { colour, watch } from './chart.js';
 import { STATES, clock, say } from './words.js';
 
 const ROW = 18;
@@ -16,8 +16,7 @@ export class Strip {
     Object.assign(this, { host, chosen, spacer: host.firstElementChild, canvas: host.querySelector('canvas'), servers: [], runs: [], gaps: [], cursor: -1, span: 1800, frames: 0, waits: false });
     this.pen = this.canvas.getContext('2d');
     host.addEventListener('scroll', () => this.draw(), { passive: true });
-    new ResizeObserver(() => this.draw()).observe(host);
-    onOtherColours(() => this.paint());
+    watch(host, () => this.draw(), () => this.paint());
     this.canvas.addEventListener('click', event => this.choose(this.rowAt(event)));
     this.canvas.addEventListener('mousemove', event => this.tell(this.rowAt(event)));
     host.addEventListener('keydown', event => this.key(event));

@@ -330,6 +330,9 @@ fn charts_go_on_and_stay_where_somebody_looks(browser: &Browser) {
     browser.run("(p => p.over.dispatchEvent(new MouseEvent('dblclick', { bubbles: true })))(document.getElementById('chart-load').drawn)");
     points(8);
     assert_eq!(whole(), json!([true, true, true]));
+    // Times that nobody watched are not joined.
+    let parted = "return import('/now.js').then(now => now.part([[1, 2, 7, 13], [4, 5, null, 6]], 5))";
+    assert_eq!(browser.run(parted), json!([[1, 2, 7, 12.999, 13], [4, 5, null, null, 6]]));
 }
 
 /// A browser has six connections for one program, and keeps those of pages that were left.

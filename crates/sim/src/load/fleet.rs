@@ -3,10 +3,8 @@
 
 use super::{LoadError, Policy, Setup};
 use ebb_gear::fleet::{Command, Event, State};
-use ebb_gear::{
-    Calendar, Fleet, History, Load, Mode, floor_servers, forecast, gear_for, lowest_gear, servers_for,
-};
-use ebb_types::{Depth, GearGroup, Moment, ServerId};
+use ebb_gear::{Calendar, Fleet, History, Load, Mode, forecast, gear_for, lowest_gear};
+use ebb_types::{Depth, GearGroup, Moment, Schedule, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -76,8 +74,10 @@ impl World<'_> {
             Policy::Ebb => return self.drive(tell).map(Some),
             Policy::AlwaysOn => vec![n; self.loads.len()],
             Policy::ContinuousOracle => {
-                let floor = floor_servers(n, self.setup.replicas).max(self.gear_servers(self.setup.g_min));
-                self.loads.iter().map(|l| l.map_or(floor, |l| servers_for(Load(l), n).max(floor))).collect()
+                let sizes = (0..self.setup.replicas).map(|g| self.gear_servers(g + 1) - self.gear_servers(g));
+                let schedule = Schedule { g_min: self.setup.g_min, ..Schedule::default() };
+                let policy = ebb_gear::Policy::of(&schedule, sizes.collect());
+                self.loads.iter().map(|load| policy.servers_needed(Load(load.unwrap_or(0.0)))).collect()
             }
             Policy::Oracle => self.gears(|hour, peaks| peaks[hour].map(Load)),
             Policy::Sierra | Policy::NaiveGrouped => self.gears(self.hour_of_day()),
