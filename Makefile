@@ -35,7 +35,7 @@ test-vm: tools
 # Pictures of every view of the page, at both widths, light and dark: to be looked at after a change of it.
 screens: export EBB_SCREENS ?= $(CURDIR)/target/screens
 screens: tools
-	cargo test --locked -p ebb-page -- --ignored --nocapture screens
+	cargo test --locked -p ebb-web -- --ignored --nocapture screens
 
 # Every parser of bytes from outside, for EBB_FUZZ_SECONDS each: first by the tests' own mutations, then guided by coverage. `make test` has
 # a short form of the first.
@@ -48,7 +48,7 @@ fuzz:
 sweep: export EBB_SEEDS ?= 100000
 sweep: export EBB_FIRST ?= $(shell date +%s)00000
 sweep:
-	cargo test --release -p ebb-sim --test sweep no_seed -- --nocapture
+	cargo test --release -p ebb-sim --test all no_seed -- --nocapture
 
 # Processes under verified load. 500 random events: servers are killed, paused, emptied, put back to older copies, slow, full. And 1,000
 # directories that were emptied, older, damaged, exchanged. EBB_SEED=N repeats one run. And a served mirror is killed 200 times, and

@@ -1,5 +1,5 @@
-//! A store's files: it opens over whatever bytes stand in one of them, or refuses to; and then reads blocks, or says that they are
-//! damaged.
+//! A store's files: it opens over whatever bytes stand in one of them, or refuses to; and then reads blocks, or says
+//! that they are damaged.
 #![no_main]
 
 use bytes::Bytes;

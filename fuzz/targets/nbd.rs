@@ -1,5 +1,5 @@
-//! An NBD connection: any bytes, in parts of any length, and the replies to what was accepted, in any order. A request that comes out keeps
-//! the rules of its export, and whatever else is said ends the connection or is refused.
+//! An NBD connection: any bytes, in parts of any length, and the replies to what was accepted, in any order. A request
+//! that comes out keeps the rules of its export, and whatever else is said ends the connection or is refused.
 #![no_main]
 
 use bytes::{Bytes, BytesMut};

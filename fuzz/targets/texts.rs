@@ -1,9 +1,9 @@
 //! Analysers' files and evaluation matrices.
 #![no_main]
 
-use ebb_lab::eval::Matrix;
+use ebb_eval::Matrix;
 use ebb_power::Quantity;
-use ebb_power::meter::{Clock, Import, import};
+use ebb_meter::{Clock, Import, import};
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 

@@ -1,0 +1,142 @@
+//! Events and commands: the protocol core's inputs and outputs.
+
+use bytes::Bytes;
+use ebb_types::{
+    ChunkId, ClientReply, ClientRequest, DamageVitals, Epoch, GroupId, LoadCount, MapDelta, Moment,
+    PeerMessage, Role, ScrubMark, ScrubVitals, ServerId, ServerReport, Version,
+};
+pub use ebb_types::{Recovered, StoreCommand, StoreOutcome};
+
+/// Maximum bytes in flight on a server for client writes, and likewise for client reads (R12). The driver admits no
+/// more and leaves the rest in the sockets.
+pub const CLIENT_BYTES: usize = 16 << 20;
+
+/// Identifies a client request that awaits its reply; chosen by the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientToken(pub u64);
+
+/// Identifies a store command that awaits completion; chosen by the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreToken(pub u64);
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The cluster map changed. A delta that leaves a gap is answered with [`Command::MapGap`].
+    Map(MapDelta),
+    /// The metadata service granted a lease that ends at `until` on this server's clock.
+    Lease { until: Moment },
+    /// The metadata service wants this server to sleep: hand over. Repeated; idempotent. Ignored unless the map has
+    /// this server draining.
+    Drain,
+    /// The metadata service moves these primaries elsewhere: hand over only these.
+    HandOver { groups: Vec<(GroupId, Epoch)> },
+    /// The store passed its soft limit, or is below it again. A full server takes no new client writes, but still takes
+    /// whatever keeps acknowledged data safe: rewrites, reclaim, offload being moved (R10).
+    Space { full: bool },
+    /// A client request. `payload`: the bytes of a write.
+    Client { token: ClientToken, request: ClientRequest, payload: Bytes },
+    /// A message from another server.
+    Peer { from: ServerId, message: PeerMessage, payload: Bytes },
+    /// The connection to a server broke: messages sent to it may be lost.
+    PeerLost { peer: ServerId },
+    /// A [`StoreCommand`] completed.
+    Stored { token: StoreToken, outcome: StoreOutcome },
+    /// The store had no room to record that this was dropped, so it still keeps it.
+    NotDropped { group: GroupId, role: Role },
+    /// A heartbeat is due: check whether replicas should be scrubbed. `unix_seconds`: wall clock. Must precede
+    /// [`crate::Replica::take_load`].
+    Beat { unix_seconds: u64 },
+    /// An administrator wants all replicas here scrubbed now. They are requested at the next [`Event::Beat`].
+    ScrubAll,
+    /// Time passed: sent at least every [`crate::TICK`] while [`crate::Replica::wants_ticks`], otherwise not at all.
+    Tick,
+}
+
+#[derive(Clone, Debug)]
+pub enum Command {
+    Send {
+        to: ServerId,
+        message: PeerMessage,
+        payload: Bytes,
+    },
+    Reply {
+        token: ClientToken,
+        reply: ClientReply,
+        payload: Bytes,
+    },
+    /// To the metadata service, at least once.
+    Report(ServerReport),
+    Store {
+        token: StoreToken,
+        command: StoreCommand,
+    },
+    /// Drop all offload kept for this slot of the group: the slot has everything. Only a failure is reported back (R6),
+    /// as [`Event::NotDropped`].
+    DropOffload {
+        group: GroupId,
+        stands_for: ServerId,
+    },
+    /// Drop all that is kept as a replica of the group: this server is no longer in it.
+    DropReplica {
+        group: GroupId,
+    },
+    /// Every copy of the group has applied the deletions up to this version, so the replica here need not remember
+    /// them. Takes effect after all commands given to the store before it.
+    ForgetTombstones {
+        group: GroupId,
+        up_to: Version,
+    },
+    /// Scrub progress of all of this server's replicas, to be returned in [`crate::Recovered`] after a restart. Not
+    /// urgent.
+    KeepScrubs {
+        marks: Vec<ScrubMark>,
+    },
+    /// A map delta left a gap: ask for the whole map.
+    MapGap,
+    /// A metadata member offered a map older than the one this store has served under. It is not obeyed, because
+    /// obeying it would destroy data (R11). Either the service reverted to an older copy, or the member is a former
+    /// leader that does not know yet that another leads.
+    OldMetadata {
+        known: u64,
+        offered: u64,
+    },
+    /// Something happened that cannot happen unless this program has a bug: log it. It is counted in [`Stats::bugs`].
+    Bug {
+        group: GroupId,
+        what: &'static str,
+    },
+    /// As of this map version nothing depends on this server and nothing is in flight: flush, then report so to the
+    /// metadata service (R7). A later version may need the server again.
+    ReadyToSleep {
+        map_version: u64,
+    },
+}
+
+/// A block that is kept in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptBlock {
+    pub chunk: ChunkId,
+    pub block: u32,
+    pub version: Version,
+    /// `None`: zeroes.
+    pub data: Option<Bytes>,
+}
+
+/// Figures for the heartbeat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Client work since the last call to [`crate::Replica::take_load`].
+    pub load: LoadCount,
+    pub in_flight: u32,
+    pub catching_up: u32,
+    pub offloaded_bytes: u64,
+    pub reclaimed_bytes: u64,
+    /// Bytes kept for sleeping parity servers in memory only.
+    pub memory_bytes: u64,
+    pub repaired_blocks: u64,
+    pub damage: DamageVitals,
+    pub scrub: ScrubVitals,
+    pub poisoned: bool,
+    /// Things that cannot happen, counted since the start: see [`Command::Bug`].
+    pub bugs: u64,
+}

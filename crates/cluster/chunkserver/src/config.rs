@@ -1,0 +1,107 @@
+//! A server's settings, and the defects that tests plant.
+
+use ebb_types::{Incarnation, ServerId, StoreId};
+use std::time::Duration;
+
+/// Records remembered per group, so that a client's late retry is recognised.
+pub const REMEMBERED: usize = 1024;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub me: ServerId,
+    pub incarnation: Incarnation,
+    pub store: StoreId,
+    /// Newest map version that the store has served under: an older map is not obeyed.
+    pub known_map: u64,
+    pub chunk_bytes: u32,
+    pub groups: u32,
+    /// Resend interval for an unanswered request or report without payload, and for a record that was refused.
+    pub resend_after: Duration,
+    /// A server that owes a reply and sends nothing at all for this time is reported to the metadata service. Long,
+    /// because a server that answers anything is slow, not failed, and a slow disk may sync for seconds.
+    pub suspect_after: Duration,
+    /// Number of committed records remembered per group, for their request ids.
+    pub remembered: usize,
+    /// Every replica is read and compared with the other copies once per period; zero: never.
+    pub scrub_period: Duration,
+    /// Bytes per second that a primary may have read for its scrubs, over all copies; under load a fraction of it.
+    pub scrub_bytes_per_second: u64,
+    /// Defects that the test harness must find. Set only by tests.
+    #[cfg(feature = "planted-bugs")]
+    pub planted: Option<PlantedBug>,
+}
+
+/// Deliberate defects, to show that the harness finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// Serve without waiting until the members are fenced, and accept older epochs.
+    SkipFence,
+    /// Acknowledge a write while one copy is still missing.
+    AckEarly,
+    /// Let a reclaimed record overwrite a newer one.
+    ReclaimOlder,
+    /// Drop offload when the sleeper wakes, before the sleeper has fetched it.
+    DropEarly,
+    /// Serve before the metadata service has recorded that this epoch serves.
+    ServeUnrecorded,
+    /// Serve without a lease.
+    IgnoreLease,
+    /// Report readiness to sleep while the store still works.
+    SleepBusy,
+    /// Treat a server that was full once as full forever.
+    RememberFull,
+    /// Let a scrub skip blocks that are damaged on another server.
+    OverlookDamage,
+    /// Reply to a read of part of a block with the checksum of the whole block.
+    WholeChecksums,
+    /// Rewrite the tails' blocks without noting which requests are in them.
+    ForgetRequests,
+    /// Carry out a request that may have been carried out before and forgotten since.
+    RepeatForgotten,
+    /// Forget deletions while some slot may have missed them.
+    ForgetEarly,
+    /// Drop the strips kept for a column as soon as its server catches up, before it has them.
+    DropStripsEarly,
+    /// Take strips of epochs that have ended.
+    SkipColumnFence,
+    /// Take a column for full although no complete server was heard.
+    TrustAnyListing,
+}
+
+impl Config {
+    /// `incarnation` and `store`: the incarnation and store identity that the metadata service has on record while it
+    /// counts on this incarnation.
+    pub fn new(
+        me: ServerId,
+        incarnation: Incarnation,
+        store: StoreId,
+        chunk_bytes: u32,
+        groups: u32,
+    ) -> Config {
+        Config {
+            me,
+            incarnation,
+            store,
+            known_map: 0,
+            chunk_bytes,
+            groups,
+            resend_after: Duration::from_millis(500),
+            suspect_after: Duration::from_secs(3),
+            remembered: REMEMBERED,
+            scrub_period: Duration::ZERO,
+            scrub_bytes_per_second: 16 << 20,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
+        }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn has(&self, bug: PlantedBug) -> bool {
+        self.planted == Some(bug)
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn has(&self, _bug: PlantedBug) -> bool {
+        false
+    }
+}

@@ -1,0 +1,360 @@
+//! Erasure-coded sets: a small world of servers, in which what is acknowledged must stay readable.
+
+mod ram;
+mod schedule;
+mod scrub;
+mod store;
+mod world;
+
+use bytes::Bytes;
+use ebb_chunkserver::Event;
+use ebb_types::{
+    ChunkOp, ClientReply, Epoch, GroupId, PeerMessage, Random, Refusal, RequestId, Role, ServerId,
+    ServerReport, ServerState, SlotState, Unready,
+};
+use world::{BLOCKS, Row, SET, World, chunk, id};
+
+const PARITY: [usize; 3] = [6, 7, 8];
+
+/// A world of 6+3 servers, and rows in it.
+fn with_rows(world: &mut World, from: u64, count: u64) -> Vec<Row> {
+    let mut random = Random::new(from + 1);
+    let rows: Vec<Row> = (from..from + count).map(|n| world.row(n, BLOCKS, &mut random)).collect();
+    for row in &rows {
+        assert!(world.write(row), "{:?}", world.replies.last_key_value());
+    }
+    rows
+}
+
+fn fresh() -> World {
+    let mut world = World::new(6, 3);
+    world.run();
+    world
+}
+
+#[test]
+fn a_row_that_is_written_is_read() {
+    let mut world = fresh();
+    for row in with_rows(&mut world, 0, 3) {
+        world.assert_reads(&row);
+        world.assert_at_home(&row);
+    }
+    assert_eq!(world.keepers(), 0);
+}
+
+#[test]
+fn parity_that_sleeps_finds_its_strips_when_it_returns() {
+    let mut world = fresh();
+    let mut rows = with_rows(&mut world, 0, 3);
+    world.sleep(&PARITY);
+    let kept = with_rows(&mut world, 10, 8);
+    assert_eq!(world.keepers(), 6);
+    for row in &kept {
+        let targets = world.entry.targets(row.chunk);
+        for (column, to) in targets.iter().enumerate().skip(6) {
+            world.assert_has(row, column, to.unwrap());
+        }
+    }
+    rows.extend(kept);
+    PARITY.iter().for_each(|n| world.restart(*n));
+    world.run();
+    assert!(world.entry.columns.iter().all(|own| own.state == SlotState::InSync), "{:?}", world.entry);
+    assert_eq!(world.keepers(), 0, "they dropped what they kept");
+    for row in &rows {
+        world.assert_at_home(row);
+        world.assert_reads(row);
+    }
+    assert!(world.nodes[&id(6)].replica.as_ref().unwrap().stats().reclaimed_bytes > 0);
+}
+
+#[test]
+fn keepers_keep_until_the_parity_server_has_everything() {
+    let mut world = fresh();
+    world.sleep(&PARITY);
+    let rows = with_rows(&mut world, 0, 4);
+    world.slow = Some(id(6));
+    PARITY.iter().for_each(|n| world.restart(*n));
+    world.follows = false;
+    world.flow();
+    for row in &rows {
+        let keepers = World::new(6, 3).entry.turn(row.chunk);
+        world.assert_has(row, 6, id(keepers % 6));
+        world.assert_has(row, 9, id((keepers + 3) % 6));
+    }
+}
+
+#[test]
+fn any_two_data_servers_may_be_lost_while_parity_sleeps() {
+    for first in 0..6 {
+        for second in first + 1..6 {
+            let mut world = fresh();
+            world.sleep(&PARITY);
+            let rows = with_rows(&mut world, 0, 6);
+            world.crash(first);
+            world.crash(second);
+            world.run();
+            for row in &rows {
+                world.assert_reads(row);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lost_data_server_is_filled_when_parity_wakes() {
+    let mut world = fresh();
+    let mut rows = with_rows(&mut world, 0, 3);
+    world.sleep(&PARITY);
+    rows.extend(with_rows(&mut world, 10, 5));
+    world.crash(2);
+    world.run();
+    rows.extend(with_rows(&mut world, 20, 3));
+    world.replace(2);
+    world.run();
+    assert!(matches!(world.entry.columns[2].state, SlotState::CatchingUp { .. }), "old rows need P1");
+    let (reply, _) = world.read(rows[0].chunk, 2, 4096);
+    assert_eq!(reply, ClientReply::Retry { why: Unready::TooFewCopies });
+    let damaged = |(_, report): &(ServerId, ServerReport)| matches!(report, ServerReport::Damaged { .. });
+    assert!(world.reports.iter().any(damaged), "which wakes parity");
+    world.restart(6);
+    world.run();
+    assert_eq!(world.entry.columns[2].state, SlotState::InSync);
+    rows.iter().for_each(|row| world.assert_has(row, 2, id(2)));
+}
+
+/// Seed 13 of the fault search: a server that returned when all others had failed listed itself, found nothing to fill
+/// in, and reported that it had everything.
+#[test]
+fn a_column_is_not_full_before_a_complete_server_was_heard() {
+    let mut world = fresh();
+    world.sleep(&PARITY);
+    world.crash(4);
+    world.run();
+    let rows = with_rows(&mut world, 0, 2);
+    (0..6).filter(|n| *n != 4).for_each(|n| world.crash(n));
+    world.restart(4);
+    world.run();
+    assert!(matches!(world.entry.columns[4].state, SlotState::CatchingUp { .. }), "{:?}", world.entry);
+    // None is complete by itself any more, but all together are.
+    (0..9).filter(|n| *n != 4).for_each(|n| world.restart(n));
+    world.run();
+    assert_eq!(world.entry.columns[4].state, SlotState::InSync);
+    rows.iter().for_each(|row| world.assert_has(row, 4, id(4)));
+}
+
+/// Seed 388 of the fault search: a keeper that was no target any more was not asked to delete, and nothing else reached
+/// it.
+#[test]
+fn a_deletion_reaches_strips_of_former_keepers() {
+    let mut world = fresh();
+    world.sleep(&PARITY);
+    world.crash(0);
+    world.run();
+    let rows = with_rows(&mut world, 0, 8);
+    PARITY.iter().for_each(|n| world.restart(*n));
+    world.run();
+    let former = |world: &World, row: &Row| {
+        let target = world.entry.targets(row.chunk)[0];
+        world.holders(0, row.chunk).into_iter().any(|server| Some(server) != target)
+    };
+    assert!(
+        rows.iter().any(|row| former(&world, row)),
+        "with parity awake, others keep the strips of column 0"
+    );
+    for row in rows {
+        assert!(world.delete(row.chunk));
+        world.run();
+        for column in 0..9 {
+            assert_eq!(world.holders(column, row.chunk), [], "column {column} of {}", row.chunk);
+        }
+    }
+}
+
+#[test]
+fn a_row_that_would_not_survive_another_loss_is_not_taken() {
+    let mut world = World::new(4, 1);
+    world.run();
+    let [first, second] = [0, 1].map(|n| world.row(n, BLOCKS, &mut Random::new(n)));
+    assert!(world.write(&first));
+    world.crash(2);
+    world.run();
+    assert!(!world.write(&second), "without a data server, losing any other one loses the row");
+    world.assert_reads(&first);
+    world.restart(2);
+    world.run();
+    assert!(world.write(&second));
+}
+
+#[test]
+fn a_strip_that_was_taken_before_the_epoch_ended_is_listed_after() {
+    let mut world = fresh();
+    let row = world.row(1, BLOCKS, &mut Random::new(5));
+    world.slow = Some(id(0));
+    let epoch = world.entry.epoch;
+    let asked: Vec<u64> = (0..9).map(|column| world.send_strip(&row, column, id(column), epoch)).collect();
+    world.flow();
+    world.crash(8);
+    world.restart(8);
+    world.overtake(id(0));
+    assert!(world.reports.is_empty(), "the listing waits for the strip");
+    assert!(!world.is_done(asked[0], epoch));
+    world.slow = None;
+    world.run();
+    assert!(asked.iter().all(|token| world.is_done(*token, epoch)), "it was taken under the old epoch");
+    world.assert_at_home(&row);
+}
+
+#[test]
+fn a_half_written_row_does_not_stop_a_fill() {
+    let mut world = fresh();
+    world.sleep(&PARITY);
+    let rows = with_rows(&mut world, 0, 2);
+    let half = world.row(50, BLOCKS, &mut Random::new(9));
+    let (targets, epoch) = (world.entry.targets(half.chunk), world.entry.epoch);
+    for (column, to) in targets.iter().enumerate().take(3) {
+        world.send_strip(&half, column, to.unwrap(), epoch);
+    }
+    world.flow();
+    PARITY.iter().for_each(|n| world.restart(*n));
+    world.run();
+    assert!(world.entry.columns.iter().all(|own| own.state == SlotState::InSync));
+    rows.iter().for_each(|row| world.assert_at_home(row));
+}
+
+/// Enough strips may be with a server that does not answer: the fill waits for it.
+#[test]
+fn a_row_that_may_be_elsewhere_is_waited_for() {
+    let mut world = World::new(2, 2);
+    world.run();
+    let row = world.row(1, BLOCKS, &mut Random::new(1));
+    assert!(world.write(&row));
+    for n in 1..3 {
+        world.crash(n);
+    }
+    world.crash(3);
+    world.replace(3);
+    world.run();
+    assert!(matches!(world.entry.columns[3].state, SlotState::CatchingUp { .. }), "one strip of two is here");
+    world.restart(1);
+    world.run();
+    assert_eq!(world.entry.columns[3].state, SlotState::InSync);
+    world.assert_has(&row, 3, id(3));
+}
+
+#[test]
+fn a_damaged_block_is_repaired_when_it_is_read() {
+    let mut world = fresh();
+    let row = with_rows(&mut world, 0, 1).remove(0);
+    let group = GroupId::of_column(SET, 1);
+    world.nodes.get_mut(&id(1)).unwrap().store.damaged.extend([(group, row.chunk, 3), (group, row.chunk, 5)]);
+    world.assert_reads(&row);
+    assert!(world.nodes[&id(1)].store.damaged.is_empty());
+    assert_eq!(world.nodes[&id(1)].replica.as_ref().unwrap().stats().repaired_blocks, 2);
+}
+
+#[test]
+fn a_deletion_reaches_a_sleeper() {
+    let mut world = fresh();
+    let row = with_rows(&mut world, 0, 1).remove(0);
+    world.sleep(&PARITY);
+    assert!(world.delete(row.chunk));
+    PARITY.iter().for_each(|n| world.restart(*n));
+    world.run();
+    for (column, node) in world.nodes.values().enumerate() {
+        assert_eq!(node.store.block(GroupId::of_column(SET, column), row.chunk, 0), None, "column {column}");
+    }
+    let missing = ClientReply::Failed { why: ebb_types::ChunkError::Missing };
+    assert_eq!(world.read(row.chunk, 0, 4096).0, missing);
+}
+
+#[test]
+fn old_epochs_are_refused() {
+    let mut world = fresh();
+    let row = world.row(1, BLOCKS, &mut Random::new(1));
+    let old = world.entry.epoch;
+    world.crash(8);
+    world.flow();
+    let token = world.send_strip(&row, 0, id(0), old);
+    world.flow();
+    let moved = ClientReply::SetMoved { set: SET, entry: world.entry.clone() };
+    assert_eq!(world.replies[&token].0, moved);
+    let token = world.send_strip(&row, 0, id(0), world.entry.epoch.next());
+    assert_eq!(world.replies[&token].0, ClientReply::Retry { why: Unready::Behind });
+    let token = world.send_strip(&row, 0, id(0), world.entry.epoch);
+    assert_eq!(world.replies[&token].0, ClientReply::Retry { why: Unready::Behind }, "there is a newer one");
+    let group = GroupId::of_column(SET, 0);
+    let list =
+        PeerMessage::List { group, epoch: old, token: 7, role: Role::Replica, since: Epoch(0), after: None };
+    world.on(id(0), Event::Peer { from: id(1), message: list, payload: Bytes::new() });
+    let refusal = world.net.pop().map(|letter| letter.message);
+    let newest = world.entry.epoch.next();
+    let refused = PeerMessage::ListReply { group, token: 7, result: Err(Refusal::Stale { newest }) };
+    assert_eq!(refusal, Some(refused));
+}
+
+#[test]
+fn only_the_target_takes_whole_sound_blocks() {
+    let mut world = fresh();
+    let row = world.row(1, BLOCKS, &mut Random::new(1));
+    let epoch = world.entry.epoch;
+    let elsewhere = world.send_strip(&row, 0, id(1), epoch);
+    assert!(matches!(world.replies[&elsewhere].0, ClientReply::SetMoved { .. }));
+    let write = |offset: u32, crcs: Vec<u32>| {
+        let request = RequestId { client: 1, seq: 1 };
+        ChunkOp::Write { chunk: chunk(1), offset, len: 4096, request, crcs }
+    };
+    let block = Bytes::from(vec![7; 4096]);
+    let crcs = ebb_types::block_crcs(&block);
+    let failed = |why| ClientReply::Failed { why };
+    let cases = [
+        (write(100, crcs.clone()), failed(ebb_types::ChunkError::Malformed)),
+        (write(1 << 20, crcs.clone()), failed(ebb_types::ChunkError::OutOfRange)),
+        (write(0, vec![0]), ClientReply::Retry { why: Unready::Garbled }),
+    ];
+    for (op, wanted) in cases {
+        let token = world.request(id(0), 0, epoch, op, block.clone());
+        assert_eq!(world.replies[&token].0, wanted);
+    }
+    world.on(id(0), Event::Space { full: true });
+    let token = world.request(id(0), 0, epoch, write(0, crcs), block);
+    assert_eq!(world.replies[&token].0, failed(ebb_types::ChunkError::NoSpace));
+    assert!(world.delete(chunk(1)), "a full server deletes");
+}
+
+#[test]
+fn a_server_sleeps_only_when_nothing_is_in_flight() {
+    let mut world = fresh();
+    let row = world.row(1, BLOCKS, &mut Random::new(1));
+    world.slow = Some(id(8));
+    let token = world.send_strip(&row, 8, id(8), world.entry.epoch);
+    world.flow();
+    world.on(id(8), Event::Drain);
+    assert!(world.ready.is_empty(), "it does not drain");
+    world.drain(8);
+    world.flow();
+    world.on(id(8), Event::Drain);
+    world.flow();
+    assert!(world.ready.is_empty(), "its store works");
+    world.slow = None;
+    world.flow();
+    assert!(world.ready.contains(&id(8)));
+    assert!(world.replies.contains_key(&token));
+    world.drain(0);
+    world.flow();
+    world.on(id(0), Event::Drain);
+    world.flow();
+    assert!(world.ready.contains(&id(0)), "a data server that keeps nothing for others");
+}
+
+#[test]
+fn a_keeper_does_not_sleep() {
+    let mut world = fresh();
+    world.sleep(&PARITY);
+    with_rows(&mut world, 0, 6);
+    world.drain(0);
+    world.flow();
+    world.on(id(0), Event::Drain);
+    world.run();
+    assert!(world.ready.is_empty());
+    assert_eq!(world.state_of(id(0)), ServerState::Draining);
+}

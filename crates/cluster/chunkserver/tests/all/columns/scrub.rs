@@ -1,0 +1,178 @@
+//! Scrub: what nobody reads is read, compared with the data, and repaired.
+
+use super::world::{BLOCKS, Row, SET, World, id};
+use super::{PARITY, fresh, with_rows};
+use bytes::Bytes;
+use ebb_chunkserver::{Event, Stats};
+use ebb_types::{Epoch, GroupId, Role, ServerId, SlotState, Version};
+
+fn stats(world: &World, n: usize) -> Stats {
+    world.nodes[&id(n)].replica.as_ref().unwrap().stats()
+}
+
+/// An administrator asks for it. Returns whether the server found its column sound.
+fn scrub(world: &mut World, n: usize) -> bool {
+    world.on(id(n), Event::ScrubAll);
+    (0..60).any(|_| {
+        let unix_seconds = world.now / 1_000_000_000;
+        world.on(id(n), Event::Beat { unix_seconds });
+        for _ in 0..10 {
+            world.flow();
+            world.tick();
+        }
+        world.on(id(n), Event::Beat { unix_seconds });
+        stats(world, n).scrub.asked == 0
+    })
+}
+
+fn group(column: usize) -> GroupId {
+    GroupId::of_column(SET, column)
+}
+
+/// The block's content on the disk of the column's server.
+fn block<'a>(world: &'a mut World, row: &Row, column: usize, block: u32) -> &'a mut (Version, Option<Bytes>) {
+    let node = world.nodes.get_mut(&id(column)).unwrap();
+    let key = (Role::Replica, group(column), row.chunk);
+    node.store.chunks.get_mut(&key).unwrap().blocks.get_mut(&block).unwrap()
+}
+
+#[test]
+fn rot_that_nobody_reads_is_repaired() {
+    for n in 0..9 {
+        let mut world = fresh();
+        let rows = with_rows(&mut world, 0, 5);
+        let damaged = (group(n), rows[3].chunk, 2);
+        world.nodes.get_mut(&id(n)).unwrap().store.damaged.insert(damaged);
+        assert!(scrub(&mut world, n));
+        assert!(world.nodes[&id(n)].store.damaged.is_empty());
+        assert_eq!((stats(&world, n).repaired_blocks, stats(&world, n).scrub.differing_blocks), (1, 0));
+        let zeroes: u64 =
+            rows.iter().filter(|row| row.strips[n].iter().all(|byte| *byte == 0)).count() as u64;
+        assert!(stats(&world, n).scrub.checked_bytes >= (5 - zeroes) * u64::from(BLOCKS) * 4096);
+        rows.iter().for_each(|row| world.assert_at_home(row));
+    }
+}
+
+#[test]
+fn damage_beyond_repair_is_counted_and_tried_again() {
+    let mut world = fresh();
+    let rows = with_rows(&mut world, 0, 3);
+    let damage = |world: &mut World, n: usize| {
+        let damaged = (group(n), rows[1].chunk, 3);
+        world.nodes.get_mut(&id(n)).unwrap().store.damaged.insert(damaged)
+    };
+    [0, 1, 6, 7].iter().for_each(|n| assert!(damage(&mut world, *n)));
+    assert!(!scrub(&mut world, 0));
+    assert_eq!(stats(&world, 0).scrub.unsound, 1);
+    assert!(stats(&world, 0).damage.unrepaired > 0);
+    // The parity server's disk is better than it looked.
+    world.nodes.get_mut(&id(6)).unwrap().store.damaged.clear();
+    assert!(scrub(&mut world, 0));
+    assert_eq!(stats(&world, 0).scrub.unsound, 0);
+    assert!([0, 6].iter().all(|n| world.nodes[&id(*n)].store.damaged.is_empty()));
+}
+
+#[test]
+fn parity_that_differs_from_the_data_is_written_again() {
+    for n in PARITY {
+        let mut world = fresh();
+        let rows = with_rows(&mut world, 0, 4);
+        for wrong in [0, 4, 5] {
+            let (version, content) = block(&mut world, &rows[1], n, wrong);
+            *content = Some(Bytes::from(vec![7; 4096]));
+            // Even if it is newer than the data.
+            version.seq += u64::from(wrong == 4);
+        }
+        assert!(scrub(&mut world, n));
+        let counted = stats(&world, n).scrub;
+        assert_eq!((counted.differing_blocks, counted.equalled_blocks), (3, 3));
+        rows.iter().for_each(|row| world.assert_at_home(row));
+        assert!(scrub(&mut world, n));
+        assert_eq!(stats(&world, n).scrub.differing_blocks, 3, "nothing differs any more");
+    }
+}
+
+#[test]
+fn a_strip_that_is_missing_is_rebuilt() {
+    for n in 0..9 {
+        let mut world = fresh();
+        let rows = with_rows(&mut world, 0, 3);
+        let node = world.nodes.get_mut(&id(n)).unwrap();
+        node.store.chunks.get_mut(&(Role::Replica, group(n), rows[2].chunk)).unwrap().blocks.split_off(&5);
+        node.store.chunks.remove(&(Role::Replica, group(n), rows[0].chunk));
+        assert!(scrub(&mut world, n));
+        rows.iter().for_each(|row| world.assert_at_home(row));
+    }
+}
+
+#[test]
+fn a_deletion_that_was_missed_is_carried_out() {
+    for n in 0..9 {
+        let mut world = fresh();
+        let rows = with_rows(&mut world, 0, 3);
+        let store = world.nodes[&id(n)].store.clone();
+        assert!(world.delete(rows[1].chunk));
+        world.nodes.get_mut(&id(n)).unwrap().store = store;
+        assert_eq!(world.holders(n, rows[1].chunk), [id(n)]);
+        assert!(scrub(&mut world, n));
+        assert_eq!(world.holders(n, rows[1].chunk), [] as [ServerId; 0]);
+        [0, 2].iter().for_each(|n| world.assert_at_home(&rows[*n]));
+    }
+}
+
+#[test]
+fn the_rest_of_a_failed_write_is_passed_over() {
+    let mut world = fresh();
+    let row = world.row(0, BLOCKS, &mut ebb_types::Random::new(1));
+    for column in [0, 1, 7] {
+        world.send_strip(&row, column, id(column), Epoch(1));
+    }
+    world.run();
+    with_rows(&mut world, 1, 2);
+    for n in 0..9 {
+        assert!(scrub(&mut world, n), "{n}");
+        assert_eq!((stats(&world, n).scrub.differing_blocks, stats(&world, n).repaired_blocks), (0, 0));
+        assert_eq!(world.holders(n, row.chunk).is_empty(), ![0, 1, 7].contains(&n));
+    }
+}
+
+#[test]
+fn parity_is_compared_only_while_all_data_is_there() {
+    let mut world = fresh();
+    let rows = with_rows(&mut world, 0, 3);
+    block(&mut world, &rows[0], 6, 0).1 = Some(Bytes::from(vec![7; 4096]));
+    world.crash(2);
+    world.run();
+    assert!(!scrub(&mut world, 6));
+    assert_eq!(stats(&world, 6).scrub.checked_bytes, 0);
+    assert!(scrub(&mut world, 1), "a data column needs no other");
+    // The request is still known.
+    world.restart(2);
+    world.run();
+    assert_eq!(world.entry.columns[2].state, SlotState::InSync);
+    assert!(scrub(&mut world, 6));
+    assert_eq!(stats(&world, 6).scrub.equalled_blocks, 1);
+}
+
+#[test]
+fn a_scrub_keeps_no_parity_server_awake_and_wakes_none() {
+    let mut world = fresh();
+    with_rows(&mut world, 0, 8);
+    PARITY.iter().for_each(|n| world.on(id(*n), Event::ScrubAll));
+    PARITY.iter().for_each(|n| world.on(id(*n), Event::Beat { unix_seconds: 1 }));
+    world.flow();
+    world.sleep(&PARITY);
+    for n in 0..6 {
+        assert!(scrub(&mut world, n));
+    }
+    assert!(world.reports.is_empty(), "{:?}", world.reports);
+}
+
+#[test]
+fn a_server_whose_column_is_scrubbed_rests() {
+    let mut world = fresh();
+    with_rows(&mut world, 0, 3);
+    assert!(scrub(&mut world, 3) && scrub(&mut world, 8));
+    world.run();
+    assert!(world.nodes.values().all(|node| !node.replica.as_ref().unwrap().wants_ticks()));
+}

@@ -1,0 +1,186 @@
+//! When a deletion may be forgotten, and what must not be believed afterwards.
+
+use bytes::Bytes;
+use ebb_chunkserver::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken};
+use ebb_types::{
+    ChunkId, Content, Epoch, GroupEntry, GroupId, Holder, Incarnation, ListPage, MapDelta, Moment,
+    PeerMessage, Record, Role, ServerId, ServerState, Slot, SlotState, StoreId, Version,
+};
+
+const ME: ServerId = ServerId(1);
+const PRIMARY: ServerId = ServerId(2);
+const THIRD: ServerId = ServerId(3);
+const KEEPER: ServerId = ServerId(4);
+const GROUP: GroupId = GroupId(0);
+const IN_SYNC: SlotState = SlotState::InSync;
+
+struct Member {
+    replica: Replica,
+    map: u64,
+}
+
+fn version(epoch: u32, seq: u64) -> Version {
+    Version { epoch: Epoch(epoch), seq }
+}
+
+impl Member {
+    fn new() -> Member {
+        let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
+        Member { replica: Replica::new(config, Recovered::default()), map: 0 }
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Command> {
+        let mut out = Vec::new();
+        self.replica.on(Moment(1), event, &mut out);
+        out
+    }
+
+    /// `states`: each slot's state and holder.
+    fn configure(&mut self, epoch: u32, states: [(SlotState, Option<ServerId>); 3]) -> Vec<Command> {
+        let slot = |(server, (state, holder)): (ServerId, (SlotState, Option<ServerId>))| {
+            let holder = holder.map(|server| Holder { server, covered: true });
+            Slot { server, state, holder }
+        };
+        let slots = [ME, PRIMARY, THIRD].into_iter().zip(states).map(slot).collect();
+        let entry =
+            GroupEntry { epoch: Epoch(epoch), primary: Some(PRIMARY), slots, ..GroupEntry::unknown() };
+        let servers = [1, 2, 3, 4].map(|id| crate::server(id, id as u8 % 3, ServerState::Awake)).to_vec();
+        let (from, to) = (self.map, self.map + 1);
+        self.map = to;
+        self.on(Event::Map(MapDelta {
+            from,
+            to,
+            servers,
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        }))
+    }
+
+    /// The primary sends a record; returns the immediate commands, and the token of the store command.
+    fn replicate(&mut self, version: Version, content: Content) -> (Vec<Command>, Option<StoreToken>) {
+        let (first, count) = (0, u32::from(content != Content::Delete));
+        let chunk = ChunkId::default();
+        let record = Record { group: GROUP, chunk, first, count, version, request: None, content };
+        let (epoch, committed) = (version.epoch, Version { seq: 0, ..version });
+        let role = Role::Replica;
+        let message = PeerMessage::Replicate { epoch, role, record, committed, must_fit: true };
+        let out = self.on(Event::Peer { from: PRIMARY, message, payload: Bytes::new() });
+        let applied = out.iter().find_map(|c| match c {
+            Command::Store { token, command: StoreCommand::Apply { .. } } => Some(*token),
+            _ => None,
+        });
+        (out, applied)
+    }
+
+    /// The primary reports that all writes up to `committed` are on all targets; returns up to where deletions are
+    /// forgotten.
+    fn commit(&mut self, committed: Version) -> Option<Version> {
+        let message = PeerMessage::Committed { group: GROUP, epoch: committed.epoch, committed };
+        forgotten(&self.on(Event::Peer { from: PRIMARY, message, payload: Bytes::new() }))
+    }
+
+    fn delete(&mut self, version: Version) {
+        let (_, token) = self.replicate(version, Content::Delete);
+        self.on(Event::Stored { token: token.expect("it is stored"), outcome: StoreOutcome::Applied });
+    }
+}
+
+fn forgotten(commands: &[Command]) -> Option<Version> {
+    commands.iter().find_map(|c| match c {
+        Command::ForgetTombstones { group: GROUP, up_to } => Some(*up_to),
+        _ => None,
+    })
+}
+
+/// The listings requested: from which server, in which role, since which epoch.
+fn asked(commands: &[Command]) -> Vec<(ServerId, Role, Epoch)> {
+    let asked = |c: &Command| match c {
+        Command::Send { to, message: PeerMessage::List { role, since, .. }, .. } => {
+            Some((*to, *role, *since))
+        }
+        _ => None,
+    };
+    commands.iter().filter_map(asked).collect()
+}
+
+#[test]
+fn a_deletion_is_forgotten_when_it_is_on_all_replicas_and_once() {
+    let mut me = Member::new();
+    me.configure(5, [(IN_SYNC, None); 3]);
+    assert_eq!(me.commit(version(5, 1)), Some(version(5, 1)), "what a start finds is not known");
+    me.delete(version(5, 2));
+    me.delete(version(5, 3));
+    assert_eq!(me.commit(version(5, 2)), Some(version(5, 2)));
+    assert_eq!(me.commit(version(5, 3)), Some(version(5, 3)));
+    assert_eq!(me.commit(version(5, 4)), None, "there is nothing to forget");
+}
+
+#[test]
+fn a_deletion_is_remembered_while_a_slot_may_have_missed_it() {
+    let since = Epoch(4);
+    let late = [
+        (SlotState::CatchingUp { since }, None),
+        (SlotState::Away { since }, Some(KEEPER)),
+        (SlotState::CatchingUp { since }, Some(KEEPER)),
+    ];
+    for third in late {
+        let mut me = Member::new();
+        me.configure(5, [(IN_SYNC, None), (IN_SYNC, None), third]);
+        me.delete(version(5, 1));
+        assert_eq!(me.commit(version(5, 1)), None, "{third:?}");
+        me.configure(6, [(IN_SYNC, None); 3]);
+        assert_eq!(me.commit(version(5, 1)), None, "it says nothing of this epoch");
+        assert_eq!(me.commit(version(6, 0)), Some(version(6, 0)));
+    }
+}
+
+/// A record resent over another connection may arrive after the deletion that followed it, even after that was
+/// forgotten.
+#[test]
+fn a_record_that_comes_late_is_not_stored_again() {
+    let mut me = Member::new();
+    me.configure(5, [(IN_SYNC, None); 3]);
+    let (_, token) = me.replicate(version(5, 1), Content::Zero);
+    me.on(Event::Stored { token: token.expect("it is stored"), outcome: StoreOutcome::Applied });
+    me.delete(version(5, 2));
+    assert_eq!(me.commit(version(5, 2)), Some(version(5, 2)));
+    let (out, token) = me.replicate(version(5, 1), Content::Zero);
+    let answered = |c: &Command| {
+        matches!(
+            c,
+            Command::Send { to: PRIMARY, message: PeerMessage::ReplicateReply { result: Ok(()), .. }, .. }
+        )
+    };
+    assert!(token.is_none() && out.iter().any(answered), "{out:?}");
+}
+
+/// Offload that a holder failed to drop may have been deleted since. A full comparison asks a holder for no more than
+/// it must have, and prefers a replica that is in sync.
+#[test]
+fn a_replica_that_compares_everything_asks_no_holder_for_it() {
+    let everything = SlotState::CatchingUp { since: Epoch(0) };
+    let mut me = Member::new();
+    let out = me.configure(5, [(everything, Some(KEEPER)), (IN_SYNC, None), (IN_SYNC, None)]);
+    assert!(matches!(asked(&out)[..], [(PRIMARY | THIRD, Role::Replica, Epoch(0))]), "{out:?}");
+    let mut me = Member::new();
+    let (since, away) = (Epoch(4), SlotState::Away { since: Epoch(4) });
+    let states = [(everything, None), (SlotState::CatchingUp { since }, Some(KEEPER)), (away, None)];
+    let out = me.configure(5, states);
+    assert_eq!(asked(&out), [(PRIMARY, Role::Replica, Epoch(0))]);
+    let token = out.iter().find_map(|c| match c {
+        Command::Send { message: PeerMessage::List { token, .. }, .. } => Some(*token),
+        _ => None,
+    });
+    let (token, result) = (token.expect("just seen"), Ok(ListPage::default()));
+    let message = PeerMessage::ListReply { group: GROUP, token, result };
+    let out = me.on(Event::Peer { from: PRIMARY, message, payload: Bytes::new() });
+    let [Command::Store { token, .. }] = out[..] else { panic!("{out:?}") };
+    let out = me.on(Event::Stored { token, outcome: StoreOutcome::Listed(ListPage::default()) });
+    let [Command::Store { token, .. }] = out[..] else { panic!("{out:?}") };
+    let out = me.on(Event::Stored { token, outcome: StoreOutcome::Newer(Vec::new()) });
+    assert_eq!(asked(&out), [(KEEPER, Role::Offload { stands_for: PRIMARY }, since)]);
+    let mut me = Member::new();
+    let some = SlotState::CatchingUp { since: Epoch(3) };
+    let out = me.configure(5, [(some, Some(KEEPER)), (IN_SYNC, None), (IN_SYNC, None)]);
+    assert_eq!(asked(&out), [(KEEPER, Role::Offload { stands_for: ME }, Epoch(3))]);
+}

@@ -1,0 +1,235 @@
+//! A holder drops its offload as soon as the slot is in sync. No server may mistake the empty remainder for "nothing
+//! missed": one that did lost acknowledged writes, and as primary undid them on the others too. Nor may a server take a
+//! reply to a request of its earlier incarnation for a reply to its own.
+
+use bytes::Bytes;
+use ebb_chunkserver::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
+use ebb_types::{
+    ChunkId, Epoch, GroupEntry, GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage,
+    RecoveredTail, Refusal, Role, Run, ServerEntry, ServerId, ServerState, Slot, SlotState, StoreId, TailRun,
+    Version,
+};
+
+const ME: ServerId = ServerId(1);
+/// Also catching up; together with its holder it is complete.
+const OTHER: ServerId = ServerId(2);
+const KEEPER: ServerId = ServerId(4);
+const GROUP: GroupId = GroupId(0);
+const KEPT: Role = Role::Offload { stands_for: OTHER };
+
+struct Server {
+    replica: Replica,
+    run: u64,
+    version: u64,
+}
+
+impl Server {
+    fn new(id: ServerId) -> Server {
+        Server::run(id, 1)
+    }
+
+    fn run(id: ServerId, incarnation: u64) -> Server {
+        let config = Config::new(id, Incarnation(incarnation), StoreId(1), 1 << 20, 1);
+        Server { replica: Replica::new(config, Recovered::default()), run: incarnation, version: 0 }
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Command> {
+        let mut out = Vec::new();
+        self.replica.on(Moment(1), event, &mut out);
+        out
+    }
+
+    /// `ME` and a third server are catching up; so is `OTHER`, from `KEEPER`, until it is in sync.
+    fn configure(&mut self, epoch: u32, in_sync: bool) -> Vec<Command> {
+        match in_sync {
+            true => self.configure_other(epoch, SlotState::InSync, None),
+            false => {
+                let holder = Some(Holder { server: KEEPER, covered: true });
+                self.configure_other(epoch, SlotState::CatchingUp { since: Epoch(1) }, holder)
+            }
+        }
+    }
+
+    fn configure_other(&mut self, epoch: u32, state: SlotState, holder: Option<Holder>) -> Vec<Command> {
+        let slot = |server, state, holder| Slot { server, state, holder };
+        let catching_up = SlotState::CatchingUp { since: Epoch(1) };
+        let other = slot(OTHER, state, holder);
+        let slots = vec![slot(ME, catching_up, None), other, slot(ServerId(3), catching_up, None)];
+        let servers = [1, 2, 3, 4].map(|id| ServerEntry {
+            incarnation: Incarnation(self.run),
+            ..crate::server(id, id as u8 % 3, ServerState::Awake)
+        });
+        let entry =
+            GroupEntry { epoch: Epoch(epoch), primary: Some(ServerId(3)), slots, ..GroupEntry::unknown() };
+        let (from, to) = (self.version, self.version + 1);
+        self.version = to;
+        self.on(Event::Map(MapDelta {
+            from,
+            to,
+            servers: servers.into(),
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        }))
+    }
+
+    fn hear(&mut self, from: ServerId, message: PeerMessage) -> Vec<Command> {
+        self.on(Event::Peer { from, message, payload: Bytes::new() })
+    }
+}
+
+/// The listing requested: from which server, in which role, and its token.
+fn asked(commands: &[Command]) -> Option<(ServerId, Role, u64)> {
+    commands.iter().find_map(|c| match c {
+        Command::Send { to, message: PeerMessage::List { role, token, .. }, .. } => {
+            Some((*to, *role, *token))
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn a_holder_lists_only_what_it_still_keeps() {
+    let list = |epoch| PeerMessage::List {
+        group: GROUP,
+        epoch: Epoch(epoch),
+        token: 7,
+        role: KEPT,
+        since: Epoch(1),
+        after: None,
+    };
+    let mut keeper = Server::new(KEEPER);
+    keeper.configure(5, false);
+    let commands = keeper.hear(ME, list(5));
+    let stored =
+        |c: &Command| matches!(c, Command::Store { command: StoreCommand::List { role: KEPT, .. }, .. });
+    assert!(commands.iter().any(stored), "{commands:?}");
+    keeper.configure(6, true);
+    let commands = keeper.hear(ME, list(6));
+    let refused = |c: &Command| {
+        let PeerMessage::ListReply { token: 7, result, .. } = (match c {
+            Command::Send { to: ME, message, .. } => message,
+            _ => return false,
+        }) else {
+            return false;
+        };
+        *result == Err(Refusal::NotReady)
+    };
+    assert!(commands.iter().any(refused), "{commands:?}");
+}
+
+/// The store is slow to list, and drops before it has listed.
+#[test]
+fn a_listing_of_an_ended_epoch_is_not_given() {
+    let (group, epoch, since) = (GROUP, Epoch(5), Epoch(1));
+    let mut keeper = Server::new(KEEPER);
+    keeper.configure(5, false);
+    let list = PeerMessage::List { group, epoch, token: 7, role: KEPT, since, after: None };
+    let commands = keeper.hear(ME, list);
+    let listed = commands.iter().find_map(|c| match c {
+        Command::Store { token, command: StoreCommand::List { .. } } => Some(*token),
+        _ => None,
+    });
+    keeper.configure(6, true);
+    let outcome = StoreOutcome::Listed(ListPage::default());
+    let commands = keeper.on(Event::Stored { token: listed.expect("it is listed"), outcome });
+    let given = |c: &Command| match c {
+        Command::Send { message: PeerMessage::ListReply { result, .. }, .. } => Some(result.clone()),
+        _ => None,
+    };
+    let refused = Err(Refusal::Stale { newest: Epoch(6) });
+    assert_eq!(commands.iter().find_map(given), Some(refused));
+}
+
+/// A write that is not known to be on all targets stays in doubt for as long as it is kept.
+#[test]
+fn a_tail_is_kept_with_what_it_is_of() {
+    let version = Version { epoch: Epoch(4), seq: 13 };
+    let run = Run { chunk: ChunkId::default(), first: 6, count: 3, version, kind: Kind::Data };
+    let tail = RecoveredTail { open: vec![TailRun { run, request: None }], ..RecoveredTail::default() };
+    let config = Config::new(KEEPER, Incarnation(1), StoreId(1), 1 << 20, 1);
+    let tails = [(GROUP, tail)].into();
+    let recovered = Recovered { tails, roles: vec![(GROUP, KEPT)], ..Recovered::default() };
+    let mut keeper = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
+    let away = SlotState::Away { since: Epoch(1) };
+    keeper.configure_other(5, away, None);
+    keeper.configure_other(6, away, Some(Holder { server: KEEPER, covered: false }));
+    let fence = PeerMessage::Fence { group: GROUP, epoch: Epoch(6), done: Vec::new() };
+    let commands = keeper.hear(ServerId(3), fence);
+    let received = commands.iter().find_map(|c| match c {
+        Command::Send { message: PeerMessage::FenceReply { tail, .. }, .. } => Some(tail.clone()),
+        _ => None,
+    });
+    let received = received.expect("it is fenced");
+    assert_eq!(received.iter().map(|t| t.run).collect::<Vec<_>>(), [run]);
+}
+
+#[test]
+fn a_drop_for_which_there_was_no_room_is_tried_again() {
+    let config = Config::new(KEEPER, Incarnation(1), StoreId(1), 1 << 20, 1);
+    let recovered = Recovered { roles: vec![(GROUP, KEPT)], ..Recovered::default() };
+    let mut keeper = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
+    let drops = |commands: Vec<Command>| {
+        let drop = |c: &&Command| matches!(c, Command::DropOffload { group: GROUP, stands_for: OTHER });
+        commands.iter().filter(drop).count()
+    };
+    let (beat, full) = (Event::Beat { unix_seconds: 1 }, Event::NotDropped { group: GROUP, role: KEPT });
+    assert_eq!(drops(keeper.configure(5, false)), 0);
+    assert_eq!(drops(keeper.configure(6, true)), 1);
+    assert_eq!(drops(keeper.on(beat.clone())), 0, "once is enough");
+    keeper.on(full.clone());
+    assert_eq!(drops(keeper.on(beat.clone())), 1);
+    keeper.on(full);
+    assert_eq!(drops(keeper.configure(7, false)), 0, "it is needed again");
+    assert_eq!(drops(keeper.on(beat)), 0);
+}
+
+#[test]
+fn a_listing_that_lost_a_source_starts_over() {
+    let mut me = Server::new(ME);
+    let commands = me.configure(5, false);
+    let (to, role, token) = asked(&commands).expect("the replica is asked first");
+    assert_eq!((to, role), (OTHER, Role::Replica));
+    // It has fetched nothing from its holder yet.
+    let page = ListPage { runs: Vec::new(), next: None };
+    let commands = me.hear(OTHER, PeerMessage::ListReply { group: GROUP, token, result: Ok(page) });
+    let newer = commands.iter().find_map(|c| match c {
+        Command::Store { token, command: StoreCommand::Newer { .. } } => Some(*token),
+        _ => None,
+    });
+    let outcome = StoreOutcome::Newer(Vec::new());
+    let commands = me.on(Event::Stored { token: newer.expect("the page is compared"), outcome });
+    assert_eq!(asked(&commands).map(|(to, role, _)| (to, role)), Some((KEEPER, KEPT)));
+    // Before the reply comes the other replica is in sync: now it has everything, and the holder nothing.
+    let commands = me.configure(6, true);
+    assert_eq!(asked(&commands).map(|(to, role, _)| (to, role)), Some((OTHER, Role::Replica)));
+}
+
+/// The source listed everything in the beginning; its directory was emptied since.
+#[test]
+fn a_source_that_comes_back_with_less_is_asked_no_more() {
+    let mut me = Server::new(ME);
+    let from = asked(&me.configure(5, true));
+    assert_eq!(from.map(|(to, role, _)| (to, role)), Some((OTHER, Role::Replica)));
+    let commands = me.configure_other(6, SlotState::CatchingUp { since: Epoch(0) }, None);
+    assert_eq!(asked(&commands), None, "no source is complete");
+    let page = Ok(ListPage::default());
+    let (_, _, token) = from.expect("it was asked");
+    let commands = me.hear(OTHER, PeerMessage::ListReply { group: GROUP, token, result: page });
+    assert!(!commands.iter().any(|c| matches!(c, Command::Store { .. })), "{commands:?}");
+    let commands = me.configure(7, true);
+    assert_eq!(asked(&commands).map(|(to, ..)| to), Some(OTHER), "it is complete again");
+}
+
+#[test]
+fn an_answer_to_an_earlier_run_answers_nothing() {
+    let (mut earlier, mut later) = (Server::run(ME, 1), Server::run(ME, 2));
+    let (_, _, before) = asked(&earlier.configure(5, false)).expect("a listing is asked for");
+    let (_, _, now) = asked(&later.configure(5, false)).expect("a listing is asked for");
+    let answer = |token| PeerMessage::ListReply { group: GROUP, token, result: Ok(ListPage::default()) };
+    let compares = |commands: &[Command]| {
+        let newer = |c: &Command| matches!(c, Command::Store { command: StoreCommand::Newer { .. }, .. });
+        commands.iter().any(newer)
+    };
+    assert!(!compares(&later.hear(OTHER, answer(before))), "the answer was delayed, and is another run's");
+    assert!(compares(&later.hear(OTHER, answer(now))));
+}

@@ -1,0 +1,510 @@
+//! Lost blocks, whose version is not known here, are fetched only from copies that surely have everything. The blocks
+//! of a replica that is still catching up, or of a holder alone, may be older than the lost ones.
+
+use bytes::Bytes;
+use ebb_chunkserver::{
+    ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken,
+};
+use ebb_types::{
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry,
+    GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, Role, Run,
+    ServerId, ServerReport, ServerState, Slot, SlotState, StoreId, TailRun, Version, block_crcs,
+};
+
+const ME: ServerId = ServerId(1);
+/// Catching up, with a covered holder.
+const OTHER: ServerId = ServerId(2);
+const KEEPER: ServerId = ServerId(4);
+const KEPT: Role = Role::Offload { stands_for: OTHER };
+const GROUP: GroupId = GroupId(0);
+const CHUNK: ChunkId = ChunkId { object: ebb_types::ObjectId(0), index: 0 };
+
+struct Server {
+    replica: Replica,
+    now: u64,
+}
+
+impl Server {
+    /// Server `id` in epoch 9, whose primary is `ME`.
+    fn new(id: ServerId) -> (Server, Vec<Command>) {
+        let config = Config::new(id, Incarnation(1), StoreId(1), 1 << 20, 1);
+        let mut server = Server { replica: Replica::new(config, Recovered::default()), now: 1 };
+        server.on(Event::Lease { until: Moment(u64::MAX) });
+        let away = SlotState::CatchingUp { since: Epoch(5) };
+        let holder = Some(Holder { server: KEEPER, covered: true });
+        let slots = vec![
+            Slot { server: ME, state: SlotState::InSync, holder: None },
+            Slot { server: OTHER, state: away, holder },
+        ];
+        let entry = GroupEntry { epoch: Epoch(9), primary: Some(ME), slots, ..GroupEntry::unknown() };
+        let servers = [1, 2, 3, 4].map(|id| crate::server(id, id as u8 % 2, ServerState::Awake));
+        let delta = MapDelta {
+            from: 0,
+            to: 1,
+            servers: servers.into(),
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        };
+        let out = server.on(Event::Map(delta));
+        (server, out)
+    }
+
+    fn on(&mut self, event: Event) -> Vec<Command> {
+        let mut out = Vec::new();
+        self.replica.on(Moment(self.now), event, &mut out);
+        out
+    }
+
+    /// A suspended process keeps its connections: only the map shows that it no longer answers.
+    fn sleeps(&mut self, id: ServerId) -> Vec<Command> {
+        let servers = vec![crate::server(id.0, id.0 as u8 % 2, ServerState::Asleep)];
+        self.on(Event::Map(MapDelta { from: 1, to: 2, servers, groups: Vec::new(), ..MapDelta::default() }))
+    }
+
+    fn ticks(&mut self) -> Vec<Command> {
+        self.now += 200_000_000;
+        self.on(Event::Tick)
+    }
+
+    fn stored(&mut self, token: StoreToken, outcome: StoreOutcome) -> Vec<Command> {
+        self.on(Event::Stored { token, outcome })
+    }
+
+    /// `OTHER` requests a listing. Returns the token of the store command.
+    fn is_asked_for_a_listing(&mut self, token: u64) -> StoreToken {
+        let (group, epoch, role, since) = (GROUP, Epoch(9), Role::Replica, Epoch(5));
+        let message = PeerMessage::List { group, epoch, token, role, since, after: None };
+        let commands = self.on(Event::Peer { from: OTHER, message, payload: Bytes::new() });
+        store(&commands).expect("it is listed").0
+    }
+
+    fn answers(
+        &mut self,
+        asked: Asked,
+        result: Result<Vec<Record>, Refusal>,
+        payload: Bytes,
+    ) -> Vec<Command> {
+        let message = PeerMessage::FetchReply { group: GROUP, token: asked.token, result };
+        self.on(Event::Peer { from: asked.to, message, payload })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    to: ServerId,
+    role: Role,
+    token: u64,
+    whole: bool,
+}
+
+fn asked(commands: &[Command]) -> Option<Asked> {
+    commands.iter().find_map(|c| match c {
+        Command::Send { to, message: PeerMessage::Fetch { role, token, whole, .. }, .. } => {
+            Some(Asked { to: *to, role: *role, token: *token, whole: *whole })
+        }
+        _ => None,
+    })
+}
+
+fn store(commands: &[Command]) -> Option<(StoreToken, StoreCommand)> {
+    commands.iter().find_map(|c| match c {
+        Command::Store { token, command } => Some((*token, command.clone())),
+        _ => None,
+    })
+}
+
+fn record(version: Version, data: Option<&Bytes>) -> Record {
+    let content = data.map_or(Content::Zero, |data| Content::Data { crcs: block_crcs(data) });
+    Record { group: GROUP, chunk: CHUNK, first: 0, count: 1, version, request: None, content }
+}
+
+/// A serving primary that was asked for a lost block.
+fn primary_with_a_lost_block(newest: Version) -> (Server, Vec<Command>) {
+    let lost = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(newest) };
+    primary_that_read(false, lost)
+}
+
+/// A serving primary that was asked for a block, and whose store answered with `outcome`.
+fn primary_that_read(must_exist: bool, outcome: StoreOutcome) -> (Server, Vec<Command>) {
+    let (mut primary, _) = Server::new(ME);
+    let epoch = Epoch(9);
+    for from in [OTHER, KEEPER] {
+        let fenced = PeerMessage::FenceReply {
+            group: GROUP,
+            epoch,
+            tail: Vec::new(),
+            done: Vec::new(),
+            forgotten: Version::ZERO,
+        };
+        primary.on(Event::Peer { from, message: fenced, payload: Bytes::new() });
+    }
+    let op = ChunkOp::Read { chunk: CHUNK, offset: 0, len: BLOCK_BYTES as u32, must_exist };
+    let request = ClientRequest { group: GROUP, epoch, since: Version::first_of(epoch), op };
+    let commands = primary.on(Event::Client { token: ClientToken(1), request, payload: Bytes::new() });
+    let (token, _) = store(&commands).expect("the block is read");
+    let commands = primary.stored(token, outcome);
+    (primary, commands)
+}
+
+const NEW: Version = Version { epoch: Epoch(7), seq: 3 };
+
+#[test]
+fn a_lost_block_comes_from_the_holder_and_then_from_the_replica_behind_it() {
+    let (mut primary, commands) = primary_with_a_lost_block(NEW);
+    let first = asked(&commands).expect("a copy is asked for it");
+    assert_eq!((first.to, first.role), (KEEPER, KEPT));
+    // The block was not written since epoch 5: so the replica behind the holder has the latest version.
+    let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
+    let second = asked(&commands).expect("the replica is asked");
+    assert_eq!((second.to, second.role, second.whole), (OTHER, Role::Replica, true));
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let old = Version { epoch: Epoch(2), seq: 8 };
+    let commands = primary.answers(second, Ok(vec![record(old, Some(&data))]), data.clone());
+    let (token, command) = store(&commands).expect("it is written");
+    assert!(matches!(command, StoreCommand::Repair { record: Record { version, .. }, .. } if version == old));
+    let commands = primary.stored(token, StoreOutcome::Applied);
+    let read = || StoreOutcome::Read { records: vec![record(old, Some(&data))], payload: data.clone() };
+    let (checked, _) = store(&commands).expect("it is read, to see whether that was all");
+    let commands = primary.stored(checked, read());
+    let (again, _) = store(&commands).expect("the client's read goes on");
+    let commands = primary.stored(again, read());
+    let answered = |c: &Command| matches!(c, Command::Reply { payload, .. } if *payload == data);
+    assert!(commands.iter().any(answered), "{commands:?}");
+}
+
+#[test]
+fn where_the_holder_does_not_answer_the_replica_behind_it_is_not_believed() {
+    let (mut primary, commands) = primary_with_a_lost_block(NEW);
+    let first = asked(&commands).expect("a copy is asked for it");
+    let commands = primary.answers(first, Err(Refusal::Corrupt), Bytes::new());
+    let second = asked(&commands).expect("it may have the newest");
+    assert_eq!((second.to, second.role, second.whole), (OTHER, Role::Replica, false));
+    let older = Version { seq: NEW.seq - 1, ..NEW };
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let commands = primary.answers(second, Ok(vec![record(older, Some(&data))]), data);
+    assert!(store(&commands).is_none(), "{commands:?}");
+    assert_eq!(reply(&commands), Some(ClientReply::Failed { why: ChunkError::Corrupt }));
+}
+
+/// Nothing newer than that existed, so nothing is missed.
+#[test]
+fn what_is_as_new_as_a_lost_block_can_have_been_is_believed_of_everybody() {
+    let (mut primary, commands) = primary_with_a_lost_block(NEW);
+    let first = asked(&commands).expect("a copy is asked for it");
+    let commands = primary.answers(first, Err(Refusal::Corrupt), Bytes::new());
+    let second = asked(&commands).expect("it may have the newest");
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let commands = primary.answers(second, Ok(vec![record(NEW, Some(&data))]), data);
+    let (_, command) = store(&commands).expect("it is written");
+    assert!(matches!(command, StoreCommand::Repair { record: Record { version: NEW, .. }, .. }));
+}
+
+#[test]
+fn a_block_from_before_a_replica_was_away_comes_from_it_alone() {
+    let (_, commands) = primary_with_a_lost_block(Version { epoch: Epoch(4), seq: 1 });
+    let first = asked(&commands).expect("a copy is asked for it");
+    assert_eq!((first.to, first.role), (OTHER, Role::Replica));
+    assert!(!first.whole, "what it misses is newer; and its listing may wait for this very repair");
+}
+
+#[test]
+fn a_replica_does_not_answer_for_blocks_that_it_may_miss() {
+    let (mut other, _) = Server::new(OTHER);
+    let mut fetch = |whole| {
+        let (group, epoch, role) = (GROUP, Epoch(9), Role::Replica);
+        let message =
+            PeerMessage::Fetch { group, epoch, token: 5, role, chunk: CHUNK, first: 0, count: 1, whole };
+        other.on(Event::Peer { from: ME, message, payload: Bytes::new() })
+    };
+    let refused = |c: &Command| {
+        let PeerMessage::FetchReply { result, .. } = (match c {
+            Command::Send { to: ME, message, .. } => message,
+            _ => return false,
+        }) else {
+            return false;
+        };
+        *result == Err(Refusal::NotReady)
+    };
+    assert!(fetch(true).iter().any(refused), "its listing is not done");
+    let reads = |c: &Command| matches!(c, Command::Store { command: StoreCommand::Read { .. }, .. });
+    assert!(fetch(false).iter().any(reads), "who knows the version that it wants may have it");
+}
+
+#[test]
+fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
+    let (mut primary, _) = Server::new(ME);
+    let first = primary.is_asked_for_a_listing(6);
+    // A second listing is requested before the first completes.
+    let second = primary.is_asked_for_a_listing(5);
+    let commands = primary.stored(first, listed_lost());
+    primary.stored(second, listed_lost());
+    let replies = |commands: &[Command]| {
+        let reply = |c: &Command| matches!(c, Command::Send { message: PeerMessage::ListReply { .. }, .. });
+        commands.iter().any(reply)
+    };
+    assert!(!replies(&commands));
+    let first = asked(&commands).expect("the block is repaired");
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let commands = primary.answers(first, Ok(vec![record(NEW, Some(&data))]), data.clone());
+    let (token, _) = store(&commands).expect("it is written");
+    let commands = primary.stored(token, StoreOutcome::Applied);
+    // The replica behind the holder has the other blocks of the page.
+    let second = asked(&commands).expect("the second of the pair");
+    let commands = primary.answers(second, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
+    let (token, _) = store(&commands).expect("it is written");
+    let commands = primary.stored(token, StoreOutcome::Applied);
+    let (token, _) = store(&commands).expect("it is read");
+    let read = StoreOutcome::Read { records: vec![record(NEW, Some(&data))], payload: data };
+    let commands = primary.stored(token, read);
+    let Some((token, StoreCommand::List { .. })) = store(&commands) else { panic!("{commands:?}") };
+    let listed = StoreOutcome::Listed(ListPage { runs: Vec::new(), next: None });
+    let commands = primary.stored(token, listed);
+    let answered = |c: &Command| match c {
+        Command::Send { message: PeerMessage::ListReply { token, .. }, .. } => Some(*token),
+        _ => None,
+    };
+    assert_eq!(
+        commands.iter().find_map(answered),
+        Some(5),
+        "no one waits for the answer to the first question"
+    );
+}
+
+#[test]
+fn a_server_that_repairs_a_block_does_not_sleep() {
+    let (mut member, _) = Server::new(OTHER);
+    let state = SlotState::Away { since: Epoch(10) };
+    let holder = Some(Holder { server: KEEPER, covered: true });
+    let slots = vec![
+        Slot { server: ME, state: SlotState::InSync, holder: None },
+        Slot { server: OTHER, state, holder },
+    ];
+    let entry = GroupEntry { epoch: Epoch(10), primary: Some(ME), slots, ..GroupEntry::unknown() };
+    let servers = vec![crate::server(OTHER.0, 0, ServerState::Draining)];
+    member.on(Event::Map(MapDelta {
+        from: 1,
+        to: 2,
+        servers,
+        groups: vec![(GROUP, entry)],
+        ..MapDelta::default()
+    }));
+    let (group, epoch, role) = (GROUP, Epoch(10), Role::Replica);
+    let message = PeerMessage::List { group, epoch, token: 6, role, since: Epoch(5), after: None };
+    let commands = member.on(Event::Peer { from: ME, message, payload: Bytes::new() });
+    let (listing, _) = store(&commands).expect("it is listed");
+    let is_ready = |commands: &[Command]| commands.iter().any(|c| matches!(c, Command::ReadyToSleep { .. }));
+    assert!(!is_ready(&member.on(Event::Drain)));
+    let mut commands = member.stored(listing, listed_lost());
+    let first = asked(&commands);
+    assert!(first.is_some(), "the block is repaired");
+    while let Some(fetch) = asked(&commands) {
+        assert!(!is_ready(&commands), "the block is on its way");
+        commands = member.answers(fetch, Err(Refusal::Corrupt), Bytes::new());
+    }
+    let (listing, _) = store(&commands).expect("no copy has it, and the listing continues");
+    let none = StoreOutcome::Listed(ListPage { runs: Vec::new(), next: None });
+    assert!(is_ready(&member.stored(listing, none)));
+}
+
+/// The first block is lost.
+fn listed_lost() -> StoreOutcome {
+    let runs = vec![Run { chunk: CHUNK, first: 0, count: 1, version: NEW, kind: Kind::Lost }];
+    StoreOutcome::Listed(ListPage { runs, next: None })
+}
+
+#[test]
+fn what_no_copy_can_repair_is_listed_as_lost() {
+    let (mut primary, _) = Server::new(ME);
+    let token = primary.is_asked_for_a_listing(6);
+    let mut commands = primary.stored(token, listed_lost());
+    while let Some(question) = asked(&commands) {
+        commands = primary.answers(question, Err(Refusal::Corrupt), Bytes::new());
+    }
+    let (token, command) = store(&commands).expect("it is listed as it is");
+    assert!(matches!(command, StoreCommand::List { .. }), "{command:?}");
+    let commands = primary.stored(token, listed_lost());
+    let StoreOutcome::Listed(page) = listed_lost() else { unreachable!() };
+    let given = |c: &Command| match c {
+        Command::Send { message: PeerMessage::ListReply { result, .. }, .. } => Some(result.clone()),
+        _ => None,
+    };
+    assert_eq!(commands.iter().find_map(given), Some(Ok(page)));
+}
+
+/// A replica that is catching up and misses these runs, one block each, of its holder's.
+fn catches_up(kinds: &[Kind]) -> (Server, Vec<Command>) {
+    let (mut replica, commands) = Server::new(OTHER);
+    let listing = |c: &Command| match c {
+        Command::Send { to: KEEPER, message: PeerMessage::List { token, .. }, .. } => Some(*token),
+        _ => None,
+    };
+    let token = commands.iter().find_map(listing).expect("the holder is asked what it has");
+    let run = |(first, kind): (u32, &Kind)| Run { chunk: CHUNK, first, count: 1, version: NEW, kind: *kind };
+    let runs: Vec<Run> = (0..).zip(kinds).map(run).collect();
+    let message = PeerMessage::ListReply {
+        group: GROUP,
+        token,
+        result: Ok(ListPage { runs: runs.clone(), next: None }),
+    };
+    let commands = replica.on(Event::Peer { from: KEEPER, message, payload: Bytes::new() });
+    let (token, _) = store(&commands).expect("it is compared with what is here");
+    let commands = replica.stored(token, StoreOutcome::Newer(runs));
+    (replica, commands)
+}
+
+fn has_caught_up(commands: &[Command]) -> bool {
+    commands.iter().any(|c| matches!(c, Command::Report(ServerReport::CaughtUp { .. })))
+}
+
+fn replicates(replica: &mut Server, first: u32) -> Vec<Command> {
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let version = Version { epoch: Epoch(9), seq: 1 };
+    let record = Record { first, ..record(version, Some(&data)) };
+    let (epoch, role, committed, must_fit) = (Epoch(9), Role::Replica, Version::ZERO, false);
+    let message = PeerMessage::Replicate { epoch, role, record, committed, must_fit };
+    let commands = replica.on(Event::Peer { from: ME, message, payload: data });
+    let (token, _) = store(&commands).expect("it is written");
+    replica.stored(token, StoreOutcome::Applied)
+}
+
+#[test]
+fn what_is_lost_is_missing_until_it_is_written_and_the_rest_is_fetched() {
+    let (mut replica, commands) = catches_up(&[Kind::Lost, Kind::Data]);
+    let question = asked(&commands).expect("the other block is fetched");
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let block = Record { first: 1, ..record(NEW, Some(&data)) };
+    let commands = replica.answers(question, Ok(vec![block]), data);
+    let (token, _) = store(&commands).expect("it is written");
+    let commands = replica.stored(token, StoreOutcome::Applied);
+    assert!(asked(&commands).is_none() && !has_caught_up(&commands), "{commands:?}");
+    assert!(has_caught_up(&replicates(&mut replica, 0)), "a client has overwritten what was lost");
+}
+
+#[test]
+fn a_block_that_no_copy_can_read_does_not_keep_the_rest() {
+    let (mut replica, mut commands) = catches_up(&[Kind::Data]);
+    let mut questions = 0;
+    while let Some(question) = asked(&commands) {
+        questions += 1;
+        assert!(questions < 20, "it asks again and again");
+        commands = replica.answers(question, Err(Refusal::Corrupt), Bytes::new());
+    }
+    assert!(asked(&replica.ticks()).is_none() && !has_caught_up(&commands));
+    assert!(has_caught_up(&replicates(&mut replica, 0)), "a client has overwritten what was damaged");
+}
+
+/// A tail has a block that is lost here: it cannot be rewritten, and nothing waits for it forever.
+#[test]
+fn what_cannot_be_read_is_not_ordered_again() {
+    let (mut primary, _) = Server::new(ME);
+    let epoch = Epoch(9);
+    let open = Run { chunk: CHUNK, first: 0, count: 2, version: Version { seq: 4, ..NEW }, kind: Kind::Data };
+    let mut commands = Vec::new();
+    for from in [OTHER, KEEPER] {
+        let (group, done, forgotten) = (GROUP, Vec::new(), Version::ZERO);
+        let tail = vec![TailRun { run: open, request: None }];
+        let fenced = PeerMessage::FenceReply { group, epoch, tail, done, forgotten };
+        commands = primary.on(Event::Peer { from, message: fenced, payload: Bytes::new() });
+    }
+    let Some((token, StoreCommand::Newer { runs, .. })) = store(&commands) else { panic!("{commands:?}") };
+    let mut commands = primary.stored(token, StoreOutcome::Newer(runs));
+    let (token, command) = store(&commands).expect("the blocks are read");
+    assert!(matches!(command, StoreCommand::Read { first: 0, count: 2, .. }), "{command:?}");
+    commands.extend(primary.stored(token, StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(NEW) }));
+    commands.retain(|c| matches!(c, Command::Send { .. }));
+    while let Some(question) = asked(&commands) {
+        commands = primary.answers(question, Err(Refusal::Corrupt), Bytes::new());
+    }
+    let (token, command) = store(&commands).expect("the other block is ordered again");
+    assert!(matches!(command, StoreCommand::Read { first: 1, count: 1, .. }), "{command:?}");
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let older = Record { first: 1, ..record(Version { epoch: Epoch(2), seq: 1 }, Some(&data)) };
+    let commands = primary.stored(token, StoreOutcome::Read { records: vec![older], payload: data });
+    let ordered = |c: &Command| match c {
+        Command::Send { message: PeerMessage::Replicate { record, .. }, .. } => {
+            Some((record.first, record.count))
+        }
+        _ => None,
+    };
+    assert_eq!(commands.iter().find_map(ordered), Some((1, 1)), "{commands:?}");
+}
+
+fn never_written() -> StoreOutcome {
+    StoreOutcome::Read { records: vec![record(Version::ZERO, None)], payload: Bytes::new() }
+}
+
+fn reply(commands: &[Command]) -> Option<ClientReply> {
+    commands.iter().find_map(|c| match c {
+        Command::Reply { reply, .. } => Some(reply.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_block_that_must_exist_and_does_not_comes_from_another_copy() {
+    let (_, commands) = primary_that_read(false, never_written());
+    assert!(matches!(reply(&commands), Some(ClientReply::Data { .. })), "else it reads as zeroes");
+    let (mut primary, commands) = primary_that_read(true, never_written());
+    assert_eq!(reply(&commands), None);
+    let first = asked(&commands).expect("a copy is asked for it");
+    let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
+    let second = asked(&commands).expect("the replica behind the holder is asked");
+    assert_eq!((second.to, second.role, second.whole), (OTHER, Role::Replica, true));
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let commands = primary.answers(second, Ok(vec![record(NEW, Some(&data))]), data.clone());
+    let (token, command) = store(&commands).expect("it is written");
+    assert!(matches!(command, StoreCommand::Repair { record: Record { version: NEW, .. }, .. }));
+    let read = || StoreOutcome::Read { records: vec![record(NEW, Some(&data))], payload: data.clone() };
+    let commands = primary.stored(token, StoreOutcome::Applied);
+    let (checked, _) = store(&commands).expect("it is read, to see whether that was all");
+    let commands = primary.stored(checked, read());
+    let (again, _) = store(&commands).expect("the client's read goes on");
+    let crcs = block_crcs(&data);
+    assert_eq!(reply(&primary.stored(again, read())), Some(ClientReply::Data { crcs }));
+}
+
+#[test]
+fn a_block_that_must_exist_and_that_no_copy_has_is_an_error() {
+    let (mut primary, commands) = primary_that_read(true, never_written());
+    let first = asked(&commands).expect("a copy is asked for it");
+    let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
+    let second = asked(&commands).expect("the replica behind the holder is asked");
+    let commands = primary.answers(second, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
+    assert_eq!(reply(&commands), Some(ClientReply::Failed { why: ChunkError::Missing }));
+}
+
+#[test]
+fn a_repair_does_not_wait_for_a_copy_that_falls_asleep() {
+    let (mut primary, commands) = primary_with_a_lost_block(NEW);
+    assert_eq!(asked(&commands).expect("a copy is asked for it").to, KEEPER);
+    let commands = primary.sleeps(KEEPER);
+    assert_eq!(asked(&commands).expect("the next is asked").to, OTHER);
+}
+
+/// Blocks that the copies named in the configuration cannot supply are looked for on all servers, including servers
+/// that may go to sleep at any time.
+#[test]
+fn a_fetch_does_not_wait_for_a_copy_that_falls_asleep() {
+    let (mut replica, mut commands) = catches_up(&[Kind::Data]);
+    // No server asked can read it, until one is asked that falls asleep.
+    let sleeper = ServerId(3);
+    loop {
+        let Some(question) = asked(&commands) else {
+            commands = replica.ticks();
+            continue;
+        };
+        if question.to == sleeper {
+            break;
+        }
+        commands = replica.answers(question, Err(Refusal::Corrupt), Bytes::new());
+    }
+    let mut commands = replica.sleeps(sleeper);
+    for _ in 0..20 {
+        if let Some(question) = asked(&commands) {
+            assert_ne!(question.to, sleeper);
+            return;
+        }
+        commands = replica.ticks();
+    }
+    panic!("no server is asked any more");
+}

@@ -1,0 +1,562 @@
+//! The client: carries each request to its chunk group's primary. [`ebb_client_core::Request`] decides what to do next;
+//! this module has the sockets and the clock. Between requests it is idle: the map is pushed, and connections are
+//! opened on demand.
+
+use crate::budget::{Budget, Share};
+use crate::error::ClientError;
+use crate::link::{Link, Lost};
+use crate::meta::{Leader, follow};
+use crate::secret::{Key, Secret, random};
+use crate::transport::{Identity, Party, Sender, connect, kind};
+use bytes::Bytes;
+use ebb_client_core::{Command, Event, Failure, Patience, Request, Summed, Trouble, View};
+use ebb_erasure::Codes;
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, ClusterParams, GroupId, Looked,
+    MapDelta, MetaReply, MetaRequest, Moment, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp,
+    NamespaceQuery, NamespaceReply, ObjectId, PoolEntry, RECORD_BLOCKS_MAX, RequestId, ServerId, SetId,
+    Shape, Unready, Version,
+};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{OnceCell, watch};
+use tokio::time::Instant;
+
+/// Maximum bytes in flight to one server, and likewise from it.
+const IN_FLIGHT_BYTES: usize = 16 << 20;
+
+/// How a client finds its cluster, and how long it retries.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// `host:port` of the metadata servers: one that runs is enough, all are better.
+    pub meta: Vec<String>,
+    pub secret: Secret,
+    /// The cluster to insist on; zero accepts any.
+    pub cluster: u64,
+    pub patience: Patience,
+}
+
+impl ClientConfig {
+    pub fn new(meta: Vec<String>, secret: Secret) -> ClientConfig {
+        ClientConfig { meta, secret, cluster: 0, patience: Patience::default() }
+    }
+
+    /// What this is towards the metadata service: administrator if the secret allows it.
+    pub(crate) fn party(&self) -> Party {
+        if self.secret.has(Key::Admin) { Party::Admin } else { Party::Client }
+    }
+}
+
+/// What a client has done since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests to chunk servers.
+    pub requests: u64,
+    /// Tries after the first, of requests to chunk servers and to the metadata service.
+    pub retries: u64,
+    /// Replies that named another primary.
+    pub moved: u64,
+    /// Requests to chunk servers that failed for good.
+    pub failures: u64,
+    /// Tries whose bytes did not match their checksums on arrival, there or here.
+    pub garbled: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub requests: AtomicU64,
+    pub retries: AtomicU64,
+    pub moved: AtomicU64,
+    pub failures: AtomicU64,
+    pub garbled: AtomicU64,
+}
+
+/// A connection to a chunk server, with the bounds on what may be in flight on it: requests that the server does not
+/// admit yet wait here. Reads do not wait behind writes.
+#[derive(Debug)]
+struct ChunkLink {
+    link: Link<ClientReply>,
+    reads: Budget,
+    writes: Budget,
+}
+
+impl ChunkLink {
+    fn new(sender: Sender) -> ChunkLink {
+        let all = || Budget::new(IN_FLIGHT_BYTES);
+        ChunkLink { link: Link::new(sender), reads: all(), writes: all() }
+    }
+
+    /// Waits until the op's bytes are within the bound.
+    async fn share(&self, op: &ChunkOp) -> Share {
+        let carries = matches!(op, ChunkOp::Read { .. } | ChunkOp::Write { .. });
+        let bytes = if carries { op.range().1 as usize } else { 0 };
+        let all = if op.is_read() { &self.reads } else { &self.writes };
+        all.share(bytes).await
+    }
+}
+
+/// A client of one cluster. Cheap to clone; all clones share connections and map. Dropping the last clone closes
+/// the connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    guard: Arc<Guard>,
+}
+
+/// Stops the background work with the last clone.
+#[derive(Debug)]
+struct Guard {
+    shared: Arc<Shared>,
+    follower: tokio::task::AbortHandle,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.follower.abort();
+        for server in self.shared.links().values() {
+            if let Some(link) = server.get() {
+                link.link.close();
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub config: ClientConfig,
+    pub tally: Tally,
+    pub leader: watch::Sender<Leader>,
+    /// Reported address of the leader.
+    hint: Mutex<Option<String>>,
+    view: RwLock<View>,
+    /// Notified whenever the view changes.
+    changes: watch::Sender<()>,
+    links: Mutex<BTreeMap<ServerId, Arc<OnceCell<Arc<ChunkLink>>>>>,
+    /// Within what time sets wake, as the metadata service last said.
+    wakes_within_millis: AtomicU64,
+    refreshing: AtomicBool,
+    codes: Mutex<BTreeMap<Shape, Arc<Codes>>>,
+    /// Origin of this client's [`Moment`]s.
+    started: Instant,
+    /// Identifies this run of the client in request ids.
+    id: u64,
+    last_request: AtomicU64,
+}
+
+impl Shared {
+    fn links(&self) -> MutexGuard<'_, BTreeMap<ServerId, Arc<OnceCell<Arc<ChunkLink>>>>> {
+        self.links.lock().expect("nothing panics under this lock")
+    }
+
+    pub fn view(&self) -> RwLockReadGuard<'_, View> {
+        self.view.read().expect("nothing panics under this lock")
+    }
+
+    pub fn now(&self) -> Moment {
+        Moment::ZERO + self.started.elapsed()
+    }
+
+    /// Notified whenever the view changes from now on.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// The code tables of a shape, made once.
+    pub fn codes(&self, shape: Shape) -> Arc<Codes> {
+        let mut codes = self.codes.lock().expect("nothing panics under this lock");
+        codes.entry(shape).or_insert_with(|| Arc::new(Codes::new(shape))).clone()
+    }
+
+    /// Changes the view and notifies all waiters.
+    fn update<T>(&self, change: impl FnOnce(&mut View) -> T) -> T {
+        let outcome = change(&mut self.view.write().expect("nothing panics under this lock"));
+        self.changes.send_replace(());
+        outcome
+    }
+
+    pub fn hint(&self) -> MutexGuard<'_, Option<String>> {
+        self.hint.lock().expect("nothing panics under this lock")
+    }
+
+    pub fn identity(&self, party: Party) -> Identity {
+        let known = self.view().params().map_or(self.config.cluster, |params| params.cluster);
+        Identity { cluster: known, party }
+    }
+
+    /// The request for what is new in the map.
+    pub fn question(&self) -> MetaRequest {
+        self.view().question()
+    }
+
+    /// Applies the reply to that. `false`: it leaves a gap.
+    pub fn learn(&self, params: ClusterParams, delta: &MapDelta) -> bool {
+        self.update(|view| view.learn(params, delta))
+    }
+
+    pub fn set_params(&self, params: ClusterParams) -> bool {
+        self.update(|view| view.set_params(params));
+        true
+    }
+
+    pub fn apply(&self, delta: &MapDelta) -> bool {
+        self.update(|view| view.apply(delta))
+    }
+
+    /// The connection to a server; opens one if there is none.
+    async fn link(self: &Arc<Self>, server: ServerId) -> Result<Arc<ChunkLink>, Trouble> {
+        let cell = {
+            let mut links = self.links();
+            let cell = links.entry(server).or_default();
+            if cell.get().is_some_and(|link| link.link.is_lost()) {
+                *cell = Arc::default();
+            }
+            cell.clone()
+        };
+        cell.get_or_try_init(|| self.open(server)).await.cloned()
+    }
+
+    async fn open(self: &Arc<Self>, server: ServerId) -> Result<Arc<ChunkLink>, Trouble> {
+        let address = self.view().map().servers.get(&server).map(|entry| entry.address.clone());
+        let address = address.ok_or(Trouble::NoPrimary)?;
+        let mut connection = connect(&address, &self.config.secret, self.identity(Party::Client))
+            .await
+            .map_err(|error| Trouble::NoConnection(Arc::new(error)))?;
+        if connection.peer.party != Party::Server(server) {
+            return Err(Trouble::WrongServer);
+        }
+        let link = Arc::new(ChunkLink::new(connection.sender.clone()));
+        let running = link.clone();
+        tokio::spawn(async move {
+            // Requests on the connection see how it ended.
+            let _ = running.link.run(&mut connection.receiver, kind::CLIENT_REPLY, |_| Ok(())).await;
+        });
+        Ok(link)
+    }
+
+    /// Asks for the map in the background, one request at a time. The map is pushed anyway, but a stopped leader
+    /// pushes nothing, and this notices it.
+    fn refresh(self: &Arc<Self>) {
+        if self.refreshing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let question = self.view.write().expect("nothing panics under this lock").refresh(self.now());
+        let Some(question) = question else { return self.refreshing.store(false, Ordering::Relaxed) };
+        let shared = self.clone();
+        tokio::spawn(async move {
+            let deadline = Instant::now() + shared.config.patience.look;
+            if let Ok(MetaReply::Watch { params, map }) = shared.ask_meta(&question, deadline).await {
+                shared.learn(params, &map);
+            }
+            shared.refreshing.store(false, Ordering::Relaxed);
+        });
+    }
+
+    /// Has a set that hibernates woken, in the background.
+    fn wake(self: &Arc<Self>, set: SetId) {
+        let request = self.view.write().expect("nothing panics under this lock").wake(self.now(), set);
+        let Some(request) = request else { return };
+        let shared = self.clone();
+        tokio::spawn(async move {
+            let deadline = Instant::now() + shared.config.patience.look;
+            if let Ok(MetaReply::Wakes { within_millis }) = shared.ask_meta(&request, deadline).await {
+                shared.wakes_within_millis.store(within_millis, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Counts the trouble that ended a try.
+    fn count(&self, trouble: &Trouble) {
+        let counter = match trouble {
+            Trouble::Elsewhere(_) => &self.tally.moved,
+            Trouble::Garbled | Trouble::NotReady(Unready::Garbled) => &self.tally.garbled,
+            _ => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The outcome of a request.
+pub(crate) struct Carried {
+    pub data: Summed,
+    /// See [`Request::done`].
+    pub version: Option<Version>,
+    /// See [`Request::looked`].
+    pub looked: Option<Looked>,
+}
+
+/// What a request waits for.
+enum Next {
+    /// The reply of a server.
+    Answer(ServerId, ClientRequest),
+    /// A change of the map, or [`Request::due`].
+    Change,
+    End(Result<Summed, Failure>),
+}
+
+impl Client {
+    /// Finds the metadata leader and fetches the map. Waits for a leader until the deadline; fails at once
+    /// if the secret, the cluster or the release does not match.
+    pub async fn connect(config: ClientConfig) -> Result<Client, ClientError> {
+        if config.meta.is_empty() {
+            return Err(ClientError::NoAddresses);
+        }
+        let deadline = Instant::now() + config.patience.deadline;
+        let shared = Arc::new(Shared {
+            config,
+            tally: Tally::default(),
+            leader: watch::Sender::new(Leader::Searched { last: Trouble::NoAnswer, refused: None }),
+            hint: Mutex::default(),
+            view: RwLock::default(),
+            changes: watch::Sender::new(()),
+            links: Mutex::default(),
+            wakes_within_millis: AtomicU64::new(0),
+            refreshing: AtomicBool::new(false),
+            codes: Mutex::default(),
+            started: Instant::now(),
+            id: u64::from_le_bytes(random()),
+            last_request: AtomicU64::new(0),
+        });
+        let follower = tokio::spawn(follow(shared.clone())).abort_handle();
+        let client = Client { guard: Arc::new(Guard { shared, follower }) };
+        client.shared().first_leader(deadline).await?;
+        Ok(client)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.guard.shared
+    }
+
+    pub fn params(&self) -> ClusterParams {
+        self.shared().view().params().cloned().expect("known since connect")
+    }
+
+    /// The newest map known here.
+    pub fn map(&self) -> Arc<ClusterMap> {
+        self.shared().view().map().clone()
+    }
+
+    /// The erasure-coded pools.
+    pub fn pools(&self) -> Vec<PoolEntry> {
+        self.map().pools.values().cloned().collect()
+    }
+
+    /// The erasure-coded pool with this name.
+    pub fn pool(&self, name: &str) -> Option<PoolEntry> {
+        self.map().pools.values().find(|pool| pool.name == name).cloned()
+    }
+
+    /// Waits for the next change of map or parameters.
+    pub async fn map_changed(&self) {
+        // Cannot fail: we hold the sender.
+        let _ = self.shared().changes().changed().await;
+    }
+
+    pub fn counters(&self) -> Counters {
+        let tally = &self.shared().tally;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            requests: load(&tally.requests),
+            retries: load(&tally.retries),
+            moved: load(&tally.moved),
+            failures: load(&tally.failures),
+            garbled: load(&tally.garbled),
+        }
+    }
+
+    /// A fresh request id, for a [`NamespaceCommand`].
+    pub fn next_request(&self) -> RequestId {
+        let seq = self.shared().last_request.fetch_add(1, Ordering::Relaxed) + 1;
+        RequestId { client: self.shared().id, seq }
+    }
+
+    /// Allocates `count` fresh consecutive object ids; returns the first.
+    pub async fn allocate_objects(&self, count: u32) -> Result<ObjectId, ClientError> {
+        match self.call(MetaRequest::AllocateObjects { count }).await? {
+            MetaReply::Objects { first, count: given } if given == count => Ok(first),
+            _ => Err(self.nonsense()),
+        }
+    }
+
+    /// Changes the namespace; see [`NamespaceCommand`] for the results.
+    pub async fn namespace(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, ClientError> {
+        let ops_len = ops.len();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let command =
+            NamespaceCommand { request: self.next_request(), now_millis: now.as_millis() as u64, ops };
+        match self.call(MetaRequest::Namespace(command)).await? {
+            MetaReply::Namespace(reply) if reply.results.len() == ops_len => Ok(reply),
+            _ => Err(self.nonsense()),
+        }
+    }
+
+    pub async fn query(
+        &self,
+        query: NamespaceQuery,
+    ) -> Result<Result<NamespaceAnswer, NamespaceError>, ClientError> {
+        match self.call(MetaRequest::Query(query)).await? {
+            MetaReply::Query(answer) => Ok(answer),
+            _ => Err(self.nonsense()),
+        }
+    }
+
+    /// Sends a request to the metadata service. Follows the leader and retries until the deadline: every request is
+    /// idempotent, or carries an id (`Namespace`).
+    pub async fn call(&self, request: MetaRequest) -> Result<MetaReply, ClientError> {
+        self.shared().ask_meta(&request, Instant::now() + self.shared().config.patience.deadline).await
+    }
+
+    fn nonsense(&self) -> ClientError {
+        let addresses = self.shared().config.meta.clone();
+        ClientError::NoMeta { addresses, waited: Duration::ZERO, last: Trouble::Nonsense }
+    }
+
+    /// Carries an op to the server that its group is served by, with retries until it is answered or the deadline
+    /// passes, which counts from `began`.
+    pub(crate) async fn carry(
+        &self,
+        began: Moment,
+        group: GroupId,
+        op: ChunkOp,
+        payload: Bytes,
+    ) -> Result<Carried, ClientError> {
+        let tally = &self.shared().tally;
+        tally.requests.fetch_add(1, Ordering::Relaxed);
+        let request = Request::new(began, group, op, self.shared().config.patience);
+        let outcome = self.carry_counted(group, request, payload).await;
+        if outcome.is_err() {
+            tally.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    async fn carry_counted(
+        &self,
+        group: GroupId,
+        mut request: Request,
+        payload: Bytes,
+    ) -> Result<Carried, ClientError> {
+        let chunk = request.op().chunk();
+        if !fits_one_record(request.op().range()) {
+            return Err(ClientError::TooLong { chunk });
+        }
+        let mut changes = self.shared().changes();
+        let mut next = self.step(&mut request, Event::Look { heard: None });
+        loop {
+            next = match next {
+                Some(Next::End(Ok(data))) => {
+                    return Ok(Carried { data, version: request.done(), looked: request.looked() });
+                }
+                Some(Next::End(Err(failure))) => return Err(self.failed(chunk, group, failure)),
+                Some(Next::Answer(server, message)) => {
+                    Some(self.attempt(&mut request, server, message, &payload, &mut changes).await)
+                }
+                Some(Next::Change) | None => {
+                    self.look_again(&request, &mut changes).await;
+                    self.step(&mut request, Event::Look { heard: None })
+                }
+            };
+        }
+    }
+
+    fn failed(&self, chunk: ChunkId, group: GroupId, failure: Failure) -> ClientError {
+        match failure {
+            Failure::Chunk(why) => ClientError::Chunk { chunk, why },
+            Failure::Unserved { waited, last: Trouble::Hibernates(set), .. } => {
+                let within = self.shared().wakes_within_millis.load(Ordering::Relaxed);
+                ClientError::Hibernates { set, waited, retry_after: Duration::from_millis(within) }
+            }
+            Failure::Unserved { tries, waited, server, last } => {
+                ClientError::Unserved { group, tries, waited, server, last }
+            }
+            Failure::Unknown { tries, waited, server } => {
+                ClientError::Unknown { chunk, tries, waited, server }
+            }
+        }
+    }
+
+    /// Passes an event to the request and carries out its commands. `None`: it still waits for the same.
+    fn step(&self, request: &mut Request, event: Event) -> Option<Next> {
+        let shared = self.shared();
+        let mut next = None;
+        let mut commands = Vec::new();
+        request.on(shared.now(), &shared.view(), event, &mut commands);
+        for command in commands {
+            match command {
+                Command::Send { server, message } => {
+                    let again = u64::from(request.tries() > 1);
+                    shared.tally.retries.fetch_add(again, Ordering::Relaxed);
+                    next = Some(Next::Answer(server, message));
+                }
+                Command::TryFailed(trouble) => {
+                    shared.count(&trouble);
+                    next = Some(Next::Change);
+                }
+                Command::Adopt { group, entry } => shared.update(|view| view.adopt(group, entry)),
+                Command::AdoptSet { set, entry } => shared.update(|view| view.adopt_set(set, entry)),
+                // No request waits for this: no notification.
+                Command::Heard { group, newest } => {
+                    shared.view.write().expect("nothing panics under this lock").hear(group, newest);
+                }
+                Command::Wake { set } => shared.wake(set),
+                Command::Refresh => shared.refresh(),
+                Command::Close { server } => {
+                    let link = shared.links().get(&server).and_then(|cell| cell.get().cloned());
+                    link.inspect(|link| link.link.close());
+                }
+                Command::End(result) => next = Some(Next::End(result)),
+            }
+        }
+        next
+    }
+
+    /// Waits for a change of the map, or until it is time to look at the request.
+    async fn look_again(&self, request: &Request, changes: &mut watch::Receiver<()>) {
+        let due = self.shared().started + request.due().since(Moment::ZERO);
+        // Cannot fail: we hold the sender.
+        let _ = tokio::time::timeout_at(due, changes.changed()).await;
+    }
+
+    /// Runs one try to its end.
+    async fn attempt(
+        &self,
+        request: &mut Request,
+        server: ServerId,
+        message: ClientRequest,
+        payload: &Bytes,
+        changes: &mut watch::Receiver<()>,
+    ) -> Next {
+        let shared = self.shared();
+        let used = OnceLock::new();
+        let mut exchange = std::pin::pin!(async {
+            let link = shared.link(server).await?;
+            let link = used.get_or_init(|| link);
+            let _share = link.share(&message.op).await;
+            let answer = link.link.request(kind::CLIENT_REQUEST, &message, payload.clone());
+            answer.await.map_err(|Lost| Trouble::Lost)
+        });
+        loop {
+            let event = tokio::select! {
+                biased;
+                answer = &mut exchange => match answer {
+                    Ok((reply, bytes)) => Event::Answered { reply, bytes },
+                    Err(trouble) => Event::Lost(trouble),
+                },
+                () = self.look_again(request, changes) => {
+                    Event::Look { heard: used.get().map(|link: &Arc<ChunkLink>| link.link.heard()) }
+                }
+            };
+            if let Some(next) = self.step(request, event) {
+                return next;
+            }
+        }
+    }
+}
+
+/// Whether a byte range (offset, length) of a chunk fits into one record: the primary rounds it to whole
+/// blocks.
+fn fits_one_record((offset, len): (u32, u32)) -> bool {
+    let (first, end) = (u64::from(offset), u64::from(offset) + u64::from(len));
+    let block = BLOCK_BYTES as u64;
+    end.div_ceil(block) - first / block <= u64::from(RECORD_BLOCKS_MAX)
+}

@@ -1,0 +1,23 @@
+//! The library that talks to an Ebb cluster: transport, routing, retry.
+//!
+//! [`transport`] is the framed, authenticated TCP that all programs of a cluster share. [`Client`] finds the metadata
+//! leader, follows the cluster map and carries requests to the primaries of their chunk groups, with retries until they
+//! are answered or their deadline passes. A chunk of an erasure-coded pool is coded here, and its strips go to the
+//! servers of its set (`docs/coded.md`). `docs/wire.md` describes the bytes.
+
+pub mod budget;
+mod chunk;
+mod client;
+mod coded;
+mod error;
+mod handshake;
+mod link;
+mod meta;
+mod object;
+mod secret;
+pub mod transport;
+
+pub use client::{Client, ClientConfig, Counters};
+pub use ebb_client_core::{Patience, Summed, Trouble};
+pub use error::ClientError;
+pub use secret::{Key, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};

@@ -1,0 +1,596 @@
+//! Lifecycle rules: objects that expire or go to another pool, and uploads that are never completed.
+//!
+//! Actions that Ebb does not have (on versions) are refused when a rule is set. Rules are carried out once a day; here
+//! those that delete, in [`super::moves`] those that move. A deletion names the ETag, size and time that it saw, so an
+//! object that was replaced meanwhile stays.
+
+use super::Gateway;
+use super::backend::Backend;
+use super::convert::{seconds, timestamp};
+use super::names::{NameError, Names};
+use super::tags;
+use ebb_types::{
+    BucketSetting, Condition, KeyListing, KeyPage, NamespaceAnswer, NamespaceError, NamespaceOp,
+    NamespaceQuery, ObjectMeta, OnlyIf, PAGE_MAX,
+};
+use s3s::dto::{
+    AbortIncompleteMultipartUpload, ExpirationStatus, LifecycleExpiration, LifecycleRule,
+    LifecycleRuleAndOperator, LifecycleRuleFilter, PutBucketLifecycleConfigurationInput, Tag, Timestamp,
+    Transition, TransitionDefaultMinimumObjectSize, TransitionStorageClass,
+};
+use s3s::{S3Error, S3Result, s3_error};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
+
+const RULES_MAX: usize = 1000;
+/// Pause before the next attempt after an error.
+const RETRY: Duration = Duration::from_secs(600);
+const DAY_MILLIS: u64 = 24 * 3600 * 1000;
+/// How S3 calls it.
+pub const LEAST_SIZE: &str = TransitionDefaultMinimumObjectSize::ALL_STORAGE_CLASSES_128K;
+/// Smaller objects stay where they are unless their rule has a filter by size. As in S3.
+const MOVED_MIN: u64 = 128 << 10;
+
+/// A rule as stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    id: Option<String>,
+    enabled: bool,
+    prefix: String,
+    tags: Vec<(String, String)>,
+    larger_than: Option<u64>,
+    smaller_than: Option<u64>,
+    expire_days: Option<u64>,
+    /// Seconds since 1970.
+    expire_date: Option<u64>,
+    abort_days: Option<u64>,
+    #[serde(default)]
+    moves: Vec<Move>,
+    /// Whether the prefix is in the rule itself, as in the old format, and not in its filter.
+    bare_prefix: bool,
+}
+
+/// A transition: from when on an object has a storage class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Move {
+    class: String,
+    days: Option<u64>,
+    /// Seconds since 1970.
+    date: Option<u64>,
+}
+
+fn positive(days: Option<i32>) -> S3Result<Option<u64>> {
+    let bad = || s3_error!(InvalidArgument, "the number of days must be 1 or more");
+    days.map(|days| u64::try_from(days).ok().filter(|days| *days > 0).ok_or_else(bad)).transpose()
+}
+
+fn pair(tag: Tag) -> (String, String) {
+    (tag.key.unwrap_or_default(), tag.value.unwrap_or_default())
+}
+
+/// A date as seconds since 1970.
+fn midnight(date: &Timestamp) -> S3Result<u64> {
+    let since = u64::try_from(seconds(date)).unwrap_or(0);
+    match since % (24 * 3600) {
+        0 => Ok(since),
+        _ => Err(s3_error!(InvalidArgument, "the date of an action must be midnight UTC")),
+    }
+}
+
+fn kept_move(transition: Transition) -> S3Result<Move> {
+    let bad = || s3_error!(InvalidArgument, "the number of days until a transition must not be negative");
+    let days = transition.days.map(|days| u64::try_from(days).map_err(|_| bad())).transpose()?;
+    let date = transition.date.as_ref().map(midnight).transpose()?;
+    match transition.storage_class {
+        Some(class) if days.is_some() != date.is_some() => {
+            Ok(Move { class: class.as_str().to_owned(), days, date })
+        }
+        _ => Err(s3_error!(MalformedXML, "a transition needs a storage class, and days or a date")),
+    }
+}
+
+/// As in S3: each class once, and no object goes elsewhere on the day that it expires or after.
+fn check_moves(rule: &Rule) -> S3Result<()> {
+    for (nth, this) in rule.moves.iter().enumerate() {
+        if rule.moves[..nth].iter().any(|other| other.class == this.class) {
+            return Err(s3_error!(InvalidArgument, "two transitions to {} in one rule", this.class));
+        }
+        let days = rule.expire_days.zip(this.days).is_some_and(|(expires, moves)| expires <= moves);
+        let date = rule.expire_date.zip(this.date).is_some_and(|(expires, moves)| expires <= moves);
+        if days || date {
+            return Err(s3_error!(InvalidArgument, "an object must expire later than its transition"));
+        }
+    }
+    Ok(())
+}
+
+fn kept(rule: LifecycleRule) -> S3Result<Rule> {
+    let versions =
+        rule.noncurrent_version_expiration.is_some() || rule.noncurrent_version_transitions.is_some();
+    let marker = rule.expiration.as_ref().is_some_and(|e| e.expired_object_delete_marker.is_some());
+    if versions || marker {
+        return Err(s3_error!(NotImplemented, "there are no versions: lifecycle rules cannot act on them"));
+    }
+    let enabled = match rule.status.as_str() {
+        ExpirationStatus::ENABLED => true,
+        ExpirationStatus::DISABLED => false,
+        other => return Err(s3_error!(MalformedXML, "invalid rule status {other}: use Enabled or Disabled")),
+    };
+    let filter = rule.filter.unwrap_or_default();
+    let and = filter.and.unwrap_or_default();
+    let size = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok());
+    let expiration = rule.expiration.unwrap_or_default();
+    let kept = Rule {
+        id: rule.id,
+        enabled,
+        bare_prefix: rule.prefix.is_some(),
+        prefix: rule.prefix.or(filter.prefix).or(and.prefix).unwrap_or_default(),
+        tags: filter.tag.into_iter().chain(and.tags.unwrap_or_default()).map(pair).collect(),
+        larger_than: size(filter.object_size_greater_than.or(and.object_size_greater_than)),
+        smaller_than: size(filter.object_size_less_than.or(and.object_size_less_than)),
+        expire_days: positive(expiration.days)?,
+        expire_date: expiration.date.as_ref().map(midnight).transpose()?,
+        abort_days: positive(rule.abort_incomplete_multipart_upload.and_then(|a| a.days_after_initiation))?,
+        moves: rule.transitions.into_iter().flatten().map(kept_move).collect::<S3Result<_>>()?,
+    };
+    let acts = kept.expire_days.is_some()
+        || kept.expire_date.is_some()
+        || kept.abort_days.is_some()
+        || !kept.moves.is_empty();
+    if !acts || (kept.expire_days.is_some() && kept.expire_date.is_some()) {
+        return Err(s3_error!(
+            MalformedXML,
+            "a rule needs a transition, expiration days or an expiration date, or days until abort"
+        ));
+    }
+    if kept.abort_days.is_some() && !kept.tags.is_empty() {
+        return Err(s3_error!(
+            InvalidRequest,
+            "uploads have no tags: a rule that aborts uploads cannot filter by tag"
+        ));
+    }
+    check_moves(&kept)?;
+    Ok(kept)
+}
+
+fn shown_move(transition: Move) -> Transition {
+    Transition {
+        date: transition.date.map(|seconds| timestamp(seconds * 1000)),
+        days: transition.days.and_then(|n| i32::try_from(n).ok()),
+        storage_class: Some(TransitionStorageClass::from(transition.class)),
+    }
+}
+
+fn shown(rule: Rule) -> LifecycleRule {
+    let days = |days: Option<u64>| days.and_then(|n| i32::try_from(n).ok());
+    let bytes = |n: Option<u64>| n.and_then(|n| i64::try_from(n).ok());
+    let tag = |(key, value)| Tag { key: Some(key), value: Some(value) };
+    let tags: Vec<Tag> = rule.tags.into_iter().map(tag).collect();
+    let (larger, smaller) = (bytes(rule.larger_than), bytes(rule.smaller_than));
+    let prefix = Some(rule.prefix.clone());
+    let plain = tags.is_empty() && larger.is_none() && smaller.is_none();
+    let filter = match plain {
+        true => LifecycleRuleFilter { prefix, ..Default::default() },
+        false => LifecycleRuleFilter {
+            and: Some(LifecycleRuleAndOperator {
+                object_size_greater_than: larger,
+                object_size_less_than: smaller,
+                prefix,
+                tags: Some(tags).filter(|tags| !tags.is_empty()),
+            }),
+            ..Default::default()
+        },
+    };
+    let status = if rule.enabled { ExpirationStatus::ENABLED } else { ExpirationStatus::DISABLED };
+    let date = rule.expire_date.map(|seconds| timestamp(seconds * 1000));
+    let expires = rule.expire_days.is_some() || date.is_some();
+    LifecycleRule {
+        abort_incomplete_multipart_upload: rule
+            .abort_days
+            .map(|n| AbortIncompleteMultipartUpload { days_after_initiation: days(Some(n)) }),
+        expiration: expires.then(|| LifecycleExpiration {
+            date,
+            days: days(rule.expire_days),
+            ..Default::default()
+        }),
+        filter: Some(filter).filter(|_| !rule.bare_prefix),
+        id: rule.id,
+        noncurrent_version_expiration: None,
+        noncurrent_version_transitions: None,
+        prefix: rule.bare_prefix.then_some(rule.prefix),
+        status: ExpirationStatus::from_static(status),
+        transitions: Some(rule.moves.into_iter().map(shown_move).collect())
+            .filter(|all: &Vec<_>| !all.is_empty()),
+    }
+}
+
+/// The midnight from which something that began at `start` is `days` days old, as S3 rounds.
+fn due(start: u64, days: u64) -> u64 {
+    start.saturating_add(days.saturating_mul(DAY_MILLIS)).next_multiple_of(DAY_MILLIS)
+}
+
+impl Rule {
+    /// Whether the object has to be deleted, its tags aside.
+    fn expires(&self, object: &KeyListing, now_millis: u64) -> bool {
+        let old = self.expire_days.is_some_and(|days| due(object.modified_millis, days) <= now_millis)
+            || self.expire_date.is_some_and(|date| date * 1000 <= now_millis);
+        old && self.selects(&object.key, object.size)
+    }
+
+    /// Whether it is for such an object, its tags aside.
+    fn selects(&self, key: &str, size: u64) -> bool {
+        key.starts_with(&self.prefix)
+            && self.larger_than.is_none_or(|n| size > n)
+            && self.smaller_than.is_none_or(|n| size < n)
+    }
+
+    /// The prefix of the objects that it moves; `None`: it moves none.
+    pub fn moves_below(&self) -> Option<&str> {
+        (self.enabled && !self.moves.is_empty()).then_some(&self.prefix)
+    }
+
+    /// The newest transition that such an object has come to, its tags aside, and when that was.
+    fn newest_move(
+        &self,
+        key: &str,
+        size: u64,
+        modified_millis: u64,
+        now_millis: u64,
+    ) -> Option<(u64, &str)> {
+        let any_size = self.larger_than.is_some() || self.smaller_than.is_some();
+        if !self.enabled || !self.selects(key, size) || (size < MOVED_MIN && !any_size) {
+            return None;
+        }
+        let since = |to: &Move| match (to.date, to.days) {
+            (Some(date), _) => date * 1000,
+            (None, days) => due(modified_millis, days.unwrap_or(0)),
+        };
+        let come_to = self.moves.iter().map(|to| (since(to), to.class.as_str()));
+        come_to.filter(|(since, _)| *since <= now_millis).max()
+    }
+
+    fn has_tags(&self, kept: &str) -> bool {
+        let have: Vec<_> = form_urlencoded::parse(kept.as_bytes()).into_owned().collect();
+        self.tags.iter().all(|tag| have.contains(tag))
+    }
+}
+
+/// Whether one of the rules may move the object, which depends on its tags.
+pub fn may_move(rules: &[Rule], object: &KeyListing, now_millis: u64) -> bool {
+    let KeyListing { key, size, modified_millis, class, .. } = object;
+    let moves = |tagged: bool| {
+        let those = rules.iter().filter(move |rule| rule.tags.is_empty() != tagged);
+        those.filter_map(|rule| rule.newest_move(key, *size, *modified_millis, now_millis))
+    };
+    moves(false).max().into_iter().chain(moves(true)).any(|(_, to)| Some(to) != class.as_deref())
+}
+
+/// The storage class that the object has come to by the rules: of several, the newest transition's.
+pub fn class_by<'a>(rules: &'a [Rule], key: &str, object: &ObjectMeta, now_millis: u64) -> Option<&'a str> {
+    let tags = tags::of_object(object);
+    let for_it = rules.iter().filter(|rule| rule.has_tags(tags));
+    let moves =
+        for_it.filter_map(|rule| rule.newest_move(key, object.size, object.modified_millis, now_millis));
+    moves.max().map(|(_, class)| class)
+}
+
+impl<B: Backend> Gateway<B> {
+    pub(super) async fn lifecycle_rules(&self, bucket: String) -> S3Result<Vec<LifecycleRule>> {
+        let Some(text) = self.setting(bucket, BucketSetting::Lifecycle).await? else {
+            return Err(s3_error!(NoSuchLifecycleConfiguration, "the bucket has no lifecycle configuration"));
+        };
+        let rules: Vec<Rule> = serde_json::from_str(&text).map_err(S3Error::internal_error)?;
+        Ok(rules.into_iter().map(shown).collect())
+    }
+
+    pub(super) async fn set_lifecycle(&self, input: PutBucketLifecycleConfigurationInput) -> S3Result<()> {
+        let least = input.transition_default_minimum_object_size;
+        if least.is_some_and(|least| least.as_str() != LEAST_SIZE) {
+            return Err(s3_error!(
+                NotImplemented,
+                "the default minimum size of a transition is {LEAST_SIZE}"
+            ));
+        }
+        let rules =
+            input.lifecycle_configuration.map(|configuration| configuration.rules).unwrap_or_default();
+        if rules.is_empty() || rules.len() > RULES_MAX {
+            return Err(s3_error!(MalformedXML, "a lifecycle configuration has 1 to {RULES_MAX} rules"));
+        }
+        let mut rules: Vec<Rule> = rules.into_iter().map(kept).collect::<S3Result<_>>()?;
+        for i in 0..rules.len() {
+            let id = rules[i].id.get_or_insert_with(|| format!("rule-{}", i + 1)).clone();
+            if rules[..i].iter().any(|rule| rule.id.as_ref() == Some(&id)) {
+                return Err(s3_error!(InvalidArgument, "two rules have the ID {id}"));
+            }
+        }
+        for to in rules.iter().flat_map(|rule| &rule.moves) {
+            if self.destination(&input.bucket, Some(&to.class)).await?.class.is_none() {
+                return Err(s3_error!(InvalidStorageClass, "no object moves to {}: name a pool", to.class));
+            }
+        }
+        let text = serde_json::to_string(&rules).map_err(S3Error::internal_error)?;
+        self.set(input.bucket, BucketSetting::Lifecycle, Some(text)).await
+    }
+}
+
+/// Does a round of the work now, and again after each midnight in UTC, when days end.
+pub async fn daily<F: Future<Output = Result<(), NameError>>>(what: &str, round: impl Fn(u64) -> F) {
+    loop {
+        let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64);
+        let begun = Instant::now();
+        let wait = match round(now).await {
+            Ok(()) => Duration::from_millis(DAY_MILLIS - now % DAY_MILLIS).saturating_sub(begun.elapsed()),
+            Err(error) => {
+                tracing::warn!(%error, "lifecycle rules: cannot {what}; will retry");
+                RETRY
+            }
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// Carries out the rules that delete, in all buckets, as of `now_millis` since 1970.
+pub async fn clear_out<B: Backend>(names: &Names<B>, now_millis: u64) -> Result<(), NameError> {
+    let (objects, uploads) = carry_out(names, now_millis).await?;
+    if objects + uploads > 0 {
+        tracing::info!(objects, uploads, "lifecycle rules removed objects and aborted uploads");
+    }
+    Ok(())
+}
+
+/// Returns how many objects and uploads were removed.
+pub async fn carry_out<B: Backend>(names: &Names<B>, now_millis: u64) -> Result<(u64, u64), NameError> {
+    let mut gone = (0, 0);
+    for (bucket, rules) in rules_of_all(names).await? {
+        for rule in rules.iter().filter(|rule| rule.enabled) {
+            gone.0 += expire(names, &bucket, rule, now_millis).await?;
+            gone.1 += abort(names, &bucket, rule, now_millis).await?;
+        }
+    }
+    Ok(gone)
+}
+
+/// The buckets that have rules, with them.
+pub async fn rules_of_all<B: Backend>(names: &Names<B>) -> Result<Vec<(String, Vec<Rule>)>, NameError> {
+    let NamespaceAnswer::Buckets(buckets) = names.query(NamespaceQuery::Buckets).await? else {
+        return Ok(Vec::new());
+    };
+    let mut all = Vec::new();
+    for (bucket, _) in buckets {
+        let query = NamespaceQuery::Bucket { bucket: bucket.clone() };
+        let settings = match names.query(query).await {
+            Ok(NamespaceAnswer::Bucket { settings, .. }) => settings,
+            // It was deleted meanwhile.
+            Ok(_) | Err(NameError::Refused(_)) => continue,
+            Err(error) => return Err(error),
+        };
+        let Some(text) = settings.get(&BucketSetting::Lifecycle) else { continue };
+        match serde_json::from_slice(text) {
+            Ok(rules) => all.push((bucket, rules)),
+            Err(error) => {
+                tracing::warn!(%error, bucket, "cannot read the bucket's lifecycle rules: set them again");
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// A page of the bucket's objects; empty if the bucket is gone.
+pub async fn page<B: Backend>(
+    names: &Names<B>,
+    bucket: &str,
+    prefix: &str,
+    after: String,
+) -> Result<KeyPage, NameError> {
+    let (prefix, delimiter) = (prefix.to_owned(), String::new());
+    let query = NamespaceQuery::List { bucket: bucket.to_owned(), prefix, delimiter, after, limit: PAGE_MAX };
+    match names.query(query).await {
+        Ok(NamespaceAnswer::List(page)) => Ok(page),
+        Ok(_) | Err(NameError::Refused(_)) => Ok(KeyPage::default()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn expire<B: Backend>(names: &Names<B>, bucket: &str, rule: &Rule, now: u64) -> Result<u64, NameError> {
+    let mut gone = 0;
+    let mut after = String::new();
+    while rule.expire_days.is_some() || rule.expire_date.is_some_and(|date| date * 1000 <= now) {
+        let page = page(names, bucket, &rule.prefix, after).await?;
+        let old = page.keys.iter().filter(|object| rule.expires(object, now));
+        let deletions = old.map(|object| delete(names, bucket, rule, object));
+        for outcome in futures_util::future::join_all(deletions).await {
+            gone += u64::from(outcome?);
+        }
+        match page.next {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    Ok(gone)
+}
+
+/// Returns whether this call removed it.
+async fn delete<B: Backend>(
+    names: &Names<B>,
+    bucket: &str,
+    rule: &Rule,
+    object: &KeyListing,
+) -> Result<bool, NameError> {
+    if !rule.tags.is_empty() {
+        match names.object(bucket, &object.key).await {
+            Ok(meta) if rule.has_tags(tags::of_object(&meta)) => {}
+            Ok(_) | Err(NameError::Refused(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    let op = NamespaceOp::Delete {
+        bucket: bucket.to_owned(),
+        key: object.key.clone(),
+        when: Condition::Matches(object.etag),
+        only_if: OnlyIf { size: Some(object.size), modified_seconds: Some(object.modified_millis / 1000) },
+    };
+    match names.commit(op).await {
+        Ok(_) => Ok(true),
+        // It was replaced or deleted meanwhile.
+        Err(NameError::Refused(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+async fn abort<B: Backend>(names: &Names<B>, bucket: &str, rule: &Rule, now: u64) -> Result<u64, NameError> {
+    let Some(days) = rule.abort_days else { return Ok(0) };
+    let mut gone = 0;
+    let mut after = (String::new(), 0);
+    loop {
+        let prefix = rule.prefix.clone();
+        let query = NamespaceQuery::Uploads { bucket: bucket.to_owned(), prefix, after, limit: PAGE_MAX };
+        let (uploads, more) = match names.query(query).await {
+            Ok(NamespaceAnswer::Uploads { uploads, more }) => (uploads, more),
+            Ok(_) | Err(NameError::Refused(_)) => return Ok(gone),
+            Err(error) => return Err(error),
+        };
+        let last = uploads.last().map(|upload| (upload.key.clone(), upload.upload));
+        for upload in uploads.into_iter().filter(|upload| due(upload.initiated_millis, days) <= now) {
+            let (bucket, key) = (bucket.to_owned(), upload.key);
+            match names.commit(NamespaceOp::AbortUpload { bucket, key, upload: upload.upload }).await {
+                Ok(_) => gone += 1,
+                Err(NameError::Refused(NamespaceError::NoSuchUpload)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match last.filter(|_| more) {
+            Some(last) => after = last,
+            None => return Ok(gone),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(days: Option<i32>, abort: Option<i32>, filter: LifecycleRuleFilter) -> LifecycleRule {
+        LifecycleRule {
+            abort_incomplete_multipart_upload: abort
+                .map(|n| AbortIncompleteMultipartUpload { days_after_initiation: Some(n) }),
+            expiration: days.map(|n| LifecycleExpiration { days: Some(n), ..Default::default() }),
+            filter: Some(filter),
+            id: Some("a".into()),
+            noncurrent_version_expiration: None,
+            noncurrent_version_transitions: None,
+            prefix: None,
+            status: ExpirationStatus::from_static(ExpirationStatus::ENABLED),
+            transitions: None,
+        }
+    }
+
+    #[test]
+    fn a_rule_is_kept_and_shown_as_it_was_given() {
+        let and = LifecycleRuleAndOperator {
+            object_size_greater_than: Some(5),
+            prefix: Some("logs/".into()),
+            tags: Some(vec![Tag { key: Some("k".into()), value: Some("v".into()) }]),
+            ..Default::default()
+        };
+        let plain = LifecycleRuleFilter { prefix: Some("a/".into()), ..Default::default() };
+        let both = LifecycleRuleFilter { and: Some(and), ..Default::default() };
+        for given in [rule(Some(3), None, both), rule(None, Some(7), plain.clone())] {
+            assert_eq!(shown(kept(given.clone()).unwrap()), given);
+        }
+        assert!(kept(rule(None, None, plain.clone())).is_err(), "it does nothing");
+        assert!(kept(rule(Some(0), None, plain.clone())).is_err());
+    }
+
+    fn to(class: &str, days: Option<i32>, date: Option<u64>) -> Transition {
+        let storage_class = Some(TransitionStorageClass::from(class.to_owned()));
+        Transition { date: date.map(|day| timestamp(day * DAY_MILLIS)), days, storage_class }
+    }
+
+    fn moving(prefix: &str, transitions: Vec<Transition>) -> LifecycleRule {
+        let filter = LifecycleRuleFilter { prefix: Some(prefix.into()), ..Default::default() };
+        LifecycleRule { transitions: Some(transitions), ..rule(None, None, filter) }
+    }
+
+    #[test]
+    fn transitions_are_kept_and_shown_and_contradictions_refused() {
+        let fine = moving("a/", vec![to("cold", Some(0), None), to("wide", None, Some(20_000))]);
+        assert_eq!(shown(kept(fine.clone()).unwrap()), fine);
+        let expires = |days| Some(LifecycleExpiration { days: Some(days), ..Default::default() });
+        let late = LifecycleRule { expiration: expires(4), ..moving("", vec![to("cold", Some(3), None)]) };
+        assert_eq!(shown(kept(late.clone()).unwrap()), late);
+        let nameless = Transition { storage_class: None, ..to("", Some(1), None) };
+        let off_midnight = Transition { date: Some(timestamp(DAY_MILLIS + 1000)), ..to("cold", None, None) };
+        for (wrong, code) in [
+            (moving("", vec![to("cold", Some(1), Some(1))]), "MalformedXML"),
+            (moving("", vec![to("cold", None, None)]), "MalformedXML"),
+            (moving("", vec![nameless]), "MalformedXML"),
+            (moving("", vec![off_midnight]), "InvalidArgument"),
+            (moving("", vec![to("cold", Some(-1), None)]), "InvalidArgument"),
+            (moving("", vec![to("cold", Some(1), None), to("cold", Some(2), None)]), "InvalidArgument"),
+            (LifecycleRule { expiration: expires(3), ..late }, "InvalidArgument"),
+            (moving("", vec![]), "MalformedXML"),
+        ] {
+            assert_eq!(kept(wrong.clone()).unwrap_err().code().as_str(), code, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn an_object_goes_where_its_newest_transition_says() {
+        let tagged = LifecycleRule {
+            filter: Some(LifecycleRuleFilter {
+                tag: Some(Tag { key: Some("k".into()), value: Some("v".into()) }),
+                ..Default::default()
+            }),
+            ..moving("", vec![to("tagged", Some(20), None)])
+        };
+        let small = LifecycleRule {
+            filter: Some(LifecycleRuleFilter { object_size_less_than: Some(1000), ..Default::default() }),
+            ..moving("", vec![to("packs", Some(1), None)])
+        };
+        let off = LifecycleRule {
+            status: ExpirationStatus::from_static(ExpirationStatus::DISABLED),
+            ..moving("", vec![to("never", Some(0), None)])
+        };
+        let aged = moving("a/", vec![to("cold", Some(10), None), to("icy", Some(30), None)]);
+        let rules: Vec<Rule> = [tagged, small, off, aged].map(|rule| kept(rule).unwrap()).into();
+        let object = |size: u64, tags: &str| ObjectMeta {
+            size,
+            etag: ebb_types::ETag::NONE,
+            modified_millis: 5 * DAY_MILLIS,
+            extents: Vec::new(),
+            headers: vec![(tags::TAGS.to_owned(), tags.to_owned())],
+            checksum: None,
+            upload: None,
+            parts: Vec::new(),
+        };
+        let class =
+            |key: &str, size, tags: &str, day| class_by(&rules, key, &object(size, tags), day * DAY_MILLIS);
+        assert_eq!(class("a/1", 1 << 20, "", 14), None);
+        assert_eq!(class("a/1", 1 << 20, "", 15), Some("cold"));
+        assert_eq!(class("a/1", 1 << 20, "", 35), Some("icy"));
+        assert_eq!(class("b/1", 1 << 20, "", 35), None);
+        assert_eq!(class("a/1", 1 << 20, "k=v", 26), Some("tagged"));
+        assert_eq!(class("a/1", MOVED_MIN - 1, "", 35), None);
+        assert_eq!(class("a/1", MOVED_MIN, "", 35), Some("icy"));
+        assert_eq!(class("a/1", 999, "", 35), Some("packs"));
+        let listed = |class: Option<&str>| KeyListing {
+            key: "a/1".into(),
+            size: 1 << 20,
+            etag: ebb_types::ETag::NONE,
+            modified_millis: 5 * DAY_MILLIS,
+            checksum: None,
+            class: class.map(str::to_owned),
+        };
+        assert!(!may_move(&rules, &listed(None), 14 * DAY_MILLIS));
+        assert!(may_move(&rules, &listed(None), 15 * DAY_MILLIS));
+        assert!(!may_move(&rules, &listed(Some("cold")), 15 * DAY_MILLIS));
+    }
+
+    #[test]
+    fn days_end_at_midnight() {
+        assert_eq!(due(0, 1), DAY_MILLIS);
+        assert_eq!(due(1, 1), 2 * DAY_MILLIS);
+        assert_eq!(due(DAY_MILLIS - 1, 1), 2 * DAY_MILLIS);
+    }
+}

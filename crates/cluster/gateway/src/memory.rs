@@ -1,0 +1,243 @@
+//! An in-memory cluster for tests: chunks in a map, and the real namespace. It can be made to fail, and it insists on
+//! the rules for writes to erasure-coded pools.
+
+use super::backend::{Backend, BackendError, Pool};
+use ebb_client::Summed;
+use ebb_meta::Namespace;
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp, NamespaceQuery,
+    NamespaceReply, ObjectId, PoolId, RequestId, piece_crcs,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+/// One gateway's connection to the cluster.
+pub struct Memory {
+    chunk_bytes: u32,
+    pools: Vec<Pool>,
+    state: Arc<Mutex<State>>,
+    client: u64,
+    /// Changes that are carried out before the gateway is cut off; it gets no reply to the last one.
+    fuse: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    chunks: BTreeMap<ChunkId, Vec<u8>>,
+    /// Rows of erasure-coded chunks that were ever written.
+    rows: BTreeSet<(ChunkId, usize)>,
+    namespace: Namespace,
+    next_object: u64,
+    next_request: u64,
+    writes: u64,
+    commands: u64,
+    broken: Option<BackendError>,
+    hibernates: bool,
+    is_busy: bool,
+}
+
+impl Memory {
+    pub fn new(chunk_bytes: u32) -> Memory {
+        Memory::with_pools(chunk_bytes, Vec::new())
+    }
+
+    pub fn with_pools(chunk_bytes: u32, pools: Vec<Pool>) -> Memory {
+        Memory { chunk_bytes, pools, state: Arc::default(), client: 1, fuse: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Another gateway's connection to the same cluster.
+    pub fn another(&self, client: u64, fuse: u64) -> Memory {
+        let (state, pools) = (self.state.clone(), self.pools.clone());
+        Memory { chunk_bytes: self.chunk_bytes, pools, state, client, fuse: AtomicU64::new(fuse) }
+    }
+
+    /// Whether the gateway was cut off.
+    pub fn is_cut_off(&self) -> bool {
+        self.fuse.load(Ordering::Relaxed) == 0
+    }
+
+    /// Waits forever once the fuse has burnt.
+    async fn is_connected(&self) {
+        if self.is_cut_off() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// A change was made: its sender may never hear of it.
+    async fn has_changed(&self) {
+        self.fuse.fetch_sub(1, Ordering::Relaxed);
+        self.is_connected().await;
+    }
+
+    /// Objects that have bytes.
+    pub fn objects(&self) -> BTreeSet<ObjectId> {
+        self.state.lock().unwrap().chunks.keys().map(|chunk| chunk.object).collect()
+    }
+
+    /// The erasure-coded pools hibernate until they are woken.
+    pub fn hibernate(&self) {
+        self.state.lock().unwrap().hibernates = true;
+    }
+
+    /// From now on chunk operations fail with this error.
+    pub fn break_chunks(&self, error: Option<BackendError>) {
+        self.state.lock().unwrap().broken = error;
+    }
+
+    /// From now on the cluster is in no trough, or is again.
+    pub fn be_busy(&self, is_busy: bool) {
+        self.state.lock().unwrap().is_busy = is_busy;
+    }
+
+    /// Replaces the first block of every chunk by other bytes with matching checksums: no store notices.
+    pub fn garble(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.chunks.values_mut().flat_map(|chunk| chunk.first_mut()).for_each(|byte| *byte ^= 1);
+    }
+
+    /// Chunk writes and namespace commands so far.
+    pub fn counts(&self) -> (u64, u64) {
+        let state = self.state.lock().unwrap();
+        (state.writes, state.commands)
+    }
+
+    /// Bytes in blocks that are not all zero.
+    pub fn used_bytes(&self) -> usize {
+        let state = self.state.lock().unwrap();
+        let blocks = state.chunks.values().flat_map(|chunk| chunk.chunks(BLOCK_BYTES));
+        blocks.filter(|block| block.iter().any(|b| *b != 0)).count() * BLOCK_BYTES
+    }
+
+    /// Notes the rows of a write to an erasure-coded pool.
+    fn take_rows(&self, chunk: ChunkId, offset: u32, len: usize) {
+        let id = chunk.object.pool();
+        if id == PoolId::REPLICATED {
+            return;
+        }
+        let pool = self.pools.iter().find(|pool| pool.id == id).expect("an object in a pool that exists");
+        let (start, end) = (offset as usize, offset as usize + len);
+        assert!(start.is_multiple_of(pool.row_bytes), "{chunk}: a write at {start}, inside a row");
+        for row in start / pool.row_bytes..end.div_ceil(pool.row_bytes) {
+            let is_new = self.state.lock().unwrap().rows.insert((chunk, row));
+            assert!(is_new, "{chunk}: row {row} was written before");
+        }
+    }
+
+    fn change(
+        &self,
+        chunk: ChunkId,
+        offset: u32,
+        len: usize,
+        set: impl FnOnce(&mut [u8]),
+    ) -> Result<(), BackendError> {
+        let mut state = self.state.lock().unwrap();
+        if let Some(error) = &state.broken {
+            return Err(error.clone());
+        }
+        let (from, to) = (offset as usize, offset as usize + len);
+        assert!(to <= self.chunk_bytes as usize, "{chunk}: {from}..{to} lies outside");
+        state.writes += 1;
+        let bytes = state.chunks.entry(chunk).or_default();
+        if bytes.len() < to {
+            bytes.resize(to, 0);
+        }
+        set(&mut bytes[from..to]);
+        Ok(())
+    }
+}
+
+impl Backend for Memory {
+    fn chunk_bytes(&self) -> u32 {
+        self.chunk_bytes
+    }
+
+    fn pools(&self) -> Vec<Pool> {
+        self.pools.clone()
+    }
+
+    async fn allocate(&self, count: u32) -> Result<ObjectId, BackendError> {
+        self.is_connected().await;
+        let first = {
+            let mut state = self.state.lock().unwrap();
+            state.next_object += u64::from(count);
+            ObjectId(state.next_object - u64::from(count))
+        };
+        self.has_changed().await;
+        Ok(first)
+    }
+
+    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Summed, BackendError> {
+        let state = self.state.lock().unwrap();
+        if let Some(error) = &state.broken {
+            return Err(error.clone());
+        }
+        let bytes = state
+            .chunks
+            .get(&chunk)
+            .map_or(&[][..], |bytes| bytes.get(offset as usize..).unwrap_or_default());
+        let mut out = bytes[..bytes.len().min(len as usize)].to_vec();
+        out.resize(len as usize, 0);
+        Ok(Summed { crcs: piece_crcs(offset, &out), bytes: out.into() })
+    }
+
+    async fn write(&self, chunk: ChunkId, offset: u32, data: Summed) -> Result<(), BackendError> {
+        let Summed { bytes: data, crcs } = data;
+        assert_eq!(crcs, piece_crcs(offset, &data));
+        assert!(data.len().is_multiple_of(BLOCK_BYTES) && (offset as usize).is_multiple_of(BLOCK_BYTES));
+        self.is_connected().await;
+        self.take_rows(chunk, offset, data.len());
+        let outcome = self.change(chunk, offset, data.len(), |bytes| bytes.copy_from_slice(&data));
+        self.has_changed().await;
+        outcome
+    }
+
+    async fn zero(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<(), BackendError> {
+        self.is_connected().await;
+        assert_eq!(chunk.object.pool(), PoolId::REPLICATED, "a coded chunk has no parts to set to zero");
+        let outcome = self.change(chunk, offset, len as usize, |bytes| bytes.fill(0));
+        self.has_changed().await;
+        outcome
+    }
+
+    async fn delete(&self, chunk: ChunkId) -> Result<(), BackendError> {
+        self.is_connected().await;
+        self.state.lock().unwrap().chunks.remove(&chunk);
+        self.has_changed().await;
+        Ok(())
+    }
+
+    async fn wake(&self, chunks: Vec<ChunkId>) -> Result<bool, BackendError> {
+        let coded = chunks.iter().any(|chunk| chunk.object.pool() != PoolId::REPLICATED);
+        Ok(coded && std::mem::take(&mut self.state.lock().unwrap().hibernates))
+    }
+
+    async fn commit(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, BackendError> {
+        self.is_connected().await;
+        let reply = {
+            let mut state = self.state.lock().unwrap();
+            state.next_request += 1;
+            state.commands += 1;
+            let request = RequestId { client: self.client, seq: state.next_request };
+            let now_millis = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+            let has_pool = |id| self.pools.iter().any(|pool| pool.id == id);
+            state.namespace.apply(&NamespaceCommand { request, now_millis, ops }, has_pool)
+        };
+        self.has_changed().await;
+        Ok(reply)
+    }
+
+    async fn query(
+        &self,
+        query: NamespaceQuery,
+    ) -> Result<Result<NamespaceAnswer, NamespaceError>, BackendError> {
+        self.is_connected().await;
+        Ok(self.state.lock().unwrap().namespace.query(&query))
+    }
+
+    async fn is_in_trough(&self) -> Result<bool, BackendError> {
+        self.is_connected().await;
+        Ok(!self.state.lock().unwrap().is_busy)
+    }
+}

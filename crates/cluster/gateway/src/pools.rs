@@ -1,0 +1,163 @@
+//! Which pool an object's bytes go to.
+//!
+//! A bucket is in the pool that its location names, for its lifetime: in the replicated one without a location. In a
+//! bucket of the replicated pool, a storage class sends single objects to the pool of that name. The class is kept with
+//! the object, as a header.
+
+use super::Gateway;
+use super::backend::{Backend, Pool};
+use super::convert::REGION;
+use ebb_types::{BucketSetting, CLASS_HEADER};
+use s3s::dto::StorageClass;
+use s3s::{S3Result, s3_error};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// For how long a bucket's location is remembered. Another gateway may delete the bucket and create it elsewhere; then
+/// new objects go to the old pool for this long, which does no harm.
+const REMEMBERED: Duration = Duration::from_secs(60);
+/// Most buckets remembered.
+const BUCKETS_MAX: usize = 10_000;
+
+/// The locations of buckets.
+#[derive(Default)]
+pub struct Locations(Mutex<BTreeMap<String, (Instant, Option<String>)>>);
+
+impl Locations {
+    fn get(&self, bucket: &str) -> Option<Option<String>> {
+        let known = self.0.lock().expect("no panic under this lock");
+        known.get(bucket).filter(|(since, _)| since.elapsed() < REMEMBERED).map(|(_, name)| name.clone())
+    }
+
+    fn set(&self, bucket: &str, location: Option<String>) {
+        let mut known = self.0.lock().expect("no panic under this lock");
+        if known.len() >= BUCKETS_MAX {
+            known.clear();
+        }
+        known.insert(bucket.to_owned(), (Instant::now(), location));
+    }
+
+    pub fn forget(&self, bucket: &str) {
+        self.0.lock().expect("no panic under this lock").remove(bucket);
+    }
+}
+
+/// Where a new object goes.
+pub struct Destination {
+    pub pool: Pool,
+    /// To be kept, if the pool is not the bucket's.
+    pub class: Option<String>,
+}
+
+impl Destination {
+    /// The headers to keep, with exactly this class.
+    pub fn mark(&self, mut headers: Vec<(String, String)>) -> Vec<(String, String)> {
+        headers.retain(|(name, _)| name != CLASS_HEADER);
+        headers.extend(self.class.clone().map(|class| (CLASS_HEADER.to_owned(), class)));
+        headers
+    }
+}
+
+/// As shown where S3 always shows a class.
+pub fn shown_class(class: Option<&str>) -> String {
+    class.unwrap_or(StorageClass::STANDARD).to_owned()
+}
+
+fn listed(pools: &[Pool]) -> String {
+    let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// Whether it has the form of a region's name, such as `eu-west-1`.
+fn is_region(location: &str) -> bool {
+    let mut parts = location.rsplit('-');
+    let number = parts.next().is_some_and(|last| last.len() == 1 && last.bytes().all(|b| b.is_ascii_digit()));
+    let word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase());
+    location == "EU" || number && parts.clone().count() >= 2 && parts.all(word)
+}
+
+impl<B: Backend> Gateway<B> {
+    /// The pool of new objects of this storage class in the bucket.
+    pub(super) async fn destination(&self, bucket: &str, class: Option<&str>) -> S3Result<Destination> {
+        let pools = self.backend.pools();
+        let class = class.filter(|class| !class.is_empty() && *class != StorageClass::STANDARD);
+        let own = match pools.is_empty() {
+            true => None,
+            false => self.bucket_pool(bucket, &pools).await?,
+        };
+        let Some(class) = class else {
+            return Ok(Destination { pool: own.unwrap_or_else(Pool::replicated), class: None });
+        };
+        if let Some(own) = own {
+            return Err(s3_error!(
+                InvalidStorageClass,
+                "the bucket is in the pool {}, and so are all its objects: use STANDARD, not {class}",
+                own.name
+            ));
+        }
+        match pools.iter().find(|pool| pool.name == class) {
+            Some(pool) => Ok(Destination { pool: pool.clone(), class: Some(class.to_owned()) }),
+            None if pools.is_empty() => Err(s3_error!(
+                InvalidStorageClass,
+                "STANDARD is the only storage class, not {class}: the cluster has no erasure-coded pools"
+            )),
+            None => Err(s3_error!(
+                InvalidStorageClass,
+                "no storage class {class}: use STANDARD, or a pool: {}",
+                listed(&pools)
+            )),
+        }
+    }
+
+    /// The erasure-coded pool that the bucket is in; `None`: the replicated one.
+    async fn bucket_pool(&self, bucket: &str, pools: &[Pool]) -> S3Result<Option<Pool>> {
+        let location = match self.locations.get(bucket) {
+            Some(location) => location,
+            None => {
+                let location = self.setting(bucket.to_owned(), BucketSetting::Location).await?;
+                self.locations.set(bucket, location.clone());
+                location
+            }
+        };
+        let Some(name) = location else { return Ok(None) };
+        match pools.iter().find(|pool| pool.name == name) {
+            Some(pool) => Ok(Some(pool.clone())),
+            None if is_region(&name) => Ok(None),
+            None => Err(s3_error!(
+                InvalidBucketState,
+                "the bucket is in the pool {name}, which the cluster does not have: use a bucket in one of its pools: {}",
+                listed(pools)
+            )),
+        }
+    }
+
+    /// The location to keep for a new bucket: the name of a pool or of a region, or none. A region says nothing about
+    /// the pool; clients give the one that they are configured with.
+    pub(super) fn location_of_new(&self, constraint: &str) -> S3Result<Option<String>> {
+        let pools = self.backend.pools();
+        if constraint.is_empty() || constraint == REGION {
+            return Ok(None);
+        }
+        if pools.iter().any(|pool| pool.name == constraint) || is_region(constraint) {
+            return Ok(Some(constraint.to_owned()));
+        }
+        match pools.is_empty() {
+            true => Err(s3_error!(
+                InvalidLocationConstraint,
+                "no location {constraint}: leave it out, or use {REGION}; the cluster has no erasure-coded pools"
+            )),
+            false => Err(s3_error!(
+                InvalidLocationConstraint,
+                "no location {constraint}: leave it out, use {REGION}, or a pool: {}",
+                listed(&pools)
+            )),
+        }
+    }
+
+    /// Whether the location is a pool, and so no region.
+    pub(super) fn is_pool(&self, location: &str) -> bool {
+        self.backend.pools().iter().any(|pool| pool.name == location)
+    }
+}

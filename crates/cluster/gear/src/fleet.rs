@@ -1,0 +1,821 @@
+//! Continuous gears: decides server by server which ones are awake. Every chunk group has a replica in each gear
+//! group, so once the servers of the lowest gear are awake, any subset of the others may be: the fleet wakes only
+//! the servers that the load needs, not a whole gear group at a time.
+//!
+//! - **Forecast**: what may happen next is what happened after moments like this one ([`crate::seasonal`]). For
+//!   every hour, servers are woken ahead of time until one more would cost more than the shortage that it is likely
+//!   to prevent.
+//! - **Correction**: load above the forecast wakes servers at once, and as many as similar outruns ended up
+//!   needing, because waking takes longer than a burst takes to rise.
+//! - **Calibration**: the price of shortage follows from how often too few servers were awake, relative to the
+//!   share of time that the operator accepts. Nothing is tuned to one load.
+//! - **Wear**: a woken server stays awake for the dwell time; each has a budget of power cycles, spent on the quiet
+//!   periods that are expected to be the longest. Servers take turns: the one awake longest sleeps first, the one
+//!   asleep longest wakes first, and the lowest gear moves to another gear group every few days.
+//! - **Depth**: a server sleeps at the depth that saves most in the quiet period that is expected: deeper saves more
+//!   per second, costs more to go down and come up, and may cost a power cycle. Shallow sleepers are woken first.
+//!
+//! Safety comes before economy: nothing ever delays a wake-up, and without a forecast every server is awake. The
+//! fleet stores no history: recorded hours go through the replicated metadata state and come back with every event.
+//!
+//! What a server does and what the fleet wants of it are two things. Its state is a fact that the driver reports
+//! ([`Event::Is`]); [`Fleet::wants`] is the decision. A server that is let go but still busy stays awake and is the
+//! first to be wanted again; one that fails, or does not wake in time, carries nothing and gets a substitute. A fleet
+//! that takes over wants what it finds awake, and keeps to that for the rest of the hour: a change of leader moves no
+//! server.
+
+mod why;
+
+use crate::schedule::{ROUNDING, servers_for};
+use crate::seasonal::Ahead;
+use crate::{Calendar, History, HourMeter, Load, Mode, Seasonal, awake_groups, floor_servers, forecast};
+use ebb_types::{Depth, GearGroup, GearWish, Joules, Moment, Prices, ServerId, Watts};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Days whose unspent power cycles a server may save up.
+const CARRY_DAYS: f64 = 7.0;
+/// Bounds of the price of shortage: the share of all servers that could stay awake for the same time instead.
+/// Calibration starts at the lower one divided by the accepted share of time: the rarer shortage may be, the higher its
+/// price.
+const SHORT_PRICE: RangeInclusive<f64> = 0.05..=10.0;
+/// Time without shortage after which the price of shortage is halved, in days.
+const DARE: f64 = 2.0;
+/// Most candidate numbers of servers compared for an hour; more would make no relevant difference.
+const CHOICES: u32 = 256;
+/// Bounds of the price of a power cycle, as the quiet time that must be expected, in days; then its initial value.
+const CYCLE_PRICE: RangeInclusive<f64> = 1.0 / 1440.0..=1.0;
+const CYCLE_PRICE_START: f64 = 1.0 / 24.0;
+/// Share of the power-cycle budget that its price aims at: the rest is for worse days.
+const AIM: f64 = 0.97;
+/// The same for the shortage budget; shortage comes in runs.
+const SHORT_AIM: f64 = 0.9;
+/// Time in which a fleet without power cycles lowers their price to 1/e, in days.
+const CHEAPEN: f64 = 1.0;
+/// Outruns remembered, how many of them a new one is compared with, and which of those predicts its rise.
+const OUTRUNS_KEPT: usize = 64;
+const OUTRUNS_ALIKE: usize = 7;
+const OUTRUN_QUANTILE: f64 = 0.75;
+
+/// A depth of sleep: what it saves and costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DepthSpec {
+    pub depth: Depth,
+    pub watts: Watts,
+    /// Of going down and coming up together.
+    pub joules: Joules,
+    /// From the wake-up until the server carries load, including its catch-up.
+    pub wake: Duration,
+    /// It costs a power cycle.
+    pub wears: bool,
+}
+
+/// The operator's settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetPolicy {
+    pub replicas: u8,
+    /// Gear groups that are awake at any load.
+    pub g_min: u8,
+    /// Length of the forecast's hour. A quarter of a real hour captures recurring bursts.
+    pub hour: Duration,
+    pub hours_per_day: u32,
+    /// Draw of a server that is awake and does nothing.
+    pub idle: Watts,
+    /// The depths of sleep to choose from.
+    pub depths: Vec<DepthSpec>,
+    /// Shortest time that a server stays awake, and for which load above the forecast is remembered.
+    pub dwell: Duration,
+    /// Power cycles allowed per server and day, on average.
+    pub cycles_per_day: f64,
+    /// Share of time with too few servers awake that the operator accepts, above 0 and at most 0.5.
+    pub short_goal: f64,
+    /// Days after which the lowest gear moves to the next gear group; zero: never.
+    pub rotate_days: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FleetError {
+    #[error("{replicas} replicas with g_min {g_min}: g_min must be between 1 and the number of replicas")]
+    GMin { replicas: u8, g_min: u8 },
+    #[error(
+        "the forecast's hour is {hour:?} and a day has {hours_per_day} of them: both must be more than nothing"
+    )]
+    Day { hour: Duration, hours_per_day: u32 },
+    #[error("no depth of sleep is given: name at least one")]
+    NoDepth,
+    #[error("{depth:?} sleep draws {watts} and costs {joules}: both must be numbers that are not negative")]
+    Depth { depth: Depth, watts: Watts, joules: Joules },
+    #[error("cycles per day is {0}: use a number above 0; 2 is usual")]
+    Cycles(f64),
+    #[error(
+        "the accepted share of time with too few servers is {0}: use a number above 0 and up to 0.5, such as 0.01"
+    )]
+    ShortGoal(f64),
+    #[error("there are {servers} servers: {replicas} replicas need at least that many")]
+    Servers { servers: usize, replicas: u8 },
+    #[error("{server} is in {group}, but {replicas} replicas have gear groups 0 to {}", replicas - 1)]
+    Group { server: ServerId, group: GearGroup, replicas: u8 },
+}
+
+impl FleetPolicy {
+    pub fn check(&self) -> Result<(), FleetError> {
+        if self.g_min == 0 || self.g_min > self.replicas {
+            return Err(FleetError::GMin { replicas: self.replicas, g_min: self.g_min });
+        }
+        if self.hour < Duration::from_millis(100) || self.hours_per_day == 0 {
+            return Err(FleetError::Day { hour: self.hour, hours_per_day: self.hours_per_day });
+        }
+        if self.depths.is_empty() {
+            return Err(FleetError::NoDepth);
+        }
+        let sane = |d: &&DepthSpec| d.watts.0 >= 0.0 && d.joules.0 >= 0.0;
+        if let Some(DepthSpec { depth, watts, joules, .. }) = self.depths.iter().find(|d| !sane(d)) {
+            return Err(FleetError::Depth { depth: *depth, watts: *watts, joules: *joules });
+        }
+        if !(self.cycles_per_day > 0.0 && self.cycles_per_day.is_finite()) {
+            return Err(FleetError::Cycles(self.cycles_per_day));
+        }
+        if !(self.short_goal > 0.0 && self.short_goal <= 0.5) {
+            return Err(FleetError::ShortGoal(self.short_goal));
+        }
+        Ok(())
+    }
+
+    /// Seconds of one of the schedule's days.
+    fn day(&self) -> f64 {
+        self.hour.as_secs_f64() * f64::from(self.hours_per_day)
+    }
+
+    fn spec(&self, depth: Depth) -> &DepthSpec {
+        self.depths.iter().find(|spec| spec.depth == depth).unwrap_or(&self.depths[0])
+    }
+
+    /// What sleeping for `quiet` seconds saves, if a power cycle costs as much as `cycle_price` seconds of it.
+    fn gain(&self, spec: &DepthSpec, quiet: f64, cycle_price: f64) -> f64 {
+        let price = if spec.wears { cycle_price } else { 0.0 };
+        (self.idle.0 - spec.watts.0) * (quiet - price) - spec.joules.0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// Load of all servers together over the `interval` that ends now.
+    Sample { load: Load, interval: Duration },
+    /// Time has passed without a sample, or something changed: decide.
+    Tick,
+    /// A server's state, if it is news. Nothing is decided before the next event of another kind.
+    Is(ServerId, State),
+    /// From now on.
+    Mode(Mode),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Command {
+    /// The server is wanted from now on: wake it, or keep it awake.
+    Wake(ServerId),
+    /// It is not wanted any more: once nothing depends on it, it may sleep, best at this depth.
+    Sleep(ServerId, Depth),
+    /// An hour ended that was watched for the most part: put its peak into the replicated [`History`].
+    RecordHour { hour: u64, peak: Load },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Up and carrying load.
+    Awake,
+    Waking,
+    Asleep(Depth),
+    /// Failed, or so late to wake that it does not count.
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    group: GearGroup,
+    state: State,
+    wanted: bool,
+    /// It may not be put to sleep, whatever the load.
+    pinned: bool,
+    /// When the state began, or when it was wanted, whichever is later.
+    since: Moment,
+    /// The depth that was best when it was let go.
+    depth: Depth,
+    /// Power cycles saved up, as of `counted`.
+    credit: f64,
+    counted: Moment,
+}
+
+impl Member {
+    /// It carries load, or soon will.
+    fn counts(&self) -> bool {
+        self.wanted && self.state != State::Gone
+    }
+
+    fn sleeps(&self) -> bool {
+        matches!(self.state, State::Asleep(_))
+    }
+}
+
+/// One line of the dry run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedServers {
+    pub hour: u64,
+    /// The median of what its peak may be; `None`: nothing is known yet, so every server is awake.
+    pub forecast: Option<Load>,
+    pub gear: u8,
+    pub awake: BTreeSet<ServerId>,
+}
+
+/// Load above the expected: its excess when it began, and its highest excess. Bursts add to the usual load and do
+/// not grow with it.
+#[derive(Clone, Copy, Debug)]
+struct Outrun {
+    began: f64,
+    rose: f64,
+}
+
+/// A price that rises and falls by factors, within bounds.
+#[derive(Clone, Debug)]
+struct Price {
+    /// As natural logarithms.
+    now: f64,
+    bounds: (f64, f64),
+}
+
+impl Price {
+    fn new(start: f64, bounds: RangeInclusive<f64>) -> Price {
+        let bounds = (bounds.start().ln(), bounds.end().ln());
+        Price { now: start.ln().clamp(bounds.0, bounds.1), bounds }
+    }
+
+    fn get(&self) -> f64 {
+        self.now.exp()
+    }
+
+    /// Multiplies the price by e^`by`.
+    fn change(&mut self, by: f64) {
+        self.now = (self.now + by).clamp(self.bounds.0, self.bounds.1);
+    }
+}
+
+/// Decides which servers are awake. One per metadata leader.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    policy: FleetPolicy,
+    calendar: Calendar,
+    mode: Mode,
+    /// Since when.
+    mode_since: Moment,
+    members: BTreeMap<ServerId, Member>,
+    /// The hour in which it took over.
+    first_hour: u64,
+    seasonal: Option<Seasonal>,
+    /// The possible futures from the present hour on, then the hour and the newest record that they are based on.
+    ahead: Option<Ahead>,
+    basis: Option<(u64, Option<u64>)>,
+    /// Cost-optimal number of awake servers for the present hour and for the next.
+    prepared: u32,
+    coming: u32,
+    meter: HourMeter,
+    watched: Duration,
+    /// Price of a short step, in servers awake as a share of all; price of a power cycle, in days of quiet.
+    short_price: Price,
+    cycle_price: Price,
+    outruns: VecDeque<Outrun>,
+    outrun: Option<Outrun>,
+    /// Servers requested for outruns within the dwell time, in descending order.
+    asked: VecDeque<(Moment, u32)>,
+    /// When a server was last woken.
+    woke: Option<Moment>,
+}
+
+impl Fleet {
+    /// Takes over at `now` the `servers`, each with its gear group and its state, and whether it is wanted: one that is
+    /// on its way to sleep is awake and not wanted. `mode`: the operator's.
+    pub fn new(
+        policy: FleetPolicy,
+        calendar: Calendar,
+        now: Moment,
+        mode: Mode,
+        servers: impl IntoIterator<Item = (ServerId, GearGroup, State, bool)>,
+    ) -> Result<Fleet, FleetError> {
+        policy.check()?;
+        let mut members = BTreeMap::new();
+        for (server, group, state, wanted) in servers {
+            if group.0 >= policy.replicas {
+                return Err(FleetError::Group { server, group, replicas: policy.replicas });
+            }
+            let depth = policy.depths[0].depth;
+            let credit = policy.cycles_per_day * CARRY_DAYS;
+            let (pinned, since, counted) = (false, now, now);
+            let member = Member { group, state, wanted, pinned, since, depth, credit, counted };
+            members.insert(server, member);
+        }
+        if members.len() < usize::from(policy.replicas) {
+            return Err(FleetError::Servers { servers: members.len(), replicas: policy.replicas });
+        }
+        let hour = calendar.hour(now, policy.hour);
+        let short_price = Price::new(SHORT_PRICE.start() / policy.short_goal, SHORT_PRICE);
+        Ok(Fleet {
+            policy,
+            calendar,
+            mode,
+            mode_since: now,
+            members,
+            first_hour: hour,
+            seasonal: None,
+            ahead: None,
+            basis: None,
+            prepared: 0,
+            coming: 0,
+            meter: HourMeter::new(hour),
+            watched: Duration::ZERO,
+            short_price,
+            cycle_price: Price::new(CYCLE_PRICE_START, CYCLE_PRICE),
+            outruns: VecDeque::new(),
+            outrun: None,
+            asked: VecDeque::new(),
+            woke: None,
+        })
+    }
+
+    pub fn on(&mut self, now: Moment, history: &History, event: Event, out: &mut Vec<Command>) {
+        let recorded = out.len();
+        match event {
+            Event::Sample { load, interval } => self.sample(now, load, interval, out),
+            Event::Tick => self.begin_hour(now, out),
+            Event::Is(server, state) => return self.set(now, server, state),
+            Event::Mode(mode) => (self.mode, self.mode_since) = (mode, now),
+        }
+        while self.asked.front().is_some_and(|(at, _)| now.since(*at) >= self.policy.dwell) {
+            self.asked.pop_front();
+        }
+        self.look_ahead(now, history);
+        // An hour that has just ended changes the forecast, and the next event has it: what the old one says now would
+        // be undone then.
+        if out.len() == recorded {
+            self.decide(now, out);
+        }
+    }
+
+    pub fn policy(&self) -> &FleetPolicy {
+        &self.policy
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The hour that contains `now`.
+    pub fn hour(&self, now: Moment) -> u64 {
+        self.calendar.hour(now, self.policy.hour)
+    }
+
+    /// Wake-ups from this depth take so long, as measured; at most the length of an hour.
+    pub fn set_wake(&mut self, depth: Depth, wake: Duration) {
+        let hour = self.policy.hour;
+        let specs = self.policy.depths.iter_mut().filter(|spec| spec.depth == depth);
+        specs.for_each(|spec| spec.wake = wake.min(hour));
+    }
+
+    /// Whether the server may be put to sleep at all, whatever the load; at first every one may.
+    pub fn pin(&mut self, server: ServerId, pinned: bool) {
+        self.members.entry(server).and_modify(|member| member.pinned = pinned);
+    }
+
+    /// A server had saved up so many power cycles some time `ago`, by an earlier fleet: one that takes over refills no
+    /// budget.
+    pub fn take_over_credit(&mut self, server: ServerId, credit: f64, ago: Duration) {
+        let credit = self.saved_up(credit, ago);
+        self.members.entry(server).and_modify(|member| member.credit = credit);
+    }
+
+    /// What it has learnt so far.
+    pub fn prices(&self) -> Prices {
+        Prices { shortage: self.short_price.get(), power_cycle: self.cycle_price.get() }
+    }
+
+    /// Continues with what an earlier fleet had learnt.
+    pub fn take_over_prices(&mut self, prices: Prices) {
+        self.short_price = Price::new(prices.shortage, SHORT_PRICE);
+        self.cycle_price = Price::new(prices.power_cycle, CYCLE_PRICE);
+    }
+
+    /// Power cycles that a server has saved up.
+    pub fn saved_cycles(&self, now: Moment, server: ServerId) -> Option<f64> {
+        self.members.get(&server).map(|member| self.credit(now, member))
+    }
+
+    pub fn state(&self, server: ServerId) -> Option<State> {
+        self.members.get(&server).map(|member| member.state)
+    }
+
+    /// The servers that are to be awake.
+    pub fn wants(&self) -> impl Iterator<Item = ServerId> + '_ {
+        self.members.iter().filter(|(_, member)| member.wanted).map(|(server, _)| *server)
+    }
+
+    /// How deep a server that is not wanted should sleep.
+    pub fn depth(&self, server: ServerId) -> Option<Depth> {
+        self.members.get(&server).map(|member| member.depth)
+    }
+
+    /// The gear whose gear groups have at least as many servers as are wanted.
+    pub fn gear(&self, now: Moment) -> u8 {
+        let all = self.base(now, self.policy.replicas);
+        let of =
+            |gear: u8| self.members.values().filter(|m| all[..usize::from(gear)].contains(&m.group)).count();
+        let wanted = self.wants().count();
+        (self.policy.g_min..self.policy.replicas)
+            .find(|gear| of(*gear) >= wanted)
+            .unwrap_or(self.policy.replicas)
+    }
+
+    /// The gear groups that are awake in every gear at `now`.
+    pub fn never_sleep(&self, now: Moment) -> Vec<GearGroup> {
+        self.base(now, self.policy.g_min)
+    }
+
+    pub fn count(&self, which: impl Fn(State) -> bool) -> u32 {
+        self.members.values().filter(|member| which(member.state)).count() as u32
+    }
+
+    /// The median of the peak that this hour is expected to have; `None`: nothing is known.
+    pub fn expected(&self) -> Option<Load> {
+        self.ahead.as_ref().map(|ahead| ahead.median(0))
+    }
+
+    /// The possible futures from the present hour on; `None` until a day has been seen.
+    pub fn ahead(&self) -> Option<&Ahead> {
+        self.ahead.as_ref().filter(|_| self.seasonal.is_some())
+    }
+
+    /// The dry run: the next `hours` hours, starting with the present one, if each has the peak that is expected.
+    pub fn plan(&self, now: Moment, history: &History, hours: u32) -> Vec<PlannedServers> {
+        let (mut fleet, mut history, mut at) = (self.clone(), history.clone(), now);
+        // No hour is recorded but those that are expected.
+        fleet.watched = Duration::ZERO;
+        let waking = |m: &&mut Member| m.state == State::Waking;
+        fleet.members.values_mut().filter(waking).for_each(|m| m.state = State::Awake);
+        let mut planned = Vec::new();
+        for hour in self.hour(now)..self.hour(now) + u64::from(hours) {
+            let mut commands = Vec::new();
+            fleet.on(at, &history, Event::Tick, &mut commands);
+            for command in commands {
+                match command {
+                    Command::Wake(server) => fleet.set(at, server, State::Awake),
+                    Command::Sleep(server, depth) => fleet.set(at, server, State::Asleep(depth)),
+                    Command::RecordHour { .. } => {}
+                }
+            }
+            // Time makes power cycles cheaper again, but here none passes.
+            fleet.cycle_price = self.cycle_price.clone();
+            let forecast = fleet.expected();
+            planned.push(PlannedServers {
+                hour,
+                forecast,
+                gear: fleet.gear(at),
+                awake: fleet.wants().collect(),
+            });
+            if let Some(load) = forecast {
+                history.record(hour, load, self.policy.hours_per_day);
+            }
+            at = at + (self.policy.hour - self.calendar.into_hour(at, self.policy.hour));
+        }
+        planned
+    }
+
+    /// Going to sleep costs a power cycle, if the depth wears.
+    fn set(&mut self, now: Moment, server: ServerId, state: State) {
+        let Some(member) = self.members.get(&server).filter(|member| member.state != state) else { return };
+        let falls_asleep =
+            !member.sleeps() && matches!(state, State::Asleep(depth) if self.policy.spec(depth).wears);
+        let credit = self.credit(now, member) - f64::from(u8::from(falls_asleep));
+        if falls_asleep {
+            let budget = AIM * self.policy.cycles_per_day * f64::from(self.servers());
+            self.cycle_price.change(1.0 / budget);
+        }
+        self.members.entry(server).and_modify(|member| {
+            (member.state, member.since) = (state, now);
+            (member.credit, member.counted) = (credit, now);
+        });
+    }
+
+    /// Servers that carried load for the whole of the `interval` that ends now.
+    fn awake_throughout(&self, now: Moment, interval: Duration) -> u32 {
+        let throughout =
+            |member: &&Member| member.state == State::Awake && now.since(member.since) >= interval;
+        self.members.values().filter(throughout).count() as u32
+    }
+
+    fn servers(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    fn need(&self, load: f64) -> u32 {
+        servers_for(Load(load), self.servers())
+    }
+
+    fn sample(&mut self, now: Moment, load: Load, interval: Duration, out: &mut Vec<Command>) {
+        self.begin_hour_before(now, interval, out);
+        self.meter.add(load);
+        self.watched += interval;
+        self.begin_hour(now, out);
+        // What the first day's poor forecast costs says nothing about the days to come.
+        let short = self.seasonal.is_some()
+            && load.0 * (1.0 - ROUNDING) > f64::from(self.awake_throughout(now, interval));
+        let change = if short { 1.0 / (SHORT_AIM * self.policy.short_goal) - 1.0 } else { -1.0 };
+        let days = interval.as_secs_f64() / self.policy.day();
+        self.short_price.change(std::f64::consts::LN_2 * days / DARE * change);
+        self.cycle_price.change(-days / CHEAPEN);
+        // A sample as long as the forecast's hour is part of the forecast itself, as its drift.
+        if interval < self.policy.hour {
+            self.correct(now, load.0);
+        }
+    }
+
+    /// Load above what the fleet is prepared for: requests the servers that it is likely to grow to need.
+    fn correct(&mut self, now: Moment, load: f64) {
+        let prepared = f64::from(self.prepared);
+        let Some(ahead) = self.ahead.as_ref().filter(|_| load > prepared) else {
+            if self.asked.is_empty()
+                && let Some(ended) = self.outrun.take()
+            {
+                self.outruns.push_back(ended);
+                if self.outruns.len() > OUTRUNS_KEPT {
+                    self.outruns.pop_front();
+                }
+            }
+            return;
+        };
+        let median = ahead.median(0).0;
+        let above = load - median;
+        let ask = match &mut self.outrun {
+            Some(outrun) => {
+                outrun.rose = outrun.rose.max(above);
+                load
+            }
+            None => {
+                self.outrun = Some(Outrun { began: above, rose: above });
+                median + self.likely_rise(above)
+            }
+        };
+        let ask = self.need(ask);
+        while self.asked.back().is_some_and(|(_, lower)| *lower <= ask) {
+            self.asked.pop_back();
+        }
+        self.asked.push_back((now, ask));
+    }
+
+    /// How far above the expected load an outrun that begins at `above` is likely to rise: as far as the most
+    /// similar outruns rose.
+    fn likely_rise(&self, above: f64) -> f64 {
+        let mut alike: Vec<(f64, f64)> =
+            self.outruns.iter().map(|outrun| ((outrun.began - above).abs(), outrun.rose)).collect();
+        alike.sort_by(|a, b| a.0.total_cmp(&b.0));
+        alike.truncate(OUTRUNS_ALIKE);
+        alike.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let at = (alike.len() as f64 * OUTRUN_QUANTILE) as usize;
+        alike.get(at).map_or(above, |(_, rose)| rose.max(above))
+    }
+
+    /// Closes the hour before the one that most of the sample lies in.
+    fn begin_hour_before(&mut self, now: Moment, interval: Duration, out: &mut Vec<Command>) {
+        let middle = Moment(now.0.saturating_sub(interval.as_nanos() as u64 / 2));
+        self.begin_hour(middle, out);
+    }
+
+    fn begin_hour(&mut self, now: Moment, out: &mut Vec<Command>) {
+        let hour = self.hour(now);
+        if hour <= self.meter.hour() {
+            return;
+        }
+        if let (Some(peak), true) = (self.meter.peak(), self.watched * 2 >= self.policy.hour) {
+            out.push(Command::RecordHour { hour: self.meter.hour(), peak });
+        }
+        (self.meter, self.watched) = (HourMeter::new(hour), Duration::ZERO);
+    }
+
+    /// Forecasts the coming day, once an hour and whenever the history has grown.
+    fn look_ahead(&mut self, now: Moment, history: &History) {
+        let hour = self.hour(now);
+        let basis = Some((hour, history.newest()));
+        if self.basis == basis {
+            return;
+        }
+        self.basis = basis;
+        // No forecast can ask for more than all servers. A load of twenty times that, which wrong rates or a bulk load
+        // give, would otherwise raise the forecasts of days.
+        let history = &history.at_most(Load(f64::from(self.servers())));
+        // Without the last hour of yesterday, which is not recorded yet: docs/constants.md has what learning it, too,
+        // changes.
+        let day = hour / u64::from(self.policy.hours_per_day);
+        if self.seasonal.as_ref().is_none_or(|seasonal| seasonal.day() != day) {
+            self.seasonal = Seasonal::fit(history, day, self.policy.hours_per_day);
+        }
+        let Some(ahead) = self.futures(history, hour) else { return };
+        // What the last leader wanted for this hour is not known, but what is awake is.
+        let found = (hour == self.first_hour).then(|| self.on_count());
+        self.prepared = found.unwrap_or_else(|| self.worth(&ahead, 0));
+        self.coming = self.worth(&ahead, 1);
+        self.ahead = Some(ahead);
+    }
+
+    /// The possible futures; on the first day, of which no hour has come before, the one that Sierra's forecast gives.
+    fn futures(&self, history: &History, hour: u64) -> Option<Ahead> {
+        if let Some(seasonal) = &self.seasonal {
+            return Some(seasonal.ahead(history, hour));
+        }
+        let day = self.policy.hours_per_day;
+        let loads = (hour..hour + u64::from(day)).map(|h| Some(forecast(history, h, day)?.load));
+        Some(Ahead::certain(loads.collect::<Option<Vec<Load>>>()?))
+    }
+
+    /// The number of servers for an hour ahead with the lowest total price: keeping them awake, waking those that
+    /// sleep, and the remaining risk of shortage.
+    fn worth(&self, ahead: &Ahead, hour: usize) -> u32 {
+        let all = self.servers();
+        let floor = floor_servers(all, self.policy.replicas);
+        let short_price = f64::from(all) * self.short_price.get();
+        let step = (all - floor).div_ceil(CHOICES).max(1);
+        let on = self.on_count();
+        let wears = self.policy.depths.iter().all(|spec| spec.wears);
+        let cycle_price =
+            if wears { self.cycle_price.get() * f64::from(self.policy.hours_per_day) } else { 0.0 };
+        let exceeds = ahead.exceeds(hour);
+        let price = |servers: u32| {
+            let short = if servers < all { exceeds(Load(f64::from(servers))) } else { 0.0 };
+            let woken = f64::from(servers.saturating_sub(on));
+            f64::from(servers) + woken * cycle_price + short_price * short
+        };
+        let choices = (floor..all).step_by(step as usize).chain([all]);
+        let best = choices.map(|servers| (price(servers), servers)).min_by(|a, b| a.0.total_cmp(&b.0));
+        best.map_or(all, |(_, servers)| servers)
+    }
+
+    /// Servers that must be awake now: for this hour, for the hour that a server woken now would be ready for, and
+    /// for outruns.
+    fn wanted(&self, now: Moment) -> u32 {
+        if self.ahead.is_none() {
+            return self.servers();
+        }
+        let in_time = self.hour(now + self.lead());
+        let forecast = if in_time > self.hour(now) { self.prepared.max(self.coming) } else { self.prepared };
+        let asked = self.asked.front().map_or(0, |(_, servers)| *servers);
+        forecast.max(asked).max(floor_servers(self.servers(), self.policy.replicas))
+    }
+
+    /// How long the servers that the next hour needs take to wake.
+    fn lead(&self) -> Duration {
+        let missing = self.coming.saturating_sub(self.on_count()) as usize;
+        let woken = self.rested().into_iter().take(missing);
+        woken.filter_map(|server| self.wake_of(server)).max().unwrap_or_default()
+    }
+
+    fn wake_of(&self, server: ServerId) -> Option<Duration> {
+        match self.members[&server].state {
+            State::Asleep(depth) => Some(self.policy.spec(depth).wake),
+            _ => None,
+        }
+    }
+
+    /// Seconds for which fewer than `servers` are expected to suffice.
+    fn quiet(&self, now: Moment, servers: u32) -> f64 {
+        let Some(ahead) = &self.ahead else { return 0.0 };
+        let length = self.policy.hour.as_secs_f64();
+        let into = self.calendar.into_hour(now, self.policy.hour).as_secs_f64() / length;
+        let load = Load(f64::from(servers - 1));
+        // Once an hour's peak exceeds `load`, the expected burst has already happened.
+        let brought = self.meter.peak().is_some_and(|peak| peak.0 > load.0);
+        let hours = if brought { ahead.quiet_from_next(load) + 1.0 } else { ahead.quiet(load) } - into;
+        hours * length
+    }
+
+    /// The depth that saves most in `quiet` seconds; `None`: it is not worth going to sleep, or not affordable.
+    fn best_depth(&self, quiet: f64, affordable: bool) -> Option<Depth> {
+        let price = self.cycle_price.get() * self.policy.day();
+        let allowed = self.policy.depths.iter().filter(|spec| affordable || !spec.wears);
+        let gains = allowed.map(|spec| (self.policy.gain(spec, quiet, price), spec.depth));
+        let best = gains.filter(|(gain, _)| *gain >= 0.0).max_by(|a, b| a.0.total_cmp(&b.0));
+        best.map(|(_, depth)| depth)
+    }
+
+    /// The gear groups awake in `gear`. What an operator has just set stays for the dwell time, even when it is another
+    /// one's turn.
+    fn base(&self, now: Moment, gear: u8) -> Vec<GearGroup> {
+        let settled = now.since(self.mode_since) >= self.policy.dwell;
+        let day =
+            self.hour(if settled { now } else { self.mode_since }) / u64::from(self.policy.hours_per_day);
+        awake_groups(gear, day, self.policy.replicas, self.policy.rotate_days)
+    }
+
+    fn on_count(&self) -> u32 {
+        self.members.values().filter(|member| member.counts()).count() as u32
+    }
+
+    /// None is let go at a moment at which another one is woken: such a swap costs a power cycle, and the one that
+    /// wakes does not carry load yet. What an operator asks for is done at once.
+    fn decide(&mut self, now: Moment, out: &mut Vec<Command>) {
+        let gear = match self.mode {
+            Mode::Manual(GearWish::Gear(gear)) => gear.clamp(self.policy.g_min, self.policy.replicas),
+            _ => self.policy.g_min,
+        };
+        let base = self.base(now, gear);
+        let stays = |member: &Member| member.pinned || base.contains(&member.group);
+        let missing = self.members.iter().filter(|(_, m)| !m.wanted && stays(m) && m.state != State::Gone);
+        let mut more: Vec<ServerId> = missing.map(|(server, _)| *server).collect();
+        let on = self.on_count() + more.len() as u32;
+        let others: BTreeSet<ServerId> =
+            self.members.iter().filter(|(_, m)| !stays(m)).map(|(server, _)| *server).collect();
+        let wanted = match self.mode {
+            Mode::Auto => self.wanted(now),
+            Mode::Manual(GearWish::Servers(servers)) => {
+                servers.clamp(floor_servers(self.servers(), self.policy.replicas), self.servers())
+            }
+            Mode::Manual(GearWish::Gear(_)) => {
+                on - others.iter().filter(|s| self.members[s].counts()).count() as u32
+            }
+        };
+        if wanted > on {
+            let rested = self.rested().into_iter().filter(|server| others.contains(server));
+            more.extend(rested.take((wanted - on) as usize));
+        } else if self.mode != Mode::Auto || (more.is_empty() && self.woke != Some(now)) {
+            self.let_go(now, &others, on, wanted, out);
+        }
+        for server in more {
+            self.woke = Some(now);
+            self.members.entry(server).and_modify(|member| (member.wanted, member.since) = (true, now));
+            out.push(Command::Wake(server));
+        }
+    }
+
+    /// Lets some of `others` go, of the `on` that are wanted now.
+    fn let_go(
+        &mut self,
+        now: Moment,
+        others: &BTreeSet<ServerId>,
+        on: u32,
+        wanted: u32,
+        out: &mut Vec<Command>,
+    ) {
+        let by_hand = self.mode != Mode::Auto;
+        let kept = if by_hand { wanted } else { self.kept(now, on, wanted) };
+        let may = |(server, m): &(&ServerId, &Member)| {
+            let rested = m.state == State::Awake && now.since(m.since) >= self.policy.dwell;
+            others.contains(server) && m.counts() && (by_hand || rested)
+        };
+        let mut sleepers: Vec<ServerId> =
+            self.members.iter().filter(may).map(|(server, _)| *server).collect();
+        sleepers.sort_by_key(|server| self.members[server].since);
+        let mut left = on;
+        for server in sleepers {
+            if left <= kept {
+                return;
+            }
+            let affordable = self.credit(now, &self.members[&server]) >= 1.0;
+            let best = self.best_depth(self.quiet(now, left), affordable);
+            let Some(depth) = best.or(by_hand.then(|| self.policy.depths[0].depth)) else { continue };
+            left -= 1;
+            self.members.entry(server).and_modify(|member| (member.wanted, member.depth) = (false, depth));
+            out.push(Command::Sleep(server, depth));
+        }
+    }
+
+    /// How many of `on` servers to keep: those wanted, and those whose sleep would not be worth it.
+    fn kept(&self, now: Moment, on: u32, wanted: u32) -> u32 {
+        // The more servers, the longer they suffice: find the highest number for which that is not long enough.
+        let (mut low, mut high) = (wanted, on);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.best_depth(self.quiet(now, middle + 1), true).is_some() {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        high
+    }
+
+    /// Servers that are not wanted, in the order in which they are to be: those still up, then those that wake soonest,
+    /// then those asleep longest.
+    fn rested(&self) -> Vec<ServerId> {
+        let able = self.members.iter().filter(|(_, m)| !m.wanted && m.state != State::Gone);
+        let mut rested: Vec<ServerId> = able.map(|(server, _)| *server).collect();
+        rested.sort_by_key(|server| (self.wake_of(*server), self.members[server].since));
+        rested
+    }
+
+    fn credit(&self, now: Moment, member: &Member) -> f64 {
+        self.saved_up(member.credit, now.since(member.counted))
+    }
+
+    /// What a credit has become after some time.
+    fn saved_up(&self, credit: f64, time: Duration) -> f64 {
+        let earned = time.as_secs_f64() / self.policy.day() * self.policy.cycles_per_day;
+        (credit + earned).min(self.policy.cycles_per_day * CARRY_DAYS)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! Which servers hold which data, how loaded the cluster is, and how many servers it needs: Sierra's layout and
+//! gear scheduler; and which servers form the sets of erasure-coded pools ([`sets`]).
+//!
+//! Pure functions and two decision makers, [`Fleet`] (server by server) and [`Scheduler`] (whole gears): no clock, no
+//! randomness, no I/O. Time and seeds are arguments, so the simulator, the dry run and the cluster run the same code.
+//! [Sierra §3.3, §3.4]
+
+pub mod fleet;
+pub mod forecast;
+pub mod layout;
+pub mod load;
+pub mod rehearsal;
+pub mod schedule;
+pub mod seasonal;
+pub mod sets;
+pub mod settings;
+
+pub use fleet::{DepthSpec, Fleet, FleetError, FleetPolicy};
+pub use forecast::{Basis, Forecast, History, forecast};
+pub use layout::{
+    Layout, LayoutError, Place, Replacement, Scheme, Server, layout, parting, power_down, power_down_count,
+    rebuild_choice, rebuild_parallelism, spread, spread_awake,
+};
+pub use load::{HourMeter, Load, RatesError, ServerRates, load};
+pub use rehearsal::{LoadSeries, Provision, RehearsalError, rehearsal, sample_interval};
+pub use schedule::{
+    Calendar, Command, Event, GearError, Mode, PlannedHour, Policy, PolicyError, Schedule, Scheduler,
+    awake_groups, floor_servers, gear_for, lowest_gear, oracle,
+};
+pub use seasonal::Seasonal;
+pub use sets::{SetsError, sets};
+pub use settings::{DepthCost, Sleep, WishError, check_wish};

@@ -1,0 +1,359 @@
+//! Inputs, outcomes and configuration of a metadata member.
+//!
+//! A driver (`ebb meta`, the simulator) only carries bytes: it calls `member.on(now, inputs, &mut outcomes)`, carries
+//! out the outcomes in order, and calls again when something arrives or when `member.next_wake()` is reached.
+//!
+//! ```text
+//! Member::<L: LogFile>::open(MemberConfig, L, now: Moment, unix_millis: u64) -> Result<Member<L>, RaftError>
+//! member.on(now: Moment, Vec<Input>, &mut Vec<Outcome>) -> Result<(), RaftError>     an error: stop, the log is not safe
+//! member.next_wake() -> Option<Moment>          None: nothing to do until an input comes
+//! member.delta(from_version: u64) -> MapDelta,  member.state() -> &State,  member.is_leader() -> bool
+//! trait LogFile: where the log is kept                                                     DiskLog, MemoryLog
+//! ```
+
+use ebb_erasure::standby;
+use ebb_gear::{Layout, Place, Sleep};
+use ebb_types::{
+    ClusterParams, Depth, GearGroup, MetaPush, MetaReply, MetaRequest, Notice, PoolEntry, PoolId, RackId,
+    Schedule, ServerId, ServerMessage, SetEntry,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// Names a client request that awaits its answer; chosen by the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// A metadata server's number in the configuration, from 1.
+pub type MemberId = u64;
+
+/// Configuration of one member.
+#[derive(Clone, Debug)]
+pub struct MemberConfig {
+    pub id: MemberId,
+    /// Every member with its `host:port`, this one included. With one member there are no timers and no messages.
+    pub members: BTreeMap<MemberId, String>,
+    /// Makes election timeouts differ between members and repeat between runs.
+    pub seed: u64,
+    /// Proposed by the first leader if the cluster does not exist yet. Once it does, these addresses replace the
+    /// recorded ones.
+    pub bootstrap: Option<Bootstrap>,
+    pub timing: Timing,
+    /// Servers with power switches. Without any, gears are a dry run and every server stays awake.
+    pub switches: Switches,
+}
+
+/// The ways to wake each server, tried in this order. A server that is absent, or has none, has no power switch: it is
+/// never put to sleep.
+pub type Switches = BTreeMap<ServerId, Vec<WakePath>>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WakePath {
+    /// By which its proof is recorded: the driver, and where it has several, which one.
+    pub name: String,
+    /// Both ends are on this machine: it needs no proof, and no second path beside it.
+    pub reliable: bool,
+    /// A machine may take so long to go down or to boot; absent: [`Timing::wake_limit`]. Once it was measured, a
+    /// wake-up is late after twice that.
+    pub patience: Option<Duration>,
+}
+
+/// The delays that the leader applies, all by its own clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// How often a server sends a heartbeat. A lease should be at least three times as long.
+    pub heartbeat: Duration,
+    /// Added to every lease before it counts as ended: covers the drift between two clocks.
+    pub margin: Duration,
+    /// A wake-up that takes longer is late: it is reported and retried.
+    pub wake_limit: Duration,
+    /// A server that has been failed for this long is declared lost and its data is rebuilt; `None`: only by an
+    /// administrator. A sleeping server is never failed.
+    pub lost_after: Option<Duration>,
+    /// Offload that a server may hold, in percent of its capacity: those for which it is held wake when it is reached,
+    /// until a quarter of it is left. [Sierra §3.6]
+    pub offload_percent: u8,
+    /// While there are writes, the positions of the servers' stores are recorded this often.
+    pub witness: Duration,
+    /// When parity servers of erasure-coded sets sleep and wake.
+    pub standby: standby::Settings,
+    /// What sleep saves and costs. Its power cycles per day also bound how often a set of an erasure-coded pool may
+    /// hibernate: each time costs each of its servers one.
+    pub sleep: Sleep,
+    /// How deep servers of erasure-coded pools sleep, and all servers when whole gears are shifted.
+    pub depth: Depth,
+    /// A server that has slept for this long is woken for an exam; `None`: never.
+    pub exam_after: Option<Duration>,
+    /// A server's clock may differ from the leader's by this much.
+    pub skew_limit: Duration,
+    /// Time between two Raft ticks; only a group of several members ticks. An election takes 10 to 20 ticks.
+    pub raft_tick: Duration,
+    /// A defect that the test harness must find: gears follow the load without any dwell time.
+    #[cfg(feature = "planted-bugs")]
+    pub forget_dwell: bool,
+    /// Another planted defect: any store that appears under a server's id is taken for the one that was there.
+    #[cfg(feature = "planted-bugs")]
+    pub trust_any_store: bool,
+    /// Another: every epoch is assumed to have served.
+    #[cfg(feature = "planted-bugs")]
+    pub forget_fallback: bool,
+    /// Another: a lost replica does not cause a wake-up.
+    #[cfg(feature = "planted-bugs")]
+    pub leave_alone: bool,
+    /// Another: holders are chosen as if all servers stood in one rack.
+    #[cfg(feature = "planted-bugs")]
+    pub ignore_racks: bool,
+    /// Another: a wake-up that does not come is asked for by the same path again.
+    #[cfg(feature = "planted-bugs")]
+    pub one_path: bool,
+    /// Another: every wake path counts as proven.
+    #[cfg(feature = "planted-bugs")]
+    pub trust_any_path: bool,
+}
+
+impl Timing {
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn forgets_dwell(&self) -> bool {
+        self.forget_dwell
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn trusts_any_store(&self) -> bool {
+        self.trust_any_store
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn forgets_fallback(&self) -> bool {
+        self.forget_fallback
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn ignores_racks(&self) -> bool {
+        self.ignore_racks
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn ignores_racks(&self) -> bool {
+        false
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn leaves_alone(&self) -> bool {
+        self.leave_alone
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn trusts_any_path(&self) -> bool {
+        self.trust_any_path
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn trusts_any_path(&self) -> bool {
+        false
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn keeps_to_one_path(&self) -> bool {
+        self.one_path
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn keeps_to_one_path(&self) -> bool {
+        false
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn leaves_alone(&self) -> bool {
+        false
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn forgets_fallback(&self) -> bool {
+        false
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn trusts_any_store(&self) -> bool {
+        false
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn forgets_dwell(&self) -> bool {
+        false
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing {
+            heartbeat: Duration::from_millis(500),
+            margin: Duration::from_millis(100),
+            wake_limit: Duration::from_secs(10),
+            lost_after: Some(Duration::from_secs(3600)),
+            offload_percent: 20,
+            witness: Duration::from_secs(60),
+            standby: standby::Settings::default(),
+            sleep: Sleep::default(),
+            depth: Depth::default(),
+            exam_after: Some(Duration::from_secs(30 * 86_400)),
+            skew_limit: Duration::from_secs(60),
+            raft_tick: Duration::from_millis(50),
+            #[cfg(feature = "planted-bugs")]
+            forget_dwell: false,
+            #[cfg(feature = "planted-bugs")]
+            trust_any_store: false,
+            #[cfg(feature = "planted-bugs")]
+            forget_fallback: false,
+            #[cfg(feature = "planted-bugs")]
+            leave_alone: false,
+            #[cfg(feature = "planted-bugs")]
+            ignore_racks: false,
+            #[cfg(feature = "planted-bugs")]
+            one_path: false,
+            #[cfg(feature = "planted-bugs")]
+            trust_any_path: false,
+        }
+    }
+}
+
+/// A new cluster. `groups` comes from `ebb_gear`'s layout.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bootstrap {
+    pub params: ClusterParams,
+    pub servers: Vec<NewServer>,
+    /// Per chunk group its r servers; the k-th belongs to gear group k.
+    pub groups: Vec<Vec<ServerId>>,
+    pub pools: Vec<PoolEntry>,
+    /// The first configuration of each set, in order of their ids: all columns in sync, epoch 1.
+    pub sets: Vec<SetEntry>,
+    pub schedule: Schedule,
+}
+
+impl Bootstrap {
+    /// A cluster of one replicated pool.
+    pub fn of_layout(
+        params: ClusterParams,
+        layout: &Layout,
+        schedule: Schedule,
+        address: impl Fn(ServerId, RackId) -> String,
+    ) -> Bootstrap {
+        let server = |(id, place): (&ServerId, &Place)| NewServer {
+            id: *id,
+            rack: place.rack,
+            pool: PoolId::REPLICATED,
+            gear_group: place.gear_group,
+            address: address(*id, place.rack),
+        };
+        let servers = layout.servers.iter().map(server).collect();
+        let (groups, pools, sets) = (layout.groups.clone(), Vec::new(), Vec::new());
+        Bootstrap { params, servers, groups, pools, sets, schedule }
+    }
+
+    /// The pool of that name.
+    pub(crate) fn pool(&self, name: &str) -> Option<NewPool> {
+        let pool = self.pools.iter().find(|pool| pool.name == name)?.clone();
+        let sets = pool.sets.iter().filter_map(|id| self.sets.get(usize::from(id.0))).cloned().collect();
+        let servers = self.servers.iter().filter(|server| server.pool == pool.id).cloned().collect();
+        Some(NewPool { pool, sets, servers })
+    }
+}
+
+/// An erasure-coded pool that comes to a cluster, with servers that are new to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewPool {
+    pub pool: PoolEntry,
+    /// In order of their ids: all columns in sync, epoch 1.
+    pub sets: Vec<SetEntry>,
+    pub servers: Vec<NewServer>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewServer {
+    pub id: ServerId,
+    pub rack: RackId,
+    pub pool: PoolId,
+    pub gear_group: GearGroup,
+    pub address: String,
+}
+
+/// Something that arrived.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A message from another member.
+    Raft {
+        from: MemberId,
+        message: Vec<u8>,
+    },
+    /// A message from a chunk server. Followers drop it, so a server that does not know the leader sends it to every
+    /// member.
+    Server(ServerMessage),
+    Client {
+        token: Token,
+        request: MetaRequest,
+    },
+    /// An [`Outcome::Switch`] finished. A server that woke also sends a heartbeat.
+    Switched {
+        server: ServerId,
+        action: SwitchAction,
+        result: Result<(), String>,
+    },
+}
+
+/// Something for the driver to carry out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    SendRaft {
+        to: MemberId,
+        message: Vec<u8>,
+    },
+    Push {
+        to: ServerId,
+        push: MetaPush,
+    },
+    Reply {
+        token: Token,
+        reply: MetaReply,
+    },
+    /// Turn a server on or off, then answer with [`Input::Switched`].
+    Switch {
+        server: ServerId,
+        action: SwitchAction,
+    },
+    /// The map changed: send every watching client `member.delta(its version)`.
+    MapChanged {
+        version: u64,
+    },
+    /// For the operator's log: what was decided and why.
+    /// For the log.
+    Notice(Notice),
+    /// The state refused one of the controller's own decisions because it breaks this rule: a bug, harmless so far.
+    Broken(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SwitchAction {
+    /// By the path of this number in [`Switches`].
+    Wake {
+        path: u8,
+    },
+    Sleep(Depth),
+}
+
+impl fmt::Display for SwitchAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SwitchAction::Wake { path: 0 } => f.write_str("wake"),
+            SwitchAction::Wake { path } => write!(f, "wake by path {path}"),
+            SwitchAction::Sleep(Depth::Standby) => f.write_str("sleep"),
+            SwitchAction::Sleep(Depth::Off) => f.write_str("go off"),
+        }
+    }
+}
+
+impl SwitchAction {
+    pub fn is_wake(self) -> bool {
+        matches!(self, SwitchAction::Wake { .. })
+    }
+}

@@ -1,0 +1,428 @@
+//! The next configuration of one chunk group: its primary, the place of each copy, and the holders.
+//!
+//! One function for every cause. Events (a crash, a return, a drain, a report) only change the facts; [`next_entry`]
+//! compares the facts with the present entry and returns what the entry should become. It keeps no memory, so a new
+//! leader comes to the same answer.
+//!
+//! Why a slot keeps its state while no server can be primary, or the primary cannot learn what it misses: with a target
+//! gone no write is acknowledged, so nothing is missed. The last complete replica therefore stays `InSync` when its
+//! server fails, the last offload is not moved to another holder, and both are found again when their servers return.
+//! Only a complete primary can repair another copy, so only under one is anything forgotten. For the same reason a
+//! server that restarts keeps its slots' states: it was a target of every acknowledged write and made it durable. It
+//! gets a new epoch, because what it held in memory (its fence) is gone. A server that returns with another store has
+//! lost that too ([`distrust_emptied`]).
+//!
+//! When many servers fail together their leases end one after another, and slots become `Away` under primaries that are
+//! dead themselves. Nothing is ordered in such epochs: before a primary serves an epoch in which a slot has lost its
+//! complete copy ([`has_lost`]), it has its targets fenced and the epoch recorded. Until then the entry keeps the slots
+//! of the newest epoch that may have served, and what was complete then is still complete: it is taken back when its
+//! server returns.
+
+use crate::controller::by_server::ByServer;
+use ebb_types::{Epoch, GroupEntry, Holder, RackId, ServerId, Slot, SlotState};
+use std::collections::BTreeSet;
+
+/// What a server can do for its groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Takes part.
+    Up,
+    /// Hands over: stays primary until it has released, accepts nothing new.
+    Leaving,
+    /// Asleep, waking, failed or lost.
+    Down,
+}
+
+/// A server as seen when primaries and holders are chosen. The counts are updated with every choice, so that one batch
+/// of choices spreads as evenly as many single ones.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    pub standing: Standing,
+    /// It returned or restarted since the group's epoch began: what it held in memory may be gone or stale.
+    pub restarted: bool,
+    /// It runs on another store than before: its earlier data may be gone.
+    pub emptied: bool,
+    pub rack: RackId,
+    /// Its gear group sleeps in some gear: offload that it holds would have to move then.
+    pub sleeps: bool,
+    /// Its disk is nearly full: it cannot be a holder (R10).
+    pub full: bool,
+    /// It holds as much offload as it should.
+    pub indebted: bool,
+    /// It is there to hold offload.
+    pub logger: bool,
+    /// Requests in flight: Sierra's "disk load". [Sierra §3.6]
+    pub in_flight: u32,
+    pub primaries: u32,
+    pub holders: u32,
+}
+
+/// The servers of the cluster.
+pub type World = ByServer<Candidate>;
+
+/// Facts about one group beyond its entry; all refer to the entry's present epoch.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The primary has drained and released the group.
+    pub released: bool,
+    /// The preferred next primary, if it is able.
+    pub successor: Option<ServerId>,
+    /// Slot servers that have caught up completely.
+    pub caught_up: BTreeSet<ServerId>,
+    /// Away slots whose holder has everything.
+    pub covered: BTreeSet<ServerId>,
+    /// A group without a primary waits: servers that have not reported yet may still do so.
+    pub wait: bool,
+}
+
+/// What `entry` should become; `None`: it is right as it is.
+pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Option<GroupEntry> {
+    let epoch = entry.epoch.next();
+    let mut slots = entry.slots.clone();
+    let mut served = entry.fallback.clone().unwrap_or_else(|| slots.clone());
+    for (slot, before) in slots.iter_mut().zip(&mut served) {
+        if learn(slot, facts, world) && !has_lost(before, slot) {
+            *before = *slot;
+        }
+    }
+    distrust_emptied(&mut slots, world);
+    distrust_emptied(&mut served, world);
+    slots.iter_mut().zip(&served).for_each(|(slot, before)| take_back(slot, before, world));
+    let chosen = choose_primary(entry, &slots, facts, world);
+    let stands = chosen.is_some() && (entry.fallback.is_none() || is_able(&slots, chosen, world));
+    let primary =
+        if stands { chosen } else { fall_back(entry, &mut slots, &served, facts, world).or(chosen) };
+    if is_able(&slots, primary, world) {
+        for (k, before) in served.iter().enumerate() {
+            send_away(&mut slots, k, before, primary, epoch, world);
+            release_source(&mut slots, k, world);
+        }
+    }
+    let lost = served.iter().zip(&slots).any(|(before, slot)| has_lost(before, slot));
+    let fallback = lost.then_some(served);
+    let restarted = entry.members().any(|(server, _)| world.get(server).is_some_and(|c| c.restarted));
+    let given_back = facts.released && primary == entry.primary;
+    let again = primary.is_some() && (restarted || given_back);
+    if primary == entry.primary && slots == entry.slots && fallback == entry.fallback && !again {
+        return None;
+    }
+    if primary != entry.primary {
+        entry.primary.and_then(|old| world.get_mut(old)).into_iter().for_each(|c| c.primaries -= 1);
+        primary.and_then(|new| world.get_mut(new)).into_iter().for_each(|c| c.primaries += 1);
+    }
+    // Salvage ends once a replica has everything: the others then catch up from it as usual.
+    let salvage = entry.salvage && !slots.iter().any(|s| s.state == SlotState::InSync);
+    Some(GroupEntry { epoch, primary, slots, salvage, fallback, received: entry.received.clone() })
+}
+
+/// R11: a store other than the one that took part before may lack anything. Its slots fetch all that they lack,
+/// whatever their state was, and the offload that it held counts as missing. So it is never complete by itself, and
+/// never a source.
+fn distrust_emptied(slots: &mut [Slot], world: &World) {
+    let emptied = |server: ServerId| world.get(server).is_some_and(|c| c.emptied);
+    for slot in slots {
+        if emptied(slot.server) {
+            let away = matches!(slot.state, SlotState::Away { .. });
+            let since = Epoch(0);
+            slot.state = if away { SlotState::Away { since } } else { SlotState::CatchingUp { since } };
+        }
+        let lacks = emptied(slot.server) || slot.holder.is_some_and(|s| emptied(s.server));
+        slot.holder.iter_mut().filter(|_| lacks).for_each(|s| s.covered = false);
+    }
+}
+
+fn standing(world: &World, server: ServerId) -> Standing {
+    world.get(server).map_or(Standing::Down, |c| c.standing)
+}
+
+/// Applies reports about the slot. Returns whether there were any.
+fn learn(slot: &mut Slot, facts: &Facts, world: &mut World) -> bool {
+    match slot.state {
+        SlotState::CatchingUp { .. } if facts.caught_up.contains(&slot.server) => {
+            slot.state = SlotState::InSync;
+            drop_holder(slot, world);
+            true
+        }
+        SlotState::Away { .. } if facts.covered.contains(&slot.server) => {
+            slot.holder.iter_mut().for_each(|s| s.covered = true);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// A server that has returned takes part again. If no epoch served without it, it has missed nothing.
+fn take_back(slot: &mut Slot, before: &Slot, world: &mut World) {
+    let SlotState::Away { since } = slot.state else { return };
+    if standing(world, slot.server) != Standing::Up {
+        return;
+    }
+    slot.state = SlotState::CatchingUp { since };
+    if *before == (Slot { server: slot.server, state: SlotState::InSync, holder: None }) {
+        drop_holder(slot, world);
+        *slot = *before;
+    }
+}
+
+/// The holder that has everything the slot's server missed.
+fn kept(slot: &Slot) -> Option<ServerId> {
+    slot.holder.filter(|s| s.covered).map(|s| s.server)
+}
+
+/// Whether the slot had a complete copy and has none now. Such an epoch must be on record before it serves.
+fn has_lost(before: &Slot, now: &Slot) -> bool {
+    before.server == now.server
+        && now.state != SlotState::InSync
+        && (before.state == SlotState::InSync || kept(before).is_some() && kept(now).is_none())
+}
+
+/// No server is complete by the present slots, or a primary waits in vain for what it misses, in an epoch in which
+/// nothing was ordered. By the slots of the newest epoch that may have served, a server together with its holder may
+/// have been complete, and still is. Returns the primary.
+fn fall_back(
+    entry: &GroupEntry,
+    slots: &mut Vec<Slot>,
+    served: &[Slot],
+    facts: &Facts,
+    world: &mut World,
+) -> Option<ServerId> {
+    let mut restored = slots.clone();
+    for (slot, before) in restored.iter_mut().zip(served).filter(|(slot, before)| has_lost(before, slot)) {
+        let (SlotState::CatchingUp { since } | SlotState::Away { since }) = before.state else { continue };
+        let free = |keeper: ServerId| slots.iter().all(|s| s.server != keeper);
+        if standing(world, slot.server) == Standing::Up && kept(before).is_some_and(free) {
+            *slot = Slot { state: SlotState::CatchingUp { since }, ..*before };
+        }
+    }
+    let primary = choose_primary(entry, &restored, facts, world);
+    if !is_able(&restored, primary, world) {
+        return None;
+    }
+    slots.iter_mut().zip(&restored).filter(|(slot, to)| slot.holder != to.holder).for_each(|(slot, to)| {
+        drop_holder(slot, world);
+        kept(to).and_then(|keeper| world.get_mut(keeper)).into_iter().for_each(|c| c.holders += 1);
+    });
+    *slots = restored;
+    primary
+}
+
+fn drop_holder(slot: &mut Slot, world: &mut World) {
+    if let Some(holder) = slot.holder.take()
+        && let Some(candidate) = world.get_mut(holder.server)
+    {
+        candidate.holders -= 1;
+    }
+}
+
+/// Whether slot `k` can serve everything that was acknowledged: it has the data or can fetch it.
+fn is_complete(slots: &[Slot], k: usize, world: &World) -> bool {
+    let live = |server: ServerId| standing(world, server) != Standing::Down;
+    let kept = |slot: &Slot| kept(slot).is_some_and(live);
+    match slots[k].state {
+        SlotState::InSync => true,
+        SlotState::Away { .. } => false,
+        SlotState::CatchingUp { .. } => {
+            let other = |(j, slot): (usize, &Slot)| {
+                j != k && live(slot.server) && (slot.state == SlotState::InSync || kept(slot))
+            };
+            kept(&slots[k]) || slots.iter().enumerate().any(other)
+        }
+    }
+}
+
+/// Whether this server has a slot and can serve everything that was acknowledged.
+fn is_able(slots: &[Slot], server: Option<ServerId>, world: &World) -> bool {
+    slots.iter().position(|s| Some(s.server) == server).is_some_and(|k| is_complete(slots, k, world))
+}
+
+/// A live primary that did not release stays, even while no server can tell it what it misses: it may hold a lease
+/// (R2). A new one must be complete.
+fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &World) -> Option<ServerId> {
+    let serves = |c: &Candidate| c.standing != Standing::Down && !c.emptied;
+    let live = entry.primary.filter(|p| world.get(*p).is_some_and(serves));
+    let complete = |k: usize| is_complete(slots, k, world);
+    if let Some(primary) = live {
+        let again = world.get(primary).is_some_and(|c| c.restarted);
+        if !facts.released && (is_able(slots, live, world) || !again) {
+            return live;
+        }
+    } else if facts.wait {
+        return None;
+    }
+    let other = |slot: &Slot| standing(world, slot.server) == Standing::Up && Some(slot.server) != live;
+    let able: Vec<&Slot> =
+        (0..slots.len()).filter(|&k| other(&slots[k]) && complete(k)).map(|k| &slots[k]).collect();
+    if let Some(successor) = facts.successor.filter(|s| able.iter().any(|slot| slot.server == *s)) {
+        return Some(successor);
+    }
+    let primaries = |server: ServerId| world.get(server).map_or(0, |c| c.primaries);
+    let rank = |slot: &&&Slot| (slot.state != SlotState::InSync, primaries(slot.server), slot.server);
+    // No other server is able: the primary that released the group takes it back.
+    able.iter().min_by_key(rank).map(|slot| slot.server).or(live)
+}
+
+/// Makes slot `k` `Away` if its server no longer takes part, and finds it a holder. `before`: the slot in the newest
+/// epoch that may have served.
+fn send_away(
+    slots: &mut [Slot],
+    k: usize,
+    before: &Slot,
+    primary: Option<ServerId>,
+    epoch: Epoch,
+    world: &mut World,
+) {
+    let Slot { server, state, .. } = slots[k];
+    let stays = match standing(world, server) {
+        Standing::Up => true,
+        Standing::Leaving => primary == Some(server),
+        Standing::Down => false,
+    };
+    if stays {
+        return;
+    }
+    let since = match state {
+        SlotState::InSync => epoch,
+        SlotState::CatchingUp { since } => {
+            // The holder lacks what the server received while it caught up.
+            let took = !matches!(before.state, SlotState::Away { .. });
+            slots[k].holder.iter_mut().for_each(|s| s.covered &= !took);
+            since
+        }
+        SlotState::Away { since } => since,
+    };
+    slots[k].state = SlotState::Away { since };
+    let usable = |s: Holder| standing(world, s.server) == Standing::Up && !is_target(slots, k, s.server);
+    let present = slots[k].holder.filter(|s| usable(*s)).map(|s| shortcoming(slots, k, s.server, world));
+    let stays = |fault| fault == Shortcoming::default() || !others_are_sound(slots, k, primary, world);
+    if present.is_some_and(stays) {
+        return;
+    }
+    let chosen = choose_holder(slots, k, world);
+    let better = |fault| chosen.is_some_and(|server| shortcoming(slots, k, server, world) < fault);
+    if present.is_some_and(|fault| !better(fault)) {
+        return;
+    }
+    let leaving = |s: Holder| standing(world, s.server) == Standing::Leaving;
+    if chosen.is_none() && slots[k].holder.is_some_and(leaving) {
+        return;
+    }
+    drop_holder(&mut slots[k], world);
+    if let Some(server) = chosen {
+        world.get_mut(server).expect("a candidate").holders += 1;
+        // Nothing has been ordered since the server went away.
+        let covered = before.server == slots[k].server && before.state == SlotState::InSync;
+        slots[k].holder = Some(Holder { server, covered });
+    }
+}
+
+/// Whether the group can spare one copy of slot `k`'s offload while it moves to another holder: the primary, which
+/// re-sends it, has everything, and no other copy is being restored.
+fn others_are_sound(slots: &[Slot], k: usize, primary: Option<ServerId>, world: &World) -> bool {
+    slots.iter().enumerate().filter(|(j, _)| *j != k).all(|(_, slot)| match slot.state {
+        SlotState::InSync => standing(world, slot.server) == Standing::Up,
+        SlotState::CatchingUp { .. } => false,
+        SlotState::Away { .. } => slot.holder.is_some_and(|s| s.covered),
+    }) && slots.iter().any(|slot| Some(slot.server) == primary && slot.state == SlotState::InSync)
+}
+
+/// A source that is down is dropped as soon as a live replica has everything.
+fn release_source(slots: &mut [Slot], k: usize, world: &mut World) {
+    let Slot { state: SlotState::CatchingUp { .. }, holder: Some(holder), .. } = slots[k] else {
+        return;
+    };
+    let complete = |s: &Slot| s.state == SlotState::InSync && standing(world, s.server) != Standing::Down;
+    if standing(world, holder.server) == Standing::Down && slots.iter().any(complete) {
+        drop_holder(&mut slots[k], world);
+    }
+}
+
+/// Whether `server` is the target of a slot other than `k`.
+fn is_target(slots: &[Slot], k: usize, server: ServerId) -> bool {
+    slots
+        .iter()
+        .enumerate()
+        .any(|(j, slot)| j != k && slot.target().is_some_and(|(target, _)| target == server))
+}
+
+/// Objections to a holder, the worst first: it has no room (R10), another copy is in its rack (R13).
+type Shortcoming = (bool, bool);
+
+fn shortcoming(slots: &[Slot], k: usize, server: ServerId, world: &World) -> Shortcoming {
+    let rack = |server: ServerId| world.get(server).map(|c| c.rack);
+    let mut targets = (0..slots.len()).filter(|&j| j != k).filter_map(|j| slots[j].target());
+    let shared = targets.any(|(target, _)| rack(target) == rack(server));
+    (world.get(server).is_some_and(|c| c.full), shared)
+}
+
+/// Ranks candidates: first those with room in a rack without another copy; then those with little offload; then
+/// loggers, which spare the others' disks; then those that never sleep, because a new holder has nothing of what the
+/// old one held, and while the primary re-sends it no server could take the primary's place; then the rack of the
+/// slot's server; then least load. [Sierra §3.6]
+///
+/// Slots choose one after the other. That is no worse than choosing for all at once: every slot has the same
+/// candidates, so as many racks are found.
+fn choose_holder(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
+    let own = world.get(slots[k].server).map(|c| c.rack);
+    let free = |id: ServerId| slots.iter().all(|s| s.server != id) && !is_target(slots, k, id);
+    let able = world.iter().filter(|(id, c)| c.standing == Standing::Up && free(*id));
+    let rank = |(id, c): &(ServerId, &Candidate)| {
+        let shortcoming = shortcoming(slots, k, *id, world);
+        (shortcoming, c.indebted, !c.logger, c.sleeps, Some(c.rack) != own, c.in_flight + c.holders, *id)
+    };
+    able.min_by_key(rank).map(|(id, _)| id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(standing: Standing) -> Candidate {
+        Candidate {
+            standing,
+            restarted: false,
+            emptied: false,
+            rack: RackId(0),
+            sleeps: false,
+            full: false,
+            indebted: false,
+            logger: false,
+            in_flight: 0,
+            primaries: 1,
+            holders: 1,
+        }
+    }
+
+    /// Seed 4081559 of the fault search. Servers 1 and 2 slept while server 3 served alone, and all crashed. In epochs
+    /// that never served, holder 5 of server 2 was lost, and then server 3, which server 2, the primary, was to catch
+    /// up from.
+    #[test]
+    fn a_primary_that_cannot_learn_what_it_misses_falls_back_to_what_served() {
+        let since = Epoch(7);
+        let slot = |id, state, holder: Option<u16>| {
+            let holder = holder.map(|id| Holder { server: ServerId(id), covered: true });
+            Slot { server: ServerId(id), state, holder }
+        };
+        let away = SlotState::Away { since };
+        let catching_up = SlotState::CatchingUp { since };
+        let served = vec![slot(1, away, Some(4)), slot(2, away, Some(5)), slot(3, SlotState::InSync, None)];
+        let slots = vec![slot(1, catching_up, None), slot(2, catching_up, None), served[2]];
+        let mut entry = GroupEntry {
+            epoch: Epoch(14),
+            primary: Some(ServerId(2)),
+            slots,
+            fallback: Some(served),
+            ..GroupEntry::unknown()
+        };
+        let down = [3, 5].map(ServerId);
+        let state = |id| if down.contains(&id) { Standing::Down } else { Standing::Up };
+        let mut world: World = (1..=5).map(ServerId).map(|id| (id, candidate(state(id)))).collect();
+        let next = next_entry(&entry, &Facts::default(), &mut world).expect("a new configuration");
+        assert_eq!(next.slots[0], slot(1, catching_up, Some(4)), "server 1 fetches what its holder kept");
+        assert!(is_able(&next.slots, next.primary, &world), "{next:?}");
+        assert_eq!(next_entry(&next, &Facts::default(), &mut world), None, "and that is where it rests");
+
+        world.get_mut(ServerId(4)).expect("a candidate").standing = Standing::Down;
+        entry.epoch = next.epoch.next();
+        assert_eq!(next_entry(&entry, &Facts::default(), &mut world), None, "without a copy it waits");
+    }
+}

@@ -1,0 +1,198 @@
+//! `ebb power test`: a server sleeps and wakes once by each of its wake paths, which shows whether they work and how
+//! long they take.
+//!
+//! It sleeps as any server does, after R7; its switch is never used to force it off. If a path does not wake it, the
+//! wake-up escalates to the others as always, and the result says so. One test at a time, so that the cluster lacks one
+//! server more than usual at most. The test is in the leader's memory: if the leader changes, the server returns to its
+//! gear, and the test is to be asked for again. What the paths have shown is recorded either way ([`super::power`]).
+
+use crate::State;
+use crate::controller::event::Output;
+use crate::controller::hibernation::pool_hibernates;
+use crate::controller::leading::Leading;
+use crate::controller::maintenance::can_do_without;
+use crate::controller::trial::Trial;
+use ebb_types::{Moment, Notice, PathTest, PoolId, PowerTest, ServerId, ServerState, SlotState, TestStep};
+use std::time::Duration;
+
+/// Longest time for handing over and for catching up.
+const DATA_LIMIT: Duration = Duration::from_secs(1800);
+/// Tries of a wake-up, beyond what each path may take, until a test gives up on it. The wake-up itself goes on.
+const WAKE_TRIES: u32 = 20;
+
+impl Leading {
+    pub(crate) fn begin_test(&mut self, now: Moment, server: ServerId, state: &State) -> Result<(), String> {
+        let entry = state.server(server).ok_or_else(|| format!("{server} is not part of the cluster"))?;
+        if self.paths(server).is_empty() {
+            return Err(format!(
+                "{server} has no power switch: configure one, and restart the metadata servers"
+            ));
+        }
+        if let Some(trial) = self.trial.as_ref().filter(|trial| trial.runs()) {
+            return Err(format!("{} is being tested: wait until that has ended", trial.server));
+        }
+        if state.in_maintenance(server) {
+            return Err(format!(
+                "{server} is in maintenance: end that first (`ebb maintenance {server} --end`)"
+            ));
+        }
+        if !matches!(entry.state, ServerState::Awake | ServerState::Draining | ServerState::Asleep) {
+            return Err(format!("{server} is neither awake nor asleep: wait until it is"));
+        }
+        if self.emergency {
+            return Err("copies are missing, so every server is needed: wait until they are complete".into());
+        }
+        if self.short_of_room {
+            return Err("awake servers fill up, so every server is needed: delete data or add servers".into());
+        }
+        can_do_without(entry, state)?;
+        let spare = entry.pool != PoolId::REPLICATED
+            && !state.sets().any(|(_, set)| set.column_of(server).is_some())
+            && !pool_hibernates(entry.pool, state);
+        if spare || self.has_data_in_use(server, state) {
+            return Err(format!(
+                "{server} sleeps only with its whole erasure-coded pool or set, which is in use: test it while that hibernates"
+            ));
+        }
+        let status = PowerTest { step: TestStep::Draining, results: Vec::new(), given_up: None };
+        self.trial = Some(Trial { server, status, since: now, ordered: now });
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// Whether the server has a data column of a set that is not to sleep as a whole.
+    pub(crate) fn has_data_in_use(&self, server: ServerId, state: &State) -> bool {
+        state.sets().any(|(id, set)| {
+            let data = set.column_of(server).is_some_and(|column| column < set.shape.data());
+            data && !(set.hibernates() && self.resting.contains(&id))
+        })
+    }
+
+    /// The server under test, and whether it is to be awake.
+    pub(crate) fn tested_state(&self) -> Option<(ServerId, bool)> {
+        let trial = self.trial.as_ref().filter(|trial| trial.runs())?;
+        Some((trial.server, matches!(trial.status.step, TestStep::Waking | TestStep::CatchingUp)))
+    }
+
+    /// It may sleep although its paths are not proven: that is what the test is for.
+    pub(crate) fn is_put_to_the_test(&self, server: ServerId) -> bool {
+        self.tested_state() == Some((server, false))
+    }
+
+    /// The path that the next wake-up of this server is to try first.
+    pub(crate) fn tested_path(&self, server: ServerId) -> Option<usize> {
+        let trial = self.trial.as_ref().filter(|trial| trial.runs() && trial.server == server)?;
+        let done = trial.status.results.len() - usize::from(trial.status.step == TestStep::CatchingUp);
+        (done < self.paths(server).len()).then_some(done)
+    }
+
+    pub(crate) fn test_status(&self, server: ServerId) -> Option<PowerTest> {
+        self.trial.as_ref().filter(|trial| trial.server == server).map(|trial| trial.status.clone())
+    }
+
+    /// When to look at a running test again.
+    pub(crate) fn test_due(&self) -> Option<Moment> {
+        self.trial.as_ref().filter(|trial| trial.runs()).map(|_| self.planned + self.timing.heartbeat)
+    }
+
+    pub(crate) fn follow_test(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        let Some(mut trial) = self.trial.take() else { return };
+        let before = trial.status.step;
+        if trial.runs() {
+            self.follow_step(now, &mut trial, state);
+        }
+        if trial.status.step != before {
+            let (server, step, given_up) = (trial.server, trial.status.step, trial.status.given_up.clone());
+            out.push(Output::Notice(Notice::PowerTest { server, step, given_up }));
+        }
+        self.trial = Some(trial);
+    }
+
+    fn follow_step(&self, now: Moment, trial: &mut Trial, state: &State) {
+        let server = trial.server;
+        let (Some(entry), Some(live)) = (state.server(server), self.servers.get(&server)) else { return };
+        let took = now.since(trial.since);
+        if matches!(entry.state, ServerState::Failed | ServerState::Lost) {
+            return trial.give_up(now, format!("{server} failed meanwhile: look at its log"));
+        }
+        match trial.status.step {
+            TestStep::Draining if entry.state == ServerState::Asleep => trial.step(now, TestStep::GoingDown),
+            TestStep::Draining if self.emergency => {
+                trial.give_up(now, "copies are missing, so every server is needed".into());
+            }
+            TestStep::Draining if took > DATA_LIMIT => {
+                trial.give_up(now, "its chunk groups could not be handed over: look at `ebb status`".into());
+            }
+            TestStep::GoingDown if entry.state != ServerState::Asleep => {
+                trial.give_up(now, "it was needed or started while it should sleep: test it again".into());
+            }
+            TestStep::GoingDown if live.power.is_down(now, live.heard, self.timing.heartbeat * 2) => {
+                trial.ordered = now;
+                trial.step(now, TestStep::Waking);
+            }
+            TestStep::GoingDown if live.power.trouble.is_some() || took > self.longest(server) * 2 => {
+                let why = live.power.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
+                trial.give_up(now, format!("it does not go down{why}; look at its log and its switch"));
+            }
+            TestStep::Waking if entry.state == ServerState::Awake => self.woken(now, trial, state),
+            TestStep::Waking if took > self.wake_limit_of_test(server) => {
+                trial.give_up(now, "no path wakes it: switch it on by hand, and look at its switch".into());
+            }
+            TestStep::CatchingUp if !self.has_settled(server, state) && took > DATA_LIMIT => {
+                trial.give_up(now, "it is awake and does not catch up: look at `ebb status`".into());
+            }
+            TestStep::CatchingUp if self.has_settled(server, state) => {
+                let millis = now.since(trial.ordered).as_millis() as u64;
+                if let Some(test) = trial.status.results.last_mut() {
+                    test.in_sync_millis = Some(millis);
+                }
+                let all = trial.status.results.len() >= self.paths(server).len();
+                trial.step(now, if all { TestStep::Ended } else { TestStep::Draining });
+            }
+            _ => {}
+        }
+    }
+
+    /// Each path has had its time, and some more.
+    fn wake_limit_of_test(&self, server: ServerId) -> Duration {
+        self.longest(server) * self.paths(server).len() as u32 + self.timing.wake_limit * WAKE_TRIES
+    }
+
+    /// The path is judged by what was recorded of this wake-up.
+    fn woken(&self, now: Moment, trial: &mut Trial, state: &State) {
+        let nth = trial.status.results.len();
+        let Some(path) = self.paths(trial.server).get(nth) else {
+            return trial.give_up(now, "its wake paths changed".into());
+        };
+        let known = state.power(trial.server).and_then(|record| record.paths.get(&path.name));
+        let since = self.unix_now(trial.ordered);
+        let success = known.and_then(|p| p.success).filter(|s| s.at_unix_millis >= since);
+        let failure = known.and_then(|p| p.failure.as_ref()).filter(|f| f.at_unix_millis >= since);
+        let trouble = match (success, failure) {
+            (Some(_), _) => None,
+            (None, Some(failure)) => Some(failure.why.clone()),
+            (None, None) => Some("it was awake before the path can have woken it".to_owned()),
+        };
+        trial.status.results.push(PathTest {
+            name: path.name.clone(),
+            woke_millis: success.map(|s| s.took_millis),
+            in_sync_millis: None,
+            trouble,
+        });
+        trial.step(now, TestStep::CatchingUp);
+    }
+
+    /// Everything that the server has is in sync, and its exam is in.
+    fn has_settled(&self, server: ServerId, state: &State) -> bool {
+        let examined = self.servers.get(&server).is_some_and(|live| !live.examine);
+        let in_sync = |entry: &ebb_types::GroupEntry| {
+            entry.slot_of(server).is_none_or(|slot| slot.state == SlotState::InSync)
+        };
+        let of_set = |set: &ebb_types::SetEntry| {
+            set.column_of(server).is_none_or(|nth| set.columns[nth].state == SlotState::InSync)
+        };
+        examined
+            && state.groups().all(|(_, entry)| in_sync(entry))
+            && state.sets().all(|(_, set)| set.hibernates() || of_set(set))
+    }
+}

@@ -1,0 +1,564 @@
+//! A metadata member: the replicated log, the state and the leader's decisions as one object, fed by a driver.
+//!
+//! One call takes everything that has arrived and returns once everything its outcomes rely on is durable. All commands
+//! of a call share one log entry and one sync. Reads and lease grants wait until this member has proved that it still
+//! leads; a single member needs no proof.
+
+use crate::controller::{Controller, Event, Output};
+use crate::raft::{LogFile, Node, Progress, RaftError};
+use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
+use ebb_types::{
+    ALLOCATE_MAX, AdminReply, AdminRequest, ClusterStatus, Depth, MapDelta, MetaFailure, MetaPush, MetaReply,
+    MetaRequest, Moment, NamespaceQuery, Notice, NoticeRecord, ServerId,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+pub struct Member<L: LogFile> {
+    config: MemberConfig,
+    node: Node<L>,
+    state: State,
+    controller: Controller,
+    /// The driver's clock when this member started, and the time of day then.
+    started: Moment,
+    unix_millis: u64,
+    next_tick: Moment,
+    /// The term in which this member leads, once the controller knows it.
+    leading: Option<u64>,
+    /// Commands of the present call that are not proposed yet, each with its waiter.
+    queue: Vec<(Command, Waiter)>,
+    /// Proposed entries by index: their term, and the waiters in the order of their commands.
+    proposed: BTreeMap<u64, (u64, Vec<Waiter>)>,
+    /// Requests that wait for the proof that this member leads, oldest first, each with the number of the proof.
+    unproven: VecDeque<(u64, Unproven)>,
+    proof: u64,
+    map_version: u64,
+    /// The controller's batch was refused: when it decides again. At once it would only decide the same.
+    again_at: Option<Moment>,
+    /// Whether the log has no room for clients' commands.
+    full: bool,
+    /// The state has been advanced to this time.
+    told_time: Moment,
+    /// The newest notices since this member leads, oldest first, and how many there were.
+    notices: VecDeque<NoticeRecord>,
+    noticed: u32,
+}
+
+/// How long the controller waits after its batch was refused.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Granularity of the time reported to the state.
+const TIME_STEP: Duration = Duration::from_secs(10);
+
+/// How many notices are kept: those of a busy day.
+const NOTICES: usize = 1000;
+
+/// Where the result of a command goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Waiter {
+    /// A client or an administrator.
+    Token(Token),
+    /// The controller's batch; its last command completes it.
+    Batch {
+        last: bool,
+    },
+    Nobody,
+}
+
+#[derive(Debug)]
+enum Unproven {
+    Push(Outcome),
+    Watch { token: Token, map_version: u64 },
+    Query { token: Token, query: NamespaceQuery },
+    Admin { token: Token, reply: MetaReply },
+}
+
+impl<L: LogFile> Member<L> {
+    /// Starts from the log. `unix_millis` is the time of day at `now`; hours of the gear scheduler count from it.
+    pub fn open(config: MemberConfig, log: L, now: Moment, unix_millis: u64) -> Result<Member<L>, RaftError> {
+        let ids: Vec<MemberId> = config.members.keys().copied().collect();
+        let (node, state) = Node::open(config.id, &ids, config.seed, log)?;
+        let controller = Controller::new(config.timing, config.switches.clone());
+        Ok(Member {
+            next_tick: now + config.timing.raft_tick,
+            map_version: state.version(),
+            config,
+            node,
+            state,
+            controller,
+            started: now,
+            unix_millis,
+            leading: None,
+            queue: Vec::new(),
+            proposed: BTreeMap::new(),
+            unproven: VecDeque::new(),
+            proof: 0,
+            again_at: None,
+            full: false,
+            told_time: now,
+            notices: VecDeque::new(),
+            noticed: 0,
+        })
+    }
+
+    /// Stops, and returns the log.
+    pub fn into_log(self) -> L {
+        self.node.into_log()
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What changed in the map since version `from`.
+    pub fn delta(&self, from: u64) -> MapDelta {
+        self.state.delta(from)
+    }
+
+    /// Whether this member leads and answers requests.
+    pub fn is_leader(&self) -> bool {
+        self.leading.is_some()
+    }
+
+    /// Whether this member counts towards the majority: one that joined does so once it has caught up.
+    pub fn votes(&self) -> bool {
+        self.node.votes()
+    }
+
+    /// Whether the log has no room for clients' commands.
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// The term that this member knows, and the leader.
+    pub fn term(&self) -> (u64, Option<MemberId>) {
+        (self.node.term(), self.node.leader())
+    }
+
+    /// The cluster as this member sees it as leader, without the proof that it still leads: it asks nobody. `None`: it
+    /// does not lead.
+    pub fn status(&self, now: Moment) -> Option<ClusterStatus> {
+        self.leading?;
+        let status = self.controller.status(now, &self.state)?;
+        Some(ClusterStatus { metadata: self.node.members(), ..status })
+    }
+
+    /// The gear that this member asks for as leader, and the term in which it leads.
+    pub fn gear(&self) -> Option<(u64, u8)> {
+        self.leading.zip(self.controller.gear())
+    }
+
+    /// The servers that it wants awake for the load; empty: this member does not lead.
+    pub fn awake(&self) -> BTreeSet<ServerId> {
+        self.controller.awake()
+    }
+
+    /// How deep a server sleeps; `None`: it does not, or this member does not lead.
+    pub fn depth(&self, server: ServerId) -> Option<Depth> {
+        self.controller.depth(server)
+    }
+
+    /// Whether a server that is asleep on record is up all the same: it refused the order, or that had no effect.
+    pub fn resists(&self, now: Moment, server: ServerId) -> bool {
+        self.controller.resists(now, server, self.state())
+    }
+
+    /// Call [`Member::on`] at this time if nothing arrives before. `None`: nothing to do until something arrives.
+    pub fn next_wake(&self) -> Option<Moment> {
+        let tick = (self.config.members.len() > 1).then_some(self.next_tick);
+        let judge = if self.leading.is_some() { self.controller.next_wake(&self.state) } else { None };
+        tick.into_iter().chain(judge).chain(self.again_at).min()
+    }
+
+    /// Processes everything that arrived up to `now` and returns what must be carried out. After an error the member
+    /// must not be used.
+    pub fn on(&mut self, now: Moment, inputs: Vec<Input>, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
+        self.tick(now)?;
+        // A single member elects itself here, before its first inputs.
+        self.advance(now, out)?;
+        for input in inputs {
+            self.take(now, input, out)?;
+        }
+        if self.again_at.is_some_and(|at| at <= now) {
+            self.again_at = None;
+            self.decide(now, Event::Refused, out);
+        }
+        self.plan(now, out);
+        loop {
+            self.advance(now, out)?;
+            self.plan(now, out);
+            if self.queue.is_empty() {
+                break;
+            }
+        }
+        while self.unproven.back().is_some_and(|(number, _)| *number > self.proof) {
+            self.prove(now, out)?;
+        }
+        self.check_names()?;
+        self.node.keep_house(&mut self.state)?;
+        if self.state.version() != self.map_version {
+            self.map_version = self.state.version();
+            out.push(Outcome::MapChanged { version: self.map_version });
+        }
+        Ok(())
+    }
+
+    /// Answers from names that could not be read are void: the driver carries nothing out after an error.
+    fn check_names(&self) -> Result<(), RaftError> {
+        match self.state.names().fault() {
+            Some(fault) => Err(fault.clone().into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Once for all inputs of a call: a heartbeat read first must not count against those read after it.
+    fn plan(&mut self, now: Moment, out: &mut Vec<Outcome>) {
+        if self.leading.is_some() {
+            self.decide(now, Event::Tick, out);
+        }
+    }
+
+    fn tick(&mut self, now: Moment) -> Result<(), RaftError> {
+        if self.config.members.len() == 1 || now < self.next_tick {
+            return Ok(());
+        }
+        // After a pause of this process it is one tick late, not many: silence in the meantime proves nothing.
+        self.node.tick()?;
+        let next = self.next_tick + self.config.timing.raft_tick;
+        self.next_tick = if next > now { next } else { now + self.config.timing.raft_tick };
+        Ok(())
+    }
+
+    fn take(&mut self, now: Moment, input: Input, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
+        match input {
+            Input::Raft { from, message } => self.node.step(from, &message)?,
+            // On followers too: the controller remembers what servers report about their stores.
+            Input::Server(message) => self.decide(now, Event::Server(message), out),
+            Input::Client { token, request } => self.client(now, token, request, out),
+            Input::Switched { server, action, result } => {
+                self.decide(now, Event::Switched { server, action, result }, out);
+            }
+        }
+        Ok(())
+    }
+
+    fn client(&mut self, now: Moment, token: Token, request: MetaRequest, out: &mut Vec<Outcome>) {
+        if self.leading.is_none() {
+            let other = self.node.leader().filter(|id| *id != self.config.id);
+            let leader = other.and_then(|id| self.config.members.get(&id).cloned());
+            out.push(Outcome::Reply { token, reply: MetaReply::NotLeader { leader } });
+            return;
+        }
+        if self.state.params().is_none() {
+            out.push(Outcome::Reply { token, reply: MetaReply::Failed(MetaFailure::NotCreated) });
+            return;
+        }
+        match request {
+            MetaRequest::Watch { map_version } => self.wait(Unproven::Watch { token, map_version }),
+            MetaRequest::Query(query) => self.wait(Unproven::Query { token, query }),
+            MetaRequest::Admin(AdminRequest::CreatePool { name }) => self.create_pool(now, token, &name, out),
+            MetaRequest::Admin(AdminRequest::ListNotices { after }) => {
+                let newer = self.notices.iter().filter(|record| record.number > after).cloned().collect();
+                let reply = MetaReply::Admin(AdminReply::Notices(newer));
+                self.wait(Unproven::Admin { token, reply });
+            }
+            MetaRequest::Admin(request) => self.decide(now, Event::Admin { token, request }, out),
+            MetaRequest::Wake { set } => self.decide(now, Event::Wake { token, set }, out),
+            MetaRequest::Namespace(command) => {
+                self.queue.push((Command::Namespace(command), Waiter::Token(token)));
+            }
+            MetaRequest::AllocateObjects { count } if (1..=ALLOCATE_MAX).contains(&count) => {
+                self.queue.push((Command::AllocateObjects { count }, Waiter::Token(token)));
+            }
+            MetaRequest::AllocateObjects { count } => {
+                let why =
+                    format!("{count} object ids were asked for; 1 to {ALLOCATE_MAX} can be had at once");
+                out.push(Outcome::Reply { token, reply: MetaReply::Failed(MetaFailure::Refused(why)) });
+            }
+        }
+    }
+
+    fn create_pool(&mut self, now: Moment, token: Token, name: &str, out: &mut Vec<Outcome>) {
+        match self.config.bootstrap.as_ref().and_then(|file| file.pool(name)) {
+            Some(pool) => self.decide(now, Event::CreatePool { token, pool }, out),
+            None => {
+                let why = format!(
+                    "the metadata server's configuration file has no [[pool]] called {name:?}: add it after the others, with new [[server]] \
+                     sections, to the file of each metadata server, and restart them"
+                );
+                out.push(Outcome::Reply { token, reply: MetaReply::Failed(MetaFailure::Refused(why)) });
+            }
+        }
+    }
+
+    fn wait(&mut self, what: Unproven) {
+        self.unproven.push_back((self.proof + 1, what));
+    }
+
+    /// Lets the controller decide and sorts its outputs.
+    fn decide(&mut self, now: Moment, event: Event, out: &mut Vec<Outcome>) {
+        let mut outputs = Vec::new();
+        self.controller.on(now, event, &self.state, &mut outputs);
+        for output in outputs {
+            match output {
+                Output::Propose(commands) => {
+                    let last = commands.len() - 1;
+                    let each = commands.into_iter().enumerate();
+                    self.queue.extend(each.map(|(i, c)| (c, Waiter::Batch { last: i == last })));
+                }
+                Output::ProposeFor { token, command } => self.queue.push((command, Waiter::Token(token))),
+                Output::Push { to, push } if matches!(push, MetaPush::Lease { .. }) => {
+                    self.wait(Unproven::Push(Outcome::Push { to, push }));
+                }
+                Output::Push { to, push } => out.push(Outcome::Push { to, push }),
+                Output::Switch { server, action } => out.push(Outcome::Switch { server, action }),
+                Output::Reply { token, reply } => self.wait(Unproven::Admin { token, reply }),
+                Output::Notice(notice) => self.tell(now, notice, out),
+            }
+        }
+    }
+
+    /// Proposes the queued commands and repeats until nothing more follows at once.
+    fn advance(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
+        loop {
+            self.propose(now, out)?;
+            let progress = self.node.ready()?;
+            let idle =
+                progress.committed.is_empty() && progress.snapshot.is_none() && progress.confirmed.is_empty();
+            self.carry_out(now, progress, out);
+            self.check_names()?;
+            self.follow_leadership(now, out);
+            if idle && self.queue.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn propose(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
+        if self.queue.is_empty() {
+            return Ok(());
+        }
+        let mut queue = std::mem::take(&mut self.queue);
+        self.tell_time(now, &mut queue);
+        let (mut commands, mut waiters): (Vec<Command>, Vec<Waiter>) = queue.into_iter().unzip();
+        let mut encoded = encode(&commands);
+        let is_full = self.node.is_leader() && !self.node.has_room(encoded.len(), false)?;
+        self.note_room(now, is_full, out);
+        if is_full {
+            // The leader's own decisions keep the data safe: the log reserves room for them.
+            let whole = commands.into_iter().zip(waiters);
+            let (theirs, own): (Vec<_>, Vec<_>) = whole.partition(|(_, w)| matches!(w, Waiter::Token(_)));
+            let theirs = theirs.into_iter().map(|(_, waiter)| waiter).collect();
+            give_up(theirs, MetaReply::Failed(MetaFailure::Full), out);
+            (commands, waiters) = own.into_iter().unzip();
+            if commands.is_empty() {
+                return Ok(());
+            }
+            encoded = encode(&commands);
+            if !self.node.has_room(encoded.len(), true)? {
+                self.again_at = Some(now + AGAIN);
+                return Ok(());
+            }
+        }
+        match self.node.propose(encoded) {
+            Some((term, index)) => {
+                self.proposed.insert(index, (term, waiters));
+            }
+            None => give_up(waiters, MetaReply::NotLeader { leader: None }, out),
+        }
+        Ok(())
+    }
+
+    /// The state has no clock: the leader reports elapsed time by its own clock, when a command depends on it.
+    fn tell_time(&mut self, now: Moment, queue: &mut Vec<(Command, Waiter)>) {
+        let passed = now.since(self.told_time);
+        if passed >= TIME_STEP && queue.iter().any(|(c, _)| matches!(c, Command::Namespace(_))) {
+            self.told_time = now;
+            let millis = passed.as_millis() as u64;
+            queue.insert(0, (Command::Elapsed { millis }, Waiter::Nobody));
+        }
+    }
+
+    fn note_room(&mut self, now: Moment, is_full: bool, out: &mut Vec<Outcome>) {
+        if is_full != self.full {
+            self.full = is_full;
+            let notice = if is_full { Notice::MetadataDiskFull } else { Notice::MetadataDiskHasRoom };
+            self.tell(now, notice, out);
+        }
+    }
+
+    /// Says it in the log, and keeps it for those who ask.
+    fn tell(&mut self, now: Moment, notice: Notice, out: &mut Vec<Outcome>) {
+        self.noticed += 1;
+        let at_unix_millis = self.unix_millis + now.since(self.started).as_millis() as u64;
+        let number = self.leading.unwrap_or(0) << 32 | u64::from(self.noticed);
+        self.notices.push_back(NoticeRecord { number, at_unix_millis, notice: notice.clone() });
+        if self.notices.len() > NOTICES {
+            self.notices.pop_front();
+        }
+        out.push(Outcome::Notice(notice));
+    }
+
+    fn carry_out(&mut self, now: Moment, progress: Progress, out: &mut Vec<Outcome>) {
+        out.extend(progress.send.into_iter().map(|(to, message)| Outcome::SendRaft { to, message }));
+        if let Some(state) = progress.snapshot {
+            self.state = state;
+        }
+        for entry in progress.committed {
+            let replies: Vec<Reply> = entry.commands.iter().map(|c| self.state.apply(c)).collect();
+            let Some((term, waiters)) = self.proposed.remove(&entry.index) else { continue };
+            if term != entry.term {
+                give_up(waiters, MetaReply::Failed(MetaFailure::Unknown), out);
+                continue;
+            }
+            let own = waiters.iter().any(|w| matches!(w, Waiter::Batch { last: true }));
+            let told = waiters.iter().zip(&entry.commands).any(|(w, c)| !is_plain(c) && *w != Waiter::Nobody);
+            let mut refused = false;
+            for (waiter, reply) in waiters.into_iter().zip(replies) {
+                match (waiter, reply) {
+                    (_, Reply::Broken(rule)) => {
+                        refused = true;
+                        out.push(Outcome::Broken(rule));
+                    }
+                    (Waiter::Token(token), reply) => out.push(Outcome::Reply { token, reply: answer(reply) }),
+                    (_, Reply::Refused(why)) => self.tell(now, Notice::Refused { why }, out),
+                    _ => {}
+                }
+            }
+            if own && refused {
+                self.again_at = Some(now + AGAIN);
+            } else if own || told {
+                self.decide(now, Event::Applied { own }, out);
+            }
+        }
+        for (proof, _index) in progress.confirmed {
+            self.release(proof, out);
+        }
+    }
+
+    /// Informs the controller when this member starts or stops leading.
+    fn follow_leadership(&mut self, now: Moment, out: &mut Vec<Outcome>) {
+        let term = Some(self.node.term()).filter(|_| self.node.is_leader());
+        if self.leading.is_some() && self.leading != term {
+            (self.leading, self.again_at) = (None, None);
+            self.decide(now, Event::LostLeadership, out);
+            for (_, waiters) in std::mem::take(&mut self.proposed).into_values() {
+                give_up(waiters, MetaReply::Failed(MetaFailure::Unknown), out);
+            }
+            for (_, what) in std::mem::take(&mut self.unproven) {
+                if let Some(token) = what.token() {
+                    out.push(Outcome::Reply { token, reply: MetaReply::NotLeader { leader: None } });
+                }
+            }
+        }
+        if self.leading.is_none() && self.node.is_leader_ready() {
+            self.leading = term;
+            self.notices.clear();
+            self.told_time = now;
+            let unix_millis = self.unix_millis + now.since(self.started).as_millis() as u64;
+            self.bootstrap();
+            self.decide(now, Event::BecameLeader { unix_millis }, out);
+        }
+    }
+
+    /// Creates the cluster if it does not exist, or adopts addresses, and pools' `hibernate_after`, that changed in the
+    /// configuration file.
+    fn bootstrap(&mut self) {
+        let Some(bootstrap) = &self.config.bootstrap else { return };
+        if self.state.params().is_none() {
+            // Reported to the controller as a batch of its own.
+            let mut bootstrap = bootstrap.clone();
+            bootstrap.params.instance = self.node.instance().expect("a leader knows its cluster");
+            self.queue.push((Command::Init(bootstrap), Waiter::Batch { last: true }));
+            return;
+        }
+        for server in &bootstrap.servers {
+            if self.state.server(server.id).is_some_and(|known| known.address != server.address) {
+                let (server, address) = (server.id, server.address.clone());
+                self.queue.push((Command::SetAddress { server, address }, Waiter::Nobody));
+            }
+        }
+        for pool in &bootstrap.pools {
+            let after_millis = pool.hibernate_after_millis;
+            if self.state.pool(pool.id).is_some_and(|known| known.hibernate_after_millis != after_millis) {
+                let command = Command::SetHibernation { pool: pool.id, after_millis };
+                self.queue.push((command, Waiter::Nobody));
+            }
+        }
+    }
+
+    /// Proves that this member leads, for every request that waits for it.
+    fn prove(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
+        self.proof += 1;
+        if self.config.members.len() == 1 {
+            self.release(self.proof, out);
+            return Ok(());
+        }
+        self.node.confirm(self.proof);
+        self.advance(now, out)
+    }
+
+    /// Carries out what waited for proof number `proof` or an earlier one.
+    fn release(&mut self, proof: u64, out: &mut Vec<Outcome>) {
+        while self.unproven.front().is_some_and(|(number, _)| *number <= proof) {
+            let (_, what) = self.unproven.pop_front().expect("just seen");
+            out.push(match what {
+                Unproven::Push(outcome) => outcome,
+                Unproven::Admin { token, mut reply } => {
+                    if let MetaReply::Admin(AdminReply::Status(status)) = &mut reply {
+                        status.metadata = self.node.members();
+                    }
+                    Outcome::Reply { token, reply }
+                }
+                Unproven::Query { token, query } => {
+                    let reply = MetaReply::Query(self.state.namespace().query(&query));
+                    Outcome::Reply { token, reply }
+                }
+                Unproven::Watch { token, map_version } => {
+                    let params = self.state.params().expect("only a created cluster is watched").clone();
+                    let map = self.state.delta(map_version);
+                    Outcome::Reply { token, reply: MetaReply::Watch { params, map } }
+                }
+            });
+        }
+    }
+}
+
+impl Unproven {
+    fn token(&self) -> Option<Token> {
+        match self {
+            Unproven::Push(_) => None,
+            Unproven::Watch { token, .. } | Unproven::Query { token, .. } | Unproven::Admin { token, .. } => {
+                Some(*token)
+            }
+        }
+    }
+}
+
+/// Whether the command is irrelevant to the controller.
+fn is_plain(command: &Command) -> bool {
+    matches!(command, Command::Namespace(_) | Command::AllocateObjects { .. } | Command::Elapsed { .. })
+}
+
+fn encode(commands: &[Command]) -> Vec<u8> {
+    postcard::to_stdvec(commands).expect("plain data")
+}
+
+fn answer(reply: Reply) -> MetaReply {
+    match reply {
+        Reply::Done | Reply::Reconfigured { .. } => MetaReply::Admin(AdminReply::Done),
+        Reply::Objects { first, count } => MetaReply::Objects { first, count },
+        Reply::Namespace(reply) => MetaReply::Namespace(reply),
+        Reply::Refused(why) | Reply::Broken(why) => MetaReply::Failed(MetaFailure::Refused(why)),
+    }
+}
+
+fn give_up(waiters: Vec<Waiter>, reply: MetaReply, out: &mut Vec<Outcome>) {
+    for waiter in waiters {
+        if let Waiter::Token(token) = waiter {
+            out.push(Outcome::Reply { token, reply: reply.clone() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,727 @@
+use super::*;
+use crate::namespace::table::Blob;
+use crate::raft::{Birth, Job, LogFile, MemoryLog, create};
+use crate::{Bootstrap, NewServer, SwitchAction, Timing, WakePath};
+use ebb_types::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn bootstrap() -> Bootstrap {
+    let params = ClusterParams {
+        cluster: 1,
+        instance: 1,
+        chunk_bytes: CHUNK_BYTES_MIN,
+        replicas: 3,
+        groups: 3,
+        lease_millis: 2000,
+    };
+    let server = |id: u16| NewServer {
+        id: ServerId(id),
+        rack: RackId(id),
+        pool: PoolId::REPLICATED,
+        gear_group: GearGroup(id as u8),
+        address: format!("127.0.0.1:{}", 7000 + id),
+    };
+    let groups = vec![(0..3).map(ServerId).collect(); 3];
+    let servers = (0..3).map(server).collect();
+    let (pools, sets) = (Vec::new(), Vec::new());
+    Bootstrap { params, servers, groups, pools, sets, schedule: Schedule::default() }
+}
+
+fn config(id: MemberId, members: u64) -> MemberConfig {
+    MemberConfig {
+        id,
+        members: (1..=members).map(|id| (id, format!("127.0.0.1:{}", 6000 + id))).collect(),
+        seed: 1,
+        bootstrap: Some(bootstrap()),
+        timing: Timing::default(),
+        switches: (0..20)
+            .map(|id| {
+                (ServerId(id), vec![WakePath { name: "process".into(), reliable: true, patience: None }])
+            })
+            .collect(),
+    }
+}
+
+fn founded(id: MemberId, members: u64) -> MemoryLog {
+    let mut log = MemoryLog::default();
+    create(&mut log, Birth { id, instance: 77, voters: (1..=members).collect() }).unwrap();
+    log
+}
+
+const FIRST_RUN: Incarnation = Incarnation(1 << 24);
+
+fn heartbeat(server: u16, sent: u64, map_version: u64) -> Input {
+    heartbeat_of(FIRST_RUN, 0, (server, sent, map_version))
+}
+
+fn heartbeat_of(run: Incarnation, position: u64, (server, sent, map_version): (u16, u64, u64)) -> Input {
+    Input::Server(ServerMessage::Heartbeat {
+        server: ServerId(server),
+        incarnation: run,
+        mark: StoreMark { store: StoreId(1), position },
+        sent: Moment(sent),
+        map_version,
+        vitals: Box::default(),
+    })
+}
+
+fn ask(token: u64, request: MetaRequest) -> Input {
+    Input::Client { token: Token(token), request }
+}
+
+fn replies(out: &[Outcome]) -> Vec<(u64, MetaReply)> {
+    let reply = |o: &Outcome| match o {
+        Outcome::Reply { token, reply } => Some((token.0, reply.clone())),
+        _ => None,
+    };
+    out.iter().filter_map(reply).collect()
+}
+
+fn single() -> Member<MemoryLog> {
+    let mut member = Member::open(config(1, 1), founded(1, 1), Moment(1), 0).unwrap();
+    member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+    member
+}
+
+#[test]
+fn a_single_member_creates_the_cluster_and_answers_within_one_call() {
+    let mut member = single();
+    assert!(member.is_leader());
+    let mut out = Vec::new();
+    let inputs = vec![
+        ask(1, MetaRequest::AllocateObjects { count: 5 }),
+        ask(2, MetaRequest::AllocateObjects { count: 5 }),
+        ask(3, MetaRequest::AllocateObjects { count: 0 }),
+        ask(4, MetaRequest::Watch { map_version: 0 }),
+        ask(5, MetaRequest::Admin(AdminRequest::Status)),
+        ask(6, MetaRequest::Query(NamespaceQuery::Buckets)),
+    ];
+    member.on(Moment(2), inputs, &mut out).unwrap();
+    let replies: BTreeMap<u64, MetaReply> = replies(&out).into_iter().collect();
+    assert_eq!(replies[&1], MetaReply::Objects { first: ObjectId(1), count: 5 });
+    assert_eq!(replies[&2], MetaReply::Objects { first: ObjectId(6), count: 5 });
+    assert!(matches!(replies[&3], MetaReply::Failed(MetaFailure::Refused(_))));
+    let MetaReply::Watch { params, map } = &replies[&4] else { panic!("{replies:?}") };
+    assert_eq!((map.groups.len(), map.from), (3, 0));
+    assert_eq!(params.instance, 77, "what the founder drew");
+    assert!(matches!(&replies[&5], MetaReply::Admin(AdminReply::Status(s)) if s.servers.len() == 3));
+    assert_eq!(replies[&6], MetaReply::Query(Ok(NamespaceAnswer::Buckets(Vec::new()))));
+}
+
+#[test]
+fn heartbeats_of_all_servers_give_every_group_a_primary_and_then_write_nothing() {
+    let mut member = single();
+    let mut out = Vec::new();
+    member.on(Moment(10), (0..3).map(|id| heartbeat(id, 1, 0)).collect(), &mut out).unwrap();
+    assert!(member.state().groups().all(|(_, g)| g.primary.is_some() && g.is_in_sync()));
+    let version = member.state().version();
+    assert!(out.contains(&Outcome::MapChanged { version }));
+    out.clear();
+    member.on(Moment(20), (0..3).map(|id| heartbeat(id, 2, version)).collect(), &mut out).unwrap();
+    let leases =
+        out.iter().filter(|o| matches!(o, Outcome::Push { push: MetaPush::Lease { .. }, .. })).count();
+    assert_eq!(leases, 3, "{out:?}");
+    assert_eq!(member.state().version(), version, "a heartbeat changes nothing");
+    // Only silence, or a pause of this member itself, can change anything now.
+    assert_eq!(member.next_wake(), Some(Moment(20) + Timing::default().heartbeat));
+    let mut now = Moment(20);
+    while let Some(next) = member.next_wake().filter(|at| *at < Moment(20) + Duration::from_millis(2000)) {
+        now = next;
+        out.clear();
+        member.on(now, Vec::new(), &mut out).unwrap();
+        assert_eq!((&out[..], member.state().version()), (&[][..], version));
+    }
+    assert!(now > Moment(20));
+}
+
+#[test]
+fn a_restarted_member_continues_from_its_log() {
+    let mut member = single();
+    member.on(Moment(2), vec![ask(1, MetaRequest::AllocateObjects { count: 9 })], &mut Vec::new()).unwrap();
+    let (state, log) = (member.state().clone(), member.into_log());
+    let mut changed = config(1, 1);
+    changed.bootstrap.as_mut().unwrap().servers[1].address = "10.0.0.1:7001".into();
+    let mut member = Member::open(changed, log, Moment(1), 0).unwrap();
+    let mut out = Vec::new();
+    member.on(Moment(1), vec![ask(1, MetaRequest::AllocateObjects { count: 1 })], &mut out).unwrap();
+    assert_eq!(replies(&out), [(1, MetaReply::Objects { first: ObjectId(10), count: 1 })]);
+    assert_eq!(member.state().params(), state.params());
+    assert_eq!(member.state().server(ServerId(1)).unwrap().address, "10.0.0.1:7001");
+}
+
+#[test]
+fn a_pools_hibernation_follows_the_configuration_file() {
+    let shape = ebb_types::Shape::new(2, 1).unwrap();
+    let with = |after_millis| {
+        let mut config = config(1, 1);
+        let boot = config.bootstrap.as_mut().unwrap();
+        let pool = PoolId(1);
+        boot.servers.extend((10..13).map(|id| NewServer {
+            id: ServerId(id),
+            rack: RackId(id),
+            pool,
+            gear_group: ebb_types::NO_GEAR,
+            address: format!("127.0.0.1:{}", 7000 + id),
+        }));
+        let column = |id| ebb_types::Column { server: ServerId(id), state: ebb_types::SlotState::InSync };
+        let columns = (10..13).map(column).collect();
+        boot.sets = vec![SetEntry { pool, shape, epoch: Epoch(1), hibernates_since: None, columns }];
+        boot.pools = vec![PoolEntry {
+            id: pool,
+            name: "archive".into(),
+            shape,
+            parity_debt: ebb_types::ParityDebt::Segment,
+            parity_buffer_bytes: 1,
+            hibernate_after_millis: after_millis,
+            sets: vec![SetId(0)],
+        }];
+        config
+    };
+    let mut log = founded(1, 1);
+    for after in [None, Some(60_000), Some(90_000), None] {
+        let mut member = Member::open(with(after), log, Moment(1), 0).unwrap();
+        member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+        assert_eq!(member.state().pool(PoolId(1)).unwrap().hibernate_after_millis, after);
+        log = member.into_log();
+    }
+}
+
+/// A founded member whose file now has a pool more: it comes when an administrator asks, and the leader counts on its
+/// servers.
+#[test]
+fn a_pool_is_created_when_an_administrator_asks() {
+    let (pool, shape) = (PoolId(1), Shape::new(2, 1).unwrap());
+    let mut config = config(1, 1);
+    let file = config.bootstrap.as_mut().unwrap();
+    let column = |id| Column { server: ServerId(id), state: SlotState::InSync };
+    file.servers.extend((10..13).map(|id| NewServer {
+        id: ServerId(id),
+        rack: RackId(id),
+        pool,
+        gear_group: NO_GEAR,
+        address: format!("h{id}:1"),
+    }));
+    let columns = (10..13).map(column).collect();
+    file.sets = vec![SetEntry { pool, shape, epoch: Epoch(1), hibernates_since: None, columns }];
+    file.pools = vec![PoolEntry {
+        id: pool,
+        name: "archive".into(),
+        shape,
+        parity_debt: ebb_types::ParityDebt::Segment,
+        parity_buffer_bytes: 1,
+        hibernate_after_millis: None,
+        sets: vec![SetId(0)],
+    }];
+    let mut member = Member::open(config, single().into_log(), Moment(1), 0).unwrap();
+    member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+    assert!(member.state().pool(pool).is_none(), "a start alone adds nothing");
+    let mut create = |token, name: &str| {
+        let (name, mut out) = (name.to_owned(), Vec::new());
+        let request = MetaRequest::Admin(AdminRequest::CreatePool { name });
+        member.on(Moment(2), vec![ask(token, request)], &mut out).unwrap();
+        replies(&out).into_iter().find(|(of, _)| *of == token).expect("an answer").1
+    };
+    let refused = |reply: MetaReply, why: &str| match reply {
+        MetaReply::Failed(MetaFailure::Refused(found)) => assert!(found.contains(why), "{found}"),
+        other => panic!("{other:?}"),
+    };
+    refused(create(1, "cold"), "has no [[pool]] called \"cold\"");
+    assert_eq!(create(2, "archive"), MetaReply::Admin(AdminReply::Done));
+    refused(create(3, "archive"), "exists already");
+    assert_eq!(member.state().pool(pool).map(|known| known.name.as_str()), Some("archive"));
+    for (n, server) in (10..13).enumerate() {
+        let beat = heartbeat(server, 3 + n as u64, 0);
+        member.on(Moment(3 + n as u64), vec![beat], &mut Vec::new()).unwrap();
+    }
+    let states: Vec<_> = (10..13).map(|id| member.state().server(ServerId(id)).unwrap().state).collect();
+    assert_eq!(states, [ServerState::Awake; 3], "{:?}", member.state().set(SetId(0)));
+}
+
+/// What cannot be read must never look absent.
+#[test]
+fn a_damaged_name_stops_the_member_without_an_answer() {
+    let mut member = single();
+    let ops = vec![NamespaceOp::CreateBucket { bucket: "b".into(), settings: Default::default() }, put_of(0)];
+    let ops = [vec![NamespaceOp::Lease { first: ObjectId(1), count: 1, bytes: 4096 }], ops].concat();
+    let command = NamespaceCommand { request: RequestId { client: 1, seq: 1 }, now_millis: 0, ops };
+    member.on(Moment(2), vec![ask(1, MetaRequest::Namespace(command))], &mut Vec::new()).unwrap();
+    member.node.compact_now(&mut member.state).unwrap();
+    let look = |log: MemoryLog, key: String| {
+        let mut member = Member::open(config(1, 1), log, Moment(3), 0).unwrap();
+        let names = vec![("b".into(), key)];
+        let mut out = Vec::new();
+        let question = ask(2, MetaRequest::Query(NamespaceQuery::Objects { names }));
+        member.on(Moment(3), vec![question], &mut out).map(|()| replies(&out).remove(0).1)
+    };
+    let found = |reply: Result<MetaReply, RaftError>| match reply {
+        Ok(MetaReply::Query(Ok(NamespaceAnswer::Objects(mut objects)))) => objects.remove(0).is_ok(),
+        other => panic!("{other:?}"),
+    };
+    let good = member.into_log();
+    assert!(found(look(good.clone(), key_of(0))) && !found(look(good.clone(), key_of(1))));
+    let mut bad = good;
+    bad.bytes[100] ^= 1;
+    assert!(matches!(look(bad.clone(), key_of(0)), Err(RaftError::Damaged { .. })));
+    let seq = 2;
+    let command =
+        NamespaceCommand { request: RequestId { client: 1, seq }, now_millis: 0, ops: vec![delete_of(0)] };
+    let mut member = Member::open(config(1, 1), bad, Moment(3), 0).unwrap();
+    let done = member.on(Moment(3), vec![ask(1, MetaRequest::Namespace(command))], &mut Vec::new());
+    assert!(matches!(done, Err(RaftError::Damaged { .. })), "{done:?}");
+}
+
+#[test]
+fn a_wish_that_cannot_be_is_refused_with_its_reason() {
+    let mut member = single();
+    let mut out = Vec::new();
+    member
+        .on(Moment(2), vec![ask(1, MetaRequest::Admin(AdminRequest::GearSet(GearWish::Gear(1))))], &mut out)
+        .unwrap();
+    let [(1, MetaReply::Failed(MetaFailure::Refused(why)))] = &replies(&out)[..] else { panic!("{out:?}") };
+    assert!(why.contains("gears 3 to 3"), "{why}");
+    out.clear();
+    let lost = AdminRequest::MarkLost { server: ServerId(9) };
+    member.on(Moment(3), vec![ask(1, MetaRequest::Admin(lost))], &mut out).unwrap();
+    assert!(matches!(&replies(&out)[..], [(1, MetaReply::Failed(MetaFailure::Refused(_)))]));
+}
+
+#[test]
+fn a_switch_that_ends_for_an_unknown_server_harms_nothing() {
+    let mut member = single();
+    let (server, action) = (ServerId(77), SwitchAction::Wake { path: 0 });
+    let input = Input::Switched { server, action, result: Err("no such machine".into()) };
+    member.on(Moment(2), vec![input], &mut Vec::new()).unwrap();
+    assert!(member.is_leader());
+}
+
+/// Three members whose messages arrive in order, except those to or from `cut`.
+struct Three {
+    now: Moment,
+    members: BTreeMap<MemberId, Member<MemoryLog>>,
+    cut: Option<MemberId>,
+    outcomes: Vec<(MemberId, Outcome)>,
+}
+
+impl Three {
+    fn new() -> Three {
+        let open = |id| (id, Member::open(config(id, 3), founded(id, 3), Moment(0), 0).unwrap());
+        Three { now: Moment(0), members: (1..=3).map(open).collect(), cut: None, outcomes: Vec::new() }
+    }
+
+    fn input(&mut self, id: MemberId, inputs: Vec<Input>) {
+        let mut queue = VecDeque::from([(id, inputs)]);
+        while let Some((id, inputs)) = queue.pop_front() {
+            let mut out = Vec::new();
+            self.members.get_mut(&id).unwrap().on(self.now, inputs, &mut out).unwrap();
+            for outcome in out {
+                match outcome {
+                    Outcome::SendRaft { to, message } if self.cut != Some(id) && self.cut != Some(to) => {
+                        queue.push_back((to, vec![Input::Raft { from: id, message }]));
+                    }
+                    Outcome::SendRaft { .. } => {}
+                    other => self.outcomes.push((id, other)),
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, millis: u64) {
+        for _ in 0..millis / 50 {
+            self.now = self.now + Duration::from_millis(50);
+            (1..=3).for_each(|id| self.input(id, Vec::new()));
+        }
+    }
+
+    fn leader(&self) -> MemberId {
+        let leaders = self.members.iter().filter(|(id, m)| m.is_leader() && self.cut != Some(**id));
+        leaders.map(|(id, _)| *id).next().expect("a leader")
+    }
+}
+
+#[test]
+fn three_members_elect_one_that_answers_and_the_others_name_it() {
+    let mut three = Three::new();
+    three.run(3000);
+    let leader = three.leader();
+    for id in 1..=3 {
+        three.outcomes.clear();
+        three.input(id, vec![ask(id, MetaRequest::Watch { map_version: 0 })]);
+        let (_, Outcome::Reply { reply, .. }) = &three.outcomes[0] else { panic!("{:?}", three.outcomes) };
+        match reply {
+            MetaReply::Watch { .. } => assert_eq!(id, leader),
+            MetaReply::NotLeader { leader: Some(address) } => {
+                assert_ne!(id, leader);
+                assert_eq!(*address, format!("127.0.0.1:{}", 6000 + leader));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_leader_that_is_cut_off_grants_no_lease_and_answers_no_read() {
+    let mut three = Three::new();
+    three.run(3000);
+    let leader = three.leader();
+    (0..3).for_each(|id| three.input(leader, vec![heartbeat(id, 1, 0)]));
+    let version = three.members[&leader].state().version();
+    three.outcomes.clear();
+    three.input(leader, vec![heartbeat(0, 2, version)]);
+    let lease =
+        |(_, o): &(MemberId, Outcome)| matches!(o, Outcome::Push { push: MetaPush::Lease { .. }, .. });
+    assert!(three.outcomes.iter().any(lease), "with the others' consent: {:?}", three.outcomes);
+    three.cut = Some(leader);
+    three.outcomes.clear();
+    let inputs = vec![
+        heartbeat(0, 3, version),
+        ask(1, MetaRequest::Query(NamespaceQuery::Buckets)),
+        ask(2, MetaRequest::AllocateObjects { count: 1 }),
+    ];
+    three.input(leader, inputs);
+    assert!(!three.outcomes.iter().any(lease), "{:?}", three.outcomes);
+    three.run(5000);
+    assert_ne!(three.leader(), leader);
+    assert!(!three.outcomes.iter().any(|o| o.0 == leader && lease(o)));
+    let from_old: Vec<Outcome> =
+        three.outcomes.iter().filter(|(id, _)| *id == leader).map(|(_, o)| o.clone()).collect();
+    let answers: BTreeMap<u64, MetaReply> = replies(&from_old).into_iter().collect();
+    assert!(matches!(answers[&1], MetaReply::NotLeader { .. }), "{answers:?}");
+    assert_eq!(answers[&2], MetaReply::Failed(MetaFailure::Unknown));
+}
+
+/// Positions are recorded once a minute; what a store has reached since then is known to every member.
+#[test]
+fn a_store_that_went_back_while_the_leader_changed_is_recognised() {
+    let mut three = Three::new();
+    three.run(3000);
+    let first = three.leader();
+    for (sent, position) in [(1, 0), (2, 100)] {
+        let version = three.members[&first].state().version();
+        for id in 1..=3 {
+            (0..3).for_each(|s| three.input(id, vec![heartbeat_of(FIRST_RUN, position, (s, sent, version))]));
+        }
+        three.run(100);
+    }
+    three.cut = Some(first);
+    three.run(9000);
+    let leader = three.leader();
+    let superseded = |o: &(MemberId, Outcome)| {
+        matches!(o, (_, Outcome::Push { to: ServerId(0), push: MetaPush::Superseded { .. } }))
+    };
+    for (position, went_back) in [(99, true), (100, false)] {
+        three.outcomes.clear();
+        three.input(leader, vec![heartbeat_of(FIRST_RUN.next(0), position, (0, 1, 0))]);
+        assert_eq!(three.outcomes.iter().any(superseded), went_back, "{:?}", three.outcomes);
+    }
+}
+
+/// A log on a disk with room for `room` bytes of it.
+struct SmallDisk {
+    log: MemoryLog,
+    room: std::rc::Rc<std::cell::Cell<u64>>,
+}
+
+impl LogFile for SmallDisk {
+    fn bytes(&mut self) -> std::io::Result<u64> {
+        self.log.bytes()
+    }
+
+    fn blob(&mut self) -> std::io::Result<Arc<dyn Blob>> {
+        self.log.blob()
+    }
+
+    fn append(&mut self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.log.append(at, bytes)
+    }
+
+    fn overwrite(&mut self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.log.overwrite(at, bytes)
+    }
+
+    fn sync(&mut self) -> std::io::Result<()> {
+        self.log.sync()
+    }
+
+    fn reserve(&mut self, at: u64, bytes: u64) -> std::io::Result<bool> {
+        Ok(at + bytes <= self.room.get())
+    }
+
+    fn prepare(&mut self, job: Job) {
+        self.log.prepare(job);
+    }
+
+    fn prepared(&mut self, wait: bool) -> std::io::Result<Option<u64>> {
+        self.log.prepared(wait)
+    }
+
+    fn stage(&mut self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.log.stage(at, bytes)
+    }
+
+    fn take_staged(&mut self) {
+        self.log.take_staged();
+    }
+
+    fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> std::io::Result<()> {
+        self.log.replace(head, at, more)
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_nothing_else_until_there_is_room() {
+    let room = std::rc::Rc::new(std::cell::Cell::new(5 << 20));
+    let disk = SmallDisk { log: founded(1, 1), room: room.clone() };
+    let mut member = Member::open(config(1, 1), disk, Moment(1), 0).unwrap();
+    member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+    let long = "k".repeat(1000);
+    let ask_for = |seq: u64, member: &mut Member<SmallDisk>| {
+        let ops = vec![NamespaceOp::CreateBucket { bucket: long.clone(), settings: Default::default() }; 100];
+        let command = NamespaceCommand { request: RequestId { client: 1, seq }, now_millis: 0, ops };
+        let mut out = Vec::new();
+        member.on(Moment(2), vec![ask(seq, MetaRequest::Namespace(command))], &mut out).unwrap();
+        replies(&out).pop().unwrap().1
+    };
+    let full = MetaReply::Failed(MetaFailure::Full);
+    let refused = (1..100).find(|seq| ask_for(*seq, &mut member) == full).expect("refused some time");
+    assert!(refused > 5, "there was room at first");
+    let version = member.state().version();
+    let mut out = Vec::new();
+    let inputs = (0..3)
+        .map(|id| heartbeat(id, 3, version))
+        .chain([ask(1, MetaRequest::Query(NamespaceQuery::Buckets))]);
+    member.on(Moment(3), inputs.collect(), &mut out).unwrap();
+    assert!(matches!(&replies(&out)[..], [(1, MetaReply::Query(Ok(_)))]), "{out:?}");
+    assert!(
+        member.state().groups().all(|(_, g)| g.primary.is_some()),
+        "the leader's own decisions have their room"
+    );
+    room.set(u64::MAX);
+    assert_ne!(ask_for(200, &mut member), full);
+    let notices = notices(&mut member, 0).into_iter().map(|record| record.notice);
+    let about_disk: Vec<Notice> = notices.filter(|notice| !matches!(notice, Notice::Back { .. })).collect();
+    assert_eq!(about_disk, [Notice::MetadataDiskFull, Notice::MetadataDiskHasRoom]);
+}
+
+fn notices<L: LogFile>(member: &mut Member<L>, after: u64) -> Vec<NoticeRecord> {
+    let mut out = Vec::new();
+    let request = MetaRequest::Admin(AdminRequest::ListNotices { after });
+    member.on(Moment(4_000_000), vec![ask(1, request)], &mut out).unwrap();
+    let [(1, MetaReply::Admin(AdminReply::Notices(found)))] = &replies(&out)[..] else { panic!("{out:?}") };
+    found.clone()
+}
+
+#[test]
+fn the_newest_notices_are_kept_and_numbered_for_those_who_ask_again() {
+    let mut member = single();
+    let failed = |member: &mut Member<MemoryLog>, why: String| {
+        let action = SwitchAction::Wake { path: 0 };
+        let input = Input::Switched { server: ServerId(1), action, result: Err(why) };
+        member.on(Moment(3_000_000), vec![input], &mut Vec::new()).unwrap();
+    };
+    failed(&mut member, "no answer".into());
+    let first = notices(&mut member, 0);
+    let [NoticeRecord { number, at_unix_millis: 2, notice }] = &first[..] else { panic!("{first:?}") };
+    let expected = "server-1: switch to wake failed: no answer; it will be tried again";
+    assert_eq!(notice.to_string(), expected);
+    assert!(*number >> 32 > 0, "the term");
+    assert_eq!(notices(&mut member, *number), []);
+    (0..NOTICES).for_each(|n| failed(&mut member, n.to_string()));
+    let all = notices(&mut member, 0);
+    assert_eq!((all.len(), all[0].number, all[NOTICES - 1].number), (NOTICES, number + 1, number + 1000));
+}
+
+#[test]
+fn what_a_full_disk_refused_is_decided_again_for_every_group() {
+    let room = std::rc::Rc::new(std::cell::Cell::new(u64::MAX));
+    let disk = SmallDisk { log: founded(1, 1), room: room.clone() };
+    let mut member = Member::open(config(1, 1), disk, Moment(1), 0).unwrap();
+    member.on(Moment(1), (0..3).map(|id| heartbeat(id, 1, 0)).collect(), &mut Vec::new()).unwrap();
+    room.set(0);
+    let mut member = Member::open(config(1, 1), member.into_log(), Moment(2), 0).unwrap();
+    member.on(Moment(2), Vec::new(), &mut Vec::new()).unwrap();
+    let (version, epochs) = (member.state().version(), epochs_of(&member));
+    let again = heartbeat_of(FIRST_RUN.next(0), 0, (0, 2, version));
+    member
+        .on(Moment(2), vec![again, heartbeat(1, 2, version), heartbeat(2, 2, version)], &mut Vec::new())
+        .unwrap();
+    assert_eq!(member.state().version(), version, "there is no room to write down that a server runs again");
+    room.set(u64::MAX);
+    let later = member.next_wake().unwrap().max(Moment(2) + AGAIN);
+    member.on(later, Vec::new(), &mut Vec::new()).unwrap();
+    assert!(
+        epochs_of(&member).iter().zip(&epochs).all(|(now, before)| now > before),
+        "of each group that it serves"
+    );
+}
+
+fn epochs_of<L: LogFile>(member: &Member<L>) -> Vec<Epoch> {
+    member.state().groups().map(|(_, entry)| entry.epoch).collect()
+}
+
+/// Memory, speed and restart with many keys, on a real disk. Run by hand:
+/// `EBB_KEYS=1000000 cargo test --release -p ebb-meta -- --ignored --nocapture many_keys`
+#[test]
+#[ignore = "measures, takes minutes"]
+fn many_keys() {
+    let keys: u64 = std::env::var("EBB_KEYS").map_or(100_000, |text| text.parse().unwrap());
+    let mut work = ManyKeys::new();
+    let empty = memory("VmRSS");
+    let said = |work: &mut ManyKeys, what: &str, count: u64, took: Duration| {
+        let (seconds, worst) = (took.as_secs_f64(), std::mem::take(&mut work.worst));
+        println!("{what}: {:.0}/s, {seconds:.1} s, the longest call {worst:.1?}", count as f64 / seconds);
+    };
+    let report = |what: &str| {
+        let (now, most) = (memory("VmRSS"), memory("VmHWM"));
+        let per_key = now.saturating_sub(empty) / keys;
+        println!("{what}: memory {} MiB, {per_key} bytes per key, peak {} MiB", now >> 20, most >> 20);
+    };
+    println!("{keys} keys, {OPS} per command; empty {} MiB", empty >> 20);
+    let packs = NamespaceOp::Lease { first: ObjectId(1), count: keys as u32 / 1000 + 1, bytes: 64 << 20 };
+    work.send(vec![packs, NamespaceOp::CreateBucket { bucket: "b".into(), settings: Default::default() }]);
+    let took = work.timed(|work| {
+        (0..keys).step_by(OPS).for_each(|n| work.send((n..n + OPS as u64).map(put_of).collect()));
+    });
+    said(&mut work, "put", keys, took);
+    report("all put");
+    for what in ["live", "restarted"] {
+        let reads = keys.min(200_000);
+        let took = work.timed(|work| (0..reads).step_by(32).for_each(|n| work.get(n * 7919 % keys, keys)));
+        said(&mut work, &format!("get, {what}"), reads, took);
+        let took = work.timed(|work| assert_eq!(work.list(reads), reads));
+        said(&mut work, &format!("list, {what}"), reads, took);
+        let (bytes, took) = work.restart();
+        println!("restart: {:.2} s, log {} MiB", took.as_secs_f64(), bytes >> 20);
+        report("restarted");
+    }
+    let deletes = keys.min(1_000_000);
+    let took = work.timed(|work| {
+        for n in (0..deletes).step_by(OPS) {
+            work.send((n..n + OPS as u64).map(delete_of).collect());
+            work.send(vec![NamespaceOp::Collected { garbage: (n + 1..n + 1 + OPS as u64).collect() }]);
+        }
+    });
+    said(&mut work, "delete", deletes, took);
+    report("deleted");
+}
+
+const OPS: usize = 500;
+
+/// One line of the kernel's figures for this process, in bytes.
+fn memory(line: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with(line)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+fn key_of(n: u64) -> String {
+    format!("photos/2026/{:012x}/DSC_{:08}.JPG", n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16, n)
+}
+
+fn put_of(n: u64) -> NamespaceOp {
+    let (object, offset, crc) = (ObjectId(n / 1000 + 1), n % 1000 * 100, n as u32);
+    let extent = Extent { object, offset, len: 100, shared: true, crc };
+    let meta = ObjectMeta {
+        size: 100,
+        etag: ETag { md5: [n as u8; 16], parts: 0 },
+        modified_millis: 0,
+        extents: vec![extent],
+        headers: vec![("content-type".into(), "binary/octet-stream".into())],
+        checksum: None,
+        upload: None,
+        parts: vec![],
+    };
+    NamespaceOp::Put { bucket: "b".into(), key: key_of(n), meta, when: Condition::Any }
+}
+
+fn delete_of(n: u64) -> NamespaceOp {
+    let (when, only_if) = (Condition::Any, OnlyIf::default());
+    NamespaceOp::Delete { bucket: "b".into(), key: key_of(n), when, only_if }
+}
+
+/// One member on a real disk, and its only client.
+struct ManyKeys {
+    directory: tempfile::TempDir,
+    member: Option<Member<crate::raft::DiskLog>>,
+    seq: u64,
+    worst: Duration,
+}
+
+impl ManyKeys {
+    fn new() -> ManyKeys {
+        let directory = tempfile::tempdir_in(".").unwrap();
+        let mut disk = crate::raft::DiskLog::open(directory.path()).unwrap();
+        create(&mut disk, Birth { id: 1, instance: 77, voters: vec![1] }).unwrap();
+        drop(disk);
+        let mut work = ManyKeys { directory, member: None, seq: 0, worst: Duration::ZERO };
+        work.restart();
+        work
+    }
+
+    /// Returns the length of the log and the duration of the start.
+    fn restart(&mut self) -> (u64, Duration) {
+        drop(self.member.take());
+        let bytes = std::fs::metadata(self.directory.path().join("raft.log")).unwrap().len();
+        let took = self.timed(|work| {
+            let disk = crate::raft::DiskLog::open(work.directory.path()).unwrap();
+            let mut member = Member::open(config(1, 1), disk, Moment(1), 0).unwrap();
+            member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+            work.member = Some(member);
+        });
+        (bytes, took)
+    }
+
+    fn timed(&mut self, run: impl FnOnce(&mut ManyKeys)) -> Duration {
+        let begin = std::time::Instant::now();
+        run(self);
+        begin.elapsed()
+    }
+
+    fn ask(&mut self, request: MetaRequest) -> MetaReply {
+        self.seq += 1;
+        let (begin, mut out) = (std::time::Instant::now(), Vec::new());
+        let inputs = vec![ask(self.seq, request)];
+        self.member.as_mut().unwrap().on(Moment(self.seq * 1_000_000), inputs, &mut out).unwrap();
+        self.worst = self.worst.max(begin.elapsed());
+        replies(&out).remove(0).1
+    }
+
+    fn send(&mut self, ops: Vec<NamespaceOp>) {
+        let request = RequestId { client: 1, seq: self.seq + 1 };
+        let command = NamespaceCommand { request, now_millis: self.seq, ops };
+        let reply = self.ask(MetaRequest::Namespace(command));
+        assert!(
+            matches!(&reply, MetaReply::Namespace(r) if r.results.iter().all(Result::is_ok)),
+            "{reply:?}"
+        );
+    }
+
+    fn get(&mut self, first: u64, keys: u64) {
+        let names = (0..32).map(|i| ("b".into(), key_of((first + i * 104_729) % keys))).collect();
+        let reply = self.ask(MetaRequest::Query(NamespaceQuery::Objects { names }));
+        let all = |reply: &MetaReply| match reply {
+            MetaReply::Query(Ok(NamespaceAnswer::Objects(found))) => found.iter().all(Result::is_ok),
+            _ => false,
+        };
+        assert!(all(&reply), "{reply:?}");
+    }
+
+    fn list(&mut self, most: u64) -> u64 {
+        let (mut after, mut found) = (String::new(), 0);
+        while found < most {
+            let limit = (most - found).min(1000) as u32;
+            let (bucket, prefix, delimiter) = ("b".into(), String::new(), String::new());
+            let query = NamespaceQuery::List { bucket, prefix, delimiter, after, limit };
+            let MetaReply::Query(Ok(NamespaceAnswer::List(page))) = self.ask(MetaRequest::Query(query))
+            else {
+                panic!("no list");
+            };
+            found += page.keys.len() as u64;
+            match page.next {
+                Some(next) => after = next,
+                None => break,
+            }
+        }
+        found
+    }
+}

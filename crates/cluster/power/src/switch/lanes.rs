@@ -1,0 +1,202 @@
+//! Threads on which drivers wait: at most one per server and kind of work, started when there is something to do, ended
+//! when there is not. So drivers that hang cost one thread per server and nothing else, and a process that ends waits
+//! for none.
+//!
+//! Of orders to one server only the newest counts: one that is carried out learns from its clock that another has come,
+//! and gives up; one that waits is forgotten; one that is the same as the one being carried out is that one.
+
+use super::{Clock, SwitchError};
+use ebb_types::{Depth, ServerId};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Sleep(Depth),
+    Wake { path: u8 },
+    Observe,
+}
+
+/// Looking at a server's state replaces no order, and is replaced by none.
+type Key = (ServerId, bool);
+type Job = Box<dyn FnOnce(&mut dyn Clock) + Send>;
+
+#[derive(Default)]
+struct Lane {
+    running: Option<Work>,
+    waiting: Option<(Work, Job)>,
+}
+
+struct Shared {
+    lanes: Mutex<BTreeMap<Key, Lane>>,
+    /// Something began to wait.
+    came: Condvar,
+    /// The clocks of all jobs count from here.
+    began: Instant,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Lane>> {
+        // No lane is left half changed.
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Lanes(Arc<Shared>);
+
+impl Default for Lanes {
+    fn default() -> Lanes {
+        let (lanes, came, began) = (Mutex::default(), Condvar::new(), Instant::now());
+        Lanes(Arc::new(Shared { lanes, came, began }))
+    }
+}
+
+impl Lanes {
+    /// Has `job` run. It is dropped instead if other work for the server takes its place, or is the same and runs
+    /// already.
+    pub fn submit(&self, server: ServerId, work: Work, job: Job) -> Result<(), SwitchError> {
+        let key = (server, work == Work::Observe);
+        let mut lanes = self.0.lock();
+        let lane = lanes.entry(key).or_default();
+        match lane.running {
+            // If something waits, the running one may have given up.
+            Some(running) if running == work && lane.waiting.is_none() => {}
+            Some(_) => {
+                lane.waiting = Some((work, job));
+                self.0.came.notify_all();
+            }
+            None => {
+                let shared = self.0.clone();
+                let name = format!("switch-{}", server.0);
+                let thread = std::thread::Builder::new().name(name);
+                thread
+                    .spawn(move || run(&shared, key, job))
+                    .map_err(|source| SwitchError::Thread { server, source })?;
+                lane.running = Some(work);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn run(shared: &Shared, key: Key, first: Job) {
+    let mut job = first;
+    loop {
+        let mut turn = Turn { shared, key };
+        // A driver's bug must not leave the server without a switch; the panic has been printed.
+        let _ = catch_unwind(AssertUnwindSafe(|| job(&mut turn)));
+        let mut lanes = shared.lock();
+        let lane = lanes.get_mut(&key).expect("lanes stay");
+        match lane.waiting.take() {
+            None => return lane.running = None,
+            Some((work, next)) => {
+                lane.running = Some(work);
+                job = next;
+            }
+        }
+    }
+}
+
+/// The clock of a job.
+struct Turn<'a> {
+    shared: &'a Shared,
+    key: Key,
+}
+
+impl Clock for Turn<'_> {
+    fn now(&self) -> Duration {
+        self.shared.began.elapsed()
+    }
+
+    fn pause(&mut self, time: Duration) -> bool {
+        let lanes = self.shared.lock();
+        let alone = |lanes: &mut BTreeMap<Key, Lane>| lanes[&self.key].waiting.is_none();
+        let waited = self.shared.came.wait_timeout_while(lanes, time, alone);
+        waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    const A: ServerId = ServerId(1);
+    const B: ServerId = ServerId(2);
+    const FOR_EVER: Duration = Duration::from_secs(3600);
+    const WAKE: Work = Work::Wake { path: 0 };
+
+    #[test]
+    fn a_driver_that_hangs_holds_up_only_its_own_server() {
+        let lanes = Lanes::default();
+        let (hold, held) = channel::<()>();
+        let (say, said) = channel();
+        let hangs = Box::new(move |_: &mut dyn Clock| held.recv().unwrap_err().to_string().truncate(0));
+        lanes.submit(A, WAKE, hangs).unwrap();
+        let answer = say.clone();
+        lanes.submit(B, WAKE, Box::new(move |_| answer.send("b").unwrap())).unwrap();
+        assert_eq!(said.recv().unwrap(), "b");
+        // Looking at A is other work than waking it.
+        lanes.submit(A, Work::Observe, Box::new(move |_| say.send("a").unwrap())).unwrap();
+        assert_eq!(said.recv().unwrap(), "a");
+        drop(hold);
+    }
+
+    #[test]
+    fn the_newest_order_replaces_the_one_before() {
+        let lanes = Lanes::default();
+        let (say, said) = channel();
+        let order = |what: &'static str| -> Job {
+            let say = say.clone();
+            Box::new(move |clock| {
+                let undisturbed = what == "last" || clock.pause(FOR_EVER);
+                say.send((what, undisturbed)).unwrap();
+            })
+        };
+        lanes.submit(A, Work::Sleep(Depth::Off), order("first")).unwrap();
+        lanes.submit(A, Work::Sleep(Depth::Off), order("the same")).unwrap();
+        lanes.submit(A, WAKE, order("last")).unwrap();
+        assert_eq!(said.recv().unwrap(), ("first", false));
+        assert_eq!(said.recv().unwrap(), ("last", true));
+        drop(say);
+        assert!(said.recv().is_err(), "the same order was not carried out twice");
+    }
+
+    #[test]
+    fn the_order_that_is_being_carried_out_is_not_carried_out_twice() {
+        let lanes = Lanes::default();
+        let (hold, held) = channel::<()>();
+        let (say, said) = channel();
+        let again = say.clone();
+        let first = move |_: &mut dyn Clock| {
+            assert!(held.recv().is_err(), "the other end is dropped");
+            say.send("first").unwrap();
+        };
+        lanes.submit(A, WAKE, Box::new(first)).unwrap();
+        lanes.submit(A, WAKE, Box::new(move |_| again.send("again").unwrap())).unwrap();
+        drop(hold);
+        assert_eq!(said.recv().unwrap(), "first");
+        assert!(said.recv().is_err(), "both ends of the line are gone");
+    }
+
+    #[test]
+    fn a_driver_that_panics_leaves_its_server_a_switch() {
+        let lanes = Lanes::default();
+        let (say, said) = channel();
+        lanes
+            .submit(
+                A,
+                WAKE,
+                Box::new(|clock| {
+                    clock.pause(FOR_EVER);
+                    panic!("a planted bug of a driver")
+                }),
+            )
+            .unwrap();
+        lanes.submit(A, Work::Sleep(Depth::Off), Box::new(move |_| say.send(()).unwrap())).unwrap();
+        said.recv().unwrap();
+    }
+}

@@ -1,0 +1,252 @@
+//! The store on its own I/O thread. The thread takes whatever was queued while it was busy, so that under load many
+//! applies share one sync and none waits for a batch to fill. It is woken when the caller has submitted all that it
+//! has at the time, so that these share one too. Completions of a batch are delivered together, so that the receiver is
+//! woken once. When idle it records the segment lengths once, then sleeps without a timer.
+
+use crate::core::{BATCH_BYTES, Shared, StoreCore};
+use crate::query::{Piece, ReadFault, ReadPlan, check_range};
+use crate::{Completion, Figures, Op, ReadBlocks, StoreError, Token};
+use ebb_types::{ChunkId, GroupId, RECORD_BLOCKS_MAX, Role};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// When nothing was submitted for this long, deferred work runs unpaced.
+const LULL: Duration = Duration::from_millis(5);
+/// Blocks of reads answered together: bounds memory.
+const READ_BLOCKS: u32 = 512;
+
+/// When nothing was submitted for this long, the store comes to rest.
+const QUIET: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Queue {
+    ops: Vec<(Token, Op)>,
+    /// The I/O thread waits.
+    idle: bool,
+    stop: bool,
+}
+
+#[derive(Default)]
+struct Inbox {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    /// Payload bytes submitted and not completed.
+    pending: AtomicUsize,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect("nothing panics under this lock")
+    }
+}
+
+/// Submits operations to a store's I/O thread. Dropping it waits until everything submitted is done.
+pub struct StoreHandle {
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StoreHandle {
+    /// Starts the I/O thread. `deliver` is called on it, with at least one completion.
+    pub fn start(
+        core: StoreCore,
+        deliver: impl FnMut(Vec<Completion>) + Send + 'static,
+    ) -> std::io::Result<StoreHandle> {
+        let shared = core.shared.clone();
+        let inbox = Arc::new(Inbox::default());
+        let for_thread = inbox.clone();
+        let thread = std::thread::Builder::new()
+            .name("store".into())
+            .spawn(move || run(core, &for_thread, deliver))?;
+        Ok(StoreHandle { shared, inbox, thread: Some(thread) })
+    }
+
+    /// Queues an operation, for [`StoreHandle::wake`].
+    pub fn submit(&self, token: Token, op: Op) {
+        self.inbox.pending.fetch_add(payload_bytes(&op), Ordering::Relaxed);
+        self.inbox.lock().ops.push((token, op));
+    }
+
+    /// Has the I/O thread take what is queued, if it waits.
+    pub fn wake(&self) {
+        let mut queue = self.inbox.lock();
+        if !queue.ops.is_empty() && std::mem::take(&mut queue.idle) {
+            drop(queue);
+            self.inbox.wake.notify_one();
+        }
+    }
+
+    /// Operations that the I/O thread has not started yet.
+    pub fn queued(&self) -> usize {
+        self.inbox.lock().ops.len()
+    }
+
+    /// Payload bytes submitted whose completion was not delivered: the store holds them in memory. Callers must check
+    /// this before they submit more: nothing else bounds it.
+    pub fn pending_bytes(&self) -> usize {
+        self.inbox.pending.load(Ordering::Relaxed)
+    }
+
+    pub fn figures(&self) -> Figures {
+        self.shared.figures()
+    }
+
+    /// Reads blocks on this thread if everything needed is in memory. `None`: it is not, or something is wrong; submit
+    /// an [`Op::Read`].
+    pub fn try_read(
+        &self,
+        role: Role,
+        group: GroupId,
+        chunk: ChunkId,
+        first: u32,
+        count: u32,
+    ) -> Option<ReadBlocks> {
+        if self.shared.poisoned.load(Ordering::Relaxed) {
+            return None;
+        }
+        check_range(first, count, RECORD_BLOCKS_MAX).ok()?;
+        let (plan, files) = {
+            let mut index = self.shared.index();
+            let plan = ReadPlan::new(&mut index, role, group, chunk, first, count).ok()?;
+            let files: Result<Vec<_>, _> = plan.pieces.iter().map(|piece| index.file(piece.file)).collect();
+            (plan, files.ok()?)
+        };
+        // The lock is released. A newer version may overwrite a piece now: then it fails its checksum, and the I/O
+        // thread, which does all writing, serves the read.
+        let mut files = files.iter();
+        let read = |piece: &Piece, out: &mut Vec<u8>| {
+            let file = files.next().expect("one file per piece");
+            match file.read_cached(out, piece.len(), piece.offset()) {
+                Ok(true) => Ok(()),
+                _ => Err(ReadFault::Failed(StoreError::Malformed("not in memory"))),
+            }
+        };
+        plan.run(group, chunk, first, read).ok()
+    }
+}
+
+impl Drop for StoreHandle {
+    fn drop(&mut self) {
+        self.inbox.lock().stop = true;
+        self.inbox.wake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed; the server notices by the missing completions.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn payload_bytes(op: &Op) -> usize {
+    match op {
+        Op::Apply { payload, .. } => payload.len(),
+        _ => 0,
+    }
+}
+
+fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completion>)) {
+    let mut answer = |core: &mut StoreCore, ops: Vec<(Token, Op)>| {
+        if !ops.is_empty() {
+            let bytes = ops.iter().map(|(_, op)| payload_bytes(op)).sum();
+            let mut done = Vec::with_capacity(ops.len());
+            core.execute(ops, &mut done);
+            inbox.pending.fetch_sub(bytes, Ordering::Relaxed);
+            deliver(done);
+        }
+    };
+    let mut unsettled = false;
+    // Nothing was written since the store came to rest.
+    let mut rests = false;
+    loop {
+        let ops = {
+            let mut queue = inbox.lock();
+            while queue.ops.is_empty() && !queue.stop {
+                queue.idle = true;
+                if rests && !unsettled {
+                    queue = inbox.wake.wait(queue).expect("nothing panics under this lock");
+                    continue;
+                }
+                let pause = if unsettled { LULL } else { QUIET };
+                let waited = inbox.wake.wait_timeout(queue, pause).expect("nothing panics under this lock");
+                queue = waited.0;
+                if !waited.1.timed_out() || !queue.ops.is_empty() || queue.stop {
+                    continue;
+                }
+                if unsettled {
+                    break;
+                }
+                drop(queue);
+                // A failure poisons the store, and shows at the next operation.
+                let _ = core.rest();
+                rests = true;
+                queue = inbox.lock();
+            }
+            queue.idle = false;
+            if queue.ops.is_empty() && queue.stop {
+                return;
+            }
+            std::mem::take(&mut queue.ops)
+        };
+        if ops.is_empty() {
+            unsettled = core.settle();
+            rests = false;
+            continue;
+        }
+        // Reads are quick, writes wait for a sync, the others may take long: no operation waits for a slower kind.
+        let (reads, others): (Vec<_>, Vec<_>) = ops.into_iter().partition(|(_, op)| is_read(op));
+        let (writes, slow): (Vec<_>, Vec<_>) = others.into_iter().partition(|(_, op)| op.is_write());
+        rests &= writes.is_empty() && slow.is_empty();
+        answer_reads(reads, |ops| answer(&mut core, ops));
+        for batch in batches(writes) {
+            answer(&mut core, batch);
+            unsettled = core.settle_paced();
+            let reads = inbox.lock().ops.extract_if(.., |(_, op)| is_read(op)).collect();
+            answer_reads(reads, |ops| answer(&mut core, ops));
+        }
+        for op in slow {
+            answer(&mut core, vec![op]);
+        }
+        unsettled |= core.settle_paced();
+    }
+}
+
+fn is_read(op: &Op) -> bool {
+    matches!(op, Op::Read { .. })
+}
+
+/// Answers reads in batches, to bound memory.
+fn answer_reads(reads: Vec<(Token, Op)>, mut answer: impl FnMut(Vec<(Token, Op)>)) {
+    let (mut some, mut blocks) = (Vec::new(), 0u32);
+    for (token, op) in reads {
+        let Op::Read { count, .. } = op else { unreachable!("only reads were picked") };
+        blocks = count.saturating_add(blocks);
+        some.push((token, op));
+        if blocks >= READ_BLOCKS {
+            answer(std::mem::take(&mut some));
+            blocks = 0;
+        }
+    }
+    answer(some);
+}
+
+/// Splits writes into group commits, so that the first ones do not wait for the last.
+fn batches(writes: Vec<(Token, Op)>) -> Vec<Vec<(Token, Op)>> {
+    let mut all: Vec<Vec<(Token, Op)>> = Vec::new();
+    let mut bytes = 0;
+    for (token, op) in writes {
+        let payload = payload_bytes(&op);
+        match all.last_mut() {
+            Some(batch) if bytes < BATCH_BYTES => {
+                batch.push((token, op));
+                bytes += payload;
+            }
+            _ => {
+                all.push(vec![(token, op)]);
+                bytes = payload;
+            }
+        }
+    }
+    all
+}

@@ -1,0 +1,227 @@
+//! Volumes: block devices kept in the cluster.
+//!
+//! A volume's bytes are in the replicated chunks of one object, its **front**. A volume with a home in an erasure-coded
+//! pool keeps there what is seldom written: the [mover](mover) writes a whole **slice** of 1 MiB as an object of its
+//! own, names that in the namespace, and frees the slice's blocks in the front. So an overwrite costs what it costs in
+//! the replicated pool and wakes no parity server, and data at rest costs what it costs in the coded one. A device that
+//! mixes both so is HP AutoRAID's idea; ECS² overwrites strips in place.
+//!
+//! Invariants:
+//! - A block that the front has is the newest. Any other is in the slice's object; if there is none, it is zero.
+//! - A slice's object is written once, before it is named, and deleted after another one is named.
+//! - One process serves a volume ([`Owner`](owner::Owner)). Blocks leave the front only up to the version that the
+//!   slice's object was made from, so even a server that was taken over and does not know it yet removes nothing newer.
+//!
+//! `docs/volumes.md` has the reasons.
+
+mod backend;
+mod error;
+mod io;
+mod mover;
+mod owner;
+mod slice;
+#[cfg(test)]
+mod tests;
+
+pub use backend::Backend;
+pub use error::VolumeError;
+
+use ebb_client::Client;
+use ebb_types::{
+    BLOCK_BYTES, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX,
+    SLICE_BYTES, VolumeHome, VolumeMeta, VolumeStatus,
+};
+use owner::Owner;
+use slice::Slice;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+/// Slices are numbered with 32 bits.
+const SIZE_MAX: u64 = SLICE_BYTES as u64 * u32::MAX as u64;
+
+/// An open volume. Cheap to clone. End it with [`Volume::close`]: one that is only dropped stays claimed until its
+/// silence is noticed.
+pub struct Volume<B = Client> {
+    inner: Arc<Inner<B>>,
+}
+
+impl<B> Clone for Volume<B> {
+    fn clone(&self) -> Volume<B> {
+        Volume { inner: self.inner.clone() }
+    }
+}
+
+struct Inner<B> {
+    backend: B,
+    name: String,
+    meta: VolumeMeta,
+    owner: Owner,
+    /// Those that were touched, or that have an object.
+    slices: Mutex<BTreeMap<u32, Arc<Slice>>>,
+    /// Blocks that are known to be in the front.
+    front: AtomicU64,
+    /// Counts writes: tells which slice was written last.
+    writes: AtomicU64,
+    /// The front has grown.
+    grown: Arc<Notify>,
+    /// The front has shrunk, or cannot now.
+    room: Notify,
+    /// Objects in the home pool that are leased and were not written to.
+    ids: Mutex<Vec<ObjectId>>,
+    /// Objects that were deleted and may still be in the namespace's garbage.
+    former: Mutex<BTreeSet<ObjectId>>,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl<B> Drop for Inner<B> {
+    fn drop(&mut self) {
+        self.tasks.lock().expect("nothing panics under this lock").iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl<B: Backend> Volume<B> {
+    /// Creates a volume in the namespace. It is not open yet.
+    pub async fn create(
+        backend: &B,
+        name: &str,
+        size: u64,
+        home: Option<VolumeHome>,
+    ) -> Result<(), VolumeError> {
+        if size > SIZE_MAX {
+            return Err(VolumeError::TooLarge { size });
+        }
+        let object = backend.allocate(1).await?;
+        let name = name.to_owned();
+        commit(backend, NamespaceOp::CreateVolume { name, size, object, home }).await
+    }
+
+    pub async fn status(backend: &B, name: &str) -> Result<VolumeStatus, VolumeError> {
+        match query(backend, NamespaceQuery::Volume { name: name.to_owned() }).await? {
+            NamespaceAnswer::Volume(status) => Ok(status),
+            _ => Err(VolumeError::Nonsense),
+        }
+    }
+
+    /// Opens a volume, which nobody else may serve. If another process does, waits until it has been silent for long
+    /// enough, or fails as soon as it gives a sign of life. `waiting` is called once before that wait.
+    pub async fn open(backend: B, name: &str, waiting: impl FnOnce()) -> Result<Volume<B>, VolumeError> {
+        let owner = Owner::claim(&backend, name, waiting).await?;
+        // After the claim: the former owner has moved its last slice.
+        let meta = Volume::status(&backend, name).await?.meta;
+        let slices = slices(&backend, name).await?;
+        let slice = |(number, object)| (number, Arc::new(Slice::new(number, Some(object))));
+        let inner = Arc::new(Inner {
+            backend,
+            name: name.to_owned(),
+            meta,
+            owner,
+            slices: Mutex::new(slices.into_iter().map(slice).collect()),
+            front: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            grown: Arc::default(),
+            room: Notify::new(),
+            ids: Mutex::default(),
+            former: Mutex::default(),
+            tasks: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&inner);
+        let mut tasks = vec![tokio::spawn(owner::stay(weak.clone())).abort_handle()];
+        if let Some(home) = inner.meta.home {
+            tasks.push(tokio::spawn(mover::run(weak, home)).abort_handle());
+        }
+        inner.tasks.lock().expect("nothing panics under this lock").extend(tasks);
+        Ok(Volume { inner })
+    }
+
+    /// Ends serving the volume: another process may open it at once. Requests that are still running fail.
+    pub async fn close(self) -> Result<(), VolumeError> {
+        self.end().await?;
+        let name = self.inner.name.clone();
+        commit(&self.inner.backend, NamespaceOp::ReleaseVolume { name }).await
+    }
+
+    /// Deletes the volume with all its data. After an error that follows the loss of its name, a gateway frees the
+    /// rest.
+    pub async fn delete(self) -> Result<(), VolumeError> {
+        self.end().await?;
+        let name = self.inner.name.clone();
+        commit(&self.inner.backend, NamespaceOp::DeleteVolume { name }).await?;
+        mover::free(&self.inner).await
+    }
+
+    async fn end(&self) -> Result<(), VolumeError> {
+        let tasks = std::mem::take(&mut *self.inner.tasks.lock().expect("nothing panics under this lock"));
+        tasks.iter().for_each(AbortHandle::abort);
+        self.inner.owner.end();
+        let unused = std::mem::take(&mut *self.inner.ids.lock().expect("nothing panics under this lock"));
+        commit(&self.inner.backend, NamespaceOp::Close { packs: Vec::new(), unused }).await
+    }
+
+    /// Returns once another process has taken the volume over.
+    pub async fn taken(&self) {
+        self.inner.owner.lost().await;
+    }
+
+    pub fn size(&self) -> u64 {
+        self.inner.meta.size
+    }
+
+    pub fn meta(&self) -> &VolumeMeta {
+        &self.inner.meta
+    }
+
+    /// Bytes that are known to be in the front.
+    pub fn front_bytes(&self) -> u64 {
+        self.inner.front.load(Ordering::Relaxed) * BLOCK_BYTES as u64
+    }
+}
+
+impl<B> Inner<B> {
+    fn slice(&self, number: u32) -> Arc<Slice> {
+        let mut slices = self.slices.lock().expect("nothing panics under this lock");
+        slices.entry(number).or_insert_with(|| Arc::new(Slice::new(number, None))).clone()
+    }
+
+    /// The length of a slice: the last one may be shorter.
+    fn slice_len(&self, number: u32) -> u32 {
+        let start = u64::from(number) * u64::from(SLICE_BYTES);
+        (self.meta.size - start).min(SLICE_BYTES.into()) as u32
+    }
+}
+
+/// Sends one op to the namespace.
+async fn commit<B: Backend>(backend: &B, op: NamespaceOp) -> Result<(), VolumeError> {
+    backend.namespace(op).await?.map(drop).map_err(VolumeError::from)
+}
+
+async fn query<B: Backend>(backend: &B, query: NamespaceQuery) -> Result<NamespaceAnswer, VolumeError> {
+    backend.query(query).await?.map_err(VolumeError::from)
+}
+
+/// All moved slices.
+async fn slices<B: Backend>(backend: &B, name: &str) -> Result<Vec<(u32, ObjectId)>, VolumeError> {
+    let mut all: Vec<(u32, ObjectId)> = Vec::new();
+    loop {
+        let after = all.last().map(|(slice, _)| *slice);
+        let page = NamespaceQuery::Slices { name: name.to_owned(), after, limit: PAGE_MAX };
+        let NamespaceAnswer::Slices { slices, more } = query(backend, page).await? else {
+            return Err(VolumeError::Nonsense);
+        };
+        all.extend(slices);
+        if !more {
+            return Ok(all);
+        }
+    }
+}
+
+impl From<NamespaceError> for VolumeError {
+    fn from(why: NamespaceError) -> VolumeError {
+        match why {
+            NamespaceError::VolumeTaken => VolumeError::Taken,
+            why => VolumeError::Refused(why),
+        }
+    }
+}

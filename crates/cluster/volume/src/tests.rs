@@ -1,0 +1,509 @@
+//! Volumes on a cluster in memory, whose requests take time, fail before or after they took effect, and stop with their
+//! process. The namespace is the real one.
+
+use super::*;
+use bytes::Bytes;
+use ebb_client::ClientError;
+use ebb_meta::Namespace;
+use ebb_types::{
+    ChunkError, ChunkId, Epoch, Extent, Looked, NamespaceCommand, NamespaceDone, PoolId, Random, RequestId,
+    Version,
+};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const SIZE: u64 = 3 * SLICE_BYTES as u64 + 5 * BLOCK + 700;
+const POOL: PoolId = PoolId(3);
+/// Half of a slice: moves begin after a few writes.
+const HOME: VolumeHome = VolumeHome { pool: POOL, front_bytes: 128 * BLOCK };
+
+#[derive(Default)]
+struct Stored {
+    namespace: Namespace,
+    /// Blocks of the front with their versions; `None`: set to zero.
+    front: BTreeMap<u64, (Version, Option<Vec<u8>>)>,
+    moved: BTreeMap<ObjectId, Bytes>,
+    seq: u64,
+    serial: u64,
+    random: Option<Random>,
+    /// One request in this many fails.
+    failing: Option<u64>,
+    /// Garbage by its number, and when it was first seen.
+    garbage: BTreeMap<u64, (ObjectId, Instant)>,
+}
+
+/// One process's access to the cluster.
+#[derive(Clone)]
+struct Fake {
+    run: u64,
+    stored: Arc<Mutex<Stored>>,
+    /// While `true`, the process stands still: its requests do not reach the cluster.
+    stopped: Arc<watch::Sender<bool>>,
+}
+
+impl Stored {
+    /// Frees what has been garbage for longer than any read takes, as a gateway's janitor does.
+    fn free(&mut self) {
+        let Ok(NamespaceAnswer::Garbage(page)) =
+            self.namespace.query(&NamespaceQuery::Garbage { after: 0, limit: 1000 })
+        else {
+            panic!("no garbage");
+        };
+        for (number, Extent { object, .. }) in page {
+            let (_, seen) = self.garbage.entry(number).or_insert((object, Instant::now()));
+            if seen.elapsed() > Duration::from_millis(100) {
+                self.moved.remove(&object);
+            }
+        }
+    }
+
+    fn version(&mut self) -> Version {
+        self.seq += 1;
+        Version { epoch: Epoch(1), seq: self.seq }
+    }
+
+    fn block(&self, number: u64) -> Vec<u8> {
+        let data = self.front.get(&number).and_then(|(_, data)| data.clone());
+        data.unwrap_or_else(|| vec![0; BLOCK_BYTES])
+    }
+
+    fn set(&mut self, offset: u64, bytes: &[u8]) {
+        let version = self.version();
+        for number in offset / BLOCK..(offset + bytes.len() as u64).div_ceil(BLOCK) {
+            let mut block = self.block(number);
+            let (from, to) =
+                (offset.max(number * BLOCK), (offset + bytes.len() as u64).min((number + 1) * BLOCK));
+            block[(from - number * BLOCK) as usize..(to - number * BLOCK) as usize]
+                .copy_from_slice(&bytes[(from - offset) as usize..(to - offset) as usize]);
+            self.front.insert(number, (version, Some(block)));
+        }
+    }
+
+    fn zero(&mut self, offset: u64, len: u64) {
+        self.set(offset, &vec![0; len as usize]);
+        let version = self.version();
+        for number in offset.div_ceil(BLOCK)..(offset + len) / BLOCK {
+            self.front.insert(number, (version, None));
+        }
+    }
+
+    fn data_of(&self, slice: u32) -> impl Iterator<Item = (u64, Version)> {
+        let first = u64::from(slice) * u64::from(SLICE_BYTES) / BLOCK;
+        let range = self.front.range(first..first + u64::from(SLICE_BYTES) / BLOCK);
+        range.filter(|(_, (_, data))| data.is_some()).map(move |(n, (version, _))| (n - first, *version))
+    }
+}
+
+impl Fake {
+    fn other(&self, run: u64) -> Fake {
+        Fake { run, stored: self.stored.clone(), stopped: Arc::new(watch::Sender::new(false)) }
+    }
+
+    /// Carries out a request, which takes time and may fail.
+    async fn ask<T>(&self, act: impl FnOnce(&mut Stored) -> T) -> Result<T, ClientError> {
+        let (before, after, fails) = {
+            let mut stored = self.stored.lock().unwrap();
+            let failing = stored.failing;
+            let random = stored.random.as_mut().unwrap();
+            let fails = failing.is_some_and(|one_in| random.below(one_in) == 0);
+            (random.below(20), random.below(20), fails.then(|| random.below(2)))
+        };
+        sleep(Duration::from_millis(before)).await;
+        let mut stopped = self.stopped.subscribe();
+        stopped.wait_for(|stopped| !stopped).await.expect("its sender is here");
+        let failed = ClientError::ObjectRange;
+        if fails == Some(0) {
+            return Err(failed);
+        }
+        let answer = act(&mut self.stored.lock().unwrap());
+        sleep(Duration::from_millis(after)).await;
+        stopped.wait_for(|stopped| !stopped).await.expect("its sender is here");
+        if fails == Some(1) { Err(failed) } else { Ok(answer) }
+    }
+}
+
+impl Backend for Fake {
+    async fn namespace(&self, op: NamespaceOp) -> Result<Result<NamespaceDone, NamespaceError>, ClientError> {
+        let run = self.run;
+        self.ask(move |stored| {
+            let request = RequestId { client: run, seq: stored.version().seq };
+            let command = NamespaceCommand { request, now_millis: 0, ops: vec![op] };
+            let result = stored.namespace.apply(&command, |pool| pool == POOL).results.remove(0);
+            stored.free();
+            result
+        })
+        .await
+    }
+
+    async fn query(
+        &self,
+        query: NamespaceQuery,
+    ) -> Result<Result<NamespaceAnswer, NamespaceError>, ClientError> {
+        self.ask(|stored| stored.namespace.query(&query)).await
+    }
+
+    async fn allocate(&self, count: u32) -> Result<ObjectId, ClientError> {
+        let serial = |stored: &mut Stored| {
+            stored.serial += u64::from(count);
+            ObjectId(stored.serial - u64::from(count))
+        };
+        self.ask(serial).await
+    }
+
+    async fn read(&self, _: ObjectId, offset: u64, len: u64) -> Result<Bytes, ClientError> {
+        self.ask(|stored| {
+            let blocks = offset / BLOCK..(offset + len).div_ceil(BLOCK);
+            let bytes: Vec<u8> = blocks.flat_map(|number| stored.block(number)).collect();
+            Bytes::from(bytes).slice((offset % BLOCK) as usize..(offset % BLOCK + len) as usize)
+        })
+        .await
+    }
+
+    async fn write(&self, _: ObjectId, offset: u64, bytes: Bytes) -> Result<(), ClientError> {
+        self.ask(|stored| stored.set(offset, &bytes)).await
+    }
+
+    async fn zero(&self, _: ObjectId, offset: u64, len: u64) -> Result<(), ClientError> {
+        self.ask(|stored| stored.zero(offset, len)).await
+    }
+
+    async fn delete(&self, _: ObjectId, _: u64) -> Result<(), ClientError> {
+        self.ask(|stored| stored.front.clear()).await
+    }
+
+    async fn look(&self, _: ObjectId, slice: u32) -> Result<Looked, ClientError> {
+        self.ask(|stored| Looked {
+            runs: stored.data_of(slice).map(|(block, _)| (block as u32, 1)).collect(),
+            newest: stored.data_of(slice).map(|(_, version)| version).max().unwrap_or(Version::ZERO),
+        })
+        .await
+    }
+
+    async fn clear(&self, _: ObjectId, slice: u32, up_to: Version) -> Result<(), ClientError> {
+        self.ask(|stored| {
+            let old: Vec<u64> = stored
+                .data_of(slice)
+                .filter(|(_, version)| *version <= up_to)
+                .map(|(block, _)| block)
+                .collect();
+            let (first, version) = (u64::from(slice) * u64::from(SLICE_BYTES) / BLOCK, stored.version());
+            old.into_iter().for_each(|block| _ = stored.front.insert(first + block, (version, None)));
+        })
+        .await
+    }
+
+    async fn read_moved(&self, object: ObjectId, offset: u32, len: u32) -> Result<Bytes, ClientError> {
+        let read = |stored: &mut Stored| {
+            let bytes = stored.moved.get(&object).ok_or(ClientError::Chunk {
+                chunk: ChunkId { object, index: 0 },
+                why: ChunkError::Missing,
+            })?;
+            Ok(bytes.slice(offset as usize..(offset + len) as usize))
+        };
+        self.ask(read).await?
+    }
+
+    async fn write_moved(&self, object: ObjectId, bytes: Bytes) -> Result<(), ClientError> {
+        let write = |stored: &mut Stored| {
+            assert_eq!(object.pool(), POOL);
+            assert_eq!(stored.moved.insert(object, bytes), None, "rows are immutable");
+        };
+        self.ask(write).await
+    }
+
+    async fn delete_moved(&self, object: ObjectId) -> Result<(), ClientError> {
+        self.ask(|stored| _ = stored.moved.remove(&object)).await
+    }
+}
+
+fn cluster(seed: u64, failing: Option<u64>) -> Fake {
+    let stored = Stored { random: Some(Random::new(seed)), serial: 1, failing, ..Stored::default() };
+    Fake { run: 1, stored: Arc::new(Mutex::new(stored)), stopped: Arc::new(watch::Sender::new(false)) }
+}
+
+async fn create(fake: &Fake) {
+    while Volume::create(fake, "v", SIZE, Some(HOME))
+        .await
+        .is_err_and(|error| !matches!(error, VolumeError::Refused(NamespaceError::VolumeExists)))
+    {}
+}
+
+async fn open(fake: &Fake) -> Volume<Fake> {
+    loop {
+        match Volume::open(fake.clone(), "v", || {}).await {
+            Ok(volume) => return volume,
+            Err(VolumeError::Client(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// What a range of bytes that only one worker touches may be: each worker numbers its writes, and a byte is the number
+/// of the last one.
+struct Worker {
+    range: std::ops::Range<u64>,
+    /// By byte: what it may be. More than one: a write failed.
+    may_be: Vec<Vec<u8>>,
+    random: Random,
+    value: u8,
+}
+
+impl Worker {
+    fn new(nth: u64, of: u64, seed: u64) -> Worker {
+        // Neighbours share blocks.
+        let len = SIZE / of;
+        let range = nth * len..if nth + 1 == of { SIZE } else { (nth + 1) * len };
+        let may_be = vec![vec![0]; (range.end - range.start) as usize];
+        Worker { range, may_be, random: Random::new(seed * 100 + nth), value: 0 }
+    }
+
+    fn some_range(&mut self) -> (u64, u64) {
+        let whole = self.range.end - self.range.start;
+        let len = match self.random.below(8) {
+            0 => self.random.below(whole) + 1,
+            1 => 1 + self.random.below(300),
+            _ => BLOCK * (1 + self.random.below(6)),
+        };
+        let len = len.min(whole);
+        let offset = self.random.below(whole - len + 1);
+        // Often whole blocks.
+        let aligned = (self.range.start + offset).next_multiple_of(BLOCK);
+        match self.random.below(2) == 0 && aligned + len <= self.range.end {
+            true => (aligned, len),
+            false => (self.range.start + offset, len),
+        }
+    }
+
+    async fn step(&mut self, volume: &Volume<Fake>) {
+        let (offset, len) = self.some_range();
+        match self.random.below(5) {
+            0 | 1 => self.read(volume, (offset, len)).await,
+            2 => {
+                let done = volume.zero(offset, len).await;
+                self.note((offset, len), 0, done.is_ok());
+            }
+            _ => self.write(volume, (offset, len)).await,
+        }
+    }
+
+    async fn read_all(&mut self, volume: &Volume<Fake>) {
+        self.read(volume, (self.range.start, self.range.end - self.range.start)).await;
+    }
+
+    async fn write_all(&mut self, volume: &Volume<Fake>) {
+        self.write(volume, (self.range.start, self.range.end - self.range.start)).await;
+    }
+
+    async fn read(&mut self, volume: &Volume<Fake>, (offset, len): (u64, u64)) {
+        let Ok(bytes) = volume.read(offset, len).await else {
+            return assert!(volume.inner.backend.stored.lock().unwrap().failing.is_some(), "a read failed");
+        };
+        for (at, byte) in (offset..).zip(&bytes) {
+            let may_be = &self.may_be[(at - self.range.start) as usize];
+            assert!(may_be.contains(byte), "byte {at} is {byte}, and may be {may_be:?}");
+        }
+    }
+
+    async fn write(&mut self, volume: &Volume<Fake>, (offset, len): (u64, u64)) {
+        self.value = self.value % 250 + 1;
+        let done = volume.write(offset, vec![self.value; len as usize].into()).await;
+        self.note((offset, len), self.value, done.is_ok());
+    }
+
+    fn note(&mut self, (offset, len): (u64, u64), value: u8, done: bool) {
+        let first = (offset - self.range.start) as usize;
+        for may_be in &mut self.may_be[first..first + len as usize] {
+            if done {
+                may_be.clear();
+            }
+            may_be.push(value);
+        }
+    }
+}
+
+async fn work(volume: &Volume<Fake>, workers: Vec<Worker>, steps: usize) -> Vec<Worker> {
+    let mut running = JoinSet::new();
+    for mut worker in workers {
+        let volume = volume.clone();
+        running.spawn(async move {
+            for _ in 0..steps {
+                worker.step(&volume).await;
+            }
+            worker
+        });
+    }
+    running.join_all().await
+}
+
+fn workers(seed: u64) -> Vec<Worker> {
+    (0..6).map(|nth| Worker::new(nth, 6, seed)).collect()
+}
+
+/// What the cluster has that no volume names, garbage apart.
+fn unnamed(fake: &Fake) -> Vec<ObjectId> {
+    let stored = fake.stored.lock().unwrap();
+    let answer = |query| stored.namespace.query(&query).unwrap();
+    let NamespaceAnswer::Slices { slices, .. } =
+        answer(NamespaceQuery::Slices { name: "v".to_owned(), after: None, limit: 1000 })
+    else {
+        panic!("no slices");
+    };
+    let NamespaceAnswer::Garbage(garbage) = answer(NamespaceQuery::Garbage { after: 0, limit: 1000 }) else {
+        panic!("no garbage");
+    };
+    let named: Vec<ObjectId> = slices.into_iter().map(|(_, object)| object).collect();
+    let garbage: Vec<ObjectId> = garbage.into_iter().map(|(_, Extent { object, .. })| object).collect();
+    stored.moved.keys().filter(|o| !named.contains(o) && !garbage.contains(o)).copied().collect()
+}
+
+/// Reproduce one: EBB_SEED=N cargo test -p ebb-volume.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    match std::env::var("EBB_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 0..count,
+    }
+}
+
+fn virtual_time(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(test);
+}
+
+#[test]
+fn what_was_written_is_read_while_slices_move() {
+    for seed in seeds(10) {
+        virtual_time(async {
+            let fake = cluster(seed, None);
+            create(&fake).await;
+            let volume = open(&fake).await;
+            let workers = work(&volume, workers(seed), 60).await;
+            let moved = Volume::status(&fake, "v").await.unwrap().moved;
+            assert!(moved > 0, "seed {seed}: nothing was moved");
+            volume.close().await.unwrap();
+            let volume = open(&fake).await;
+            work(&volume, workers, 10).await;
+            volume.close().await.unwrap();
+            assert_eq!(unnamed(&fake), [], "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn requests_that_fail_lose_nothing_that_was_acknowledged() {
+    for seed in seeds(10) {
+        virtual_time(async {
+            let fake = cluster(seed, Some(15));
+            create(&fake).await;
+            let volume = open(&fake).await;
+            let mut workers = work(&volume, workers(seed), 60).await;
+            fake.stored.lock().unwrap().failing = None;
+            for worker in &mut workers {
+                worker.read_all(&volume).await;
+                worker.write_all(&volume).await;
+            }
+            sleep(Duration::from_secs(20)).await;
+            assert!(volume.front_bytes() < HOME.front_bytes, "seed {seed}: {}", volume.front_bytes());
+            for worker in &mut workers {
+                assert!(worker.may_be.iter().all(|may_be| may_be.len() == 1), "seed {seed}: a write failed");
+                worker.read_all(&volume).await;
+            }
+        });
+    }
+}
+
+/// A process is stopped wherever it is, another one takes the volume over, and the first one goes on as if nothing had
+/// happened.
+#[test]
+fn a_server_that_was_taken_over_removes_nothing_newer() {
+    for seed in seeds(24) {
+        virtual_time(async {
+            let first = cluster(seed, None);
+            create(&first).await;
+            let old = open(&first).await;
+            let mut workers = work(&old, workers(seed), 10).await;
+            for worker in &mut workers {
+                worker.write_all(&old).await;
+            }
+            // No write is in flight, and all slices are being moved.
+            sleep(Duration::from_millis(Random::new(seed).below(150))).await;
+            first.stopped.send_replace(true);
+            let second = first.other(2);
+            let new = open(&second).await;
+            workers = work(&new, workers, 10).await;
+            first.stopped.send_replace(false);
+            workers = work(&new, workers, 30).await;
+            for worker in &mut workers {
+                worker.read_all(&new).await;
+            }
+            assert!(matches!(old.read(0, 1).await, Err(VolumeError::Taken)), "seed {seed}");
+            new.close().await.unwrap();
+            let third = open(&first.other(3)).await;
+            work(&third, workers, 20).await;
+        });
+    }
+}
+
+#[test]
+fn a_failed_write_took_effect_or_did_not_and_that_does_not_change_later() {
+    for seed in seeds(20) {
+        virtual_time(async {
+            let fake = cluster(seed, None);
+            create(&fake).await;
+            let volume = open(&fake).await;
+            volume.write(0, vec![1; 2 * BLOCK_BYTES].into()).await.unwrap();
+            let fail = |one_in| fake.stored.lock().unwrap().failing = one_in;
+            fail(Some(1));
+            volume.write(BLOCK, vec![2; 2 * BLOCK_BYTES].into()).await.unwrap_err();
+            fail(None);
+            let seen = volume.read(0, 4 * BLOCK).await.unwrap();
+            volume.write(SLICE_BYTES.into(), vec![3; SLICE_BYTES as usize].into()).await.unwrap();
+            sleep(Duration::from_secs(5)).await;
+            assert_eq!(Volume::status(&fake, "v").await.unwrap().moved, 2, "seed {seed}");
+            assert_eq!(volume.read(0, 4 * BLOCK).await.unwrap(), seen, "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_server_that_gives_signs_of_life_is_not_taken_over() {
+    virtual_time(async {
+        let fake = cluster(1, None);
+        create(&fake).await;
+        let volume = open(&fake).await;
+        let second = Volume::open(fake.other(2), "v", || {}).await;
+        assert!(matches!(second, Err(VolumeError::InUse(owner)) if owner.run == 1));
+        volume.read(0, 10).await.unwrap();
+    });
+}
+
+#[test]
+fn a_deleted_volume_leaves_nothing_behind() {
+    virtual_time(async {
+        let fake = cluster(7, None);
+        create(&fake).await;
+        let volume = open(&fake).await;
+        volume.write(0, vec![1; 2 << 20].into()).await.unwrap();
+        sleep(Duration::from_secs(5)).await;
+        assert!(volume.front_bytes() <= HOME.front_bytes / 2, "{}", volume.front_bytes());
+        let outside = volume.read(SIZE - 1, 2).await;
+        assert!(matches!(outside, Err(VolumeError::OutOfRange { .. })));
+        volume.zero(0, SLICE_BYTES.into()).await.unwrap();
+        assert_eq!(volume.read(0, 3).await.unwrap(), [0; 3][..]);
+        assert_eq!(volume.read(u64::from(SLICE_BYTES), 3).await.unwrap(), [1; 3][..]);
+        volume.delete().await.unwrap();
+        let gone = Volume::status(&fake, "v").await;
+        assert!(matches!(gone, Err(VolumeError::Refused(NamespaceError::NoSuchVolume))));
+        let stored = fake.stored.lock().unwrap();
+        let Ok(NamespaceAnswer::Garbage(garbage)) =
+            stored.namespace.query(&NamespaceQuery::Garbage { after: 0, limit: 1000 })
+        else {
+            panic!("no garbage");
+        };
+        assert_eq!(garbage, []);
+        assert!(stored.front.is_empty() && stored.moved.is_empty());
+        assert_eq!(stored.namespace.query(&NamespaceQuery::Runs), Ok(NamespaceAnswer::Runs(Vec::new())));
+    });
+}

@@ -1,0 +1,477 @@
+//! The operator's commands. Thin: they ask the metadata service and print the answer.
+
+use crate::cli::dev::{DevCluster, DevOptions};
+use crate::cli::page::Opened;
+use crate::cli::pool::{self, Pool, PoolCommand};
+use crate::cli::readings::{self, Readings};
+use crate::cli::{status as show, verify as compare};
+use crate::cluster::config::Config;
+use crate::cluster::connect::{Connector, ask, status};
+use crate::cluster::launch::Stop;
+use crate::cluster::pools::PoolSection;
+use crate::cluster::secrets;
+use crate::daemon::clock;
+use crate::error::NodeError;
+use clap::Subcommand;
+use ebb_client::Client;
+use ebb_output::print_json;
+use ebb_types::{AdminReply, AdminRequest, ClusterStatus, GearWish, NoticeRecord, PlannedHour, ServerId};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Exit code of a check that ran and found a difference, so scripts can tell it from a check that could not run.
+const DIFFERENT: u8 = 3;
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    Text,
+    Json,
+}
+
+impl From<bool> for Output {
+    fn from(json: bool) -> Output {
+        if json { Output::Json } else { Output::Text }
+    }
+}
+
+/// What `ebb gear set` takes: `12` or `2/3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    Servers(u32),
+    Gear { gear: u8, of: u8 },
+}
+
+impl FromStr for Wish {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wish, String> {
+        let wrong = || {
+            format!(
+                "{text:?} is neither a number of servers, such as 12, nor a gear of all gears, such as 2/3"
+            )
+        };
+        match text.split_once('/') {
+            Some((gear, of)) => {
+                let (gear, of) = (gear.parse(), of.parse());
+                Ok(Wish::Gear { gear: gear.map_err(|_| wrong())?, of: of.map_err(|_| wrong())? })
+            }
+            None => text.parse().map(Wish::Servers).map_err(|_| wrong()),
+        }
+    }
+}
+
+impl Wish {
+    /// As the metadata service takes it; `replicas`: the cluster's gears.
+    fn of(self, replicas: u8) -> Result<GearWish, NodeError> {
+        match self {
+            Wish::Servers(servers) => Ok(GearWish::Servers(servers)),
+            Wish::Gear { gear, of } if of == replicas => Ok(GearWish::Gear(gear)),
+            Wish::Gear { gear, of } => Err(NodeError::Refused(format!(
+                "{gear}/{of}: this cluster has {replicas} gears, one per copy; use 1/{replicas} to {replicas}/{replicas}"
+            ))),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum GearCommand {
+    /// Hold this until another command changes it: a number of servers, or a gear of all gears
+    Set {
+        /// 12: so many servers are awake; 2/3: two of three gear groups are
+        #[arg(value_name = "SERVERS|GEAR/GEARS")]
+        wish: Wish,
+    },
+    /// Let load and forecast choose
+    Auto,
+    /// Show what the scheduler would do in the next day; changes nothing
+    Plan,
+    /// Go by the configuration file's [scheduler] from now on; without this it is read when the cluster is founded
+    Apply,
+}
+
+pub async fn connect(file: &Path) -> Result<(Config, Client), NodeError> {
+    let config = Config::load(file)?;
+    let client = Connector::new(&config)?.connect().await?;
+    Ok((config, client))
+}
+
+/// Creates the cluster's secret files, or an administrator's.
+pub fn secret(file: &Path, admin: Option<&Path>) -> Result<(), NodeError> {
+    let config = Config::load(file)?;
+    let Some(path) = admin else {
+        let made = secrets::make(&config)?;
+        made.iter().for_each(|path| println!("created {}", path.display()));
+        if made.is_empty() {
+            println!("all secret files exist already");
+        }
+        return Ok(());
+    };
+    secrets::make_admin(&config, path)?;
+    println!("created {}: name it as cluster.secret_file on the administrator's machine", path.display());
+    Ok(())
+}
+
+/// Output of `ebb status --json`.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    status: &'a ClusterStatus,
+    /// With `--measured`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<&'a Readings>,
+}
+
+pub async fn show_status(
+    file: &Path,
+    output: Output,
+    measured: bool,
+    why: bool,
+) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(file).await?;
+    let status = status(&client).await?;
+    let mut readings = None;
+    if measured {
+        let meters = readings::meters(&config)?;
+        let read = tokio::task::spawn_blocking(|| readings::read(meters, readings::DEADLINE));
+        let answers = read.await.map_err(|error| NodeError::Refused(error.to_string()))??;
+        let modelled = status.servers.iter().map(|server| (server.id, server.modelled_watts));
+        readings = Some(Readings::new(modelled, answers));
+    }
+    let measured = readings.as_ref();
+    match output {
+        Output::Json => print_json(&Shown { status: &status, measured }),
+        Output::Text => print!("{}", show::page(&status, measured, why)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn pool(file: &Path, output: Output, command: PoolCommand) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(file).await?;
+    if let PoolCommand::Create { name } = &command {
+        ask(&client, AdminRequest::CreatePool { name: name.clone() }).await?;
+    }
+    let status = status(&client).await?;
+    let pools = pool::select(&status.pools, &status.servers, command.name())
+        .map_err(|why| NodeError::Refused(why.to_string()))?;
+    match (output, &command) {
+        (Output::Json, _) => print_json(&pools),
+        (Output::Text, PoolCommand::Create { .. } | PoolCommand::List { .. }) => {
+            print!("{}", pool::list(&pools))
+        }
+        (Output::Text, PoolCommand::Status { .. }) => print!("{}", pool::page(&pools)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn gear(file: &Path, output: Output, command: GearCommand) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(file).await?;
+    let request = match command {
+        GearCommand::Set { wish } => AdminRequest::GearSet(wish.of(config.cluster.replicas)?),
+        GearCommand::Auto => AdminRequest::GearAuto,
+        GearCommand::Plan => return show_plan(&client, output).await,
+        GearCommand::Apply => AdminRequest::SetSchedule(config.schedule()),
+    };
+    match (ask(&client, request).await?, output) {
+        (_, Output::Json) => print_json(&BTreeMap::from([("done", true)])),
+        (_, Output::Text) => {
+            println!("decided; `ebb status` shows how far it is");
+            status(&client).await?.notes.iter().for_each(|note| println!("note: {note}"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn notices(file: &Path, output: Output) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(file).await?;
+    let AdminReply::Notices(notices) = ask(&client, AdminRequest::ListNotices { after: 0 }).await? else {
+        return Err(NodeError::Refused("unexpected answer of the metadata service".into()));
+    };
+    match output {
+        Output::Json => print_json(&notices),
+        Output::Text if notices.is_empty() => println!("nothing has happened since this leader began"),
+        Output::Text => notices.iter().for_each(|NoticeRecord { at_unix_millis, notice, .. }| {
+            println!("{}  {notice}", clock::weekday_and_time(*at_unix_millis));
+        }),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the scheduler is about to do in all pools.
+#[derive(Serialize)]
+struct Plan {
+    /// Of the replicated pool.
+    hours: Vec<PlannedHour>,
+    pools: Vec<Pool>,
+}
+
+async fn show_plan(client: &Client, output: Output) -> Result<ExitCode, NodeError> {
+    let AdminReply::Plan(hours) = ask(client, AdminRequest::GearPlan).await? else {
+        return Err(NodeError::Refused("unexpected answer of the metadata service".into()));
+    };
+    let status = status(client).await?;
+    let pools = pool::select(&status.pools, &status.servers, None)
+        .map_err(|why| NodeError::Refused(why.to_string()))?;
+    match output {
+        Output::Json => print_json(&Plan { hours, pools }),
+        Output::Text => print!("{}{}", plan(&hours), pool::outlook(&pools)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plan(hours: &[PlannedHour]) -> String {
+    let mut out = String::from("from (UTC)    forecast  gear  awake  asleep\n");
+    for hour in hours {
+        let forecast = hour.forecast.map_or("none".into(), |f| format!("{f:.2}"));
+        let asleep: Vec<String> = hour.asleep.iter().map(|s| s.0.to_string()).collect();
+        out += &format!(
+            "{:<13} {:<9} {:<5} {:<6} {}\n",
+            clock::weekday_and_time(hour.from_unix_millis),
+            forecast,
+            hour.gear,
+            hour.awake.len(),
+            if asleep.is_empty() { "-".into() } else { asleep.join(" ") },
+        );
+        if let Some(note) = &hour.note {
+            out += &format!("              {note}\n");
+        }
+    }
+    out
+}
+
+pub async fn lost(file: &Path, output: Output, server: u16) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(file).await?;
+    ask(&client, AdminRequest::MarkLost { server: ServerId(server) }).await?;
+    match output {
+        Output::Json => print_json(&BTreeMap::from([("done", true)])),
+        Output::Text => {
+            println!("server {server} is declared lost; its data is being rebuilt (`ebb status`)")
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn force(file: &Path, output: Output, accept_loss: bool) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(file).await?;
+    ask(&client, AdminRequest::Force { accept_loss }).await?;
+    match output {
+        Output::Json => print_json(&BTreeMap::from([("done", true)])),
+        Output::Text => {
+            println!("accepted: groups are being rebuilt from the newest remaining data (`ebb status`)")
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn verify(file: &Path, output: Output, read: bool) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(file).await?;
+    let comparison = compare::compare(&config, &client, read).await?;
+    match output {
+        Output::Json => print_json(&comparison),
+        Output::Text => {
+            println!(
+                "{} groups compared: {} different, {} blocks; {} not compared because a replica is not in sync",
+                comparison.groups_compared,
+                comparison.groups_different,
+                comparison.blocks,
+                comparison.groups_out_of_sync
+            );
+            for d in &comparison.differences {
+                println!("group {} on servers {:?}: chunks {}", d.group, d.servers, d.chunks.join(" "));
+            }
+        }
+    }
+    Ok(if comparison.is_identical() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+}
+
+/// Output of `ebb scrub --json`.
+#[derive(Serialize)]
+struct Asked {
+    servers: Vec<AskedServer>,
+}
+
+#[derive(Serialize)]
+struct AskedServer {
+    id: u16,
+    replicas: u32,
+}
+
+/// Asks one server, or all awake servers, to scrub now. They continue after this command ends.
+pub async fn scrub(file: &Path, output: Output, server: Option<u16>) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(file).await?;
+    let map = client.map();
+    if let Some(id) = server
+        && !map.is_live(ServerId(id))
+    {
+        return Err(NodeError::Refused(format!("server {id} is not awake: only awake servers are scrubbed")));
+    }
+    let wanted = map.servers.keys().filter(|id| map.is_live(**id) && server.is_none_or(|only| only == id.0));
+    let mut servers = Vec::new();
+    for id in wanted {
+        let replicas = compare::scrub(&config, &client, *id).await?;
+        servers.push(AskedServer { id: id.0, replicas });
+    }
+    match output {
+        Output::Json => print_json(&Asked { servers }),
+        Output::Text => {
+            let replicas: u32 = servers.iter().map(|s| s.replicas).sum();
+            println!(
+                "scrubbing {replicas} replicas on {} servers; `ebb status` shows how many are left",
+                servers.len()
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Output of `ebb dev --json`.
+#[derive(Serialize)]
+struct Ready<'a> {
+    endpoint: String,
+    access_key: &'a str,
+    secret_key: &'a str,
+    config: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<String>,
+    /// Absent: its port was taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    page: Option<String>,
+    pids: BTreeMap<String, u32>,
+}
+
+pub async fn dev(data: Option<&Path>, options: &DevOptions, json: bool) -> Result<ExitCode, NodeError> {
+    let mut stop = Stop::new()?;
+    let mut cluster = tokio::select! {
+        started = DevCluster::start(data, options) => started?,
+        () = stop.asked() => return Ok(ExitCode::FAILURE),
+    };
+    let endpoint = format!("http://{}", cluster.config.gateway[0].address);
+    let page = cluster.page().await;
+    if json {
+        let (access_key, secret_key) = (cluster.access_key.as_str(), cluster.secret_key.as_str());
+        let config = cluster.config.file.display().to_string();
+        let (metrics, pids) = (cluster.metrics(), cluster.pids());
+        let page = page.as_ref().ok().map(Opened::url);
+        print_json(&Ready { endpoint, access_key, secret_key, config, metrics, page, pids });
+    } else {
+        greet(&cluster, &endpoint, &page);
+    }
+    if let Ok(page) = page {
+        // Until this program ends.
+        tokio::task::spawn_local(page.serve(std::future::pending()));
+    }
+    let client = Connector::new(&cluster.config)?.connect().await?;
+    let mut line = StatusLine::new(json);
+    loop {
+        tokio::select! {
+            () = stop.asked() => break,
+            () = tokio::time::sleep(STATUS_INTERVAL) => {
+                for failure in cluster.failures() {
+                    line.note(&failure);
+                }
+                if !line.silent && let Ok(status) = status(&client).await {
+                    line.show(&status);
+                }
+            }
+        }
+    }
+    line.note("stopping");
+    drop(client);
+    cluster.stop().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn greet(cluster: &DevCluster, endpoint: &str, page: &Result<Opened, NodeError>) {
+    let c = &cluster.config;
+    let racks: std::collections::BTreeSet<u16> = c.server.iter().map(|s| s.rack).collect();
+    println!(
+        "Ebb: {} chunk servers in {} racks, {} copies of everything, {} metadata server(s)\n\
+         \n  S3 endpoint  {endpoint}\n  access key   {}\n  secret key   {}\n{}\
+         \nTry it:\n  export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={} AWS_DEFAULT_REGION=us-east-1\n  \
+         aws --endpoint-url {endpoint} s3 mb s3://first && aws --endpoint-url {endpoint} s3 cp README.md s3://first/\n\
+         \n{}\n{}Data and logs: {}\nA awake  d draining  z asleep  w waking  X failed  L lost. Ctrl-C stops cleanly.\n",
+        c.server.len(),
+        racks.len(),
+        c.cluster.replicas,
+        c.meta.len(),
+        cluster.access_key,
+        cluster.secret_key,
+        cluster.metrics().map(|url| format!("  metrics      {url}\n")).unwrap_or_default(),
+        cluster.access_key,
+        cluster.secret_key,
+        match page {
+            Ok(page) => format!("page {}", page.url()),
+            Err(why) => format!("page none: {why}"),
+        },
+        pools(c),
+        c.file.parent().unwrap_or(Path::new(".")).display(),
+    );
+}
+
+/// A line per erasure-coded pool.
+fn pools(config: &Config) -> String {
+    let one = |pool: &PoolSection| {
+        let members = config.server.iter().filter(|s| s.pool.as_ref() == Some(&pool.name));
+        let servers: Vec<String> = members.map(|s| s.id.to_string()).collect();
+        format!("Pool {}, code {}: servers {}\n", pool.name, pool.code, servers.join(" "))
+    };
+    config.pool.iter().map(one).collect()
+}
+
+/// One line: overwritten in place on a terminal, printed once per change elsewhere.
+struct StatusLine {
+    silent: bool,
+    terminal: bool,
+    last: String,
+}
+
+impl StatusLine {
+    fn new(silent: bool) -> StatusLine {
+        StatusLine { silent, terminal: std::io::stdout().is_terminal(), last: String::new() }
+    }
+
+    fn show(&mut self, status: &ClusterStatus) {
+        let line = show::line(status);
+        if line == self.last {
+            return;
+        }
+        let mut out = std::io::stdout().lock();
+        // A closed pipe ends the display, not the cluster.
+        let _ = if self.terminal { write!(out, "\r\x1b[K{line}") } else { writeln!(out, "{line}") };
+        let _ = out.flush();
+        self.last = line;
+    }
+
+    fn note(&mut self, text: &str) {
+        if !self.silent {
+            let lead = if self.terminal && !self.last.is_empty() { "\n" } else { "" };
+            println!("{lead}{text}");
+            self.last.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_development_cluster_lacks_is_absent() {
+        let ready = |url: Option<String>| {
+            let (metrics, page) = (url.clone(), url);
+            let (endpoint, config) = (String::new(), String::new());
+            let pids = BTreeMap::new();
+            let ready = Ready { endpoint, access_key: "", secret_key: "", config, metrics, page, pids };
+            serde_json::to_value(&ready).unwrap()
+        };
+        let (all, none) = (ready(Some("http://127.0.0.1:1/".into())), ready(None));
+        for key in ["metrics", "page"] {
+            assert!(all.get(key).is_some() && none.get(key).is_none(), "{key}: {none}");
+        }
+    }
+}

@@ -1,0 +1,536 @@
+//! `ebb replay`: a trace at any intensity on a cluster, verified byte by byte, with energy; or on any storage.
+
+use crate::cli::dev::{DevCluster, DevOptions, DevPool, DevPoolError, SERVERS};
+use crate::cli::measured::{Measured, Measuring};
+use crate::cli::trace::{Percent, reading};
+use crate::cli::trace_options::TraceOptions;
+use crate::cli::{verify, volume};
+use crate::cluster::config::Config;
+use crate::cluster::connect::Connector;
+use crate::cluster::launch::Stop;
+use crate::error::{NodeError, io, writable};
+use clap::error::ErrorKind;
+use clap::{Args, ValueEnum};
+use ebb_client::Client;
+use ebb_eval::traces;
+use ebb_gear::Provision;
+use ebb_output::{Page, Progress, print_json};
+use ebb_replay::drive::{
+    DriveOptions, DriveProgress, DriveReport, OpenOptions, Pacing, PastEnd, S3Keys, Target, TargetSpec, drive,
+};
+use ebb_replay::{Cluster, Comparison, ReplayOptions, ReplayReport};
+use ebb_trace::{BalancedFilter, Scaled, Trace, TraceReader};
+use ebb_types::{Bytes, VolumeHome, parse_bytes, parse_duration};
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  ebb replay week.srt --speed 2000 --provision peak       on a cluster started for it
+  ebb replay web.spc --config data/cluster.toml --json -  on the cluster of `ebb dev`
+  ebb replay web.spc --config cluster.toml --measure      beside the modelled watts those of the management controllers
+  ebb replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, at 30 % of the load
+  ebb replay web.spc --target nbd://127.0.0.1/disk --check             checks every byte read";
+
+/// Default configuration of a volume's cluster.
+const CONFIG: &str = "data/cluster.toml";
+const REGION: &str = "us-east-1";
+/// Exit code: a check found a difference.
+const DIFFERENT: u8 = 3;
+
+/// `--provision peak|N`.
+#[derive(Clone, Copy, Debug)]
+pub struct ProvisionArg(pub Provision);
+
+impl FromStr for ProvisionArg {
+    type Err = String;
+    fn from_str(text: &str) -> Result<ProvisionArg, String> {
+        match text {
+            "peak" => Ok(ProvisionArg(Provision::Peak)),
+            _ => text
+                .parse()
+                .map(|n| ProvisionArg(Provision::Servers(n)))
+                .map_err(|_| format!("{text:?} is neither `peak` nor a number of servers")),
+        }
+    }
+}
+
+/// `--target`.
+#[derive(Clone)]
+enum Place {
+    Cluster,
+    Storage(TargetSpec),
+}
+
+impl FromStr for Place {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Place, String> {
+        match text {
+            "cluster" => Ok(Place::Cluster),
+            _ => text
+                .parse()
+                .map(Place::Storage)
+                .map_err(|error: ebb_replay::drive::SpecError| error.to_string()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PastEndArg {
+    /// Take the offset modulo the target's size
+    Wrap,
+    /// End the replay with an error
+    Refuse,
+}
+
+#[derive(Args)]
+pub struct ReplayArgs {
+    /// The trace: SPC, MSR CSV, HP SRT and others, compressed or not; several files of one trace are merged
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// cluster (a volume per device of the trace, everything verified), file:PATH, /dev/DEVICE,
+    /// nbd://HOST:PORT/EXPORT, http://HOST:PORT/BUCKET (S3), ebb:VOLUME
+    #[arg(long, value_name = "TARGET", default_value = "cluster")]
+    target: Place,
+    /// Trace seconds per second
+    #[arg(long, default_value_t = 1.0)]
+    speed: f64,
+    /// Keep this share of the trace's load, such as 30%
+    #[arg(long, value_name = "PERCENT")]
+    load: Option<Percent>,
+    /// Scale the trace's rate by shrinking the time between requests, such as 250% (1% to 1000%)
+    #[arg(long, value_name = "PERCENT")]
+    intensity: Option<Percent>,
+    /// Maximum requests in flight at the trace's times; a device may take fewer
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    in_flight: usize,
+    #[command(flatten)]
+    options: TraceOptions,
+    /// Configuration of a running cluster [default: start a cluster for the replay]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Write the report as JSON to this file; `-`: JSON to standard output instead of text
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with charts to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "On a cluster")]
+    cluster: ClusterArgs,
+    #[command(flatten, next_help_heading = "On other storage")]
+    storage: StorageArgs,
+}
+
+#[derive(Args)]
+struct ClusterArgs {
+    /// Configure the servers' rates so that the trace's peak needs all servers (peak) or N of them [default: as
+    /// configured]
+    #[arg(long, value_name = "peak|N")]
+    provision: Option<ProvisionArg>,
+    /// Chunk servers of the started cluster [default: 9]
+    #[arg(long, conflicts_with = "config")]
+    servers: Option<u16>,
+    /// Racks of the started cluster [default: 3]
+    #[arg(long, conflicts_with = "config")]
+    racks: Option<u16>,
+    /// Read the servers' management controllers meanwhile ([[server.power]]), and compare with the modelled watts
+    #[arg(long, requires = "config")]
+    measure: bool,
+    /// Replay a second time with every server awake, and compare the response times of the same stretches
+    #[arg(long)]
+    beside_always_on: bool,
+    /// Move the volumes' cold data to this erasure-coded pool; with the code of a started cluster's, such as
+    /// archive=6+3
+    #[arg(long, value_name = "NAME[=K+R]")]
+    pool: Option<PoolArg>,
+}
+
+/// `--pool`.
+#[derive(Clone)]
+enum PoolArg {
+    Named(String),
+    New(DevPool),
+}
+
+impl FromStr for PoolArg {
+    type Err = String;
+    fn from_str(text: &str) -> Result<PoolArg, String> {
+        match text.contains('=') {
+            true => text.parse().map(PoolArg::New).map_err(|error: DevPoolError| error.to_string()),
+            false => Ok(PoolArg::Named(text.to_owned())),
+        }
+    }
+}
+
+#[derive(Args)]
+struct StorageArgs {
+    /// Ignore the trace's times and keep this many requests in flight
+    #[arg(long, value_name = "DEPTH", conflicts_with = "speed")]
+    peak: Option<usize>,
+    /// Bytes of the target to use, such as 10GiB; a missing target is created with this size
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    size: Option<Bytes>,
+    /// Overwrite the target's data
+    #[arg(long)]
+    overwrite: bool,
+    /// Verify every byte read, and read everything back at the end (NBD exports and volumes)
+    #[arg(long)]
+    check: bool,
+    /// End after this time, such as 30s
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    duration: Option<Duration>,
+    /// Exclude this initial time, such as 5s, from the figures
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    warmup: Option<Duration>,
+    /// What happens to requests past the target's end [default: wrap]
+    #[arg(long, value_name = "WHAT")]
+    past_end: Option<PastEndArg>,
+}
+
+impl ClusterArgs {
+    fn new_cluster(&self) -> Result<DevOptions, NodeError> {
+        let (servers, racks) = (self.servers, self.racks);
+        let pool = match &self.pool {
+            None => return Ok(DevOptions { servers, racks, ..DevOptions::default() }),
+            Some(PoolArg::New(pool)) => pool.clone(),
+            Some(PoolArg::Named(name)) => {
+                return Err(NodeError::Refused(format!(
+                    "the cluster that is started has no pool yet: name its code too, such as --pool {name}=6+3, or a running cluster \
+                     with --config"
+                )));
+            }
+        };
+        let servers = servers.or(Some(SERVERS + pool.servers()));
+        Ok(DevOptions { servers, racks, pools: vec![pool], ..DevOptions::default() })
+    }
+
+    /// Where the cold data of the trace's volumes goes.
+    fn home(&self, client: &Client, trace: &Trace) -> Result<Option<VolumeHome>, NodeError> {
+        let Some(pool) = &self.pool else { return Ok(None) };
+        let (PoolArg::Named(name) | PoolArg::New(DevPool { name, .. })) = pool;
+        let touched = trace.touched_ranges().into_iter().flatten().map(|(start, end)| end - start).sum();
+        volume::home(client, name, Bytes(touched), None).map(Some)
+    }
+
+    fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--provision", self.provision.is_some()),
+            ("--servers", self.servers.is_some()),
+            ("--racks", self.racks.is_some()),
+            ("--measure", self.measure),
+            ("--beside-always-on", self.beside_always_on),
+            ("--pool", self.pool.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
+    }
+}
+
+impl StorageArgs {
+    fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--peak", self.peak.is_some()),
+            ("--size", self.size.is_some()),
+            ("--overwrite", self.overwrite),
+            ("--check", self.check),
+            ("--duration", self.duration.is_some()),
+            ("--warmup", self.warmup.is_some()),
+            ("--past-end", self.past_end.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
+    }
+}
+
+/// The report, with the traces and settings of the replay.
+#[derive(Serialize)]
+struct Replayed<R> {
+    traces: Vec<String>,
+    /// Share of the load that was kept; absent: all.
+    load_percent: Option<f64>,
+    /// Rate relative to the trace's; absent: the same.
+    intensity_percent: Option<f64>,
+    #[serde(flatten)]
+    report: R,
+    /// With `--measure`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<Measured>,
+}
+
+impl<R: fmt::Display> fmt::Display for Replayed<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.traces.join(", "))?;
+        for (percent, what) in [(self.load_percent, "of its load"), (self.intensity_percent, "of its rate")] {
+            if let Some(percent) = percent {
+                write!(f, ", {percent} % {what}")?;
+            }
+        }
+        write!(f, "\n{}", self.report)?;
+        self.measured.as_ref().map_or(Ok(()), |measured| write!(f, "{measured}"))
+    }
+}
+
+fn refused(error: impl fmt::Display) -> NodeError {
+    NodeError::Refused(error.to_string())
+}
+
+/// Exits as clap does for any wrong use of options.
+fn wrong_use(option: &str, place: &str) -> ! {
+    let text = format!("the argument '{option}' cannot be used {place}\n");
+    clap::Error::raw(ErrorKind::ArgumentConflict, text).exit()
+}
+
+pub async fn run(args: &ReplayArgs) -> Result<ExitCode, NodeError> {
+    for path in args.html.iter().chain(args.json.iter().filter(|path| *path != Path::new("-"))) {
+        writable(path)?;
+    }
+    match &args.target {
+        Place::Cluster => match args.storage.given() {
+            Some(option) => wrong_use(option, "on a cluster: name other storage with --target"),
+            None => args.on_a_cluster().await,
+        },
+        Place::Storage(spec) => match args.cluster.given() {
+            Some(option) => wrong_use(option, "with --target: it is an option of a replay on a cluster"),
+            None => args.on_storage(spec).await,
+        },
+    }
+}
+
+impl ReplayArgs {
+    fn reader(&self) -> Result<Box<dyn TraceReader>, NodeError> {
+        let heard = match self.target {
+            Place::Cluster => reading(),
+            // The reader runs ahead of the replay, so its progress says little.
+            Place::Storage(_) => traces::silent(),
+        };
+        let mut reader = self.options.open(&self.traces, &heard)?;
+        if let Some(Percent(percent)) = self.load {
+            reader = Box::new(BalancedFilter::new(reader, percent / 100.0).map_err(refused)?);
+        }
+        if let Some(Percent(percent)) = self.intensity {
+            reader = Box::new(Scaled::new(reader, percent / 100.0).map_err(refused)?);
+        }
+        Ok(reader)
+    }
+
+    fn show<R: Serialize + fmt::Display>(
+        &self,
+        report: R,
+        measured: Option<Measured>,
+        page: impl FnOnce(&R) -> Page,
+    ) -> Result<(), NodeError> {
+        if let Some(path) = &self.html {
+            std::fs::write(path, page(&report).render()).map_err(io("write", path))?;
+        }
+        let replayed = Replayed {
+            traces: self.traces.iter().map(|path| path.display().to_string()).collect(),
+            load_percent: self.load.map(|percent| percent.0),
+            intensity_percent: self.intensity.map(|percent| percent.0),
+            report,
+            measured,
+        };
+        write_report(&replayed, self.json.as_deref())
+    }
+}
+
+// ---- on other storage
+
+impl ReplayArgs {
+    async fn on_storage(&self, spec: &TargetSpec) -> Result<ExitCode, NodeError> {
+        // Open the trace first, so that a wrong path is reported before a target is filled.
+        let reader = self.reader()?;
+        let mut line = Progress::new();
+        let target = self.open(spec, &mut line).await?;
+        let options = self.drive_options();
+        let shown = &mut |progress| line.show(format_args!("{}", describe(&progress)));
+        let outcome = drive(&options, reader, &target, shown).await;
+        line.clear();
+        target.close().await.map_err(refused)?;
+        let report = outcome.map_err(refused)?;
+        let code = match (report.passed(), report.failed) {
+            (true, _) => ExitCode::SUCCESS,
+            (false, 0) => ExitCode::from(DIFFERENT),
+            (false, _) => ExitCode::FAILURE,
+        };
+        self.show(report, None, DriveReport::page)?;
+        Ok(code)
+    }
+
+    fn drive_options(&self) -> DriveOptions {
+        let on = &self.storage;
+        DriveOptions {
+            pacing: on.peak.map_or(Pacing::Times { speed: self.speed }, |depth| Pacing::Peak { depth }),
+            past_end: match on.past_end {
+                Some(PastEndArg::Refuse) => PastEnd::Refuse,
+                Some(PastEndArg::Wrap) | None => PastEnd::Wrap,
+            },
+            in_flight: self.in_flight,
+            warmup: on.warmup.unwrap_or_default(),
+            duration: on.duration,
+            check: on.check,
+            collect: false,
+        }
+    }
+
+    async fn open(&self, spec: &TargetSpec, line: &mut Progress) -> Result<Target, NodeError> {
+        let key = |name: &str| std::env::var(name).ok();
+        let keys = key("AWS_ACCESS_KEY_ID").zip(key("AWS_SECRET_ACCESS_KEY"));
+        let client = match spec {
+            TargetSpec::Volume(_) => {
+                let config = Config::load(self.config.as_deref().unwrap_or(Path::new(CONFIG)))?;
+                Some(Connector::new(&config)?.sole_writer().connect().await?)
+            }
+            _ => None,
+        };
+        let options = OpenOptions {
+            size: self.storage.size,
+            overwrite: self.storage.overwrite,
+            keys: keys.map(|(access_key, secret_key)| S3Keys {
+                access_key,
+                secret_key,
+                region: key("AWS_REGION").unwrap_or_else(|| REGION.into()),
+            }),
+            client,
+        };
+        let shown = &mut |progress| line.show(format_args!("{}", describe(&progress)));
+        Target::open(spec, &options, shown).await.map_err(refused)
+    }
+}
+
+fn describe(progress: &DriveProgress) -> String {
+    match progress {
+        DriveProgress::Preparing { bytes, of } => {
+            format!("filling the target: {} of {}", Bytes(*bytes), Bytes(*of))
+        }
+        DriveProgress::Replaying { elapsed, at, issued, in_flight, failed, .. } => format!(
+            "{:6.1} s  at {:.1} s of the trace  {issued} requests, {in_flight} in flight, {failed} failed",
+            elapsed.as_secs_f64(),
+            at.as_secs_f64()
+        ),
+    }
+}
+
+// ---- on a cluster
+
+/// Compares replicas by asking every server.
+#[derive(Clone)]
+struct Servers {
+    config: Config,
+    client: Client,
+}
+
+impl Cluster for Servers {
+    async fn compare(&self) -> Result<Comparison, String> {
+        let found = verify::compare(&self.config, &self.client, true).await.map_err(|e| e.to_string())?;
+        Ok(Comparison {
+            groups: found.groups_compared,
+            differing: found.groups_different + found.groups_out_of_sync,
+            bytes: found.blocks * ebb_types::BLOCK_BYTES as u64,
+        })
+    }
+}
+
+impl ReplayArgs {
+    async fn on_a_cluster(&self) -> Result<ExitCode, NodeError> {
+        // Open the trace first, so that a wrong path is reported before a cluster is started.
+        let name = self.traces.first().map_or(String::new(), |path| traces::name_of(path));
+        let trace = Arc::new(Trace::collect(name, self.reader()?.as_mut()).map_err(refused)?);
+        if let Some(file) = &self.config {
+            return self.on_running(&trace, &Config::load(file)?).await;
+        }
+        eprintln!("starting a cluster for this replay (use --config to replay on a running one)");
+        let options = self.cluster.new_cluster()?;
+        let mut stop = Stop::new()?;
+        let cluster = tokio::select! {
+            started = DevCluster::start(None, &options) => started?,
+            () = stop.asked() => return Ok(ExitCode::FAILURE),
+        };
+        // However the replay ends, stop the cluster that was started for it.
+        let outcome = tokio::select! {
+            outcome = self.on_running(&trace, &cluster.config) => outcome,
+            () = stop.asked() => Err(refused("interrupted")),
+        };
+        cluster.stop().await;
+        outcome
+    }
+
+    async fn on_running(&self, trace: &Arc<Trace>, config: &Config) -> Result<ExitCode, NodeError> {
+        // Nobody else writes to the volumes.
+        let client = Connector::new(config)?.sole_writer().connect().await?;
+        let options = ReplayOptions {
+            home: self.cluster.home(&client, trace)?,
+            speed: self.speed,
+            provision: self.cluster.provision.map(|provision| provision.0),
+            in_flight: self.in_flight,
+            beside_always_on: self.cluster.beside_always_on,
+            power: config.power.model,
+            ..ReplayOptions::default()
+        };
+        let servers = Servers { config: config.clone(), client: client.clone() };
+        let mut measuring = self.cluster.measure.then(|| Measuring::start(config)).transpose()?;
+        let mut line = Progress::new();
+        let shown = &mut |progress| {
+            match (&progress, &mut measuring) {
+                (ebb_replay::Progress::Replaying { .. }, Some(measuring)) => measuring.begin(),
+                (ebb_replay::Progress::Settling { .. }, Some(measuring)) => measuring.end(),
+                _ => {}
+            }
+            line.show(format_args!("{}", stage(&progress)));
+        };
+        let report = ebb_replay::replay(options, trace, client, servers, shown).await;
+        line.clear();
+        let report = report.map_err(refused)?;
+        let measured = measuring.map(|measuring| measuring.stop(&report.modelled_energy.cluster, self.speed));
+        let passed = report.passed();
+        self.show(report, measured, ReplayReport::page)?;
+        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+    }
+}
+
+fn stage(progress: &ebb_replay::Progress) -> String {
+    match progress {
+        ebb_replay::Progress::Preparing { bytes, of } => {
+            format!("writing the data that the trace reads: {} of {}", Bytes(*bytes), Bytes(*of))
+        }
+        ebb_replay::Progress::Replaying {
+            at,
+            span,
+            issued,
+            in_flight,
+            bad,
+            gear,
+            servers_awake,
+            load,
+            debt_bytes,
+        } => {
+            let share = 100.0 * at.as_secs_f64() / span.as_secs_f64().max(1e-9);
+            format!(
+                "{share:5.1} %  hour {:6.1}  {issued} requests, {in_flight} in flight, {bad} bad  gear {gear}, {servers_awake} awake  load {load:.2}  debt {}",
+                at.as_secs_f64() / 3600.0,
+                Bytes(*debt_bytes)
+            )
+        }
+        ebb_replay::Progress::Settling { debt_bytes } => {
+            format!("waking all servers and reclaiming offload: {}", Bytes(*debt_bytes))
+        }
+        ebb_replay::Progress::Comparing => "comparing all replicas".into(),
+    }
+}
+
+pub fn write_report(
+    report: &(impl Serialize + std::fmt::Display),
+    json: Option<&Path>,
+) -> Result<(), NodeError> {
+    match json {
+        Some(path) if path == Path::new("-") => print_json(report),
+        Some(path) => {
+            std::fs::write(path, ebb_output::json(report)).map_err(io("write", path))?;
+            println!("{report}");
+        }
+        None => println!("{report}"),
+    }
+    Ok(())
+}

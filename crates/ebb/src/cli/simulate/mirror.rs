@@ -1,0 +1,207 @@
+//! `ebb simulate mirror`: a trace on a mirror of two modelled two-speed disks.
+
+use crate::cli::trace::reading;
+use crate::cli::trace_options::TraceOptions;
+use crate::error::{NodeError, io, writable};
+use clap::{Args, ValueEnum};
+use ebb_eval::traces;
+use ebb_output::{Progress, print};
+use ebb_sim::mirror::{
+    Ack, Adaptive, DiskModel, PolicyKind, Report, Settings, Setup, Workload, page, simulate,
+};
+use ebb_trace::TraceReader;
+use ebb_types::{Bytes, parse_bytes, parse_duration};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  ebb simulate mirror financial --rate 4x                          a generated day of transactions, four times as fast
+  ebb simulate mirror web.spc --policy two-speed --html web.html   a trace, without a log
+  ebb simulate mirror proxy --rate 21x --adaptive 20ms             thresholds that follow a response limit
+
+Everything is modelled; the mirror's decisions are those of `ebb mirror`. Both disks start at high speed, with empty logs.";
+
+#[derive(Args)]
+pub struct MirrorArgs {
+    /// A trace file in any format; or financial, proxy or search: generated, with the figures of LogStore's traces
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+    #[arg(long, default_value = "logstore")]
+    policy: PolicyArg,
+    /// Trace seconds per simulated second, such as 4x
+    #[arg(long, default_value = "1x", value_parser = parse_rate)]
+    rate: f64,
+    /// `paper`, the disk of LogStore's evaluation; or a model in a TOML or JSON file
+    #[arg(long, value_name = "paper|FILE", default_value = "paper")]
+    disk: String,
+    /// Log of each disk; 0: none
+    #[arg(long, value_name = "BYTES", default_value = "3GiB", value_parser = parse_bytes)]
+    log: Bytes,
+    /// When a write is acknowledged: `safe`, when both disks have it, or one and memory while the other changes its
+    /// speed; `both` disks, always; `one` of them, as in the paper
+    #[arg(long, default_value = "safe")]
+    ack: AckArg,
+    /// Thresholds that begin as the paper's and rise or fall such that this mean response time is kept
+    #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
+    adaptive: Option<Duration>,
+    /// A generated trace as it is before the file system's cache, which absorbs reads
+    #[arg(long)]
+    before_cache: bool,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    options: TraceOptions,
+    /// Print JSON with stable keys (docs/json.md)
+    #[arg(long)]
+    json: bool,
+    /// Write a page with charts to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write load and states per 30 s to this file
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(super) enum PolicyArg {
+    #[value(name = "logstore")]
+    LogStore,
+    TwoSpeed,
+    Div,
+    OneSpeed,
+}
+
+impl From<PolicyArg> for PolicyKind {
+    fn from(policy: PolicyArg) -> PolicyKind {
+        match policy {
+            PolicyArg::LogStore => PolicyKind::LogStore,
+            PolicyArg::TwoSpeed => PolicyKind::TwoSpeed,
+            PolicyArg::Div => PolicyKind::Div,
+            PolicyArg::OneSpeed => PolicyKind::OneSpeed,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum AckArg {
+    Safe,
+    Both,
+    One,
+}
+
+impl From<AckArg> for Ack {
+    fn from(ack: AckArg) -> Ack {
+        match ack {
+            AckArg::Safe => Ack::Safe,
+            AckArg::Both => Ack::Both,
+            AckArg::One => Ack::One,
+        }
+    }
+}
+
+/// `4x` or `4`. The simulation checks the range.
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('x').unwrap_or(text);
+    number.parse().map_err(|_| format!("invalid rate {text:?}: write a factor, such as 4x"))
+}
+
+fn parse_limit(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text)?;
+    if time.is_zero() { Err("it must be longer than zero".into()) } else { Ok(time) }
+}
+
+fn refused(error: impl std::fmt::Display) -> NodeError {
+    NodeError::Refused(error.to_string())
+}
+
+fn disk(name: &str) -> Result<DiskModel, NodeError> {
+    if name == "paper" {
+        return Ok(DiskModel::paper());
+    }
+    let text = std::fs::read_to_string(name).map_err(io("read the disk model", name))?;
+    match Path::new(name).extension().is_some_and(|ending| ending == "json") {
+        true => serde_json::from_str(&text).map_err(|error| refused(format!("{name}: {error}"))),
+        false => toml::from_str(&text).map_err(|error| refused(format!("{name}: {error}"))),
+    }
+}
+
+/// The trace, and its name.
+fn open(args: &MirrorArgs) -> Result<(String, Box<dyn TraceReader>), NodeError> {
+    let generated = args.trace.to_str().and_then(Workload::of_name);
+    match generated {
+        Some(workload) => {
+            let daily = if args.before_cache { workload.before_cache() } else { workload.after_cache() };
+            let trace = daily.requests(args.seed).map_err(refused)?;
+            Ok((workload.name().to_owned(), Box::new(trace)))
+        }
+        None if args.before_cache => {
+            Err(refused("--before-cache is for financial, proxy and search: remove it"))
+        }
+        None => {
+            let files = std::slice::from_ref(&args.trace);
+            let trace = args.options.open(files, &reading())?;
+            Ok((traces::name_of(&args.trace), trace))
+        }
+    }
+}
+
+pub fn run(args: &MirrorArgs) -> Result<ExitCode, NodeError> {
+    for path in args.html.iter().chain(&args.csv) {
+        writable(path)?;
+    }
+    let (name, mut trace) = open(args)?;
+    let setup = Setup {
+        settings: Settings {
+            kind: args.policy.into(),
+            ack: args.ack.into(),
+            adaptive: args.adaptive.map(|response_limit| Adaptive { response_limit, ..Adaptive::default() }),
+            ..Settings::default()
+        },
+        disk: disk(&args.disk)?,
+        log_bytes: args.log.0,
+        rate: args.rate,
+        seed: args.seed,
+    };
+    let mut progress = Progress::new();
+    let found = simulate(&name, trace.as_mut(), &setup, &mut |requests| {
+        progress.show(format_args!("{name}: {requests} requests simulated"));
+    });
+    progress.clear();
+    let report = found.map_err(refused)?;
+    if let Some(file) = &args.html {
+        std::fs::write(file, page(&report)).map_err(io("write", file))?;
+        eprintln!("wrote {}", file.display());
+    }
+    if let Some(file) = &args.csv {
+        std::fs::write(file, csv(&report)).map_err(io("write", file))?;
+        eprintln!("wrote {}", file.display());
+    }
+    print(&report, args.json);
+    Ok(if report.requests.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn csv(report: &Report) -> String {
+    let mut out = "second,offered_per_second,answered_per_second".to_owned();
+    for disk in ["a", "b"] {
+        for state in ["low", "low_log", "high", "change"] {
+            let _ = write!(out, ",{disk}_{state}_seconds");
+        }
+    }
+    for sample in &report.samples {
+        let _ = write!(
+            out,
+            "\n{},{:.3},{:.3}",
+            sample.at_seconds, sample.offered_per_second, sample.answered_per_second
+        );
+        for disk in &sample.disks {
+            for seconds in [disk.low_seconds, disk.low_log_seconds, disk.high_seconds, disk.change_seconds] {
+                let _ = write!(out, ",{seconds:.3}");
+            }
+        }
+    }
+    out.push('\n');
+    out
+}

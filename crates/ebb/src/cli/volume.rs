@@ -1,0 +1,202 @@
+//! `ebb volume`: block devices kept in the cluster.
+
+use crate::cluster::config::Config;
+use crate::cluster::connect::Connector;
+use crate::daemon;
+use crate::error::NodeError;
+use clap::{Args, Subcommand};
+use ebb_client::Client;
+use ebb_output::{print_json, table};
+use ebb_types::{
+    BLOCK_BYTES, Bytes, NamespaceAnswer, NamespaceQuery, SLICE_BYTES, VolumeHome, VolumeStatus, parse_bytes,
+};
+use ebb_volume::Volume;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  ebb volume create --size 20GiB vm                  three copies of everything
+  ebb volume create --size 20GiB --pool archive v1   what is seldom written moves to the erasure-coded pool
+  ebb volume serve v1                                for NBD clients on 127.0.0.1:10809, until Ctrl-C
+  ebb volume list --json
+  ebb volume delete v1";
+
+/// Of a volume's size, the part that it may keep in the replicated pool, and its bounds.
+const FRONT_SHARE: u64 = 16;
+const FRONT_MIN: u64 = 4 * SLICE_BYTES as u64;
+const FRONT_DEFAULT_MIN: u64 = 64 << 20;
+
+#[derive(Args)]
+pub struct VolumeArgs {
+    #[command(subcommand)]
+    command: VolumeCommand,
+    /// The cluster's configuration file
+    #[arg(long, value_name = "FILE", default_value = "data/cluster.toml", global = true)]
+    config: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum VolumeCommand {
+    /// Create a volume
+    Create {
+        name: String,
+        /// Size, such as 20GiB; a multiple of 4 KiB
+        #[arg(long, value_parser = parse_bytes)]
+        size: Bytes,
+        /// The erasure-coded pool for what is seldom written [default: everything stays in the replicated pool]
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+        /// With --pool: the most that stays in the replicated pool [default: a sixteenth of the size, at least 64MiB]
+        #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "pool")]
+        front: Option<Bytes>,
+    },
+    /// Show all volumes
+    List {
+        /// Print JSON with stable keys (docs/json.md)
+        #[arg(long)]
+        json: bool,
+    },
+    /// Serve a volume to NBD clients until Ctrl-C. One process at a time may
+    Serve {
+        name: String,
+        /// Address for NBD clients
+        #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10809")]
+        nbd: String,
+        /// Serve /metrics there, for Prometheus (docs/metrics.md)
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        metrics: Option<String>,
+    },
+    /// Delete a volume with all its data
+    Delete { name: String },
+}
+
+/// Entry of `ebb volume list --json`.
+#[derive(Serialize)]
+struct Listed<'a> {
+    name: &'a str,
+    size_bytes: u64,
+    created_millis: u64,
+    /// Absent: everything is in the replicated pool.
+    pool: Option<String>,
+    front_max_bytes: Option<u64>,
+    moved_bytes: u64,
+    /// A process serves it.
+    in_use: bool,
+}
+
+pub async fn run(args: VolumeArgs) -> Result<ExitCode, NodeError> {
+    let file = &args.config;
+    match args.command {
+        VolumeCommand::Create { name, size, pool, front } => {
+            let client = connect(file).await?;
+            let home = pool.map(|pool| home(&client, &pool, size, front)).transpose()?;
+            if size.0 == 0 || !size.0.is_multiple_of(BLOCK_BYTES as u64) {
+                return Err(NodeError::Refused(format!(
+                    "the size is {} bytes: give a multiple of {BLOCK_BYTES}, such as 20GiB",
+                    size.0
+                )));
+            }
+            Volume::create(&client, &name, size.0, home).await?;
+        }
+        VolumeCommand::List { json } => list(&connect(file).await?, json).await?,
+        VolumeCommand::Serve { name, nbd, metrics } => {
+            let client = connect(file).await?;
+            let volume = open(client.clone(), &name).await?;
+            daemon::volume::run(&name, (client, volume), &nbd, metrics.as_deref()).await?;
+        }
+        VolumeCommand::Delete { name } => open(connect(file).await?, &name).await?.delete().await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn connect(file: &Path) -> Result<Client, NodeError> {
+    // Nobody else writes to a volume that this process serves.
+    Connector::new(&Config::load(file)?)?.sole_writer().connect().await
+}
+
+async fn open(client: Client, name: &str) -> Result<Volume, NodeError> {
+    let waiting = || eprintln!("another process serves the volume: waiting a minute for a sign of life ...");
+    Ok(Volume::open(client, name, waiting).await?)
+}
+
+/// Where a volume's cold slices go.
+pub fn home(client: &Client, pool: &str, size: Bytes, front: Option<Bytes>) -> Result<VolumeHome, NodeError> {
+    let Some(found) = client.pool(pool) else {
+        let names: Vec<String> = client.pools().into_iter().map(|pool| pool.name).collect();
+        let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        return Err(NodeError::Refused(format!(
+            "there is no erasure-coded pool {pool:?}: the cluster has {known}"
+        )));
+    };
+    let front_bytes = front.map_or((size.0 / FRONT_SHARE).max(FRONT_DEFAULT_MIN), |front| front.0);
+    if front_bytes < FRONT_MIN {
+        return Err(NodeError::Refused(format!(
+            "--front {} is too little to move anything: give at least {}",
+            Bytes(front_bytes),
+            Bytes(FRONT_MIN)
+        )));
+    }
+    Ok(VolumeHome { pool: found.id, front_bytes })
+}
+
+/// Names and volumes.
+async fn volumes(client: &Client) -> Result<Vec<(String, VolumeStatus)>, NodeError> {
+    match client.query(NamespaceQuery::Volumes).await? {
+        Ok(NamespaceAnswer::Volumes(volumes)) => Ok(volumes),
+        answer => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {answer:?}"))),
+    }
+}
+
+/// What `ebb volume list --json` prints.
+pub async fn list_json(client: &Client) -> Result<String, NodeError> {
+    let volumes = volumes(client).await?;
+    let all: Vec<Listed> = volumes.iter().map(|(name, status)| listed(client, name, status)).collect();
+    Ok(serde_json::to_string(&all).expect("plain types become JSON"))
+}
+
+async fn list(client: &Client, json: bool) -> Result<(), NodeError> {
+    let volumes = volumes(client).await?;
+    let all: Vec<Listed> = volumes.iter().map(|(name, status)| listed(client, name, status)).collect();
+    if json {
+        print_json(&all);
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    let mut out = String::new();
+    table(&mut out, &["volume", "size", "pool", "moved there", "at most here", ""], &rows);
+    print!("{out}");
+    Ok(())
+}
+
+fn listed<'a>(client: &Client, name: &'a str, status: &VolumeStatus) -> Listed<'a> {
+    let home = status.meta.home;
+    // The pool of a volume is one of the cluster's, but this map may be older.
+    let pool_name = |home: VolumeHome| {
+        let pool = client.pools().into_iter().find(|pool| pool.id == home.pool);
+        pool.map_or_else(|| home.pool.to_string(), |pool| pool.name)
+    };
+    Listed {
+        name,
+        size_bytes: status.meta.size,
+        created_millis: status.meta.created_millis,
+        pool: home.map(pool_name),
+        front_max_bytes: home.map(|home| home.front_bytes),
+        moved_bytes: (status.moved * u64::from(SLICE_BYTES)).min(status.meta.size),
+        in_use: status.owner.is_some(),
+    }
+}
+
+fn row(volume: &Listed) -> Vec<String> {
+    let pool = volume.pool.clone();
+    let front = volume.front_max_bytes.map(|bytes| Bytes(bytes).to_string());
+    vec![
+        volume.name.to_owned(),
+        Bytes(volume.size_bytes).to_string(),
+        pool.unwrap_or_else(|| "-".to_owned()),
+        Bytes(volume.moved_bytes).to_string(),
+        front.unwrap_or_else(|| "everything".to_owned()),
+        if volume.in_use { "in use".to_owned() } else { String::new() },
+    ]
+}

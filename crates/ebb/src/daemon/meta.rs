@@ -1,0 +1,567 @@
+//! The metadata server: drives a member of the metadata service with real sockets, a real log and real switches.
+//!
+//! Inputs are collected while the member works and passed to it as a batch, so that everything that arrived during one
+//! sync of the log shares the next sync. One thread, except for the power switches, which have their own: a slow switch
+//! must not delay a lease. No timer runs with a single member and nothing to decide.
+
+mod power;
+
+use crate::cluster::config::{Config, MetaSection};
+use crate::cluster::launch::{Stop, private_directory};
+use crate::cluster::{pools, random};
+use crate::daemon::clock;
+use crate::daemon::heap;
+use crate::daemon::metrics::leader::{MemberFigures, NoticeCounts};
+use crate::daemon::metrics::{self, Page, Source, Targets};
+use crate::error::NodeError;
+use bytes::Bytes;
+use ebb_client::transport::{Connection, Identity, Listener, Party, Sender, connect, kind};
+use ebb_client::{Key, Secret};
+use ebb_meta::{
+    Birth, Bootstrap, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, joining_id, raft,
+};
+use ebb_power::SwitchError;
+use ebb_power::switch::Magic;
+use ebb_types::{
+    AdminReply, AdminRequest, ClusterParams, Depth, MachineOrder, MapDelta, MetaFailure, MetaPush, MetaReply,
+    MetaRequest, Moment, ServerId, ServerMessage, ServerState, SleepRefusal,
+};
+use power::{Heard, Power};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::spawn_local;
+
+const DIAL_PAUSE: Duration = Duration::from_millis(100);
+/// Magic packets are sent so often, a second apart, unless the server is heard of.
+const MAGIC_PACKETS: u32 = 8;
+const MAGIC_PAUSE: Duration = Duration::from_secs(1);
+
+struct Meta {
+    inputs: Vec<Input>,
+    wake: Rc<Notify>,
+    servers: BTreeMap<ServerId, Reached>,
+    /// Servers that were last told to put themselves to sleep, and have not refused. They are told again with every
+    /// heartbeat that they still send.
+    ordered: BTreeMap<ServerId, Depth>,
+    members: BTreeMap<u64, Sender>,
+    calls: BTreeMap<Token, Caller>,
+    /// By connection: a repeated request changes the version and adds no second watcher.
+    watchers: BTreeMap<u64, Watcher>,
+    next_token: u64,
+    next_connection: u64,
+}
+
+/// A chunk server with a connection.
+struct Reached {
+    sender: Sender,
+    /// The time in its last heartbeat, by its own clock.
+    heard: Moment,
+}
+
+/// What the driver itself adds to an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Watch,
+    Status,
+    Other,
+}
+
+/// A requester waiting for an answer.
+struct Caller {
+    connection: u64,
+    sender: Sender,
+    /// The request's id on that connection.
+    id: u64,
+    call: Call,
+}
+
+/// A recipient of every change of the map.
+struct Watcher {
+    sender: Sender,
+    version: u64,
+}
+
+type Shared = Rc<RefCell<Meta>>;
+
+/// How a metadata server starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// From its log.
+    Resume,
+    /// As the first member of a new cluster; the others join it.
+    Create,
+    /// As a new member, with an empty directory, of a running cluster: the first time, or replacing one that lost its
+    /// data.
+    Join,
+}
+
+/// Creates the logs of all members of a new cluster; possible only if one machine has all of them.
+pub fn found(config: &Config) -> Result<(), NodeError> {
+    let instance = random::identity()?;
+    let voters: Vec<u64> = config.meta.iter().map(|m| m.id).collect();
+    config.meta.iter().try_for_each(|section| {
+        create_log(config, section, Birth { id: section.id, instance, voters: voters.clone() })
+    })
+}
+
+fn create_log(config: &Config, section: &MetaSection, birth: Birth) -> Result<(), NodeError> {
+    let data = config.path(&section.data);
+    let created = DiskLog::open(&data).and_then(|mut log| raft::create(&mut log, birth));
+    created.map_err(|source| NodeError::Metadata { data, source })
+}
+
+/// Runs metadata server `id` (optional if there is only one) until it is stopped.
+pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), NodeError> {
+    let section = config.meta_section(id)?;
+    let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
+    secret.require(Key::Meta)?;
+    let cluster = config.cluster_id()?;
+    let data = config.path(&section.data);
+    private_directory(&data)?;
+    let birth = match start {
+        Start::Resume => None,
+        Start::Create => {
+            Some(Birth { id: section.id, instance: random::identity()?, voters: vec![section.id] })
+        }
+        Start::Join if config.meta.len() == 1 => {
+            return Err(NodeError::Refused(
+                "there is only one [[meta]], so there is no cluster to join: restore its directory, or create a new \
+                 cluster with --create"
+                    .into(),
+            ));
+        }
+        Start::Join => {
+            let id = joining_id(section.id, random::identity()?);
+            Some(Birth { id, instance: 0, voters: Vec::new() })
+        }
+    };
+    if let Some(birth) = birth {
+        create_log(config, section, birth)?;
+    }
+    let bootstrap = config.bootstrap()?;
+    let power = Power::new(config)?;
+    let member_config = MemberConfig {
+        id: section.id,
+        members: config.meta.iter().map(|m| (m.id, m.address.clone())).collect(),
+        seed: section.id,
+        bootstrap: Some(bootstrap.clone()),
+        timing: config.timing(),
+        switches: power.paths(),
+    };
+    let in_place = |source| NodeError::Metadata { data: data.clone(), source };
+    let log = DiskLog::open(&data).map_err(in_place)?;
+    let member = Member::open(member_config, log, clock::now(), clock::unix_millis()).map_err(in_place)?;
+    ebb_power::write_pid_file(&data, std::process::id())?;
+    let own = Identity { cluster, party: Party::Meta };
+    let listener = Listener::bind(&section.address, &secret, own)
+        .await
+        .map_err(|source| NodeError::Listen { address: section.address.clone(), source })?;
+    let wake = Rc::new(Notify::new());
+    let shared: Shared = Rc::new(RefCell::new(Meta {
+        inputs: Vec::new(),
+        wake: wake.clone(),
+        servers: BTreeMap::new(),
+        ordered: BTreeMap::new(),
+        members: BTreeMap::new(),
+        calls: BTreeMap::new(),
+        watchers: BTreeMap::new(),
+        next_token: 0,
+        next_connection: 0,
+    }));
+    spawn_local(accept(shared.clone(), listener));
+    spawn_local(heap::give_back_when_quiet());
+    for other in config.meta.iter().filter(|m| m.id != section.id) {
+        spawn_local(follow_member(shared.clone(), other.id, other.address.clone(), secret.clone(), own));
+    }
+    let driver = Rc::new(RefCell::new(Driver {
+        id: section.id,
+        params: config.params()?,
+        unchecked: Some(bootstrap),
+        data: data.clone(),
+        member,
+        power,
+        shared,
+        outcomes: Vec::new(),
+        notices: NoticeCounts::default(),
+    }));
+    let source = Scraped { driver: driver.clone(), targets: Targets::of(config) };
+    metrics::open(section.metrics.as_deref(), source).await?;
+    let mut stop = Stop::new()?;
+    loop {
+        // Inputs that arrived while this process did not run are read before any server's silence is judged.
+        tokio::task::yield_now().await;
+        let next = driver.borrow_mut().turn()?;
+        let pause = next.map(|at| at.since(clock::now()));
+        tokio::select! {
+            () = wake.notified() => {}
+            () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+            () = stop.asked() => break,
+        }
+    }
+    ebb_power::remove_pid_file(&data, std::process::id())?;
+    Ok(())
+}
+
+struct Driver {
+    id: u64,
+    /// The cluster's parameters in the configuration file.
+    params: ClusterParams,
+    /// The configuration file's pools, until they have been compared with those of the cluster.
+    unchecked: Option<Bootstrap>,
+    data: PathBuf,
+    member: Member<DiskLog>,
+    power: Power,
+    shared: Shared,
+    outcomes: Vec<Outcome>,
+    notices: NoticeCounts,
+}
+
+/// This metadata server, for scrapers.
+struct Scraped {
+    driver: Rc<RefCell<Driver>>,
+    targets: Targets,
+}
+
+impl Source for Scraped {
+    fn page(&self) -> Page {
+        let mut page = metrics::of_process();
+        self.driver.borrow().report(&mut page);
+        page
+    }
+
+    fn targets(&self) -> Option<String> {
+        let driver = self.driver.borrow();
+        let state = driver.member.state();
+        Some(self.targets.list(|server| state.server(server).map(|entry| entry.state)))
+    }
+}
+
+impl Driver {
+    /// Passes the inputs to the member and carries out the outcomes; returns when to be called again if no input
+    /// arrives.
+    fn turn(&mut self) -> Result<Option<ebb_types::Moment>, NodeError> {
+        let inputs = std::mem::take(&mut self.shared.borrow_mut().inputs);
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        let (leads, heard) = (self.member.is_leader(), power::heard(&inputs));
+        let done = self.member.on(clock::now(), inputs, &mut outcomes);
+        done.map_err(|source| NodeError::Metadata { data: self.data.clone(), source })?;
+        self.refuse_another_cluster()?;
+        self.order_again(&heard);
+        self.follow_power(leads, heard, &outcomes);
+        for outcome in outcomes.drain(..) {
+            self.carry_out(outcome);
+        }
+        self.outcomes = outcomes;
+        Ok(self.member.next_wake())
+    }
+
+    fn report(&self, page: &mut Page) {
+        let (term, leader) = self.member.term();
+        let (leads, votes, disk_full) = (self.member.is_leader(), self.member.votes(), self.member.is_full());
+        MemberFigures { leads, votes, disk_full, term, leader }.report(page);
+        self.notices.report(page);
+        let now = clock::now();
+        if let Some(mut status) = self.member.status(now) {
+            self.power.fill(now, &mut status);
+            metrics::leader::report(&status, page);
+        }
+    }
+
+    /// `led`: this member was leader before.
+    fn follow_power(&mut self, led: bool, heard: Heard, outcomes: &[Outcome]) {
+        if !self.member.is_leader() {
+            return self.power.forget();
+        }
+        let now = clock::now();
+        if !led || outcomes.iter().any(changes_power) {
+            self.power.follow(now, &self.member);
+        }
+        self.power.hear(now, &self.member, heard);
+    }
+
+    /// Runs before any decision is carried out.
+    fn refuse_another_cluster(&mut self) -> Result<(), NodeError> {
+        let data = self.data.display();
+        let params = self.member.state().params();
+        // First: other pools mean other parameters too, and this error says more. A founded pool never changes.
+        if params.is_some_and(|found| found.cluster == self.params.cluster)
+            && let Some(file) = self.unchecked.take()
+        {
+            let founded = self.member.delta(0);
+            pools::unchanged(&file, &founded).map_err(|why| NodeError::Refused(format!("{data}: {why}")))?;
+        }
+        match params {
+            Some(found) if found.cluster != self.params.cluster => Err(NodeError::Refused(format!(
+                "{data} belongs to cluster {:016x}, not {:016x}: name another directory, or remove this one",
+                found.cluster, self.params.cluster
+            ))),
+            Some(found) if !found.is_described_by(&self.params) => Err(NodeError::Refused(format!(
+                "the cluster in {data} was created with other parameters ({found:?}) than in this configuration file \
+                 ({:?}): they cannot be changed; restore the file, or create a new cluster",
+                self.params
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn carry_out(&mut self, outcome: Outcome) {
+        let mut meta = self.shared.borrow_mut();
+        match outcome {
+            Outcome::SendRaft { to, message } => {
+                if let Some(sender) = meta.members.get(&to) {
+                    // Raft resends lost messages.
+                    let _ = sender.send(kind::RAFT, self.id, &message, Bytes::new());
+                }
+            }
+            Outcome::Push { to, push } => {
+                if let Some(server) = meta.servers.get(&to) {
+                    let _ = server.sender.send(kind::META_PUSH, 0, &push, Bytes::new());
+                }
+            }
+            Outcome::Reply { token, mut reply } => {
+                let Some(Caller { connection, sender, id, call }) = meta.calls.remove(&token) else { return };
+                match (&mut reply, call) {
+                    (MetaReply::Watch { map, .. }, Call::Watch) => {
+                        meta.watchers.insert(connection, Watcher { sender: sender.clone(), version: map.to });
+                    }
+                    (MetaReply::Admin(AdminReply::Status(status)), Call::Status) => {
+                        self.power.fill(clock::now(), status);
+                    }
+                    _ => {}
+                }
+                let _ = sender.send(kind::META_REPLY, id, &reply, Bytes::new());
+            }
+            Outcome::Switch { server, action } => self.throw(&mut meta, server, action),
+            Outcome::MapChanged { .. } => {
+                meta.watchers.retain(|_, watcher| {
+                    let delta: MapDelta = self.member.delta(watcher.version);
+                    watcher.version = delta.to;
+                    watcher.sender.send(kind::META_PUSH, 0, &MetaPush::Map(delta), Bytes::new()).is_ok()
+                });
+            }
+            Outcome::Notice(notice) => {
+                tracing::info!("{notice}");
+                self.notices.add(&notice);
+            }
+            Outcome::Broken(rule) => tracing::error!("a decision was refused, please report this: {rule}"),
+        }
+    }
+}
+
+/// Switches. The drivers have threads of their own, and their results come back as inputs.
+impl Driver {
+    fn throw(&self, meta: &mut Meta, server: ServerId, action: SwitchAction) {
+        let (done, outcome) = oneshot::channel();
+        // The receiver waits as long as this process runs.
+        let done = move |result: Result<(), SwitchError>| drop(done.send(result));
+        let switches = &self.power.switches;
+        match action {
+            SwitchAction::Sleep(depth) => {
+                if switches.sleeps_itself(server) {
+                    meta.ordered.insert(server, depth);
+                    self.order_to_sleep(meta, server, depth);
+                }
+                switches.sleep(server, depth, done);
+            }
+            SwitchAction::Wake { path } => {
+                meta.ordered.remove(&server);
+                switches.wake(server, path, done);
+                if let Some(magic) = switches.magic(server, path) {
+                    let heard = meta.servers.get(&server).map(|reached| reached.heard);
+                    spawn_local(send_magic(
+                        self.shared.clone(),
+                        self.neighbours(server),
+                        magic.clone(),
+                        (server, heard),
+                    ));
+                }
+            }
+        }
+        let shared = self.shared.clone();
+        spawn_local(async move {
+            // No result: a newer order has taken the place of this one.
+            if let Ok(result) = outcome.await {
+                let result = result.map_err(|error| error.to_string());
+                shared.borrow_mut().give(Input::Switched { server, action, result });
+            }
+        });
+    }
+
+    /// The order may have been lost, or have come while the server flushed for a newer map.
+    fn order_again(&self, heard: &Heard) {
+        let (state, meta) = (self.member.state(), self.shared.borrow());
+        for (server, ..) in heard.iter().filter(|_| self.member.is_leader()) {
+            let sleeps = state.server(*server).is_some_and(|entry| entry.state == ServerState::Asleep);
+            if let Some(depth) = meta.ordered.get(server).filter(|_| sleeps) {
+                self.order_to_sleep(&meta, *server, *depth);
+            }
+        }
+    }
+
+    /// A server without a connection is down, or is told when it is heard of.
+    fn order_to_sleep(&self, meta: &Meta, server: ServerId, depth: Depth) {
+        let entry = self.member.state().server(server);
+        if let Some((reached, entry)) = meta.servers.get(&server).zip(entry) {
+            let order = MachineOrder::Sleep { incarnation: entry.incarnation, depth, heard: reached.heard };
+            let _ = reached.sender.send(kind::MACHINE_ORDER, 0, &order, Bytes::new());
+        }
+    }
+
+    /// The awake servers of the same rack.
+    fn neighbours(&self, server: ServerId) -> Vec<ServerId> {
+        let state = self.member.state();
+        let rack = state.server(server).map(|entry| entry.rack);
+        let awake =
+            state.servers().filter(|entry| entry.state == ServerState::Awake && Some(entry.rack) == rack);
+        awake.map(|entry| entry.id).collect()
+    }
+}
+
+/// Has every neighbour of a server, and this machine, send the packet that wakes it, again and again until it is heard
+/// of.
+async fn send_magic(
+    shared: Shared,
+    senders: Vec<ServerId>,
+    magic: Magic,
+    (server, heard): (ServerId, Option<Moment>),
+) {
+    let order = MachineOrder::Magic { mac: magic.mac.0, to: magic.to.to_string() };
+    for _ in 0..MAGIC_PACKETS {
+        if let Err(error) = ebb_power::switch::send_magic(&magic) {
+            tracing::warn!("{error}");
+        }
+        {
+            let meta = shared.borrow();
+            if meta.servers.get(&server).map(|reached| reached.heard) != heard {
+                return;
+            }
+            for reached in senders.iter().filter_map(|id| meta.servers.get(id)) {
+                let _ = reached.sender.send(kind::MACHINE_ORDER, 0, &order, Bytes::new());
+            }
+        }
+        tokio::time::sleep(MAGIC_PAUSE).await;
+    }
+}
+
+impl Meta {
+    /// A message of a server came in.
+    fn hear(&mut self, server: ServerId, sender: &Sender, message: &ServerMessage) {
+        let before = self.servers.get(&server).map_or(Moment::ZERO, |reached| reached.heard);
+        let heard = match message {
+            ServerMessage::Heartbeat { sent, .. } => *sent,
+            _ => before,
+        };
+        self.servers.insert(server, Reached { sender: sender.clone(), heard });
+    }
+
+    fn give(&mut self, input: Input) {
+        self.inputs.push(input);
+        self.wake.notify_one();
+    }
+}
+
+async fn accept(shared: Shared, listener: Listener) {
+    loop {
+        let incoming = listener.accept().await;
+        let shared = shared.clone();
+        spawn_local(async move {
+            match incoming.handshake().await {
+                Ok(connection) => serve(shared, connection).await,
+                Err(error) => tracing::debug!("a caller was refused: {error}"),
+            }
+        });
+    }
+}
+
+/// Maintains the connection that carries the Raft library's messages to another member; that member's messages arrive
+/// on its own connection. The frames' id is the sender.
+async fn follow_member(shared: Shared, to: u64, address: String, secret: Secret, own: Identity) {
+    loop {
+        match connect(&address, &secret, own).await {
+            Ok(connection) => {
+                shared.borrow_mut().members.insert(to, connection.sender.clone());
+                serve(shared.clone(), connection).await;
+            }
+            Err(error) => tracing::debug!("metadata server {to}: {error}"),
+        }
+        tokio::time::sleep(DIAL_PAUSE).await;
+    }
+}
+
+async fn serve(shared: Shared, connection: Connection) {
+    let Connection { sender, mut receiver, peer, .. } = connection;
+    let connection = {
+        let mut meta = shared.borrow_mut();
+        meta.next_connection += 1;
+        meta.next_connection
+    };
+    while let Ok(Some(frame)) = receiver.next().await {
+        if matches!(frame.kind, kind::META_REQUEST | kind::RAFT) {
+            heap::used();
+        }
+        let mut meta = shared.borrow_mut();
+        let understood = match (frame.kind, peer.party) {
+            (kind::SERVER_MESSAGE, Party::Server(server)) => match frame.decode::<ServerMessage>() {
+                Ok((_, message)) if message.server() != server => {
+                    tracing::warn!("{server} sent a message in the name of {}: ignored", message.server());
+                    break;
+                }
+                decoded => decoded.map(|(_, message)| {
+                    meta.hear(server, &sender, &message);
+                    meta.give(Input::Server(message));
+                }),
+            },
+            (kind::SLEEP_REFUSAL, Party::Server(server)) => {
+                frame.decode::<SleepRefusal>().map(|(_, SleepRefusal { depth, why })| {
+                    // The leader tells it again after a pause.
+                    meta.ordered.remove(&server);
+                    let (action, result) = (SwitchAction::Sleep(depth), Err(format!("refused to sleep: {why}")));
+                    meta.give(Input::Switched { server, action, result });
+                })
+            }
+            (kind::META_REQUEST, party) => frame.decode::<MetaRequest>().map(|(id, request)| {
+                if let MetaRequest::Admin(asked) = &request
+                    && !asked.only_asks()
+                    && party != Party::Admin
+                {
+                    let why = "only an administrator may change the cluster: this needs the cluster secret, or an administrator's keys (`ebb secret --admin FILE`)";
+                    let reply = MetaReply::Failed(MetaFailure::Refused(why.into()));
+                    let _ = sender.send(kind::META_REPLY, id, &reply, Bytes::new());
+                    return;
+                }
+                let call = match request {
+                    MetaRequest::Watch { .. } => Call::Watch,
+                    MetaRequest::Admin(AdminRequest::Status) => Call::Status,
+                    _ => Call::Other,
+                };
+                meta.next_token += 1;
+                let token = Token(meta.next_token);
+                meta.calls.insert(token, Caller { connection, sender: sender.clone(), id, call });
+                meta.give(Input::Client { token, request });
+            }),
+            (kind::RAFT, Party::Meta) => {
+                frame.decode::<Vec<u8>>().map(|(from, message)| meta.give(Input::Raft { from, message }))
+            }
+            _ => break,
+        };
+        if let Err(error) = understood {
+            tracing::warn!("{:?}: {error}", peer.party);
+            break;
+        }
+    }
+    sender.close();
+    let mut meta = shared.borrow_mut();
+    meta.watchers.remove(&connection);
+    meta.calls.retain(|_, caller| caller.connection != connection);
+    meta.members.retain(|_, s| !s.is_closed());
+    meta.servers.retain(|_, reached| !reached.sender.is_closed());
+}
+
+/// Servers' states may have changed, or how deep they sleep.
+fn changes_power(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::MapChanged { .. } | Outcome::Switch { .. })
+}

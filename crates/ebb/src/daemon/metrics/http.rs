@@ -1,0 +1,234 @@
+//! The endpoint: two pages by GET over HTTP/1.1, and nothing else.
+//!
+//! Bounded: few connections at a time, each for one request, a short head and a short while. A browser's page on
+//! another origin cannot read it by a name that it has pointed here: `Host` must be an address, `localhost`, or the
+//! configured name.
+
+use super::{Format, Page};
+use crate::error::{NodeError, io};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_local;
+
+/// Connections at a time; others wait.
+const CONNECTIONS: usize = 8;
+/// Longest request head.
+const HEAD_BYTES: usize = 8 << 10;
+/// For a connection, from its start to its end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After a connection that could not be accepted, mostly for want of file descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A process that can be scraped.
+pub trait Source {
+    fn page(&self) -> Page;
+
+    /// What else there is to scrape, as Prometheus's `http_sd` wants it; `None`: this process does not know.
+    fn targets(&self) -> Option<String> {
+        None
+    }
+}
+
+impl<F: Fn() -> Page> Source for F {
+    fn page(&self) -> Page {
+        self()
+    }
+}
+
+/// Answers at this address for as long as the local task set runs. `None`: nowhere.
+pub async fn open(address: Option<&str>, source: impl Source + 'static) -> Result<(), NodeError> {
+    let Some(address) = address else { return Ok(()) };
+    let listener = TcpListener::bind(address).await.map_err(io("listen for scrapers on", address))?;
+    let name = host_of(address).to_owned();
+    spawn_local(accept(listener, Rc::new((source, name))));
+    Ok(())
+}
+
+async fn accept<S: Source + 'static>(listener: TcpListener, source: Rc<(S, String)>) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let place = room.clone().acquire_owned().await.expect("it is never closed");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let source = source.clone();
+                spawn_local(async move {
+                    // Who is cut off or goes away gets no answer.
+                    let _ = tokio::time::timeout(PATIENCE, serve(stream, source)).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a scraper");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve<S: Source>(stream: TcpStream, source: Rc<(S, String)>) {
+    let service = service_fn(|request: Request<hyper::body::Incoming>| {
+        let (parts, _) = request.into_parts();
+        let answer = answer(&source.0, &source.1, &parts.method, parts.uri.path(), &parts.headers);
+        async move { Ok::<_, Infallible>(answer) }
+    });
+    let mut http = http1::Builder::new();
+    http.keep_alive(false).max_buf_size(HEAD_BYTES);
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "a scraper's connection ended");
+    }
+}
+
+fn answer(
+    source: &impl Source,
+    own_name: &str,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+) -> Response<String> {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let plain = |status, words: &str| told(status, "text/plain; charset=utf-8", format!("{words}\n"));
+    if !is_ours(host_of(text(HOST)), own_name) {
+        return plain(
+            StatusCode::FORBIDDEN,
+            "Host is neither an address, nor localhost, nor the name configured here",
+        );
+    }
+    if method != Method::GET {
+        let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "only GET");
+        answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+        return answer;
+    }
+    match (path, source.targets()) {
+        ("/metrics", _) => {
+            let format = Format::accepted(text(ACCEPT));
+            told(StatusCode::OK, format.content_type(), source.page().write(format))
+        }
+        ("/sd", Some(targets)) => told(StatusCode::OK, "application/json", targets),
+        (_, Some(_)) => plain(StatusCode::NOT_FOUND, "here are /metrics and /sd"),
+        (_, None) => plain(StatusCode::NOT_FOUND, "here is /metrics"),
+    }
+}
+
+fn told(status: StatusCode, kind: &'static str, body: String) -> Response<String> {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}
+
+/// Without the port.
+fn host_of(address: &str) -> &str {
+    match address.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !host.ends_with(':') => host,
+        _ => address,
+    }
+}
+
+fn is_ours(host: &str, own_name: &str) -> bool {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let named = host.eq_ignore_ascii_case("localhost") || host.eq_ignore_ascii_case(own_name);
+    !host.is_empty() && (named || bare.parse::<IpAddr>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::names;
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    struct Both;
+
+    impl Source for Both {
+        fn page(&self) -> Page {
+            let mut page = Page::default();
+            page.put(names::GEAR, &[], 2.0);
+            page
+        }
+
+        fn targets(&self) -> Option<String> {
+            Some("[]".to_owned())
+        }
+    }
+
+    fn asked(method: Method, path: &str, host: &str) -> (u16, String) {
+        let mut headers = HeaderMap::new();
+        if !host.is_empty() {
+            headers.insert(HOST, HeaderValue::from_str(host).unwrap());
+        }
+        let answer = answer(&Both, "meta1.example", &method, path, &headers);
+        (answer.status().as_u16(), answer.into_body())
+    }
+
+    #[test]
+    fn only_its_two_pages_are_served_and_only_under_its_own_names() {
+        for host in [
+            "127.0.0.1:9301",
+            "[::1]:9301",
+            "::1",
+            "localhost",
+            "LocalHost:1",
+            "meta1.example:9301",
+            "10.1.2.3",
+        ] {
+            assert_eq!(asked(Method::GET, "/sd", host), (200, "[]".into()), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "evil.example:9301",
+            "localhost.evil.example",
+            ":9301",
+            "127.0.0.1.evil.example",
+        ] {
+            assert_eq!(asked(Method::GET, "/metrics", host).0, 403, "{host}");
+        }
+        assert!(asked(Method::GET, "/metrics", "localhost").1.contains("ebb_gear 2.0\n"));
+        assert_eq!(asked(Method::POST, "/metrics", "localhost").0, 405);
+        assert_eq!(asked(Method::GET, "/", "localhost").0, 404);
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_answers_over_a_socket_once_per_connection_and_bounds_the_head() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let exchange = async |request: String| {
+            let mut stream = TcpStream::connect(free).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            // A head that is too long may end in a reset.
+            let _ = stream.read_to_string(&mut answer).await;
+            answer
+        };
+        let tasks = tokio::task::LocalSet::new();
+        tasks
+            .run_until(async {
+                open(Some(&free.to_string()), || Both.page()).await.unwrap();
+                let answer = exchange("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".into()).await;
+                assert!(
+                    answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("connection: close"),
+                    "{answer}"
+                );
+                assert!(
+                    answer.contains("text/plain; version=0.0.4") && answer.ends_with("ebb_gear 2.0\n"),
+                    "{answer}"
+                );
+                let answer = exchange("GET /sd HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".into()).await;
+                assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+                let long = format!(
+                    "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nx: {}\r\n\r\n",
+                    "y".repeat(2 * HEAD_BYTES)
+                );
+                assert!(!exchange(long).await.contains("200 OK"));
+            })
+            .await;
+    }
+}

@@ -1,0 +1,337 @@
+//! The chunk server: drives the protocol core (`ebb_chunkserver`) with real sockets, a real store and a real clock.
+//!
+//! One thread runs everything except the store's disk I/O. Every input (a frame, a completion, a timer) becomes an
+//! event; the core answers with commands, which are carried out at once, before the next input. So there are no locks,
+//! and no context switch between a request and its answer if the blocks are in memory. An idle server does one thing:
+//! it sends heartbeats.
+
+mod disks;
+mod driver;
+mod machine;
+mod scrubs;
+mod silence;
+
+use crate::cluster::config::Config;
+use crate::cluster::launch::Stop;
+use crate::cluster::random;
+use crate::daemon::heap;
+use crate::daemon::metrics;
+use crate::error::{NodeError, io};
+use disks::Ground;
+use driver::{About, Ended, Server, inbox_has_room, wake_store};
+use ebb_chunkserver::Replica;
+use ebb_client::transport::{
+    Connection, Identity, Listener, Party, Receiver, Sender, TransportError, connect, kind,
+};
+use ebb_client::{Key, Secret};
+use ebb_power::OwnMachine;
+use ebb_store::{Completion, StoreCore, StoreHandle};
+use ebb_types::frame::PAYLOAD_MAX;
+use ebb_types::{ChunkOp, ClientRequest, Depth, Incarnation, MachineOrder, MetaPush, ServerId, StoreId};
+use rustix::process::{Resource, Rlimit};
+use scrubs::Scrubs;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{LocalSet, spawn_local};
+
+const META_PAUSE_MIN: Duration = Duration::from_millis(20);
+const META_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+type Shared = Rc<RefCell<Server>>;
+
+/// Runs the chunk server with this id until it is stopped.
+pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
+    let section = config.server_section(id)?;
+    // From here on, so that a mirror that has been opened is closed in order.
+    let mut stop = Stop::new()?;
+    let own_machine = Arc::new(config.own_machine(section)?);
+    loop {
+        let ground = Ground::open(config, section)?;
+        let outcome = run_on(config, id, &ground, &mut stop, &own_machine).await;
+        // The disks are free before the next process may start.
+        drop(ground);
+        ebb_power::remove_pid_file(&config.path(&section.data), std::process::id())?;
+        if outcome? == End::Stopped {
+            return Ok(());
+        }
+        tracing::info!("the store is closed: the machine powers off");
+        let outcome = tokio::select! {
+            outcome = machine::sleep(&own_machine, Depth::Off) => outcome,
+            // By the machine, for one: it goes down.
+            () = stop.asked() => return Ok(()),
+        };
+        match outcome {
+            Ok(()) => return Ok(()),
+            Err(why) => tracing::error!("the machine does not power off, and the server starts again: {why}"),
+        }
+    }
+}
+
+/// Why there is no further run in this process, or not yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Stopped,
+    /// The machine is to power off.
+    PowerOff,
+}
+
+async fn run_on(
+    config: &Config,
+    id: u16,
+    ground: &Ground,
+    stop: &mut Stop,
+    own_machine: &Arc<OwnMachine>,
+) -> Result<End, NodeError> {
+    let mut supersedes = None;
+    loop {
+        // All tasks of a run end with it, and so does its store.
+        let tasks = LocalSet::new();
+        match tasks.run_until(run_once(config, id, ground, stop, own_machine, supersedes)).await? {
+            None => return Ok(End::Stopped),
+            Some(Ended::PowerOff) => return Ok(End::PowerOff),
+            Some(Ended::Rejected { why }) => {
+                return Err(NodeError::Refused(format!("the metadata service rejects this server: {why}")));
+            }
+            Some(Ended::Superseded { known }) => {
+                tracing::warn!(
+                    "the directory does not continue {known} of this server, the last that the cluster knows: it was emptied, \
+                     replaced or restored. It takes a new identity, and the cluster copies to it what it lacks"
+                );
+                supersedes = Some(known);
+            }
+        }
+    }
+}
+
+/// One run of the protocol on one opening of the store.
+async fn run_once(
+    config: &Config,
+    id: u16,
+    ground: &Ground,
+    stop: &mut Stop,
+    own_machine: &Arc<OwnMachine>,
+    supersedes: Option<Incarnation>,
+) -> Result<Option<Ended>, NodeError> {
+    let section = config.server_section(id)?;
+    let secret = Secret::load(&config.path(config.cluster.secret_of_servers()))?;
+    secret.require(Key::Server)?;
+    let params = config.params()?;
+    let me = ServerId(id);
+    let data = config.path(&section.data);
+    let fresh_id = StoreId(random::identity()?);
+    let mut store_config = ebb_store::Config::new(params.cluster, me, fresh_id);
+    store_config.supersedes = supersedes;
+    store_config.chunk_bytes = params.chunk_bytes;
+    store_config.capacity = section.capacity_mib.map(ebb_types::Bytes::mib);
+    store_config.open_files = open_files();
+    let (core, recovered) = StoreCore::open(ground.disk()?, store_config)?;
+    ebb_power::write_pid_file(&data, std::process::id())?;
+    let own = Identity { cluster: params.cluster, party: Party::Server(me) };
+    let listener = Listener::bind(&section.address, &secret, own)
+        .await
+        .map_err(|source| NodeError::Listen { address: section.address.clone(), source })?;
+
+    let (completed, mut completions) = mpsc::unbounded_channel::<Vec<Completion>>();
+    let store = StoreHandle::start(core, move |batch| {
+        // The receiver is gone only while the process is exiting.
+        let _ = completed.send(batch);
+    })
+    .map_err(io("start", "the store's thread"))?;
+    let (incarnation, store_id) = (recovered.incarnation, store.figures().mark.store);
+    let remembered = recovered.membership;
+    let mut core_config =
+        ebb_chunkserver::Config::new(me, incarnation, store_id, params.chunk_bytes, params.groups);
+    core_config.known_map = remembered.map_version;
+    core_config.scrub_period = Duration::from_secs(config.scrub.period_seconds);
+    core_config.scrub_bytes_per_second = config.scrub.bytes_per_second;
+    let scrubs = Scrubs::new(data.join("scrubs.json"));
+    let recovered = ebb_chunkserver::Recovered { scrubs: scrubs.load(), ..recovered.for_the_core() };
+    let replica = Replica::new(core_config, recovered);
+    let heartbeat = Duration::from_millis(config.cluster.heartbeat_millis.into());
+    let stopping = Rc::new(Notify::new());
+    let shared: Shared = Rc::new_cyclic(|this| {
+        let metas = config.meta.len();
+        RefCell::new(Server::new(
+            this.clone(),
+            replica,
+            store,
+            metas,
+            stopping.clone(),
+            About {
+                me,
+                incarnation,
+                params,
+                secret,
+                heartbeat,
+                remembered,
+                scrubs,
+                own_machine: own_machine.clone(),
+            },
+        ))
+    });
+    for (index, address) in config.meta_addresses().into_iter().enumerate() {
+        spawn_local(follow_meta(shared.clone(), index, address, own));
+    }
+    spawn_local(accept(shared.clone(), listener));
+    spawn_local(wake_store(shared.clone()));
+    spawn_local(heartbeats(shared.clone()));
+    spawn_local(heap::give_back_when_quiet());
+    let source = shared.clone();
+    let page = move || {
+        let mut page = metrics::of_process();
+        source.borrow_mut().figures().report(&mut page);
+        page
+    };
+    metrics::open(section.metrics.as_deref(), page).await?;
+    loop {
+        tokio::select! {
+            Some(batch) = completions.recv() => shared.borrow_mut().on_completions(batch),
+            () = stop.asked() => break,
+            () = stopping.notified() => break,
+        }
+    }
+    flush(&shared, &mut completions).await;
+    Ok(shared.borrow_mut().ended.take())
+}
+
+/// Number of files the store may keep open. The usual limit of 1,024 is for programs that call `select`: it is raised
+/// to the maximum, and half of it is left for connections.
+fn open_files() -> usize {
+    const ENOUGH: u64 = 4096;
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let now = match rustix::process::setrlimit(Resource::Nofile, raised) {
+        Ok(()) => raised.current,
+        Err(_) => limit.current,
+    };
+    now.map_or(ENOUGH, |files| ENOUGH.min(files / 2)) as usize
+}
+
+/// A server's last action, so that the next start has nothing to do.
+async fn flush(shared: &Shared, completions: &mut mpsc::UnboundedReceiver<Vec<Completion>>) {
+    let last = shared.borrow_mut().end();
+    while let Some(batch) = completions.recv().await {
+        if batch.iter().any(|c| c.token == last) {
+            return;
+        }
+    }
+}
+
+async fn accept(shared: Shared, listener: Listener) {
+    loop {
+        let incoming = listener.accept().await;
+        let shared = shared.clone();
+        spawn_local(async move {
+            match incoming.handshake().await {
+                Ok(connection) => serve(shared, connection).await,
+                Err(error) => tracing::debug!("a caller was refused: {error}"),
+            }
+        });
+    }
+}
+
+/// Serves one connection, whichever side opened it.
+async fn serve(shared: Shared, connection: Connection) {
+    let Connection { sender, mut receiver, peer, .. } = connection;
+    if let Party::Server(from) = peer.party {
+        shared.borrow_mut().peer_is_up(from, &sender);
+    }
+    match receive(&shared, peer.party, &sender, &mut receiver).await {
+        Ok(()) => {}
+        Err(TransportError::Frame(error)) => tracing::warn!("{:?}: {error}", peer.party),
+        Err(error) => tracing::debug!("{:?}: {error}", peer.party),
+    }
+    sender.close();
+    if let Party::Server(from) = peer.party {
+        shared.borrow_mut().peer_is_lost(from);
+    }
+}
+
+/// Receives frames while there is room for them.
+async fn receive(
+    shared: &Shared,
+    party: Party,
+    sender: &Sender,
+    receiver: &mut Receiver,
+) -> Result<(), TransportError> {
+    let flow = shared.borrow().flow();
+    while let Some((kind, payload_len)) = receiver.arriving().await? {
+        if kind == kind::CLIENT_REQUEST {
+            sender.room().await;
+            let mut share = flow.writes.share(payload_len).await;
+            let Some(frame) = receiver.next().await? else { break };
+            let (id, request) = frame.decode::<ClientRequest>()?;
+            if let ChunkOp::Read { len, .. } | ChunkOp::Look { len, .. } = request.op {
+                share = flow.reads.share((len as usize).min(PAYLOAD_MAX)).await;
+            }
+            shared.borrow_mut().on_request((sender, id), request, frame.payload, share);
+            continue;
+        }
+        inbox_has_room(shared).await;
+        let Some(frame) = receiver.next().await? else { break };
+        shared.borrow_mut().on_frame(party, sender, frame)?;
+    }
+    Ok(())
+}
+
+/// Connects after a pause.
+async fn dial(shared: Shared, to: ServerId, address: String, pause: Duration) {
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
+    }
+    let (secret, own) = {
+        let about = &shared.borrow().about;
+        (about.secret.clone(), Identity { cluster: about.params.cluster, party: Party::Server(about.me) })
+    };
+    match connect(&address, &secret, own).await {
+        Ok(connection) if connection.peer.party == Party::Server(to) => serve(shared, connection).await,
+        Ok(_) => shared.borrow_mut().dial_failed(to),
+        Err(error) => {
+            tracing::debug!("{to}: {error}");
+            shared.borrow_mut().dial_failed(to);
+        }
+    }
+}
+
+/// Maintains a connection to one metadata server.
+async fn follow_meta(shared: Shared, index: usize, address: String, own: Identity) {
+    let secret = shared.borrow().about.secret.clone();
+    let mut pause = META_PAUSE_MIN;
+    loop {
+        match connect(&address, &secret, own).await {
+            Ok(Connection { sender, mut receiver, .. }) => {
+                pause = META_PAUSE_MIN;
+                {
+                    let mut server = shared.borrow_mut();
+                    server.meta_is_up(index, sender);
+                }
+                while let Ok(Some(frame)) = receiver.next().await {
+                    let understood = match frame.kind {
+                        kind::MACHINE_ORDER => frame
+                            .decode::<MachineOrder>()
+                            .map(|(_, order)| shared.borrow_mut().on_machine_order(order)),
+                        _ => frame.decode::<MetaPush>().map(|(_, push)| shared.borrow_mut().on_push(push)),
+                    };
+                    if let Err(error) = understood {
+                        tracing::warn!("metadata server {address}: {error}");
+                    }
+                }
+                shared.borrow_mut().meta_is_lost(index);
+            }
+            Err(error) => tracing::debug!("metadata server {address}: {error}"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(META_PAUSE_MAX);
+    }
+}
+
+async fn heartbeats(shared: Shared) {
+    loop {
+        let interval = shared.borrow().heartbeat_interval();
+        tokio::time::sleep(interval).await;
+        shared.borrow_mut().send_heartbeat();
+    }
+}

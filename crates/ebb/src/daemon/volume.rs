@@ -1,0 +1,132 @@
+//! Serves a volume of the cluster to NBD clients.
+
+use crate::cluster::launch::Stop;
+use crate::daemon::metrics::traffic::{VolumeOp, VolumeTraffic, report_client};
+use crate::daemon::metrics::{self, Page, names};
+use crate::error::{NodeError, io};
+use ebb_blockdev::{Backend, Replies, RequestId, serve};
+use ebb_client::Client;
+use ebb_nbd::{BlockSizes, Errno, Export, Extent, Piece, Reply, Request};
+use ebb_types::Bytes as Size;
+use ebb_volume::{Volume, VolumeError};
+use std::rc::Rc;
+use std::time::Instant;
+use tokio::net::TcpListener;
+
+/// The export's smallest and preferred block, and the longest payload: clients that do not ask send up to 32 MiB.
+const SECTOR: u32 = 512;
+const PREFERRED: u32 = 4096;
+const LONGEST: u32 = 32 << 20;
+
+struct Served {
+    volume: Volume,
+    replies: Replies,
+    traffic: Rc<VolumeTraffic>,
+}
+
+impl Backend for Served {
+    fn request(&self, id: RequestId, _: usize, request: Request) {
+        let (volume, replies, traffic) = (self.volume.clone(), self.replies.clone(), self.traffic.clone());
+        let ((op, bytes), began) = (kind(&request), Instant::now());
+        traffic.asked();
+        tokio::task::spawn_local(async move {
+            let reply = carry_out(&volume, request).await.unwrap_or_else(|error| {
+                tracing::error!(%error, "a request to the volume failed");
+                Reply::Failed(errno(&error))
+            });
+            traffic.answered(op, bytes, !matches!(reply, Reply::Failed(_)), began.elapsed());
+            replies.reply(id, reply);
+        });
+    }
+}
+
+/// What it is counted as, and its bytes.
+fn kind(request: &Request) -> (VolumeOp, u64) {
+    match request {
+        Request::Read { length, .. } => (VolumeOp::Read, (*length).into()),
+        Request::Write { payload, .. } => (VolumeOp::Write, payload.len() as u64),
+        Request::Trim { length, .. } | Request::WriteZeroes { length, .. } => {
+            (VolumeOp::Zero, (*length).into())
+        }
+        Request::Flush => (VolumeOp::Flush, 0),
+        Request::Cache { .. } | Request::Status { .. } => (VolumeOp::Other, 0),
+    }
+}
+
+async fn carry_out(volume: &Volume, request: Request) -> Result<Reply, VolumeError> {
+    Ok(match request {
+        Request::Read { offset, length, .. } => {
+            Reply::Data(vec![Piece::Data(volume.read(offset, length.into()).await?)])
+        }
+        Request::Write { offset, payload, .. } => {
+            volume.write(offset, payload).await?;
+            Reply::Done
+        }
+        // Setting part of a moved slice to zero is a write.
+        Request::WriteZeroes { fast: true, .. } if volume.meta().home.is_some() => {
+            Reply::Failed(Errno::NotSupported)
+        }
+        Request::Trim { offset, length, .. } | Request::WriteZeroes { offset, length, .. } => {
+            volume.zero(offset, length.into()).await?;
+            Reply::Done
+        }
+        // A write is answered when it is durable.
+        Request::Flush | Request::Cache { .. } => Reply::Done,
+        Request::Status { length, .. } => {
+            Reply::Extents(vec![Extent { length: length.into(), hole: false, zero: false }])
+        }
+    })
+}
+
+fn errno(error: &VolumeError) -> Errno {
+    use ebb_client::ClientError;
+    use ebb_types::ChunkError;
+    match error {
+        VolumeError::FrontFull { .. }
+        | VolumeError::Client(ClientError::Chunk { why: ChunkError::NoSpace, .. }) => Errno::NoSpace,
+        _ => Errno::Io,
+    }
+}
+
+/// Serves NBD clients at this address until the process is asked to stop, or another one takes the volume over.
+/// `scraped`: where `/metrics` is.
+pub async fn run(
+    name: &str,
+    (client, volume): (Client, Volume),
+    nbd: &str,
+    scraped: Option<&str>,
+) -> Result<(), NodeError> {
+    let listener = TcpListener::bind(nbd).await.map_err(io("listen on", nbd))?;
+    let address = listener.local_addr().map_err(io("listen on", nbd))?;
+    let mut stop = Stop::new()?;
+    let export = Export {
+        name: name.to_owned(),
+        description: format!("volume {name}"),
+        size: volume.size(),
+        block: BlockSizes { minimum: SECTOR, preferred: PREFERRED, maximum: LONGEST },
+        read_only: false,
+        rotational: false,
+        multi_conn: true,
+    };
+    println!("volume {name}: {} on nbd://{address}/{name}", Size(export.size));
+    let replies = Replies::new();
+    let traffic = Rc::new(VolumeTraffic::default());
+    let source = (name.to_owned(), volume.clone(), traffic.clone());
+    metrics::open(scraped, move || page(&source, &client)).await?;
+    let served = Rc::new(Served { volume: volume.clone(), replies: replies.clone(), traffic });
+    tokio::select! {
+        error = serve(listener, [export].into(), served, replies) => return Err(io("serve", nbd)(error)),
+        () = volume.taken() => return Err(VolumeError::Taken.into()),
+        () = stop.asked() => {}
+    }
+    Ok(volume.close().await?)
+}
+
+fn page((name, volume, traffic): &(String, Volume, Rc<VolumeTraffic>), client: &Client) -> Page {
+    let mut page = metrics::of_process();
+    traffic.report(name, &mut page);
+    page.put(names::VOLUME_SIZE, &[name], volume.size() as f64);
+    page.put(names::VOLUME_FRONT, &[name], volume.front_bytes() as f64);
+    report_client(&client.counters(), &mut page);
+    page
+}

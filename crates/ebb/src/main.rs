@@ -1,0 +1,519 @@
+//! `ebb`: the only program. Each subcommand is a server of the cluster or a tool that talks to one.
+
+mod cli;
+mod cluster;
+mod daemon;
+mod error;
+mod mirror;
+
+use clap::{Args, Parser, Subcommand};
+use cli::admin::{GearCommand, Output};
+use cli::dev::{DevOptions, DevPool};
+use cli::key::KeyCommand;
+use cli::pool::PoolCommand;
+use cli::tool::ToolArgs;
+use cli::{admin, bench, cost, eval, key, meter, replay, simulate, trace, trust};
+use cluster::config::Config;
+use daemon::{gateway, heap, meta, server};
+use ebb_gear::layout::Scheme;
+use ebb_types::ServerId;
+use error::NodeError;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::task::LocalSet;
+
+/// Where `ebb dev` keeps its cluster and other commands look for one.
+const DEV_DATA: &str = "data";
+
+/// Storage whose power draw follows its load.
+#[derive(Parser)]
+#[command(
+    name = "ebb",
+    version,
+    propagate_version = true,
+    after_help = "\
+Examples:
+  ebb dev                              a cluster of nine servers on this machine, S3 on 127.0.0.1:9000
+  ebb status                           what it does and what it draws
+  ebb gear set 1/3                     keep one third of the servers awake
+  ebb replay week.srt --speed 2000     a week of real load in five minutes, verified and metered
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 a check found a difference."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Sub,
+}
+
+#[derive(Subcommand)]
+enum Sub {
+    /// Run a whole cluster on this machine until Ctrl-C; its data is kept for the next start
+    #[command(
+        after_help = "Examples:\n  ebb dev --servers 12 --racks 4 --replicas 4 --data /var/tmp/ebb\n  ebb dev --servers 18 --pool archive=6+3"
+    )]
+    Dev(DevArgs),
+    /// Run one chunk server of a configured cluster
+    #[command(after_help = "Example: ebb server --config examples/cluster.toml --id 3")]
+    Server {
+        #[command(flatten)]
+        config: ConfigArg,
+        /// Id in the configuration
+        #[arg(long)]
+        id: u16,
+    },
+    /// Run a metadata server of a configured cluster
+    #[command(
+        after_help = "Examples:\n  ebb meta --config examples/cluster.toml --create       the first start of a new cluster\n  ebb meta --config examples/cluster.toml                every other start\n  ebb meta --config examples/cluster.toml --id 2 --join  another member, or a replacement for a lost one"
+    )]
+    Meta {
+        #[command(flatten)]
+        config: ConfigArg,
+        /// Id in the configuration, if it lists several
+        #[arg(long)]
+        id: Option<u64>,
+        /// Create a new cluster: only for the very first start of its first metadata server
+        #[arg(long)]
+        create: bool,
+        /// Join the cluster with an empty directory: the first start of every other metadata server, or a start after
+        /// data loss
+        #[arg(long, conflicts_with = "create")]
+        join: bool,
+    },
+    /// Run an S3 gateway of a configured cluster
+    #[command(after_help = "Example: ebb gateway --config examples/cluster.toml")]
+    Gateway {
+        #[command(flatten)]
+        config: ConfigArg,
+        /// Which address to serve, if the configuration lists several
+        #[arg(long)]
+        address: Option<String>,
+    },
+    /// Create the secret files that the configuration names and that do not exist yet
+    #[command(
+        after_help = "Examples:\n  ebb secret --config cluster.toml                      all secrets of a new cluster, on one machine\n  ebb secret --config cluster.toml --admin ops.secret   an administrator's keys, for another machine\n\nEach machine needs only the file of its role (docs/security.md)."
+    )]
+    Secret {
+        #[command(flatten)]
+        config: ConfigArg,
+        /// Write an administrator's keys to this new file instead
+        #[arg(long, value_name = "FILE")]
+        admin: Option<PathBuf>,
+    },
+    /// Create, list and remove the keys of S3 clients and their rights
+    #[command(after_help = "Example: ebb key add --right read --bucket 'logs-*'")]
+    Key {
+        #[command(subcommand)]
+        command: KeyCommand,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// Show the state of the cluster; wakes no server
+    #[command(
+        after_help = "Examples:\n  ebb status --json | jq .gear\n  ebb status --measured                   beside the modelled watts those that management controllers measure"
+    )]
+    Status {
+        /// Also ask the servers' management controllers what they measure ([[server.power]]), and compare with the
+        /// modelled watts; at most half a minute
+        #[arg(long)]
+        measured: bool,
+        /// Also why each server is awake, or may sleep
+        #[arg(long)]
+        why: bool,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// Show or add erasure-coded pools: their servers, what is owed to sleeping parity servers, and what may fail;
+    /// showing wakes no server
+    #[command(
+        after_help = "Examples:\n  ebb pool list                           codes, and which server has which role\n  ebb pool status archive                 what each set owes, when its parity servers wake, what may fail\n  ebb pool status --json | jq '.[].sets[].survives'\n  ebb pool create cold                    after its [[pool]] and [[server]] sections are in every metadata server's file"
+    )]
+    Pool {
+        #[command(subcommand)]
+        command: PoolCommand,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// Block devices kept in the cluster, served over NBD
+    #[command(after_help = cli::volume::EXAMPLES)]
+    Volume(cli::volume::VolumeArgs),
+    /// Show or set the gear: how many servers are awake
+    #[command(
+        after_help = "Examples:\n  ebb gear set 12    keep 12 servers awake\n  ebb gear set 2/3   keep two of three gear groups awake\n  ebb gear auto      let load and forecast choose\n  ebb gear plan      show the schedule for the next day; changes nothing"
+    )]
+    Gear {
+        #[command(subcommand)]
+        command: GearCommand,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// List what the metadata leader decided and found, with its reasons: shifts, failures, late wake-ups; the newest
+    /// 1,000, times in UTC
+    #[command(after_help = "Example: ebb notices --json | jq '.[].notice.shift | select(.)'")]
+    Notices {
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// Serve a page that shows the cluster in a browser: what it does, why each server is awake, and buttons
+    #[command(after_help = cli::page::EXAMPLES)]
+    Page(cli::page::PageArgs),
+    /// Take a server out of everything before you stop its machine; waits until stopping it interrupts nothing
+    #[command(
+        after_help = "Example: ebb maintenance server-7         then stop, repair and start it\n         ebb maintenance server-7 --end   it takes part again"
+    )]
+    Maintenance {
+        /// `7` or `server-7`
+        #[arg(value_parser = trust::server_id)]
+        server: ServerId,
+        /// End it
+        #[arg(long)]
+        end: bool,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// Declare a server permanently lost: its data is rebuilt on other servers of its gear group
+    #[command(after_help = "Example: ebb lost 4")]
+    Lost {
+        server: u16,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// Last resort: serve chunk groups that have no complete copy from the newest remaining data; without --accept-loss
+    /// only reports what would be lost
+    #[command(
+        after_help = "Example: ebb force                 report what would be lost\n         ebb force --accept-loss   accept the loss"
+    )]
+    Force {
+        /// Accept the loss and serve what remains
+        #[arg(long)]
+        accept_loss: bool,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// Replay a real trace on a cluster, verified byte by byte, with performance and energy; or on any storage
+    /// (--target)
+    #[command(after_help = replay::EXAMPLES)]
+    Replay(replay::ReplayArgs),
+    /// Measure a storage service, or one server
+    Bench {
+        #[command(subcommand)]
+        target: BenchTarget,
+    },
+    /// Try out a policy, a cluster or the protocol on a virtual clock
+    Simulate(simulate::SimulateArgs),
+    /// Cycles and modelled joules per I/O of any command, by layer: user code, kernel, waiting
+    #[command(after_help = cost::EXAMPLES)]
+    Cost(cost::CostArgs),
+    /// Inspect, convert, generate, record and find block traces
+    #[command(after_help = trace::EXAMPLES)]
+    Trace {
+        #[command(subcommand)]
+        command: trace::TraceCommand,
+    },
+    /// What this machine can measure (power, energy, temperature), and readings
+    #[command(after_help = meter::EXAMPLES)]
+    Meter {
+        #[command(subcommand)]
+        command: meter::MeterCommand,
+    },
+    /// How the servers are put to sleep and woken, and whether that works
+    #[command(after_help = cli::power::EXAMPLES)]
+    Power {
+        #[command(subcommand)]
+        command: cli::power::PowerCommand,
+    },
+    /// Evaluate storage: workloads at many load levels, unattended, with the power drawn
+    #[command(after_help = eval::EVAL_EXAMPLES)]
+    Eval {
+        #[command(subcommand)]
+        command: eval::EvalCommand,
+    },
+    /// Evaluations in a browser: results, the present campaign, matrices to run
+    #[command(after_help = cli::lab::EXAMPLES)]
+    Lab {
+        #[command(subcommand)]
+        command: cli::lab::LabCommand,
+    },
+    /// Read and compare every replica on awake servers now, at the configured rate, and repair damaged blocks
+    Scrub {
+        /// Only the replicas of this server
+        #[arg(long)]
+        server: Option<u16>,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+    /// Mirror two disks that save power at low speed, and serve them over NBD
+    #[command(after_help = cli::mirror::EXAMPLES)]
+    Mirror(cli::mirror::MirrorArgs),
+    /// Generate load or read power for an evaluation host on another machine
+    #[command(after_help = eval::AGENT_EXAMPLES)]
+    Agent(eval::AgentArgs),
+    /// Compare the content of all replicas (awake servers only: shift to the top gear first)
+    #[command(after_help = "Example: ebb gear set 3/3 && ebb verify --read")]
+    Verify {
+        /// Read every block and check it, instead of comparing recorded checksums
+        #[arg(long)]
+        read: bool,
+        #[command(flatten)]
+        tool: ToolArgs,
+    },
+}
+
+#[derive(Args)]
+struct ConfigArg {
+    /// The cluster's configuration file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum BenchTarget {
+    /// Any S3 endpoint: objects per second, latency, and CPU of the server processes. Keys from AWS_ACCESS_KEY_ID and
+    /// AWS_SECRET_ACCESS_KEY
+    #[command(after_help = "Example: ebb bench s3 http://127.0.0.1:9000 --pids $(pgrep -d, ebb) --seconds 1")]
+    S3 {
+        /// http://host:port
+        url: String,
+        /// Where the bucket is created: for Ebb the name of an erasure-coded pool [default: the service's choice]
+        #[arg(long, value_name = "NAME")]
+        location: Option<String>,
+        /// Server processes whose CPU time is counted
+        #[arg(long, value_delimiter = ',')]
+        pids: Vec<u32>,
+        /// Object sizes in bytes [default: 4096,65536,1048576,16777216]
+        #[arg(long, value_delimiter = ',')]
+        sizes: Vec<u64>,
+        /// Concurrent requests [default: 1,8,32]
+        #[arg(long, value_delimiter = ',')]
+        concurrency: Vec<usize>,
+        /// Length of each measurement, in seconds
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+        /// Write the report as JSON to this file; `-`: JSON to standard output instead of text
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// What one server sustains, by its store in its directory: the rates by which gears are chosen
+    #[command(after_help = bench::server::EXAMPLE)]
+    Server(bench::server::ServerArgs),
+}
+
+impl Sub {
+    /// Whether the command stores user data or results. The others only write files that the user names.
+    fn keeps_data(&self) -> bool {
+        matches!(
+            self,
+            Sub::Dev(_)
+                | Sub::Server { .. }
+                | Sub::Meta { .. }
+                | Sub::Gateway { .. }
+                | Sub::Replay(_)
+                | Sub::Eval { .. }
+                | Sub::Lab { .. }
+                | Sub::Agent(_)
+                | Sub::Mirror(_)
+        )
+    }
+}
+
+fn key_from(variable: &str) -> Result<String, NodeError> {
+    std::env::var(variable)
+        .map_err(|_| NodeError::Refused(format!("set {variable}: the endpoint refuses unsigned requests")))
+}
+
+#[derive(Args)]
+struct DevArgs {
+    /// Chunk servers [default: 9]
+    #[arg(long)]
+    servers: Option<u16>,
+    /// Servers beside them that only hold writes for sleeping ones, and never sleep [default: 0]
+    #[arg(long)]
+    loggers: Option<u16>,
+    /// Racks that the servers are spread over [default: 3]
+    #[arg(long)]
+    racks: Option<u16>,
+    /// Copies of everything, 2 to 4 [default: 3]
+    #[arg(long)]
+    replicas: Option<u8>,
+    /// rotated or rack-aligned [default: rotated]
+    #[arg(long)]
+    layout: Option<Scheme>,
+    /// Chunk size in MiB, a power of two up to 64 [default: 64]
+    #[arg(long)]
+    chunk_mib: Option<u32>,
+    /// Metadata servers, 1, 3 or 5 [default: 1]
+    #[arg(long)]
+    meta: Option<u16>,
+    /// S3 port; the servers' ports follow 100 above it, those of their /metrics 1,000 above their own [default: 9000,
+    /// or free ones with --ephemeral]
+    #[arg(long)]
+    port: Option<u16>,
+    /// How deeply servers sleep: standby or off [default: standby]
+    #[arg(long, value_parser = parse_depth)]
+    depth: Option<ebb_types::Depth>,
+    /// Put each server on a mirror of two files, as emulated disks of two speeds
+    #[arg(long)]
+    mirrored: bool,
+    /// An erasure-coded pool of the last k+r servers; may be repeated
+    #[arg(long = "pool", value_name = "NAME=K+R")]
+    pools: Vec<DevPool>,
+    /// Directory of the cluster
+    #[arg(long, value_name = "DIR", default_value = DEV_DATA, conflicts_with = "ephemeral")]
+    data: PathBuf,
+    /// Keep nothing: the data is removed when the cluster stops
+    #[arg(long)]
+    ephemeral: bool,
+    /// Print one JSON object when the cluster is ready, and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_depth(text: &str) -> Result<ebb_types::Depth, String> {
+    match text {
+        "standby" => Ok(ebb_types::Depth::Standby),
+        "off" => Ok(ebb_types::Depth::Off),
+        other => Err(format!("invalid depth {other:?}: use standby or off")),
+    }
+}
+
+impl DevArgs {
+    fn options(&self) -> DevOptions {
+        DevOptions {
+            servers: self.servers,
+            loggers: self.loggers,
+            racks: self.racks,
+            replicas: self.replicas,
+            layout: self.layout,
+            chunk_mib: self.chunk_mib,
+            depth: self.depth,
+            port: self.port,
+            meta: self.meta,
+            mirrored: self.mirrored,
+            pools: self.pools.clone(),
+        }
+    }
+
+    fn data(&self) -> Option<&Path> {
+        (!self.ephemeral).then_some(self.data.as_path())
+    }
+}
+
+/// Exits quietly when the reader closes the pipe, as in `ebb status | head`. `println!` would panic.
+fn end_quietly_when_unread() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let said = info.payload().downcast_ref::<String>();
+        if said.is_some_and(|s| s.starts_with("failed printing to stdout") && s.contains("Broken pipe")) {
+            std::process::exit(0);
+        }
+        usual(info);
+    }));
+}
+
+fn main() -> ExitCode {
+    heap::keep_freed_memory();
+    end_quietly_when_unread();
+    let cli = Cli::parse();
+    if cli.command.keeps_data() {
+        // Files written by it and its children are readable by their owner only.
+        rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    }
+    let default = if matches!(
+        cli.command,
+        Sub::Server { .. }
+            | Sub::Meta { .. }
+            | Sub::Gateway { .. }
+            | Sub::Mirror(_)
+            | Sub::Volume(_)
+            | Sub::Page(_)
+            | Sub::Lab { .. }
+    ) {
+        // The S3 library logs every refused request as an error.
+        "info,s3s=off"
+    } else if matches!(cli.command, Sub::Dev(_)) {
+        // Who did what through the page.
+        "warn,ebb_web=info"
+    } else {
+        "warn"
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("EBB_LOG").unwrap_or_else(|_| default.into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => LocalSet::new().block_on(&runtime, run(cli)),
+        Err(source) => Err(NodeError::Io { action: "start", path: "the runtime".into(), source }),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ebb: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
+    match cli.command {
+        Sub::Dev(args) => admin::dev(args.data(), &args.options(), args.json).await,
+        Sub::Server { config, id } => done(server::run(&Config::load(&config.config)?, id).await),
+        Sub::Meta { config, id, create, join } => {
+            let start = match (create, join) {
+                (true, _) => meta::Start::Create,
+                (_, true) => meta::Start::Join,
+                _ => meta::Start::Resume,
+            };
+            done(meta::run(&Config::load(&config.config)?, id, start).await)
+        }
+        Sub::Gateway { config, address } => {
+            done(gateway::run(&Config::load(&config.config)?, address.as_deref()).await)
+        }
+        Sub::Secret { config, admin } => done(admin::secret(&config.config, admin.as_deref())),
+        Sub::Key { command, tool } => key::run(&tool.config, Output::from(tool.json), command),
+        Sub::Status { measured, why, tool } => {
+            admin::show_status(&tool.config, Output::from(tool.json), measured, why).await
+        }
+        Sub::Pool { command, tool } => admin::pool(&tool.config, Output::from(tool.json), command).await,
+        Sub::Volume(args) => cli::volume::run(args).await,
+        Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
+        Sub::Notices { tool } => admin::notices(&tool.config, Output::from(tool.json)).await,
+        Sub::Page(args) => done(cli::page::run(args).await),
+        Sub::Maintenance { server, end, tool } => {
+            trust::maintenance(&tool.config, Output::from(tool.json), server, end).await
+        }
+        Sub::Lost { server, tool } => admin::lost(&tool.config, Output::from(tool.json), server).await,
+        Sub::Force { accept_loss, tool } => {
+            admin::force(&tool.config, Output::from(tool.json), accept_loss).await
+        }
+        Sub::Replay(args) => replay::run(&args).await,
+        Sub::Bench { target: BenchTarget::S3 { url, location, pids, sizes, concurrency, seconds, json } } => {
+            bench::run(bench::BenchRequest {
+                endpoint: &url,
+                access_key: key_from("AWS_ACCESS_KEY_ID")?,
+                secret_key: key_from("AWS_SECRET_ACCESS_KEY")?,
+                location,
+                pids,
+                sizes,
+                concurrency,
+                cell: Duration::from_secs(seconds),
+                json: json.as_deref(),
+            })
+            .await
+        }
+        Sub::Bench { target: BenchTarget::Server(args) } => bench::server::run(args).await,
+        Sub::Simulate(args) => simulate::run(args),
+        Sub::Cost(args) => cost::run(args),
+        Sub::Trace { command } => trace::run(command),
+        Sub::Meter { command } => meter::run(command).await,
+        Sub::Power { command } => cli::power::run(command).await,
+        Sub::Eval { command } => eval::eval(command).await,
+        Sub::Lab { command } => cli::lab::run(command).await,
+        Sub::Agent(args) => eval::agent(args).await,
+        Sub::Mirror(args) => cli::mirror::run(args).await,
+        Sub::Scrub { server, tool } => admin::scrub(&tool.config, Output::from(tool.json), server).await,
+        Sub::Verify { read, tool } => admin::verify(&tool.config, Output::from(tool.json), read).await,
+    }
+}
+
+fn done(outcome: Result<(), NodeError>) -> Result<ExitCode, NodeError> {
+    outcome.map(|()| ExitCode::SUCCESS)
+}

@@ -1,0 +1,33 @@
+//! The end-to-end tests, in one program: each test file is a module, so linking happens once. Clusters of processes
+//! take turns ([`harness`]).
+
+mod amnesia;
+mod bad_input;
+mod chaos;
+mod eval;
+mod example;
+mod failures;
+mod harness;
+mod lab;
+mod metrics;
+mod mirror;
+mod mirror_kills;
+mod mirror_speeds;
+mod mirror_tools;
+mod mirrored;
+mod odd_controllers;
+mod own_machines;
+mod page;
+mod papers;
+mod planned_shifts;
+mod pool_chaos;
+mod pools;
+mod power_emulators;
+mod power_lan;
+mod power_vm;
+mod replay;
+mod s3_clients;
+mod security;
+mod three_meta;
+mod trace;
+mod volumes;

@@ -1,0 +1,369 @@
+//! The cluster map: decided by the metadata service and followed by all others.
+//!
+//! It holds servers and chunk groups and nothing per chunk: a chunk's group is a hash of its id. Maps travel as deltas
+//! between map versions. A [`GroupEntry`] is the configuration of one chunk group under one epoch; it says where every
+//! copy of every write goes, and it changes only through the replicated metadata service (R3).
+
+use crate::{
+    ChunkId, Epoch, GearGroup, GroupId, Incarnation, NO_GEAR, PoolEntry, PoolId, RackId, Role, ServerId,
+    SetEntry, SetId, StoreId,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Parameters set when a cluster is created; they never change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterParams {
+    /// Identifies the cluster; a server refuses to join another.
+    pub cluster: u64,
+    /// Drawn when the cluster was founded: distinguishes it from any other founded with the same configuration file.
+    /// Zero when read from a configuration file.
+    pub instance: u64,
+    pub chunk_bytes: u32,
+    /// r: copies of every write.
+    pub replicas: u8,
+    /// Number of chunk groups.
+    pub groups: u32,
+    /// Longest time that a primary serves on one lease grant.
+    pub lease_millis: u32,
+}
+
+impl ClusterParams {
+    /// Whether a configuration file describes this cluster. A file cannot know the instance.
+    pub fn is_described_by(&self, file: &ClusterParams) -> bool {
+        *self == ClusterParams { instance: self.instance, ..file.clone() }
+    }
+}
+
+/// State of a server. `Asleep` is intended, `Failed` is not: they are never confused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ServerState {
+    /// Serves.
+    Awake,
+    /// Hands its work over, then sleeps.
+    Draining,
+    /// Standby or off on purpose.
+    Asleep,
+    /// Switched on; has not reported yet.
+    Waking,
+    /// Stopped answering. May come back.
+    Failed,
+    /// Gone for good; its data is rebuilt elsewhere.
+    Lost,
+}
+
+impl ServerState {
+    /// Whether the server takes part in its groups: peers send to it.
+    pub fn is_live(self) -> bool {
+        matches!(self, ServerState::Awake | ServerState::Draining)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerEntry {
+    pub id: ServerId,
+    pub rack: RackId,
+    /// Gears concern the servers of the replicated pool only.
+    pub pool: PoolId,
+    pub gear_group: GearGroup,
+    /// `host:port` of the server's one listening socket.
+    pub address: String,
+    pub state: ServerState,
+    pub incarnation: Incarnation,
+    /// The store that this incarnation serves from.
+    pub store: StoreId,
+}
+
+impl ServerEntry {
+    /// It holds offload only: no slot is its, no gear concerns it, and it never sleeps. [Sierra §3.6]
+    pub fn is_logger(&self) -> bool {
+        self.pool == PoolId::REPLICATED && self.gear_group == NO_GEAR
+    }
+}
+
+/// Whether a slot's server has its copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SlotState {
+    /// Has every acknowledged write.
+    InSync,
+    /// Awake: takes every write of this epoch and later, and fetches the writes from `since` on that it missed.
+    CatchingUp { since: Epoch },
+    /// Asleep or failed: complete before epoch `since`; its holder keeps newer writes for it.
+    Away { since: Epoch },
+}
+
+/// A slot's holder: the server that keeps its offload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    pub server: ServerId,
+    /// It has every write from the slot's `since` on. Until then those have fewer than r copies and are at risk (R8).
+    pub covered: bool,
+}
+
+/// One of the r places of a chunk group. Slot k belongs to gear group k and never leaves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    pub server: ServerId,
+    pub state: SlotState,
+    /// Kept while the slot is away, and while it catches up (the missing writes are fetched from it).
+    pub holder: Option<Holder>,
+}
+
+impl Slot {
+    /// Where this slot's copy of a write goes now; `None`: there is no server for it, so no write is acknowledged.
+    #[inline]
+    pub fn target(&self) -> Option<(ServerId, Role)> {
+        match self.state {
+            SlotState::InSync | SlotState::CatchingUp { .. } => Some((self.server, Role::Replica)),
+            SlotState::Away { .. } => {
+                self.holder.map(|s| (s.server, Role::Offload { stands_for: self.server }))
+            }
+        }
+    }
+}
+
+/// Configuration of a chunk group under one epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupEntry {
+    pub epoch: Epoch,
+    /// `None`: no server can serve the group now.
+    pub primary: Option<ServerId>,
+    pub slots: Vec<Slot>,
+    /// No complete copy is left, and an administrator wants the newest data that is: until a slot is in sync again,
+    /// members take whatever is newer from all others.
+    pub salvage: bool,
+    /// The slots of the newest epoch that may have served, while the present one has not and a slot has lost its
+    /// complete copy since. Nothing was ordered after that epoch. `None`: the present epoch may serve.
+    pub fallback: Option<Vec<Slot>>,
+    /// How far each member's memory of requests reaches. Maintained by [`GroupEntry::follow`].
+    pub received: Vec<Received>,
+}
+
+/// The epochs (`from..until`) of which a member received every record of the group. `until`: the first epoch before the
+/// present one that may have ordered without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Received {
+    pub server: ServerId,
+    pub from: Epoch,
+    pub until: Option<Epoch>,
+}
+
+/// How far a group's configuration has advanced: a new epoch, or permission to serve in the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stage {
+    pub epoch: Epoch,
+    pub serves: bool,
+}
+
+impl GroupEntry {
+    /// The entry of a group of which nothing is known.
+    pub fn unknown() -> GroupEntry {
+        GroupEntry {
+            epoch: Epoch(0),
+            primary: None,
+            slots: Vec::new(),
+            salvage: false,
+            fallback: None,
+            received: Vec::new(),
+        }
+    }
+
+    /// Updates `received`, inherited from the previous configuration. A member that was not a target of that
+    /// configuration missed what it ordered, if it may have served.
+    pub fn follow(&mut self, before: &GroupEntry) {
+        let mut received = std::mem::take(&mut self.received);
+        if before.fallback.is_none() {
+            let was_target = |t: &Received| before.targets().any(|server| server == t.server);
+            let missed = received.iter_mut().filter(|t| t.until.is_none() && !was_target(t));
+            missed.for_each(|t| t.until = Some(before.epoch));
+        }
+        let served = self.fallback.as_deref().unwrap_or_default();
+        let takes_part =
+            |server| self.members().any(|(id, _)| id == server) || targets_of(served).any(|id| id == server);
+        received.retain(|t| takes_part(t.server));
+        for server in self.targets() {
+            if !received.iter().any(|t| t.server == server && t.until.is_none()) {
+                received.retain(|t| t.server != server);
+                received.push(Received { server, from: self.epoch, until: None });
+            }
+        }
+        self.received = received;
+    }
+
+    /// The servers that a write goes to.
+    pub fn targets(&self) -> impl Iterator<Item = ServerId> + '_ {
+        targets_of(&self.slots)
+    }
+
+    pub fn stage(&self) -> Stage {
+        Stage { epoch: self.epoch, serves: self.fallback.is_none() }
+    }
+
+    /// Whether the primary may serve. While a target is missing nothing can be ordered, so reads need no permission.
+    pub fn may_serve(&self) -> bool {
+        self.fallback.is_none() || self.slots.iter().any(|slot| slot.target().is_none())
+    }
+
+    /// Whether `server` is the holder of the slot of `stands_for`, and has all that the slot missed.
+    pub fn is_covered_by(&self, server: ServerId, stands_for: ServerId) -> bool {
+        let holder = self.slot_of(stands_for).and_then(|slot| slot.holder);
+        holder.is_some_and(|s| s.covered && s.server == server)
+    }
+
+    pub fn slot_of(&self, server: ServerId) -> Option<&Slot> {
+        self.slots.iter().find(|s| s.server == server)
+    }
+
+    /// Every server that may have records of this group, with the role in which it has them.
+    pub fn members(&self) -> impl Iterator<Item = (ServerId, Role)> + '_ {
+        self.slots.iter().flat_map(|slot| {
+            let offload = slot.holder.map(|s| (s.server, Role::Offload { stands_for: slot.server }));
+            std::iter::once((slot.server, Role::Replica)).chain(offload)
+        })
+    }
+
+    pub fn is_in_sync(&self) -> bool {
+        self.slots.iter().all(|s| s.state == SlotState::InSync)
+    }
+}
+
+fn targets_of(slots: &[Slot]) -> impl Iterator<Item = ServerId> + '_ {
+    slots.iter().filter_map(Slot::target).map(|(server, _)| server)
+}
+
+/// The whole map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterMap {
+    pub version: u64,
+    pub servers: BTreeMap<ServerId, ServerEntry>,
+    /// Indexed by group id.
+    pub groups: Vec<GroupEntry>,
+    /// The erasure-coded pools.
+    pub pools: BTreeMap<PoolId, PoolEntry>,
+    /// Indexed by set id.
+    pub sets: Vec<SetEntry>,
+}
+
+/// What changed between two map versions. `from` zero is the whole map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapDelta {
+    pub from: u64,
+    pub to: u64,
+    pub servers: Vec<ServerEntry>,
+    pub groups: Vec<(GroupId, GroupEntry)>,
+    pub pools: Vec<PoolEntry>,
+    pub sets: Vec<(SetId, SetEntry)>,
+}
+
+impl ClusterMap {
+    /// Applies `delta`. False: it leaves a gap, and the caller must ask for the whole map. A delta that brings nothing
+    /// new leaves none.
+    pub fn apply(&mut self, delta: &MapDelta) -> bool {
+        if delta.to <= self.version {
+            return true;
+        }
+        if delta.from > self.version {
+            return false;
+        }
+        for server in &delta.servers {
+            self.servers.insert(server.id, server.clone());
+        }
+        for (id, entry) in &delta.groups {
+            let index = id.0 as usize;
+            if index >= self.groups.len() {
+                self.groups.resize(index + 1, GroupEntry::unknown());
+            }
+            if self.groups[index].stage() < entry.stage() {
+                self.groups[index] = entry.clone();
+            }
+        }
+        self.pools.extend(delta.pools.iter().map(|pool| (pool.id, pool.clone())));
+        for (id, entry) in &delta.sets {
+            let index = usize::from(id.0);
+            if index >= self.sets.len() {
+                self.sets.resize(index + 1, SetEntry::unknown());
+            }
+            if self.sets[index].epoch < entry.epoch {
+                self.sets[index] = entry.clone();
+            }
+        }
+        self.version = delta.to;
+        true
+    }
+
+    pub fn set(&self, id: SetId) -> Option<&SetEntry> {
+        self.sets.get(usize::from(id.0)).filter(|set| set.epoch > Epoch(0))
+    }
+
+    /// The set that a chunk of an erasure-coded pool is in.
+    pub fn set_of(&self, chunk: ChunkId) -> Option<SetId> {
+        let pool = self.pools.get(&chunk.object.pool())?;
+        let nth = chunk_hash(chunk) % pool.sets.len().max(1) as u64;
+        pool.sets.get(nth as usize).copied()
+    }
+
+    pub fn group(&self, id: GroupId) -> Option<&GroupEntry> {
+        self.groups.get(id.0 as usize)
+    }
+
+    /// Whether the server can be woken.
+    pub fn sleeps(&self, server: ServerId) -> bool {
+        let asleep = |s: &ServerEntry| matches!(s.state, ServerState::Asleep | ServerState::Waking);
+        self.servers.get(&server).is_some_and(asleep)
+    }
+
+    pub fn is_live(&self, server: ServerId) -> bool {
+        self.servers.get(&server).is_some_and(|s| s.state.is_live())
+    }
+}
+
+/// The chunk group of a chunk. A hash, so that the metadata service stores nothing per chunk.
+pub fn group_of(chunk: ChunkId, groups: u32) -> GroupId {
+    GroupId((chunk_hash(chunk) % u64::from(groups.max(1))) as u32)
+}
+
+pub(crate) fn chunk_hash(chunk: ChunkId) -> u64 {
+    let mut key = [0u8; 12];
+    key[..8].copy_from_slice(&chunk.object.0.to_le_bytes());
+    key[8..].copy_from_slice(&chunk.index.to_le_bytes());
+    xxhash_rust::xxh3::xxh3_64(&key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ObjectId;
+
+    #[test]
+    fn chunks_spread_evenly_over_groups() {
+        let mut counts = vec![0u32; 64];
+        for object in 0..6400 {
+            let chunk = ChunkId { object: ObjectId(object), index: 3 };
+            counts[group_of(chunk, 64).0 as usize] += 1;
+        }
+        assert!(counts.iter().all(|&n| (50..=160).contains(&n)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_delta_with_a_gap_does_not_fit() {
+        let mut map = ClusterMap::default();
+        assert!(map.apply(&MapDelta { from: 0, to: 3, ..MapDelta::default() }));
+        assert!(!map.apply(&MapDelta { from: 5, to: 6, ..MapDelta::default() }));
+        assert_eq!(map.version, 3);
+        assert!(map.apply(&MapDelta { from: 2, to: 4, ..MapDelta::default() }));
+    }
+
+    #[test]
+    fn a_delta_never_brings_back_an_older_epoch() {
+        let mut map = ClusterMap::default();
+        let entry = |epoch| GroupEntry { epoch: Epoch(epoch), ..GroupEntry::unknown() };
+        map.apply(&MapDelta { from: 0, to: 1, groups: vec![(GroupId(0), entry(7))], ..MapDelta::default() });
+        map.apply(&MapDelta { from: 0, to: 2, groups: vec![(GroupId(0), entry(4))], ..MapDelta::default() });
+        assert_eq!(map.groups[0].epoch, Epoch(7));
+        let unserved = GroupEntry { fallback: Some(Vec::new()), ..entry(8) };
+        for (to, next, serves) in [(3, unserved.clone(), false), (4, entry(8), true), (5, unserved, true)] {
+            map.apply(&MapDelta { from: 0, to, groups: vec![(GroupId(0), next)], ..MapDelta::default() });
+            assert_eq!(map.groups[0].stage(), Stage { epoch: Epoch(8), serves });
+        }
+    }
+}

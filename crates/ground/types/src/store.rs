@@ -1,0 +1,71 @@
+//! The interface between a chunk server's protocol core and its store: commands, outcomes, and what recovery finds.
+//! `ebb_chunkserver` sends commands, `ebb_store` carries them out.
+
+use crate::{
+    ChunkId, Cursor, Epoch, GroupId, ListPage, Record, Refusal, Role, Run, ScrubMark, TailRun, Version,
+};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+/// A command from the protocol core to the store. Each ends in one [`StoreOutcome`]. The store may run them in any
+/// order; the core waits where order matters.
+#[derive(Clone, Debug)]
+pub enum StoreCommand {
+    /// Make the record durable. Blocks present at a newer version stay. `must_fit`: it may use the reserve (R10).
+    /// `committed`: everything of the group up to this version is on all targets.
+    Apply { role: Role, record: Record, payload: Bytes, must_fit: bool, committed: Version },
+    /// As `Apply`, but equal versions are written too, because the present block fails its checksum (R9). A record of
+    /// version zero says that its blocks were never written, and takes effect on lost blocks.
+    Repair { role: Role, record: Record, payload: Bytes },
+    /// Read blocks and verify their checksums.
+    Read { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    /// As `Read`, but from disk, not from memory, and without returning the bytes.
+    Check { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    /// One page of the runs with versions of epoch `since` or later, in chunk and block order, deletions first.
+    List { role: Role, group: GroupId, since: Epoch, after: Option<Cursor> },
+    /// Which of these runs, or parts of them, are newer than what is here?
+    Newer { role: Role, group: GroupId, runs: Vec<Run> },
+}
+
+#[derive(Clone, Debug)]
+pub enum StoreOutcome {
+    Applied,
+    /// The blocks asked for, whole and in order, as maximal runs of equal version and kind; never-written blocks are
+    /// runs of version zero and kind `Zero`. `records` carry checksums for data runs; `payload` is their bytes,
+    /// concatenated.
+    Read {
+        records: Vec<Record>,
+        payload: Bytes,
+    },
+    Listed(ListPage),
+    Newer(Vec<Run>),
+    /// To a read, a check or a listing: this block must be fetched from another copy (R9). `lost`: not even its version
+    /// is known, only that it was not newer than this one.
+    Damaged {
+        chunk: ChunkId,
+        block: u32,
+        lost: Option<Version>,
+    },
+    Failed(Refusal),
+}
+
+/// The last records of a group, as found at start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveredTail {
+    /// Everything up to this version is on all targets.
+    pub committed: Version,
+    /// All records that are not known to be on all targets.
+    pub open: Vec<TailRun>,
+    /// The last records that are, for their request ids.
+    pub done: Vec<TailRun>,
+}
+
+/// What recovery found at start, for the protocol core.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    pub tails: BTreeMap<GroupId, RecoveredTail>,
+    /// The groups that data is kept for, and in which role.
+    pub roles: Vec<(GroupId, Role)>,
+    /// Scrub progress that the core had saved. Without it replicas are scrubbed sooner or later than necessary.
+    pub scrubs: Vec<ScrubMark>,
+}

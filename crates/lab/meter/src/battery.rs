@@ -1,0 +1,102 @@
+//! A battery: the power that the machine draws from it. Only while it discharges: on mains its watts are those of
+//! charging, and say nothing about the machine.
+
+use super::spec::Spec;
+use super::sysfs;
+use super::{Channel, Meter, MeterError, Quantity, Source};
+use ebb_power::Machine;
+use std::path::{Path, PathBuf};
+
+struct Battery {
+    channels: Vec<Channel>,
+    dirs: Vec<PathBuf>,
+}
+
+pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+    let root = machine.sys.join("class/power_supply");
+    let mut battery = Battery { channels: Vec::new(), dirs: Vec::new() };
+    for name in sysfs::names(&root) {
+        let dir = root.join(&name);
+        let is = |file: &str, word: &str| Ok(sysfs::text(&dir.join(file))?.as_deref() == Some(word));
+        // Mice and headsets have batteries of their own.
+        if !is("type", "Battery")? || is("scope", "Device")? {
+            continue;
+        }
+        let mut channel = |quantity: Quantity, sees: &str| {
+            battery.channels.push(Channel {
+                name: format!("{name}/{}", quantity.name()),
+                quantity,
+                source: Source::Measured,
+                part_of: None,
+                sees: sees.into(),
+            });
+        };
+        channel(Quantity::Power, "what the machine takes from the battery while it discharges");
+        channel(Quantity::Voltage, "at the battery");
+        channel(Quantity::Current, "out of the battery while it discharges");
+        channel(Quantity::Temperature, "of the battery");
+        battery.dirs.push(dir);
+    }
+    if battery.dirs.is_empty() {
+        return Err(spec.unavailable("this machine has no battery", "use another meter"));
+    }
+    Ok(Box::new(battery))
+}
+
+fn read(dir: &Path) -> Result<[Option<f64>; 4], MeterError> {
+    let sensor = |file: &str, scale: f64| sysfs::sensor(&dir.join(file), scale);
+    let discharging = sysfs::text(&dir.join("status"))?.as_deref() == Some("Discharging");
+    let volts = sensor("voltage_now", 1e-6)?;
+    // Some drivers report discharge current as negative.
+    let amperes = sensor("current_now", 1e-6)?.map(f64::abs).filter(|_| discharging);
+    let watts = match sensor("power_now", 1e-6)?.map(f64::abs) {
+        Some(watts) => Some(watts).filter(|_| discharging),
+        None => volts.zip(amperes).map(|(volts, amperes)| volts * amperes),
+    };
+    Ok([watts, volts, amperes, sensor("temp", 0.1)?])
+}
+
+impl Meter for Battery {
+    fn channels(&self) -> &[Channel] {
+        &self.channels
+    }
+
+    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+        let mut readings = Vec::new();
+        for dir in &self.dirs {
+            readings.extend(read(dir)?);
+        }
+        Ok(readings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::open_on;
+    use super::super::tests::{machine, write};
+
+    #[test]
+    fn it_is_absent_on_mains_and_volts_times_amperes_on_the_way() {
+        let (dir, machine) = machine();
+        let at = "sys/class/power_supply";
+        write(&dir, &format!("{at}/AC/type"), "Mains");
+        write(&dir, &format!("{at}/mouse/type"), "Battery");
+        write(&dir, &format!("{at}/mouse/scope"), "Device");
+        let error = open_on(&machine, "battery").map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("no battery"), "{error}");
+        for (file, text) in [
+            ("type", "Battery"),
+            ("status", "Discharging"),
+            ("voltage_now", "12000000"),
+            ("current_now", "-1500000"),
+        ] {
+            write(&dir, &format!("{at}/BAT0/{file}"), text);
+        }
+        let mut open = open_on(&machine, "battery").unwrap();
+        assert_eq!(open.meter.read().unwrap(), [Some(18.0), Some(12.0), Some(1.5), None]);
+        write(&dir, &format!("{at}/BAT0/power_now"), "17000000");
+        assert_eq!(open.meter.read().unwrap()[0], Some(17.0));
+        write(&dir, &format!("{at}/BAT0/status"), "Charging");
+        assert_eq!(open.meter.read().unwrap(), [None, Some(12.0), None, None]);
+    }
+}

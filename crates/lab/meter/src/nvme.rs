@@ -1,0 +1,163 @@
+//! An NVMe drive: its temperature from hwmon, or else from the drive's SMART log; its power state from the admin
+//! command Get Features, which requires root.
+
+use super::hwmon::Sensors;
+use super::spec::Spec;
+use super::sysfs;
+use super::{Channel, Meter, MeterError, Quantity, Source};
+use ebb_power::Machine;
+use ebb_power::passthrough::{Admin, AdminCommand, nvme_power_state};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const GET_LOG_PAGE: u8 = 0x02;
+const SMART_LOG: u32 = 0x02;
+const SMART_BYTES: u32 = 512;
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+fn power_state(drive: &File) -> io::Result<f64> {
+    nvme_power_state(drive, TIMEOUT).map(f64::from)
+}
+
+fn smart_temperature(drive: &File) -> io::Result<Option<f64>> {
+    let mut log = [0u8; SMART_BYTES as usize];
+    let cdw10 = SMART_LOG | ((SMART_BYTES / 4 - 1) << 16);
+    let command = AdminCommand { opcode: GET_LOG_PAGE, nsid: u32::MAX, cdw10, cdw11: 0 };
+    drive.admin(command, &mut log, TIMEOUT)?;
+    Ok(composite(&log))
+}
+
+/// The SMART log's composite temperature, stored in kelvin; zero means that the drive does not report it.
+fn composite(log: &[u8; SMART_BYTES as usize]) -> Option<f64> {
+    let kelvin = u16::from_le_bytes([log[1], log[2]]);
+    (kelvin != 0).then(|| f64::from(kelvin) - 273.0)
+}
+
+struct Nvme {
+    channels: Vec<Channel>,
+    drive: Option<File>,
+    sensors: Option<Sensors>,
+}
+
+/// `nvme0` of `/dev/nvme0`, `/dev/nvme0n1` and `nvme0`.
+fn controller(address: &str) -> Option<&str> {
+    let name = address.strip_prefix("/dev/").unwrap_or(address);
+    let digits = name.strip_prefix("nvme")?;
+    let end = digits.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(digits.len());
+    (end > 0 && !name.contains('/')).then(|| &name[.."nvme".len() + end])
+}
+
+/// The places where different kernel versions put the drive's hwmon chip.
+fn hwmon_of(controller: &Path) -> Option<PathBuf> {
+    let places = ["", "hwmon", "device", "device/hwmon"].map(|place| controller.join(place));
+    places.iter().find_map(|place| {
+        let chip = |name: &String| name.strip_prefix("hwmon").is_some_and(|n| !n.is_empty());
+        sysfs::names(place).into_iter().find(chip).map(|name| place.join(name))
+    })
+}
+
+/// All controllers of this machine.
+pub(super) fn controllers(machine: &Machine) -> Vec<String> {
+    sysfs::names(&machine.sys.join("class/nvme"))
+}
+
+pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+    let address = spec.needed("the drive, such as /dev/nvme0")?;
+    let name = controller(&address)
+        .ok_or_else(|| spec.wrong(format!("{address} is not an NVMe drive: give /dev/nvme0")))?
+        .to_string();
+    let in_sysfs = machine.sys.join("class/nvme").join(&name);
+    if !in_sysfs.is_dir() {
+        return Err(spec.unavailable(
+            format!("this machine has no NVMe drive {name}"),
+            "`ebb meter list` shows the drives that it has",
+        ));
+    }
+    let sensors = hwmon_of(&in_sysfs).map(|dir| Sensors::of_chip(&dir, &name, "temp")).transpose()?;
+    let sensors = sensors.filter(|sensors| !sensors.channels().is_empty());
+    let drive = File::open(machine.dev.join(&name)).and_then(|drive| power_state(&drive).map(|_| drive));
+    let channel = |name: &str, quantity, sees: &str| Channel {
+        name: name.into(),
+        quantity,
+        source: Source::Measured,
+        part_of: None,
+        sees: sees.into(),
+    };
+    let mut channels = match (&sensors, &drive) {
+        (Some(sensors), _) => sensors.channels().to_vec(),
+        (None, Ok(_)) => {
+            vec![channel("temperature", Quantity::Temperature, "the drive's composite temperature")]
+        }
+        (None, Err(error)) => {
+            return Err(spec.unavailable(
+                format!("neither hwmon nor the drive itself answers: {error}"),
+                "run as root, or use a kernel with CONFIG_NVME_HWMON",
+            ));
+        }
+    };
+    if drive.is_ok() {
+        channels.push(channel(
+            "power-state",
+            Quantity::PowerState,
+            "number of the NVMe power state; 0 draws most",
+        ));
+    }
+    Ok(Box::new(Nvme { channels, drive: drive.ok(), sensors }))
+}
+
+impl Meter for Nvme {
+    fn channels(&self) -> &[Channel] {
+        &self.channels
+    }
+
+    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+        let mut readings = match (&mut self.sensors, &self.drive) {
+            (Some(sensors), _) => sensors.read()?,
+            (None, Some(drive)) => vec![smart_temperature(drive).ok().flatten()],
+            (None, None) => Vec::new(),
+        };
+        if let Some(drive) = &self.drive {
+            readings.push(power_state(drive).ok());
+        }
+        Ok(readings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::open_on;
+    use super::super::tests::{machine, write};
+    use super::*;
+
+    #[test]
+    fn answers_are_decoded() {
+        let mut log = [0u8; 512];
+        assert_eq!(composite(&log), None);
+        log[1..3].copy_from_slice(&314u16.to_le_bytes());
+        assert_eq!(composite(&log), Some(41.0));
+        assert_eq!(controller("/dev/nvme12n1p3"), Some("nvme12"));
+        assert_eq!(controller("/dev/sda"), None);
+        assert_eq!(controller("/dev/nvme"), None);
+    }
+
+    #[test]
+    fn a_drive_whose_commands_are_not_allowed_still_has_its_temperature() {
+        for place in ["hwmon2", "hwmon/hwmon2", "device/hwmon2", "device/hwmon/hwmon2"] {
+            let (dir, machine) = machine();
+            let at = format!("sys/class/nvme/nvme0/{place}");
+            write(&dir, &format!("{at}/name"), "nvme");
+            write(&dir, &format!("{at}/temp1_input"), "36850");
+            write(&dir, &format!("{at}/temp1_label"), "Composite");
+            let mut open = open_on(&machine, "nvme:/dev/nvme0n1").unwrap();
+            assert_eq!(open.meter.channels()[0].name, "nvme0/Composite");
+            assert_eq!(open.meter.read().unwrap(), [Some(36.85)]);
+        }
+        let (dir, machine) = machine();
+        let error = |spec| open_on(&machine, spec).map(|_| ()).unwrap_err().to_string();
+        assert!(error("nvme:/dev/nvme0").contains("no NVMe drive nvme0"));
+        write(&dir, "sys/class/nvme/nvme0/model", "X");
+        assert!(error("nvme:/dev/nvme0").contains("run as root"));
+    }
+}

@@ -1,0 +1,235 @@
+//! Energy of a replay at the trace's own speed ([`ebb_power::Savings`]): as observed, of a cluster that never sleeps,
+//! and of an oracle's schedule that knows the peaks.
+//!
+//! All three come from the same power model and the same load, and count the seconds of the trace, not of the clock: a
+//! state that lasted one second at speed 2000 lasted 2000. A transition costs its joules once, whatever the speed. So a
+//! wake-up that takes half a second of the clock is charged as 1000 seconds of being on: that is the price of the
+//! rehearsal, not of the cluster, and it makes the savings look smaller, never larger.
+
+use ebb_gear::LoadSeries;
+use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Savings};
+use ebb_types::{GearGroup, Moment, NO_GEAR, RackId, ServerId};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A server is switched on or to standby, at a moment of the trace. Ordered by time; every server has one at time zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub at: Duration,
+    pub server: ServerId,
+    pub on: bool,
+}
+
+/// Total consumption of the servers, by cause. Seconds are server-seconds of the trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct EnergyFigures {
+    pub total_joules: f64,
+    pub on_joules: f64,
+    pub standby_joules: f64,
+    pub transition_joules: f64,
+    /// Of the racks' switches, if the power model has them.
+    pub switch_joules: f64,
+    pub on_seconds: f64,
+    pub standby_seconds: f64,
+    pub transition_seconds: f64,
+    /// Transitions to on and to standby.
+    pub transitions: u64,
+}
+
+impl From<ModelledEnergy> for EnergyFigures {
+    fn from(energy: ModelledEnergy) -> EnergyFigures {
+        EnergyFigures {
+            total_joules: energy.total().0,
+            on_joules: energy.on.0,
+            standby_joules: energy.standby.asleep.0,
+            transition_joules: energy.transition().0,
+            switch_joules: energy.switches.0,
+            on_seconds: energy.on_seconds,
+            standby_seconds: energy.standby.asleep_seconds,
+            transition_seconds: energy.standby.transition_seconds,
+            transitions: energy.standby.transitions(),
+        }
+    }
+}
+
+/// Modelled energy over the replayed span. Never measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EnergyReport {
+    pub cluster: EnergyFigures,
+    /// Every server on throughout, under the same load.
+    pub always_on: EnergyFigures,
+    /// Whole gears from the peak of each hour, known in advance; shifts take no time.
+    pub oracle: EnergyFigures,
+    /// Share of `always_on` that the cluster saves, in percent.
+    pub saved_percent: f64,
+    /// What transitions cost the cluster, of what sleep would save without them. Absent: nothing slept.
+    pub transition_percent: Option<f64>,
+    pub oracle_saved_percent: f64,
+    /// Percentage points by which the cluster's savings fall short of the oracle's.
+    pub behind_oracle_points: f64,
+    /// The cluster against `always_on`. Its figures are among those above.
+    #[serde(skip)]
+    pub saves: Savings,
+}
+
+impl EnergyReport {
+    pub fn new(cluster: ModelledEnergy, always_on: ModelledEnergy, oracle: ModelledEnergy) -> EnergyReport {
+        let of = |energy: &ModelledEnergy| Savings::new(energy, always_on.total(), 1.0);
+        let (saves, oracle_saves) = (of(&cluster), of(&oracle));
+        let [cluster, always_on, oracle] = [cluster, always_on, oracle].map(EnergyFigures::from);
+        let (saved_percent, oracle_saved_percent) = (100.0 * saves.saved, 100.0 * oracle_saves.saved);
+        EnergyReport {
+            cluster,
+            always_on,
+            oracle,
+            saved_percent,
+            transition_percent: saves.transition_share.map(|share| 100.0 * share),
+            oracle_saved_percent,
+            behind_oracle_points: oracle_saved_percent - saved_percent,
+            saves,
+        }
+    }
+}
+
+/// Modelled energy from time zero to `end`. The load is spread evenly over the servers that are on.
+pub fn modelled(
+    model: &PowerModel,
+    load: &LoadSeries,
+    changes: &[Change],
+    racks: &[(ServerId, RackId)],
+    end: Duration,
+) -> Result<ModelledEnergy, ModelError> {
+    let mut meter = EnergyMeter::new(*model, 1.0)?;
+    racks.iter().for_each(|(server, rack)| meter.set_rack(*server, *rack));
+    let mut on: BTreeMap<ServerId, bool> = BTreeMap::new();
+    let mut changes = changes.iter().peekable();
+    let (mut now, mut sample, mut drawn) = (Duration::ZERO, 0u32, f64::NAN);
+    while now <= end {
+        let mut changed = false;
+        while let Some(change) = changes.next_if(|change| change.at <= now) {
+            on.insert(change.server, change.on);
+            changed = true;
+        }
+        let awake = on.values().filter(|on| **on).count().max(1);
+        let utilisation = load.at(now).0 / awake as f64;
+        if changed || utilisation != drawn {
+            for (server, on) in &on {
+                let draw = if *on { Draw::On { utilisation } } else { Draw::Standby };
+                meter.set(moment(now), *server, draw);
+            }
+            drawn = utilisation;
+        }
+        while load.interval * sample <= now {
+            sample += 1;
+        }
+        let next = load.interval * sample;
+        now = changes.peek().map_or(next, |change| change.at.min(next));
+    }
+    Ok(meter.energy(moment(end)))
+}
+
+fn moment(at: Duration) -> Moment {
+    Moment::ZERO + at
+}
+
+/// The changes for one gear per hour; shifts happen at the start of hours. Gear groups are awake in their order;
+/// servers of erasure-coded pools, which gears do not concern, always.
+pub fn changes_of(gears: &[u8], hour: Duration, servers: &[(ServerId, GearGroup)]) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let mut last = None;
+    for (index, gear) in gears.iter().enumerate() {
+        let on = |group: GearGroup, gear: u8| group == NO_GEAR || group.0 < gear;
+        for (server, group) in servers {
+            if last.is_none_or(|last| on(*group, last) != on(*group, *gear)) {
+                changes.push(Change { at: hour * index as u32, server: *server, on: on(*group, *gear) });
+            }
+        }
+        last = Some(*gear);
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_gear::rehearsal;
+    use ebb_types::{LoadCount, Schedule, Watts};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// Four hours at speed 1000; only two small reads.
+    fn quiet() -> LoadSeries {
+        let read = LoadCount { reads: 1, read_bytes: 512, ..LoadCount::default() };
+        let schedule = rehearsal(
+            &Schedule { read_iops: 1e12, read_bytes_per_second: 1e18, ..Schedule::default() },
+            1000.0,
+        );
+        LoadSeries::new([(Duration::ZERO, read), (HOUR * 4, read)], 1000.0, &schedule.unwrap(), 3).unwrap()
+    }
+
+    fn servers() -> Vec<(ServerId, GearGroup)> {
+        (0..9).map(|id| (ServerId(id), GearGroup((id % 3) as u8))).collect()
+    }
+
+    fn close(found: f64, right: f64) {
+        assert!((found / right - 1.0).abs() < 1e-6, "{found} is not {right}");
+    }
+
+    #[test]
+    fn a_schedule_is_added_up_by_hand_in_trace_time() {
+        let (model, load) = (PowerModel::default(), quiet());
+        let always = modelled(&model, &load, &changes_of(&[3], HOUR, &servers()), &[], HOUR * 4).unwrap();
+        close(always.total().0, 9.0 * 61.8 * 4.0 * 3600.0);
+        assert_eq!(always.standby.transitions(), 0);
+        // Hours in gears 1, 1, 2, 1: six servers sleep, three of them wake for an hour.
+        let changes = changes_of(&[1, 1, 2, 1], HOUR, &servers());
+        let geared = modelled(&model, &load, &changes, &[], HOUR * 4).unwrap();
+        assert_eq!(geared.standby.transitions(), 6);
+        close(geared.transition().0, 3.0 * (1270.0 + 569.0));
+        close(geared.on.0, 61.8 * (3.0 * 4.0 * 3600.0 + 3.0 * (3600.0 - 13.0)));
+        close(geared.standby.asleep.0, 5.4 * (3.0 * 4.0 * 3600.0 + 3.0 * (3.0 * 3600.0 - 7.0)));
+        let report = EnergyReport::new(always, always, geared);
+        assert_eq!((report.saved_percent, report.transition_percent), (0.0, None));
+        close(report.behind_oracle_points, 100.0 * (1.0 - geared.total().0 / always.total().0));
+        // Of what three servers save in three hours of their own, and three in four.
+        let report = EnergyReport::new(geared, always, geared);
+        let (transitions, saved) = (geared.transition().0, always.total().0 - geared.total().0);
+        close(report.transition_percent.unwrap(), 100.0 * transitions / (saved + transitions));
+        assert_eq!(report.saves.transitions(1.0), None, "less than can be seen");
+        assert!(report.saves.transitions(1000.0).unwrap().contains("lasts 1000 times its real share"));
+    }
+
+    #[test]
+    fn switches_of_racks_that_sleep_as_a_whole_sleep_too() {
+        let (model, load) = (PowerModel { rack_switch: Watts(100.0), ..PowerModel::default() }, quiet());
+        // Rack-aligned: a gear group is a rack.
+        let racks: Vec<_> =
+            servers().into_iter().map(|(server, group)| (server, RackId(group.0.into()))).collect();
+        let energy = |gears: &[u8]| {
+            modelled(&model, &load, &changes_of(gears, HOUR, &servers()), &racks, HOUR * 4).unwrap().switches
+        };
+        close(energy(&[3]).0, 3.0 * 100.0 * 4.0 * 3600.0);
+        close(energy(&[1, 1, 2, 1]).0, 100.0 * (4.0 + 1.0) * 3600.0);
+    }
+
+    #[test]
+    fn gears_leave_the_servers_of_pools_on() {
+        let with_pool = [servers(), vec![(ServerId(20), NO_GEAR)]].concat();
+        let changes = changes_of(&[1, 3], HOUR, &with_pool);
+        let of_pool: Vec<&Change> = changes.iter().filter(|change| change.server == ServerId(20)).collect();
+        assert_eq!(of_pool, [&Change { at: Duration::ZERO, server: ServerId(20), on: true }]);
+    }
+
+    #[test]
+    fn load_is_spread_over_the_servers_that_are_on() {
+        let (model, mut load) = (PowerModel::default(), quiet());
+        for sample in &mut load.samples {
+            *sample = ebb_gear::Load(1.5);
+        }
+        let energy =
+            |gear| modelled(&model, &load, &changes_of(&[gear], HOUR, &servers()), &[], HOUR).unwrap();
+        close(energy(1).on.0, 3.0 * model.on(0.5).0 * 3600.0);
+        close(energy(3).on.0, 9.0 * model.on(1.5 / 9.0).0 * 3600.0);
+    }
+}

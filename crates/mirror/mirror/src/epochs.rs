@@ -1,0 +1,118 @@
+//! Epochs: what the disks did is measured, modes and speeds change, and marks of quiet regions go. When both disks are
+//! at rest there is no next epoch: an idle mirror does nothing.
+
+use crate::api::{Command, DiskOp, Mode, Side, Speed, Spent};
+use crate::disk::{Disk, Serving};
+use crate::marks::QUIET_EPOCHS;
+use crate::mirror::Mirror;
+use crate::op::{Wait, Work};
+use crate::policy::Access;
+use crate::settings::PolicyKind;
+use ebb_types::Moment;
+
+/// Utilisation below which a disk is at rest.
+const AT_REST: f64 = 0.001;
+
+impl Mirror {
+    /// Records the time that an operation of a disk took, for the policy: of clients' requests, not of the mirror's own
+    /// work.
+    pub(crate) fn observe(&mut self, side: Side, wait: &Wait, spent: Spent) {
+        let own = |op: &u64| {
+            self.ops.get(op).is_none_or(|op| matches!(op.work, Work::Replay { .. } | Work::Copy { .. }))
+        };
+        let (access, requests) = match wait {
+            Wait::Read { op, .. } | Wait::Part { op, .. } if own(op) => return,
+            Wait::ReplaySync => return,
+            Wait::Read { .. } => (Access::Read, 1),
+            Wait::Part { write, .. } => (Access::Write, u32::from(*write)),
+            Wait::Batch => (Access::Write, self.disks[side.index()].log.flying_requests()),
+            _ => (Access::Write, 0),
+        };
+        self.pair.record(side, access, requests, spent);
+    }
+
+    /// Ends an epoch: modes and speeds change.
+    pub(crate) fn tick(&mut self, now: Moment, out: &mut Vec<Command>) {
+        let length = now.since(self.epoch_began);
+        if length < self.settings.epoch {
+            return;
+        }
+        self.epoch += 1;
+        self.epoch_began = now;
+        let fills = self.disks.each_ref().map(|disk| disk.log.fill());
+        let may_change = self.may_change();
+        let decisions = self.pair.end_epoch(length, fills, may_change);
+        for (side, decision) in Side::BOTH.into_iter().zip(decisions) {
+            if let Some(mode) = decision.mode {
+                self.disk(side).mode = mode;
+            }
+            match decision.speed {
+                Some(_) if self.asleep() == Some(side) => self.note_sleep(now, true),
+                Some(speed) => self.begin_change(side, speed),
+                None => {}
+            }
+        }
+        self.note_sleep(now, false);
+        self.clear_quiet(out);
+    }
+
+    /// Whether time changes nothing: both disks are at rest.
+    fn is_settled(&self) -> bool {
+        let at_rest = |disk: &Disk| {
+            let low = disk.speed == Speed::Low || self.settings.kind == PolicyKind::OneSpeed;
+            let busy = self.pair.utilisation(disk.side).is_some_and(|util| util > AT_REST);
+            low && !busy
+                && disk.mode != Mode::Replay
+                && (disk.log.logged_blocks() == 0 || disk.serving == Serving::Lost)
+        };
+        let alone = self.disks.iter().any(|disk| disk.serving == Serving::Lost);
+        self.ops.is_empty()
+            && self.change.is_none()
+            && (alone || self.disks.iter().all(at_rest))
+            && (alone || !self.marks.has_dirty())
+    }
+
+    pub(crate) fn set_alarm(&mut self, now: Moment, out: &mut Vec<Command>) {
+        let wanted = if self.is_settled() {
+            None
+        } else {
+            if self.alarm.is_none() {
+                self.epoch_began = now;
+            }
+            Some(self.epoch_began + self.settings.epoch)
+        };
+        if wanted != self.alarm {
+            self.alarm = wanted;
+            out.push(Command::WakeAt(wanted));
+        }
+    }
+
+    /// Clears the marks of regions that have been quiet, after a sync of both disks.
+    fn clear_quiet(&mut self, out: &mut Vec<Command>) {
+        let may = self.clearing.is_none() && self.serving().count() == 2 && self.copies.is_none();
+        if !may || !self.epoch.is_multiple_of(QUIET_EPOCHS) {
+            return;
+        }
+        let quiet = self.marks.quiet(self.epoch);
+        if quiet.is_empty() {
+            return;
+        }
+        self.clearing = Some((quiet, 2));
+        for side in Side::BOTH {
+            self.issue(side, Wait::ClearSync, DiskOp::Sync, out);
+        }
+    }
+
+    pub(crate) fn clear_synced(&mut self, side: Side, ok: bool, out: &mut Vec<Command>) {
+        if !ok {
+            return self.lose(side, out);
+        }
+        let Some((_, left)) = &mut self.clearing else { return };
+        *left -= 1;
+        if *left == 0
+            && let Some((regions, _)) = self.clearing.take()
+        {
+            self.marks.clear(&regions, self.epoch);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Runs of traces on mirrors, side by side on all processors, and their results by name.
+
+use super::super::findings::PaperError;
+use super::super::side_by_side::side_by_side;
+use super::inputs::{LogStoreInputs, RATES};
+use ebb_sim::mirror::{Ack, MirrorError, PolicyKind, Report, Settings, Setup, Workload, simulate};
+use ebb_trace::{InMemory, Trace};
+use std::collections::BTreeMap;
+
+pub const KINDS: [PolicyKind; 4] =
+    [PolicyKind::LogStore, PolicyKind::TwoSpeed, PolicyKind::Div, PolicyKind::OneSpeed];
+
+/// What a run is called: the trace, the rate, the system, and what differs from the paper's settings.
+pub type Name = (usize, u32, String);
+
+struct Job {
+    name: Name,
+    setup: Setup,
+}
+
+pub struct Runs {
+    /// The workloads in the order of [`RATES`], then what is given or made for a figure.
+    pub traces: Vec<Trace>,
+    /// Of them, given by the user.
+    pub given: Vec<usize>,
+    seed: u64,
+    waiting: Vec<Job>,
+    done: BTreeMap<Name, Report>,
+}
+
+pub fn kind_name(kind: PolicyKind) -> &'static str {
+    match kind {
+        PolicyKind::LogStore => "LogStore",
+        PolicyKind::TwoSpeed => "two-speed",
+        PolicyKind::Div => "DIV",
+        PolicyKind::OneSpeed => "one-speed",
+    }
+}
+
+fn made(workload: Workload, part: u32, seed: u64) -> Result<Trace, PaperError> {
+    let mut daily = workload.after_cache();
+    (daily.count, daily.span) = (daily.count / u64::from(part), daily.span / part);
+    let mut requests = daily.requests(seed)?;
+    let failed = |error| PaperError::Mirror { name: workload.name().to_owned(), error };
+    Trace::collect(workload.name().to_owned(), &mut requests)
+        .map_err(|error| failed(MirrorError::Trace(error)))
+}
+
+impl Runs {
+    pub fn new(inputs: &LogStoreInputs) -> Result<Runs, PaperError> {
+        let made = RATES.iter().map(|(workload, _)| made(*workload, inputs.part, inputs.seed));
+        let mut traces: Vec<Trace> = made.collect::<Result<_, _>>()?;
+        let given = (traces.len()..traces.len() + inputs.traces.len()).collect();
+        traces.extend(inputs.traces.iter().cloned());
+        Ok(Runs { traces, given, seed: inputs.seed, waiting: Vec::new(), done: BTreeMap::new() })
+    }
+
+    /// The paper's settings.
+    pub fn setup(&self, rate: u32, kind: PolicyKind) -> Setup {
+        Setup {
+            settings: Settings { kind, ack: Ack::One, ..Settings::default() },
+            rate: f64::from(rate),
+            seed: self.seed,
+            ..Setup::default()
+        }
+    }
+
+    pub fn plan(&mut self, trace: usize, rate: u32, what: &str, setup: Setup) {
+        self.waiting.push(Job { name: (trace, rate, what.to_owned()), setup });
+    }
+
+    pub fn get(&self, trace: usize, rate: u32, what: &str) -> Option<&Report> {
+        self.done.get(&(trace, rate, what.to_owned()))
+    }
+
+    pub fn system(&self, trace: usize, rate: u32, kind: PolicyKind) -> Option<&Report> {
+        self.get(trace, rate, kind_name(kind))
+    }
+
+    /// Runs what is planned. The order in which runs end changes no result.
+    pub fn run(&mut self, tell: &mut dyn FnMut(f64)) -> Result<(), PaperError> {
+        let jobs = std::mem::take(&mut self.waiting);
+        let (traces, mut ended) = (&self.traces, 0);
+        let run = |job: &Job| {
+            let trace = &traces[job.name.0];
+            let mut reader = InMemory::new(&trace.requests, &trace.devices);
+            simulate(&trace.name, &mut reader, &job.setup, &mut |_| ())
+        };
+        side_by_side(&jobs, run, |Job { name, .. }, found| {
+            match found {
+                Ok(report) => drop(self.done.insert(name.clone(), report)),
+                // Its figures are absent.
+                Err(MirrorError::Overloaded { .. }) => {}
+                Err(error) => {
+                    let name = format!("{} at {}x, {}", traces[name.0].name, name.1, name.2);
+                    return Err(PaperError::Mirror { name, error });
+                }
+            }
+            ended += 1;
+            tell(f64::from(ended) / jobs.len() as f64);
+            Ok(())
+        })
+    }
+}
+
+/// Mean response time of all requests, in milliseconds.
+pub fn millis(report: &Report) -> f64 {
+    report.response.all.map_or(0.0, |latency| latency.mean_millis)
+}
+
+pub fn kilojoules(report: &Report) -> f64 {
+    report.energy_modelled.total.0 / 1e3
+}
+
+/// Share of the energy of `of` that `report` saves.
+pub fn saved(report: &Report, of: &Report) -> f64 {
+    1.0 - report.energy_modelled.total.0 / of.energy_modelled.total.0
+}

@@ -1,0 +1,456 @@
+//! The testbed experiments, request by request: power (Figure 9, right), the schedule (Figure 10), response times in
+//! the three worst periods (Figure 11), reclaim (Table 2) and the migration of primaries (Table 3).
+//!
+//! The trace is run with an oracle's gears on 15 chunk servers and 3 dedicated loggers, down to one copy awake and down
+//! to two, and always on, on 18 chunk servers: the same resources, the same requests. [Sierra §4.3] The paper sized its
+//! cluster for the trace's peak. Here the servers are given, so the trace is sped up until its peak needs all of them,
+//! each as busy as a server may be: otherwise the disks would idle and every gear would look good.
+
+use super::findings::{Experiment, PaperError, Table};
+use super::side_by_side::side_by_side;
+use super::testbed::{HOUR, REPLICAS};
+use ebb_gear::{Load, LoadSeries, Provision, Scheme, rehearsal};
+use ebb_output::{Axis, Chart, Latency, Mark, Series};
+use ebb_sim::request::{
+    DiskModel, Done, Gears, Migration, NetworkModel, Phase, Report, Sample, Setup, SimError, hours, simulate,
+};
+use ebb_trace::Trace;
+use ebb_types::Schedule;
+use std::time::Duration;
+
+/// The testbed's chunk servers, loggers and racks, and its chunks. [Sierra §4.3]
+const SERVERS: u16 = 15;
+const LOGGERS: u16 = 3;
+const RACKS: u16 = 3;
+const CHUNK_BYTES: u32 = 1 << 20;
+/// The down-shift run covers this time before and after the shift; the up-shift run continues for an hour.
+const AROUND: f64 = 600.0;
+/// Share of the disks' own rates that a server is provisioned for: at the full rates queues grow without bound, and the
+/// paper defines a server's capacity at an acceptable latency.
+const FILLED: f64 = 0.5;
+/// The peak of one-second samples falls as more requests enter each sample: the speed is found iteratively.
+const ROUNDS: usize = 6;
+
+/// Sierra's configuration: rack-aligned, with a logger in each rack.
+fn sierra(g_min: u8, speed: f64, seed: u64) -> Setup {
+    Setup {
+        speed,
+        servers: SERVERS,
+        loggers: LOGGERS,
+        racks: RACKS,
+        replicas: REPLICAS,
+        layout: Scheme::RackAligned,
+        chunk_bytes: CHUNK_BYTES,
+        // 320 chunk groups, as on the testbed.
+        groups_per_server: 21,
+        client_hosts: 9,
+        disk: DiskModel::hdd_2009(),
+        network: NetworkModel::gigabit(),
+        gears: Gears::Schedule,
+        g_min,
+        provision: Some(Provision::Peak),
+        seed,
+        ..Setup::default()
+    }
+}
+
+/// The same resources, always on.
+fn baseline(speed: f64, seed: u64) -> Setup {
+    let gears = Gears::Fixed(REPLICAS);
+    Setup { servers: SERVERS + LOGGERS, loggers: 0, gears, ..sierra(1, speed, seed) }
+}
+
+/// The runs of one trace.
+pub(super) struct Runs {
+    /// The highest load of each hour, in chunk servers, and its gear.
+    hours: Vec<(Load, u8)>,
+    /// With one copy awake in the lowest gear, and with two.
+    pub one: Report,
+    two: Report,
+    base: Report,
+}
+
+pub(super) fn run(trace: &Trace, seed: u64, tell: &mut dyn FnMut(&str, f64)) -> Result<Runs, PaperError> {
+    let speed = speed_for_peak(trace)?;
+    let setups = [sierra(1, speed, seed), baseline(speed, seed), sierra(2, speed, seed)];
+    let mut reports = [None, None, None];
+    let mut done = 0;
+    tell("the trace with gears and always on (Figures 9 to 11)", 0.0);
+    let jobs: Vec<usize> = (0..setups.len()).collect();
+    side_by_side(
+        &jobs,
+        |at| simulate(trace, &setups[*at], &mut |_| ()),
+        |at, report| {
+            reports[*at] = Some(report?);
+            done += 1;
+            tell("the trace with gears and always on (Figures 9 to 11)", f64::from(done) / 3.0);
+            Ok::<(), SimError>(())
+        },
+    )?;
+    let [one, base, two] = reports.map(|report| report.expect("every job ended without an error"));
+    Ok(Runs { hours: hours(trace, &setups[0])?, one, two, base })
+}
+
+/// Schedule, response times, reclaim, migration.
+pub(super) fn experiments(runs: &Runs) -> Vec<Experiment> {
+    let Runs { hours, one, base, .. } = runs;
+    vec![schedule(one, hours), response_times(one, base, hours), reclaim(one), migration(one)]
+}
+
+/// The speed at which the trace's peak uses the provisioned share of all chunk servers. Loads grow roughly in
+/// proportion to it.
+fn speed_for_peak(trace: &Trace) -> Result<f64, PaperError> {
+    let rates = DiskModel::hdd_2009().rates();
+    let schedule = rates.in_schedule(Schedule::default());
+    let mut speed = 1.0;
+    for _ in 0..ROUNDS {
+        let schedule = rehearsal(&schedule, speed).map_err(SimError::from)?;
+        let loads = trace.loads(CHUNK_BYTES).map_err(SimError::from)?;
+        let series = LoadSeries::new(loads, speed, &schedule, REPLICAS).map_err(SimError::from)?;
+        let peak = series.peak().0;
+        if peak > 0.0 {
+            speed *= FILLED * f64::from(SERVERS) / peak;
+        }
+    }
+    Ok(speed)
+}
+
+/// Share of the chunk servers awake by the gears of the hours.
+fn awake_by_gears(hours: &[(Load, u8)], g_min: u8) -> f64 {
+    let gears: f64 = hours.iter().map(|(_, gear)| f64::from((*gear).max(g_min))).sum();
+    gears / f64::from(REPLICAS) / hours.len().max(1) as f64
+}
+
+/// Power consumed by the Hotmail I/O trace, loggers included, gear 1 allowed: "savings of 23 %". [Sierra abstract]
+const PAPER_POWER: f64 = 0.77;
+
+/// The right half of Figure 9: by the gears of the hours, and in the runs.
+pub(super) fn power(runs: &Runs, found: &mut Experiment) {
+    let (chunk, all) = (f64::from(SERVERS), f64::from(SERVERS + LOGGERS));
+    let mut bars = [(); 3].map(|()| Vec::new());
+    for (at, (g_min, run)) in [(1, &runs.one), (2, &runs.two)].into_iter().enumerate() {
+        let by_gears = awake_by_gears(&runs.hours, g_min);
+        let awake = run.energy_modelled.mean_servers_awake;
+        let rows = [
+            (all, (by_gears * chunk + f64::from(LOGGERS)) / all, awake / all),
+            (chunk, by_gears, (awake - f64::from(LOGGERS)) / chunk),
+        ];
+        for (half, (of, by_gears, in_run)) in rows.into_iter().enumerate() {
+            let with = if half == 0 { "with loggers" } else { "chunk servers alone" };
+            let paper = (g_min == 1 && half == 0).then_some(PAPER_POWER);
+            found.row(
+                format!("trace: g_min {g_min}, {with}, of {of}: by the gears"),
+                "%",
+                paper,
+                Some(by_gears),
+            );
+            found.row(
+                format!("trace: g_min {g_min}, {with}, of {of}: awake in the run"),
+                "%",
+                paper,
+                Some(in_run),
+            );
+            bars[0].push(((2 * half + at) as f64, by_gears));
+            bars[1].push(((2 * half + at) as f64, in_run));
+        }
+        let energy =
+            run.energy_modelled.clock.total_joules.0 / runs.base.energy_modelled.clock.total_joules.0;
+        found.row(
+            format!("trace: g_min {g_min}, with loggers: modelled energy of the run"),
+            "%",
+            paper_of(g_min),
+            Some(energy),
+        );
+        bars[2].push((at as f64, energy));
+    }
+    let names = ["g_min 1, of 18", "g_min 2, of 18", "g_min 1, of 15", "g_min 2, of 15"];
+    let mut chart = Chart::new(
+        "Power consumed by the trace",
+        Axis::new("with loggers, of 18 servers; chunk servers alone, of 15").names(names),
+        Axis::new("of always on").percent().to(1.0),
+    );
+    let kinds = ["by the gears", "servers awake in the run", "modelled energy of the run"];
+    for (name, bars) in kinds.into_iter().zip(bars) {
+        chart = chart.with(Series::new(name, Mark::Bars, bars));
+    }
+    found.charts.push(chart);
+}
+
+fn paper_of(g_min: u8) -> Option<f64> {
+    (g_min == 1).then_some(PAPER_POWER)
+}
+
+fn schedule(run: &Report, hours: &[(Load, u8)]) -> Experiment {
+    let mut found = Experiment::new(
+        "Figure 10",
+        "Gear schedule",
+        format!(
+            "{}: {} requests in {:.1} hours on {SERVERS} chunk servers and {LOGGERS} loggers with {} disks ({}). Drawn is L, the \
+             highest load of each of the trace's hours in chunk servers, and the gear that an oracle chooses for it. The peak needs all \
+             chunk servers, each filled to {:.0} % of its disk's own rates, for which the trace is sped up {:.1} times: an hour of it \
+             takes {:.0} s here. The paper draws 48 hours, 14 of them in the highest gear; it keeps its nightly maintenance in the \
+             highest gear and does not provision for it.",
+            run.trace.name,
+            run.trace.requests,
+            run.trace.span_seconds / 3600.0,
+            run.cluster.disk,
+            run.cluster.disk_source,
+            FILLED * 100.0,
+            run.trace.speed,
+            hour(run)
+        ),
+    );
+    let at = |hour: usize| hour as f64 * HOUR.as_secs_f64();
+    // The last hour is drawn to its end.
+    let drawn = || hours.iter().chain(hours.last()).enumerate();
+    let load = drawn().map(|(n, (load, _))| (at(n), load.0));
+    let sustained = drawn().map(|(n, (_, gear))| (at(n), f64::from(*gear) * f64::from(SERVERS / 3)));
+    let gears = drawn().map(|(n, (_, gear))| (at(n), f64::from(*gear)));
+    let awake = run.samples.iter().map(|s| (s.at_seconds * run.trace.speed, f64::from(s.servers_awake)));
+    let time = || Axis::new("time of the trace").time();
+    found.charts = vec![
+        Chart::new("Load and what the gear sustains", time(), Axis::new("L, chunk servers").from(0.0))
+            .with(Series::new("highest load of the hour", Mark::Step, load))
+            .with(Series::new("chunk servers of the gear", Mark::Step, sustained)),
+        Chart::new("Gear and servers awake", time(), Axis::new("gear; servers").from(0.0))
+            .with(Series::new("servers awake, loggers included", Mark::Step, awake))
+            .with(Series::new("gear", Mark::Step, gears)),
+    ];
+    let loads = || hours.iter().map(|(load, _)| load.0);
+    found.row("highest L, chunk servers", "", Some(15.0), loads().reduce(f64::max));
+    found.row("lowest L of an hour, chunk servers", "", None, loads().reduce(f64::min));
+    for gear in 1..=REPLICAS {
+        let share = hours.iter().filter(|(_, g)| *g == gear).count() as f64 / hours.len().max(1) as f64;
+        let paper = (gear == REPLICAS).then_some(14.0 / 48.0);
+        found.row(format!("hours in gear {gear}"), "%", paper, Some(share));
+    }
+    found
+}
+
+/// The scheduler's hour, in simulated seconds.
+fn hour(run: &Report) -> f64 {
+    HOUR.as_secs_f64() / run.trace.speed
+}
+
+/// A period of the run, in simulated seconds from its start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Stretch {
+    from: f64,
+    to: f64,
+}
+
+impl Stretch {
+    fn holds(&self, done: &Done) -> bool {
+        let at = done.at as f64 / 1e9;
+        self.from <= at && at < self.to
+    }
+}
+
+/// Of all hours spent in the lowest gear, the one with the highest load.
+fn steady(run: &Report, loads: &[(Load, u8)]) -> Option<Stretch> {
+    let lowest = run.samples.iter().map(|sample| sample.gear).min()?;
+    let hour = hour(run);
+    let hours = (run.trace.span_seconds / HOUR.as_secs_f64()).floor() as usize;
+    let whole = (0..hours.min(loads.len())).filter(|at| {
+        let (from, to) = (*at as f64 * hour, (*at + 1) as f64 * hour);
+        // A shift into the lowest gear takes the first part of an hour.
+        let settled = from + 0.2 * hour;
+        let mut inside =
+            run.samples.iter().filter(|s| settled <= s.at_seconds && s.at_seconds < to).peekable();
+        inside.peek().is_some() && inside.all(|s| s.gear == lowest && s.phase == Phase::Steady)
+    });
+    let at = whole.max_by(|a, b| loads[*a].0.0.total_cmp(&loads[*b].0.0))?;
+    Some(Stretch { from: at as f64 * hour, to: (at + 1) as f64 * hour })
+}
+
+/// Where the gear changed: the time, and the number of gear groups that woke (or, below zero, went to sleep).
+fn transitions(run: &Report) -> impl Iterator<Item = (f64, i32)> + '_ {
+    let change = |pair: &[Sample]| (pair[1].at_seconds, i32::from(pair[1].gear) - i32::from(pair[0].gear));
+    run.samples.windows(2).map(change).filter(|(_, change)| *change != 0)
+}
+
+/// The up-shift with the most offload to reclaim, from ten minutes before it to an hour after it.
+fn up_shift(run: &Report) -> Option<Stretch> {
+    let debt = |at: &f64| {
+        let before = run.samples.iter().rev().find(|sample| sample.at_seconds <= *at);
+        before.map_or(0, |sample| sample.debt_bytes)
+    };
+    let up = transitions(run).filter(|(_, change)| *change > 0).map(|(at, _)| at).max_by_key(debt)?;
+    Some(Stretch { from: up - AROUND / run.trace.speed, to: up + hour(run) })
+}
+
+/// The down-shift with the most requests in the minute after it.
+fn busiest_down_shift(run: &Report) -> Option<f64> {
+    let after = |at: &f64| {
+        let minute = Stretch { from: *at, to: at + 60.0 / run.trace.speed };
+        run.done.iter().filter(|done| minute.holds(done)).count()
+    };
+    transitions(run).filter(|(_, change)| *change < 0).map(|(at, _)| at).max_by_key(after)
+}
+
+/// That down-shift, from ten minutes before it to ten minutes after it.
+fn down_shift(run: &Report) -> Option<Stretch> {
+    let around = AROUND / run.trace.speed;
+    busiest_down_shift(run).map(|at| Stretch { from: at - around, to: at + around })
+}
+
+fn latency(run: &Report, stretch: Stretch) -> Option<Latency> {
+    let done = run.done.iter().filter(|done| !done.failed && stretch.holds(done));
+    Latency::of(done.map(|done| Duration::from_nanos(done.took)))
+}
+
+fn response_times(run: &Report, base: &Report, hours: &[(Load, u8)]) -> Experiment {
+    let mut found = Experiment::new(
+        "Figure 11",
+        "Response times in the worst stretches, against always on",
+        format!(
+            "As in the paper, three stretches that are worst for gears: of the hours in the lowest gear the one with the highest load; \
+             from ten minutes of the trace before the up-shift with the most to reclaim to an hour after it; ten minutes around the \
+             busiest down-shift. With gears there are {SERVERS} chunk servers and {LOGGERS} loggers; always on are {} chunk servers: \
+             the same resources and the same requests, as in the paper. Because the trace is sped up {:.0} times, waking and reclaim, \
+             which are not, take {:.0} times as much of an hour as in the paper. The paper draws its \
+             values; by its text the penalty is small, and largest in the up-shift. Disks and network are modelled; nothing is cached.",
+            SERVERS + LOGGERS,
+            run.trace.speed,
+            run.trace.speed
+        ),
+    );
+    let stretches =
+        [("steady", steady(run, hours)), ("up-shift", up_shift(run)), ("down-shift", down_shift(run))];
+    let header = ["stretch", "from", "requests", "", "mean", "p50", "p99", "p99.9", "highest"];
+    let mut table = Table {
+        caption: "Modelled response times".into(),
+        header: header.map(str::to_owned).to_vec(),
+        rows: Vec::new(),
+    };
+    let mut bars = [(); 4].map(|()| Vec::new());
+    for (at, (name, stretch)) in stretches.iter().enumerate() {
+        let Some(stretch) = stretch else { continue };
+        let (Some(geared), Some(always)) = (latency(run, *stretch), latency(base, *stretch)) else {
+            continue;
+        };
+        for (system, l) in [("gears", &geared), ("always on", &always)] {
+            let millis = |value: f64| format!("{value:.1} ms");
+            table.rows.push(vec![
+                (*name).to_owned(),
+                format!("{:.1} h", stretch.from / hour(run)),
+                l.count.to_string(),
+                system.to_owned(),
+                millis(l.mean_millis),
+                millis(l.p50_millis),
+                millis(l.p99_millis),
+                millis(l.p999_millis),
+                millis(l.max_millis),
+            ]);
+        }
+        let seconds = [always.mean_millis, geared.mean_millis, always.p99_millis, geared.p99_millis];
+        seconds.iter().zip(&mut bars).for_each(|(millis, bars)| bars.push((at as f64, millis / 1e3)));
+        found.row(
+            format!("{name}: mean, times that of always on"),
+            "",
+            None,
+            Some(geared.mean_millis / always.mean_millis),
+        );
+        found.row(
+            format!("{name}: p99, times that of always on"),
+            "",
+            None,
+            Some(geared.p99_millis / always.p99_millis),
+        );
+    }
+    let names = stretches.iter().map(|(name, _)| *name);
+    let mut chart =
+        Chart::new("Response time", Axis::new("").names(names), Axis::new("modelled response time").time());
+    let systems = ["mean, always on", "mean, gears", "p99, always on", "p99, gears"];
+    for (name, bars) in systems.into_iter().zip(bars) {
+        chart = chart.with(Series::new(name, Mark::Bars, bars));
+    }
+    found.charts.push(chart);
+    found.tables.push(table);
+    found
+}
+
+const MB: f64 = 1024.0 * 1024.0;
+
+fn reclaim(run: &Report) -> Experiment {
+    let mut found = Experiment::new(
+        "Table 2",
+        "Reclaim",
+        "What sleepers missed is kept by the loggers and given back when they wake. The amounts are the trace's; what matters \
+         is that reclaim is much faster than it must be: the required rate is the distinct bytes that sleepers lack just before each \
+         up-shift, summed, by the time in the highest gear. Bytes written twice count once; a copy for each of two sleepers counts \
+         twice, since each fetches its own. The queues are those of offload at the servers that hold it."
+            .into(),
+    );
+    let top = run.samples.iter().filter(|sample| sample.gear == REPLICAS).count() as f64;
+    let simulated = run.trace.span_seconds / run.trace.speed;
+    let top_seconds = simulated * top / run.samples.len().max(1) as f64;
+    let taken = run.offload.taken_bytes as f64;
+    let distinct: f64 = run.reclaims.iter().map(|reclaim| reclaim.debt_bytes as f64).sum();
+    let largest = run.reclaims.iter().max_by_key(|reclaim| reclaim.debt_bytes);
+    let queue = |phase: Phase| {
+        let rows: Vec<_> = run.holders.iter().filter(|row| row.phase == phase && row.seconds > 0.0).collect();
+        let seconds: f64 = rows.iter().map(|row| row.seconds).sum();
+        (seconds > 0.0)
+            .then(|| rows.iter().map(|row| row.mean_offload_queue * row.seconds).sum::<f64>() / seconds)
+    };
+    found.row("data offloaded", "MB", Some(166.0 * 1024.0), Some(taken / MB));
+    found.row("distinct bytes before each up-shift, summed", "MB", None, Some(distinct / MB));
+    found.row("time in the highest gear, of the trace", "h", Some(14.0), Some(top_seconds / hour(run)));
+    let required = (top_seconds > 0.0).then(|| distinct / MB / top_seconds);
+    found.row("required reclaim rate", "MB/s", Some(3.4), required);
+    found.row(
+        "data reclaimed in the up-shift",
+        "MB",
+        Some(22.0 * 1024.0),
+        largest.map(|r| r.fetched_bytes as f64 / MB),
+    );
+    found.row("achieved reclaim rate", "MB/s", Some(6.3), largest.map(|r| r.bytes_per_second / MB));
+    let ratio = largest
+        .zip(required)
+        .filter(|(_, required)| *required > 0.0)
+        .map(|(r, required)| r.bytes_per_second / MB / required);
+    found.row("achieved by required", "", Some(6.3 / 3.4), ratio);
+    found.row("holder's mean queue, steady", "", Some(0.09), queue(Phase::Steady));
+    found.row("holder's mean queue, reclaim", "", Some(2.3), queue(Phase::Reclaim));
+    let debt = run.samples.iter().map(|sample| (sample.at_seconds, sample.debt_bytes as f64));
+    found.charts.push(
+        Chart::new(
+            "Offload that waits for its servers",
+            Axis::new("time").time(),
+            Axis::new("bytes").bytes(),
+        )
+        .with(Series::new("offload", Mark::Area, debt)),
+    );
+    found
+}
+
+fn migration(run: &Report) -> Experiment {
+    let mut found = Experiment::new(
+        "Table 3",
+        "Migration of primaries in a down-shift",
+        "The down-shift of Figure 11. Clients that meet a server that is no longer primary try again at the new one."
+            .into(),
+    );
+    let stretch = down_shift(run);
+    let migration = busiest_down_shift(run).and_then(|at| {
+        let apart = |m: &Migration| (m.at_seconds - at).abs();
+        run.migrations.iter().min_by(|a, b| apart(a).total_cmp(&apart(b)))
+    });
+    let within: Vec<&Done> =
+        stretch.iter().flat_map(|stretch| run.done.iter().filter(|done| stretch.holds(done))).collect();
+    let retried = within.iter().filter(|done| done.retries > 0).count() as f64;
+    found.row("primaries that moved", "", Some(102.0), migration.map(|m| f64::from(m.migrations)));
+    found.row("in all", "ms", Some(28.0), migration.map(|m| m.took_millis));
+    let each = |m: &Migration| m.took_millis / f64::from(m.migrations.max(1));
+    found.row("each, on average", "ms", Some(28.0 / 102.0), migration.map(each));
+    let known = stretch.is_some();
+    found.row("requests that were tried again", "", Some(77.0), known.then_some(retried));
+    found.row(
+        "requests in the stretch (paper: 20 minutes)",
+        "",
+        Some(254_536.0),
+        known.then_some(within.len() as f64),
+    );
+    found
+}

@@ -1,0 +1,20 @@
+//! The virtual world: the production protocol cores (`ebb_chunkserver::Replica`, `ebb_meta::Member`) and the production
+//! store (`ebb_store::StoreCore`) under a virtual clock, over disks in memory and a model network.
+//!
+//! - [`search`] is the fault search: random work under every fault that a seed can draw, and the rules that must hold.
+//! - [`request`] adds models of time to the same world, to predict how a trace would fare on a cluster: latency,
+//!   energy, traffic.
+//! - [`load`] computes from a load series alone what a service would save.
+//! - [`mirror`] runs a trace on a mirror of two modelled two-speed disks.
+//! - [`coded`] runs a trace on an erasure-coded set whose parity servers sleep.
+
+pub mod coded;
+mod depths;
+pub mod load;
+pub mod mirror;
+pub mod request;
+pub mod search;
+mod world;
+
+pub use search::{Case, Failure, Scenario, Shrunk, Summary, run, run_with_transcript, shrink};
+pub use world::{Configure, Core, Violation};

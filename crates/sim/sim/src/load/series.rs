@@ -1,0 +1,503 @@
+//! Load series: one number per interval, from a CSV with a header or a plain list of numbers, optionally compressed.
+//!
+//! Missing records are gaps, never a load of zero: missing rows, empty cells, `NaN`, and, unless the user says that
+//! they are real, intervals of exactly zero, because a service without any load for a whole interval was probably not
+//! recorded.
+
+use ebb_trace::Column;
+use std::io::{BufRead, BufReader, Read};
+use std::time::Duration;
+use time::{Date, Month};
+
+/// Longest series, in intervals: three years of seconds. A longer one contains a wrong time.
+const MAX_INTERVALS: usize = 100_000_000;
+/// Most steps, which are kept in memory: seven years of minutes.
+const MAX_STEPS: usize = 4_000_000;
+const MAX_BYTES: u64 = 2 << 30;
+
+/// Loads of consecutive intervals; `None` is a gap.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    pub interval: Duration,
+    pub values: Vec<Option<f64>>,
+}
+
+/// The gaps of a series.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gaps {
+    pub runs: usize,
+    pub intervals: usize,
+    /// How many of those were exactly zero and read as gaps.
+    pub zeros: usize,
+    /// First interval of the first gap.
+    pub first: Option<usize>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SeriesError {
+    #[error("cannot read it: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("it is longer than {} GiB: fold it into minutes first", MAX_BYTES >> 30)]
+    TooLarge,
+    #[error("it holds no load: expected a number per interval, or a CSV with a header")]
+    Empty,
+    #[error(
+        "line {line}: {text:?} is not a number; write a load per interval, or leave it empty where none was recorded"
+    )]
+    NotANumber { line: usize, text: String },
+    #[error(
+        "line {line}: the load is {value}; a load is never negative: leave it empty where none was recorded"
+    )]
+    Negative { line: usize, value: f64 },
+    #[error(
+        "line {line}: {text:?} is not a time; use 2024-01-31 13:45:00, seconds since 1970, or a running number"
+    )]
+    NotATime { line: usize, text: String },
+    #[error(
+        "line {line}: the time is not later than that of the line before: sort the series and remove repetitions"
+    )]
+    Order { line: usize },
+    #[error(
+        "line {line}: the time is not a whole number of intervals of {interval:?} after the first: give --interval"
+    )]
+    OffGrid { line: usize, interval: Duration },
+    #[error(
+        "line {line}: {columns} columns; use two, time and load, or one number per interval, or say which is which, such as --column \
+         load=3,time=1"
+    )]
+    Columns { line: usize, columns: usize },
+    #[error("no column is called {title:?}")]
+    NoColumn { title: String },
+    #[error(
+        "line {line}: the series would have over {MAX_INTERVALS} intervals, or over {MAX_STEPS} steps: check the time, or give \
+         --interval or a longer --step"
+    )]
+    TooLong { line: usize },
+    #[error("its interval is not known: give --interval, such as 1h, 1m or 1s")]
+    Interval,
+    #[error("a step of {step:?} is not a whole multiple of the series' interval of {interval:?}")]
+    Step { step: Duration, interval: Duration },
+}
+
+/// What a series' text does not say.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// Time between two loads; `None`: from the times in the first column, else from that column's name, else from the
+    /// file's name (`per-second`, `per-minute`, `hourly`).
+    pub interval: Option<Duration>,
+    pub fold: Fold,
+    /// Which columns hold loads and times; `None`: the only one, or the second and the first of two.
+    pub columns: Option<LoadColumns>,
+}
+
+/// Steps into which intervals are put together while they are read: a step is the mean of its intervals.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Fold {
+    #[default]
+    No,
+    To(Duration),
+    /// The interval, or this time if that is longer.
+    AtLeast(Duration),
+}
+
+/// The columns of a series: `load=3,time=1`, by number or title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadColumns {
+    load: Column,
+    time: Option<Column>,
+}
+
+impl std::str::FromStr for LoadColumns {
+    type Err = String;
+    fn from_str(text: &str) -> Result<LoadColumns, String> {
+        let (mut load, mut time) = (None, None);
+        for part in text.split(',') {
+            let (name, column) = part.split_once('=').unwrap_or(("load", part));
+            let field = match name.trim() {
+                "load" => &mut load,
+                "time" => &mut time,
+                name => return Err(format!("{name:?} is not a field: use load and time")),
+            };
+            if field.replace(column.parse()?).is_some() {
+                return Err(format!("{} has two columns", name.trim()));
+            }
+        }
+        let load = load.ok_or("the column of load is missing: give load=COLUMN too")?;
+        Ok(LoadColumns { load, time })
+    }
+}
+
+/// Reads a series; its first bytes determine the compression. Memory grows with the number of steps, not of lines.
+pub fn read(input: Box<dyn Read + Send>, name: &str, given: &Given) -> Result<Series, SeriesError> {
+    read_dated(input, name, given).map(|(series, _)| series)
+}
+
+/// A series, and the second since 1970 at which it begins, if its times say that.
+pub fn read_dated(
+    input: Box<dyn Read + Send>,
+    name: &str,
+    given: &Given,
+) -> Result<(Series, Option<i64>), SeriesError> {
+    let mut input = BufReader::new(ebb_trace::decompress(input)?.take(MAX_BYTES + 1));
+    let mut parser = Parser { given, name, places: None, unit: None, rows: Rows::None };
+    let (mut line, mut number, mut bytes) = (Vec::new(), 0, 0);
+    loop {
+        line.clear();
+        let length = input.read_until(b'\n', &mut line)?;
+        bytes += length as u64;
+        if bytes > MAX_BYTES {
+            return Err(SeriesError::TooLarge);
+        }
+        if length == 0 {
+            return parser.end();
+        }
+        number += 1;
+        let text = String::from_utf8_lossy(&line);
+        parser.line(number, text.trim_start_matches('\u{feff}').trim())?;
+    }
+}
+
+/// Where load and time are in a line.
+type Places = (usize, Option<usize>);
+
+struct Parser<'a> {
+    given: &'a Given,
+    name: &'a str,
+    /// Known from the first line that counts.
+    places: Option<Places>,
+    /// An interval that the title of the times' column names.
+    unit: Option<Duration>,
+    rows: Rows,
+}
+
+/// What has been read.
+enum Rows {
+    None,
+    /// One number per interval; `empty` lines since the last one count if another one follows.
+    List {
+        steps: Steps,
+        empty: usize,
+    },
+    /// The first rows with times, from which the interval is learned.
+    Learning(Vec<Row>),
+    Timed {
+        steps: Steps,
+        origin: i64,
+        last: i64,
+        grid: i64,
+        place: usize,
+    },
+}
+
+#[derive(Clone, Copy)]
+struct Row {
+    line: usize,
+    time: i64,
+    load: Option<f64>,
+}
+
+/// Numbers above it are seconds since 1970, of 1980 or later; below, they count something.
+const DATED: i64 = 315_532_800;
+
+/// Rows with times from which the interval is learned: the least time between two of them.
+const LEARNING: usize = 4096;
+
+impl Parser<'_> {
+    fn line(&mut self, line: usize, text: &str) -> Result<(), SeriesError> {
+        if text.starts_with('#') || (text.is_empty() && matches!(self.rows, Rows::None)) {
+            return Ok(());
+        }
+        let cells: Vec<&str> =
+            text.split([',', ';', '\t']).map(|cell| cell.trim().trim_matches('"')).collect();
+        let places = match self.places {
+            Some(places) => places,
+            None => {
+                let (places, titles) = self.look(line, &cells)?;
+                self.places = Some(places);
+                if titles {
+                    let titled = cells.get(places.1.unwrap_or(0)).map(|title| title.to_lowercase());
+                    self.unit = titled.as_deref().and_then(unit_of_column);
+                    return Ok(());
+                }
+                places
+            }
+        };
+        let missing = || SeriesError::Columns { line, columns: cells.len() };
+        let few = self.given.columns.is_none();
+        match places {
+            (_, None) if few && cells.len() > 1 => Err(missing()),
+            (_, None) if few && text.is_empty() => self.list(line, ""),
+            (_, None) if few => text.split_whitespace().try_for_each(|load| self.list(line, load)),
+            (load, None) => self.list(line, cells.get(load).ok_or_else(missing)?),
+            (_, Some(_)) if text.is_empty() => Ok(()),
+            (_, Some(_)) if few && cells.len() != 2 => Err(missing()),
+            (load, Some(time)) => {
+                let (load, text) = (cells.get(load), cells.get(time));
+                let (load, text) = load.zip(text).ok_or_else(missing)?;
+                let time = time_of(text).ok_or_else(|| SeriesError::NotATime { line, text: short(text) })?;
+                self.timed(Row { line, time, load: number(line, load)? })
+            }
+        }
+    }
+
+    /// From the first line: where the columns are, and whether it holds titles.
+    fn look(&self, line: usize, cells: &[&str]) -> Result<(Places, bool), SeriesError> {
+        let titled = |cell: &str| cell.starts_with(|c: char| c.is_alphabetic()) && !is_missing(cell);
+        let Some(columns) = &self.given.columns else {
+            return match cells {
+                [only] => Ok(((0, None), titled(only))),
+                [_, load] => Ok(((1, Some(0)), titled(load))),
+                more => Err(SeriesError::Columns { line, columns: more.len() }),
+            };
+        };
+        let place = |column: &Column| {
+            let found = column.place(cells.iter().map(|cell| cell.as_bytes()));
+            found.ok_or_else(|| SeriesError::NoColumn { title: column.to_string() })
+        };
+        let (load, time) = (place(&columns.load)?, columns.time.as_ref().map(place).transpose()?);
+        let named = |column: &Column| matches!(column, Column::Titled(_));
+        let titles = named(&columns.load) || columns.time.as_ref().is_some_and(named);
+        Ok(((load, time), titles || cells.get(load).is_some_and(|cell| titled(cell))))
+    }
+
+    fn list(&mut self, line: usize, text: &str) -> Result<(), SeriesError> {
+        if let Rows::None = self.rows {
+            let interval = self.given.interval.or(self.unit).or_else(|| unit_of_name(self.name));
+            let steps = Steps::new(interval.ok_or(SeriesError::Interval)?, self.given.fold)?;
+            self.rows = Rows::List { steps, empty: 0 };
+        }
+        let Rows::List { steps, empty } = &mut self.rows else {
+            return Err(SeriesError::Columns { line, columns: 1 });
+        };
+        if text.is_empty() {
+            *empty += 1;
+            return Ok(());
+        }
+        for _ in 0..std::mem::take(empty) {
+            steps.push(line, None)?;
+        }
+        steps.push(line, number(line, text)?)
+    }
+
+    fn timed(&mut self, row: Row) -> Result<(), SeriesError> {
+        match &mut self.rows {
+            Rows::None => self.rows = Rows::Learning(vec![row]),
+            Rows::Learning(rows) => {
+                rows.push(row);
+                if rows.len() == LEARNING {
+                    return self.learn();
+                }
+            }
+            Rows::List { .. } => return Err(SeriesError::Columns { line: row.line, columns: 2 }),
+            Rows::Timed { steps, origin, last, grid, place } => {
+                if row.time <= *last {
+                    return Err(SeriesError::Order { line: row.line });
+                }
+                *last = row.time;
+                let since = row.time.checked_sub(*origin).ok_or(SeriesError::TooLong { line: row.line })?;
+                if since % *grid != 0 {
+                    return Err(SeriesError::OffGrid { line: row.line, interval: steps.interval });
+                }
+                // Times without a row are gaps.
+                let at = (since / *grid) as usize;
+                steps.room(row.line, at)?;
+                while *place < at {
+                    steps.push(row.line, None)?;
+                    *place += 1;
+                }
+                steps.push(row.line, row.load)?;
+                *place += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns the interval from the first rows, and puts them where they belong.
+    fn learn(&mut self) -> Result<(), SeriesError> {
+        let Rows::Learning(rows) = &mut self.rows else { return Ok(()) };
+        let rows = std::mem::take(rows);
+        let mut least: Option<i64> = None;
+        for pair in rows.windows(2) {
+            let after = pair[1].time.checked_sub(pair[0].time).filter(|after| *after > 0);
+            let after = after.ok_or(SeriesError::Order { line: pair[1].line })?;
+            least = Some(least.map_or(after, |least| least.min(after)));
+        }
+        // Numbers in a column named "hour" count hours; all other times are in seconds.
+        let scale = self.unit.map_or(1, |unit| unit.as_secs() as i64);
+        let told = least.map(|least| Duration::from_secs(least.saturating_mul(scale) as u64));
+        let interval = self.given.interval.or(told).or(self.unit).ok_or(SeriesError::Interval)?;
+        let grid = (interval.as_secs() as i64 / scale).max(1);
+        let steps = Steps::new(interval, self.given.fold)?;
+        let origin = rows[0].time;
+        self.rows = Rows::Timed { steps, origin, last: i64::MIN, grid, place: 0 };
+        rows.into_iter().try_for_each(|row| self.timed(row))
+    }
+
+    fn end(mut self) -> Result<(Series, Option<i64>), SeriesError> {
+        self.learn()?;
+        match self.rows {
+            Rows::List { steps, .. } => Ok((steps.end()?, None)),
+            Rows::Timed { steps, origin, .. } => {
+                let dated = self.unit.is_none() && origin > DATED;
+                Ok((steps.end()?, dated.then_some(origin)))
+            }
+            Rows::None | Rows::Learning(_) => Err(SeriesError::Empty),
+        }
+    }
+}
+
+/// Intervals, put together into steps as they come.
+struct Steps {
+    interval: Duration,
+    step: Duration,
+    /// Intervals of a step.
+    each: usize,
+    pushed: usize,
+    /// Of the step that has not ended: intervals, those that were recorded, and their sum.
+    open: (usize, usize, f64),
+    values: Vec<Option<f64>>,
+}
+
+impl Steps {
+    fn new(interval: Duration, fold: Fold) -> Result<Steps, SeriesError> {
+        let step = match fold {
+            Fold::No => interval,
+            Fold::To(step) => step,
+            Fold::AtLeast(least) => interval.max(least),
+        };
+        let each = (step.as_nanos() / interval.as_nanos().max(1)) as usize;
+        if each == 0 || u32::try_from(each).ok().and_then(|each| interval.checked_mul(each)) != Some(step) {
+            return Err(SeriesError::Step { step, interval });
+        }
+        Ok(Steps { interval, step, each, pushed: 0, open: (0, 0, 0.0), values: Vec::new() })
+    }
+
+    /// Whether there is room for an interval with this index.
+    fn room(&self, line: usize, index: usize) -> Result<(), SeriesError> {
+        match index / self.each {
+            step if index >= MAX_INTERVALS || step >= MAX_STEPS => Err(SeriesError::TooLong { line }),
+            _ => Ok(()),
+        }
+    }
+
+    fn push(&mut self, line: usize, load: Option<f64>) -> Result<(), SeriesError> {
+        self.room(line, self.pushed)?;
+        self.pushed += 1;
+        self.add(load);
+        Ok(())
+    }
+
+    fn add(&mut self, load: Option<f64>) {
+        self.open.0 += 1;
+        if let Some(load) = load {
+            self.open = (self.open.0, self.open.1 + 1, self.open.2 + load);
+        }
+        if self.open.0 == self.each {
+            self.close();
+        }
+    }
+
+    /// A step has a load if at least half of it was recorded.
+    fn close(&mut self) {
+        let (_, known, sum) = std::mem::take(&mut self.open);
+        self.values.push((known > 0 && known * 2 >= self.each).then(|| sum / known as f64));
+    }
+
+    fn end(mut self) -> Result<Series, SeriesError> {
+        if self.open.0 > 0 {
+            self.close();
+        }
+        if self.values.iter().all(Option::is_none) {
+            return Err(SeriesError::Empty);
+        }
+        Ok(Series { interval: self.step, values: self.values })
+    }
+}
+
+fn is_missing(text: &str) -> bool {
+    matches!(text.to_ascii_lowercase().as_str(), "" | "nan" | "na" | "n/a" | "null" | "none" | "-")
+}
+
+fn number(line: usize, text: &str) -> Result<Option<f64>, SeriesError> {
+    if is_missing(text) {
+        return Ok(None);
+    }
+    let value: f64 = text.parse().map_err(|_| SeriesError::NotANumber { line, text: short(text) })?;
+    match value {
+        v if !v.is_finite() => Err(SeriesError::NotANumber { line, text: short(text) }),
+        v if v < 0.0 => Err(SeriesError::Negative { line, value }),
+        v => Ok(Some(v)),
+    }
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+fn unit_of_column(name: &str) -> Option<Duration> {
+    let seconds = match name {
+        "hour" | "hours" => 3600,
+        "minute" | "minutes" | "min" => 60,
+        "second" | "seconds" | "sec" | "s" => 1,
+        _ => return None,
+    };
+    Some(Duration::from_secs(seconds))
+}
+
+fn unit_of_name(name: &str) -> Option<Duration> {
+    let of = |part: &str, seconds| name.contains(part).then(|| Duration::from_secs(seconds));
+    of("second", 1).or_else(|| of("minute", 60)).or_else(|| of("hour", 3600))
+}
+
+/// Seconds since 1970, a running number, or a date with a time of day.
+fn time_of(text: &str) -> Option<i64> {
+    if let Ok(number) = text.parse::<f64>() {
+        return (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64);
+    }
+    let (date, clock) = text.trim_end_matches('Z').split_once([' ', 'T']).unwrap_or((text, "0:0"));
+    let mut parts = date.split('-').map(|part| part.parse::<u16>().ok());
+    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+    let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
+    let date = Date::from_calendar_date(i32::from(year), month, u8::try_from(day).ok()?).ok()?;
+    let mut parts = clock.split(':').map(|part| part.parse::<f64>().ok().filter(|s| s.fract() == 0.0));
+    let (hours, minutes) = (parts.next()??, parts.next()??);
+    let seconds = parts.next().unwrap_or(Some(0.0))?;
+    let legal =
+        (0.0..24.0).contains(&hours) && (0.0..60.0).contains(&minutes) && (0.0..61.0).contains(&seconds);
+    let midnight = date.midnight().assume_utc().unix_timestamp();
+    legal.then(|| midnight + (hours * 3600.0 + minutes * 60.0 + seconds) as i64)
+}
+
+impl Series {
+    /// The series in steps of `step`: each is the mean of its intervals, if at least half of them were recorded.
+    pub fn folded(&self, step: Duration) -> Result<Series, SeriesError> {
+        let mut steps = Steps::new(self.interval, Fold::To(step))?;
+        self.values.iter().for_each(|value| steps.add(*value));
+        if steps.open.0 > 0 {
+            steps.close();
+        }
+        Ok(Series { interval: step, values: steps.values })
+    }
+
+    /// Turns intervals of exactly zero into gaps; returns how many there were.
+    pub fn zeros_are_gaps(&mut self) -> usize {
+        let mut zeros = 0;
+        for value in self.values.iter_mut().filter(|value| **value == Some(0.0)) {
+            *value = None;
+            zeros += 1;
+        }
+        zeros
+    }
+
+    /// The gaps, `zeros` of them because they were exactly zero.
+    pub fn gaps(&self, zeros: usize) -> Gaps {
+        let gap = |i: usize| self.values[i].is_none();
+        let all: Vec<usize> = (0..self.values.len()).filter(|i| gap(*i)).collect();
+        let runs = all.iter().filter(|i| **i == 0 || !gap(**i - 1)).count();
+        Gaps { runs, intervals: all.len(), zeros, first: all.first().copied() }
+    }
+
+    pub fn per_day(&self) -> usize {
+        (86_400.0 / self.interval.as_secs_f64()).round().max(1.0) as usize
+    }
+}

@@ -1,0 +1,290 @@
+//! Follows the cluster through its gears: its phase, each phase's effect on queues, the data moved by a shift.
+
+use crate::request::measure::{Migration, Phase, Reclaim, Sample};
+use crate::request::network::Traffic;
+use crate::request::pairs::Pairs;
+use crate::world::World;
+use crate::world::net::Node;
+use ebb_meta::State;
+use ebb_power::ModelledEnergy;
+use ebb_types::{GearGroup, Joules, Moment, ServerId, ServerState, SlotState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A period of one phase and gear.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub phase: Phase,
+    pub gear: u8,
+    pub from: u64,
+    pub to: u64,
+    /// Number of holders at its end, and the mean lengths of their queues.
+    pub holders: usize,
+    pub queue: f64,
+    pub offload_queue: f64,
+    /// The longest queue of any holder.
+    pub longest_queue: u32,
+}
+
+/// Migration of primaries in progress.
+struct Moving {
+    from: u64,
+    primaries: Vec<Option<ServerId>>,
+    moved: u32,
+    last: u64,
+}
+
+/// Reclaim in progress.
+struct Returning {
+    debt: u64,
+    /// When the first server was back.
+    from: Option<u64>,
+    moved: u64,
+}
+
+#[derive(Default)]
+pub struct Watch {
+    pub gear: u8,
+    pub phase: Phase,
+    map_version: u64,
+    since: u64,
+    areas: BTreeMap<ServerId, (u128, u128)>,
+    holders: BTreeSet<ServerId>,
+    pub spans: Vec<Span>,
+    moving: Option<Moving>,
+    pub migrations: Vec<Migration>,
+    returning: Option<Returning>,
+    pub reclaims: Vec<Reclaim>,
+    pub samples: Vec<Sample>,
+    sampled: Sampled,
+    /// What the disks' work adds to the energy of servers that idle: by the clock, and at the trace's own speed.
+    pub work: Joules,
+    pub own_work: Joules,
+    /// The same disk work on a cluster that never sleeps.
+    pub always_on: Joules,
+    pub pairs: Pairs,
+}
+
+/// The cluster at the last sample.
+#[derive(Default)]
+struct Sampled {
+    at: u64,
+    arrived: u64,
+    /// Busy time of each disk.
+    busy: BTreeMap<ServerId, u64>,
+    /// As if no server had any work.
+    energy: ModelledEnergy,
+    /// Server-seconds switched on, at the trace's own speed.
+    own_on_seconds: f64,
+}
+
+/// The map's state of gears.
+struct View {
+    gear: u8,
+    phase: Phase,
+    holders: BTreeSet<ServerId>,
+}
+
+fn view(state: &State) -> View {
+    let replicas = state.params().map_or(0, |p| p.replicas);
+    let mut live = vec![true; usize::from(replicas)];
+    let (mut draining, mut waking) = (false, false);
+    for server in state.servers() {
+        let GearGroup(group) = server.gear_group;
+        if !server.is_logger() {
+            live[usize::from(group)] &= server.state.is_live() || server.state == ServerState::Lost;
+        }
+        draining |= server.state == ServerState::Draining;
+        waking |= server.state == ServerState::Waking;
+    }
+    let (mut catching_up, mut holds) = (false, Vec::new());
+    for slot in state.groups().flat_map(|(_, g)| &g.slots) {
+        catching_up |= matches!(slot.state, SlotState::CatchingUp { .. });
+        let Some(holder) = slot.holder else { continue };
+        let place = usize::from(holder.server.0);
+        holds.resize(holds.len().max(place + 1), false);
+        holds[place] = true;
+    }
+    let phase = match (waking, draining, catching_up) {
+        (true, ..) => Phase::Up,
+        (_, true, _) => Phase::Down,
+        (_, _, true) => Phase::Reclaim,
+        _ => Phase::Steady,
+    };
+    let gear = live.iter().filter(|all| **all).count() as u8;
+    let holders = (0..).map(ServerId).zip(holds).filter(|(_, does)| *does).map(|(id, _)| id).collect();
+    View { gear, phase, holders }
+}
+
+impl World<'_> {
+    /// Called after every input of a metadata member: the map may have changed.
+    pub fn follow_gears(&mut self) {
+        let now = self.now;
+        let Some(models) = self.modelled.as_deref_mut() else { return };
+        let state = self.members.values().next().expect("there is a member").member.state();
+        if state.version() == models.watch.map_version {
+            return;
+        }
+        models.watch.map_version = state.version();
+        let view = view(state);
+        let (debt, fetched) = (models.debt_bytes(), models.fabric.bytes[Traffic::CatchUp as usize]);
+        let start = models.feed.start;
+        models.watch.follow_primaries(now, start, &view, state);
+        models.watch.follow_offload(now, start, &view, debt, fetched);
+        if (view.gear, view.phase) != (models.watch.gear, models.watch.phase) {
+            self.end_span();
+        }
+        let watch = &mut self.models().watch;
+        (watch.gear, watch.phase, watch.holders) = (view.gear, view.phase, view.holders);
+    }
+
+    /// Records the period that ends now.
+    pub fn end_span(&mut self) {
+        let now = self.now;
+        let models = self.models();
+        let areas: BTreeMap<ServerId, (u128, u128)> = models
+            .machines
+            .iter()
+            .map(|(id, m)| (*id, (m.queue.area_at(now), m.offload_queue.area_at(now))))
+            .collect();
+        let watch = &mut models.watch;
+        let time = (now - watch.since) as f64;
+        let mean = |which: fn(&(u128, u128)) -> u128| {
+            let before = |id: &ServerId| watch.areas.get(id).map_or(0, which);
+            let area: u128 = watch.holders.iter().map(|id| which(&areas[id]) - before(id)).sum();
+            area as f64 / time.max(1.0) / watch.holders.len().max(1) as f64
+        };
+        let (queue, offload_queue) = (mean(|a| a.0), mean(|a| a.1));
+        let longest = models.machines.iter_mut().map(|(id, m)| (id, m.queue.take_most()));
+        let longest = longest.filter(|(id, _)| watch.holders.contains(id)).map(|(_, most)| most).max();
+        let longest_queue = longest.unwrap_or(0);
+        let (phase, gear, holders) = (watch.phase, watch.gear, watch.holders.len());
+        let (from, to) = (watch.since, now);
+        watch.spans.push(Span { phase, gear, from, to, holders, queue, offload_queue, longest_queue });
+        watch.areas = areas;
+        watch.since = now;
+    }
+
+    /// Takes a sample of the cluster, and adds up the energy since the last one. Work is spread evenly over the servers
+    /// that are on, here and in the cluster that never sleeps: over the same time and by the same law, so that only
+    /// sleep makes a difference.
+    pub fn take_sample(&mut self) {
+        let now = self.now;
+        let models = self.modelled.as_deref_mut().expect("a modelled world");
+        let watch = &mut models.watch;
+        let nanos = now - watch.sampled.at;
+        if nanos == 0 {
+            return;
+        }
+        let mut busy_seconds = 0.0;
+        for (&id, machine) in &models.machines {
+            let busy = machine.disk.busy(now);
+            let before = watch.sampled.busy.insert(id, busy).unwrap_or(0);
+            busy_seconds += (busy - before) as f64 / 1e9 / machine.disk.channels() as f64;
+        }
+        let seconds = nanos as f64 / 1e9;
+        let (model, energy) = (models.energy.clock.model(), models.energy.clock.energy(Moment(now)));
+        let own_on_seconds = models.energy.own.energy(Moment(now)).on_seconds;
+        let on_seconds = energy.on_seconds - watch.sampled.energy.on_seconds;
+        let utilisation = if on_seconds > 0.0 { busy_seconds / on_seconds } else { 0.0 };
+        let adds = (model.on(utilisation) - model.idle).0;
+        let work = adds * on_seconds;
+        let all_seconds = models.machines.len() as f64 * seconds;
+        watch.work += Joules(work);
+        watch.own_work += Joules(adds * (own_on_seconds - watch.sampled.own_on_seconds));
+        watch.always_on += Joules(model.on(busy_seconds / all_seconds).0 * all_seconds)
+            + model.rack_switch * Duration::from_nanos(nanos) * models.fabric.racks() as f64;
+        let pairs = watch.pairs.sample(&models.machines, now);
+        // The power model's watts contain disks of one speed.
+        let slower = pairs.map_or(0.0, |pairs| (pairs.one_speed - pairs.taken).0);
+        let joules = (energy.total() - watch.sampled.energy.total()).0 + work - slower;
+        let arrived = models.clients.arrived - watch.sampled.arrived;
+        let mut awake_by_rack = vec![0; models.fabric.racks()];
+        models.on.iter().for_each(|id| awake_by_rack[models.fabric.rack(Node::Server(*id))] += 1);
+        let sample = Sample {
+            at_seconds: now.saturating_sub(models.feed.start) as f64 / 1e9,
+            requests_per_second: arrived as f64 / seconds,
+            gear: watch.gear,
+            servers_awake: models.on.len() as u32,
+            awake_by_rack,
+            watts: joules / seconds,
+            debt_bytes: models.machines.values().map(|m| m.store.offload_bytes()).sum(),
+            disk_busy: utilisation,
+            disks_low: pairs.and_then(|pairs| pairs.low_share()),
+            phase: watch.phase,
+        };
+        // The run may end just after a sample: no rate can be computed over so short a time.
+        if nanos >= models.sample_every / 2 {
+            watch.samples.push(sample);
+        }
+        (watch.sampled.at, watch.sampled.arrived) = (now, models.clients.arrived);
+        (watch.sampled.energy, watch.sampled.own_on_seconds) = (energy, own_on_seconds);
+    }
+
+    /// Measuring starts: everything before does not count. `hour`: nanoseconds of an hour of the trace.
+    pub fn begin_measuring(&mut self, hour: u64) {
+        self.end_span();
+        let now = self.now;
+        let models = self.models();
+        models.watch.spans.clear();
+        models.watch.migrations.clear();
+        models.watch.reclaims.clear();
+        let busy = models.machines.iter().map(|(id, m)| (*id, m.disk.busy(now))).collect();
+        models.watch.sampled =
+            Sampled { at: now, arrived: models.clients.arrived, busy, ..Sampled::default() };
+        models.watch.pairs.begin(&models.machines, now, hour);
+        models.fabric.forget_bytes();
+    }
+}
+
+impl Watch {
+    fn follow_primaries(&mut self, now: u64, start: u64, view: &View, state: &State) {
+        if view.phase != Phase::Down {
+            if let Some(Moving { from, moved, last, .. }) = self.moving.take()
+                && moved > 0
+            {
+                self.migrations.push(Migration {
+                    at_seconds: from.saturating_sub(start) as f64 / 1e9,
+                    migrations: moved,
+                    took_millis: (last - from) as f64 / 1e6,
+                });
+            }
+            return;
+        }
+        let moving = self.moving.get_or_insert_with(|| Moving {
+            from: now,
+            primaries: state.groups().map(|(_, g)| g.primary).collect(),
+            moved: 0,
+            last: now,
+        });
+        let moved = state.groups().zip(&moving.primaries).filter(|((_, g), before)| g.primary != **before);
+        let moved = moved.count() as u32;
+        if moved > moving.moved {
+            (moving.moved, moving.last) = (moved, now);
+        }
+    }
+
+    fn follow_offload(&mut self, now: u64, start: u64, view: &View, debt: u64, fetched: u64) {
+        match view.phase {
+            Phase::Up => {
+                self.returning.get_or_insert(Returning { debt, from: None, moved: fetched });
+            }
+            Phase::Reclaim => {
+                let returning = self.returning.get_or_insert(Returning { debt, from: None, moved: fetched });
+                returning.from.get_or_insert(now);
+            }
+            Phase::Steady | Phase::Down => {
+                let Some(Returning { debt, from, moved }) = self.returning.take() else { return };
+                let Some(from) = from else { return };
+                let seconds = (now - from) as f64 / 1e9;
+                self.reclaims.push(Reclaim {
+                    at_seconds: from.saturating_sub(start) as f64 / 1e9,
+                    debt_bytes: debt,
+                    fetched_bytes: fetched - moved,
+                    took_seconds: seconds,
+                    bytes_per_second: (fetched - moved) as f64 / seconds.max(1e-9),
+                });
+            }
+        }
+    }
+}

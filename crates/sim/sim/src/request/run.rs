@@ -1,0 +1,189 @@
+//! One run: sets up a cluster, warms it up and replays the trace on it.
+
+use crate::load::Series;
+use crate::request::report::{Report, report};
+use crate::request::setup::{Gears, Setup, SimError};
+use crate::request::{Feed, Later, Models};
+use crate::search::scenario::Scenario;
+use crate::world::clock::{Clock, SECOND};
+use crate::world::net::Node;
+use crate::world::server::Server;
+use crate::world::{Happening, World};
+use ebb_gear::{GearError, Load, LoadSeries, oracle};
+use ebb_power::Draw;
+use ebb_trace::Trace;
+use ebb_types::{Moment, RackId, Random, Schedule, ServerId};
+use std::time::Duration;
+
+/// Simulated time from the cluster's creation to the first request: leases are granted and a fixed gear is reached.
+const WARM_UP: u64 = 120 * SECOND;
+/// The cluster's creation. Moment zero means "never" in several places.
+pub(super) const CREATED: u64 = SECOND;
+/// Longest time to wait for answers after the last request.
+const REST: u64 = 90 * SECOND;
+/// Approximate number of samples in a run.
+const SAMPLES: u64 = 1440;
+/// Time of day at Moment zero; any would do.
+const UNIX_MILLIS: u64 = 1_700_006_400_000;
+
+impl<'a> World<'a> {
+    /// A newly created cluster with models of time. Its clocks are exact.
+    pub(super) fn modelled(
+        scenario: Scenario,
+        models: Models<'a>,
+        configure: &'a crate::world::Configure,
+        unix_millis: u64,
+    ) -> World<'a> {
+        let mut random = Random::new(scenario.seed);
+        let mut world = World::bare(scenario, configure, 0, &mut random);
+        (world.now, world.unix_millis) = (CREATED, unix_millis);
+        world.modelled = Some(Box::new(models));
+        world.start_member(1, Clock::default());
+        let ids: Vec<ServerId> = world.scenario.bootstrap.servers.iter().map(|s| s.id).collect();
+        for id in ids {
+            let server = Server::new(id, Clock::default(), &world.scenario);
+            world.servers.insert(id, server);
+            world.start_server(id);
+            world.resume_mirror(id);
+        }
+        world.start_hosts();
+        world.after(SECOND, Happening::Modelled(Later::Timeouts));
+        world
+    }
+
+    /// Runs until `end`; an error if an invariant of the program was violated.
+    pub(super) fn run_to(&mut self, end: u64) -> Result<(), SimError> {
+        while self.step(end) {}
+        match self.violation.take() {
+            Some(violation) => Err(SimError::Broken(violation.what)),
+            None => Ok(()),
+        }
+    }
+
+    /// From now on energy and traffic count.
+    fn start_measuring(&mut self, setup: &Setup, schedule: &Schedule) -> Result<(), SimError> {
+        self.begin_measuring(schedule.hour_millis * 1_000_000);
+        // The disks' work is added by the samples.
+        let now = Moment(self.now);
+        let models = self.models();
+        models.energy = setup.meters()?;
+        for id in models.machines.keys() {
+            models.energy.set_rack(*id, RackId(models.fabric.rack(Node::Server(*id)) as u16));
+            let asleep = models.slept.get(id).filter(|_| !models.on.contains(id));
+            let draw = asleep.map_or(Draw::On { utilisation: 0.0 }, |depth| Draw::asleep(*depth));
+            models.energy.set(now, *id, draw);
+        }
+        let every = models.sample_every;
+        self.after(every, Happening::Modelled(Later::Sample));
+        Ok(())
+    }
+}
+
+/// The scheduler's settings, and the load that it will see.
+pub(super) fn plan(trace: &Trace, setup: &Setup) -> Result<(Schedule, LoadSeries), SimError> {
+    if trace.requests.is_empty() {
+        return Err(SimError::Empty);
+    }
+    let mut schedule = setup.schedule()?;
+    let mut series =
+        LoadSeries::new(trace.loads(setup.chunk_bytes)?, setup.speed, &schedule, setup.replicas)?;
+    if let Some(provision) = setup.provision {
+        series.provision(&mut schedule, provision, setup.servers.into())?;
+    }
+    Ok((schedule, series))
+}
+
+/// The trace's load in servers, by the minute, at speed 1.
+pub fn minutes(trace: &Trace, setup: &Setup) -> Result<Series, SimError> {
+    let (_, series) = plan(trace, &Setup { speed: 1.0, ..setup.clone() })?;
+    let per_minute = (60.0 / series.interval.as_secs_f64()).round().max(1.0) as usize;
+    let minute = |samples: &[Load]| Some(samples.iter().map(|load| load.0).sum::<f64>() / per_minute as f64);
+    let values = series.samples.chunks(per_minute).map(minute).collect();
+    Ok(Series { interval: Duration::from_secs(60), values })
+}
+
+/// The trace's hours: the highest load of each, in servers, and the gear that an oracle gives it. [Sierra §4.4]
+pub fn hours(trace: &Trace, setup: &Setup) -> Result<Vec<(Load, u8)>, SimError> {
+    let (_, series) = plan(trace, setup)?;
+    let peaks = series.peaks();
+    let gears = oracle(0, &peaks, setup.servers.into(), setup.replicas, setup.lowest_gear()).gears;
+    Ok(peaks.into_iter().zip(gears).collect())
+}
+
+/// The gears of the trace's hours, if they are chosen in advance.
+fn gears(setup: &Setup, schedule: &Schedule, series: &LoadSeries) -> Result<Option<Vec<u8>>, SimError> {
+    let (servers, lowest) = (u32::from(setup.servers), setup.lowest_gear());
+    match setup.gears {
+        Gears::Auto | Gears::Groups => Ok(None),
+        Gears::Fixed(asked) if (lowest..=setup.replicas).contains(&asked) => Ok(Some(vec![asked])),
+        Gears::Fixed(asked) => {
+            Err(GearError { asked, lowest, highest: setup.replicas, g_min: schedule.g_min }.into())
+        }
+        Gears::Schedule => Ok(Some(oracle(0, &series.peaks(), servers, setup.replicas, lowest).gears)),
+    }
+}
+
+/// Schedules the chosen gears: up in time for the hour, down at its start. A faster trace shortens the hour and the
+/// schedule's lead, but no server's wake-up (`up`, nanoseconds).
+fn announce(world: &mut World, gears: &[u8], schedule: &Schedule, up: u64, start: u64) {
+    let hour = schedule.hour_millis * 1_000_000;
+    let lead = (schedule.lead_millis * 1_000_000).max(up + SECOND).min(hour);
+    let mut before = None;
+    for (n, gear) in gears.iter().enumerate() {
+        if before == Some(*gear) {
+            continue;
+        }
+        let begins = start + n as u64 * hour;
+        let at = match before {
+            None => CREATED + 10 * SECOND,
+            Some(last) if *gear > last => begins - lead,
+            Some(_) => begins,
+        };
+        world.at(at, Happening::Modelled(Later::Gear { gear: *gear }));
+        before = Some(*gear);
+    }
+}
+
+/// Replays a trace on a modelled cluster. `progress` periodically gets the share of the trace that is done, 0 to 1. The
+/// same arguments give the same report, to the byte.
+pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> Result<Report, SimError> {
+    setup.check()?;
+    let (schedule, series) = plan(trace, setup)?;
+    let layout = setup.layout()?;
+    let start = CREATED + WARM_UP;
+    let feed = Feed { requests: &trace.requests, next: 0, start, speed: setup.speed };
+    let mut models = setup.models(&layout, feed)?;
+    let span = (trace.span().as_nanos() as f64 / setup.speed) as u64;
+    models.sample_every = (span / SAMPLES).max(SECOND);
+    // As a replay does it: hours and days are those of the trace, and no hour has come before.
+    let schedule = Schedule { hour_zero_unix_millis: UNIX_MILLIS + start / 1_000_000, ..schedule };
+    let mut world = World::modelled(setup.scenario(&layout, schedule), models, &|_| {}, UNIX_MILLIS);
+    if let Some(gears) = gears(setup, &schedule, &series)? {
+        let up = world.models().ways.values().map(|way| way.up.as_nanos() as u64).max().unwrap_or(0);
+        announce(&mut world, &gears, &schedule, up, start);
+    }
+    progress(0.0);
+    world.run_to(start)?;
+    world.start_measuring(setup, &schedule)?;
+    world.after(0, Happening::Modelled(Later::Arrivals));
+    let end = start + span + 1;
+    for percent in 1..=100 {
+        world.run_to(start + (end - start) / 100 * percent)?;
+        progress(percent as f64 / 100.0);
+    }
+    world.run_to(end)?;
+    // Every figure of energy ends with the trace: what is still queued is work of neither the cluster nor the one that
+    // never sleeps.
+    world.take_sample();
+    world.models().sample_until = end;
+    let taken = world.models().taken(end);
+    let watch = &world.models().watch;
+    let pairs = watch.pairs.report(&setup.mirroring, watch.always_on, taken.clock.total());
+    let rest = end + REST;
+    while world.models().clients.under_way() > 0 && world.now < rest {
+        let next = world.now + SECOND;
+        world.run_to(next)?;
+    }
+    world.end_span();
+    Ok(report(&mut world, trace, setup, &schedule, &series, taken, pairs))
+}

@@ -1,0 +1,292 @@
+//! A modelled cluster: what it consists of, and why it cannot be.
+
+use crate::depths::{self, Suspend};
+use crate::request::client::Clients;
+use crate::request::device::{Device, Mirroring};
+use crate::request::energy::{Meters, Way};
+use crate::request::follow::Watch;
+use crate::request::machine::Machine;
+use crate::request::network::Fabric;
+use crate::request::{DiskModel, Feed, Models, NetworkModel, SettingsError};
+use crate::search::scenario::Scenario;
+use crate::world::clock::SECOND;
+use ebb_gear::fleet::{FleetError, FleetPolicy};
+use ebb_gear::{GearError, Layout, LayoutError, PolicyError, Provision, RehearsalError, Scheme, Sleep};
+use ebb_gear::{layout, layout::groups, rehearsal};
+use ebb_meta::{Bootstrap, NewServer, Timing};
+use ebb_mirror::{BLOCK_BYTES, Geometry, GeometryError};
+use ebb_power::{DepthModel, EnergyMeter, ModelError, PowerModel};
+use ebb_trace::RangeError;
+use ebb_types::{ClusterParams, Depth, GearSteps, NO_GEAR, PoolId, RackId, Random, Schedule, ServerId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Room for data that a pair must have.
+const PAIR_BYTES_MIN: u64 = 1 << 30;
+
+/// How the gear is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gears {
+    /// Continuous gears, by load and its recorded hours: at first none, so every server is awake.
+    Auto,
+    /// The same with whole gears.
+    Groups,
+    /// The oracle's schedule: the lowest gear for each hour's peak. [Sierra §4.4]
+    Schedule,
+    /// This gear all the time; r is always-on.
+    Fixed(u8),
+}
+
+/// A cluster and its workload settings.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub servers: u16,
+    /// Servers beside them that only hold offload, one rack after the other; they count as awake. [Sierra §3.6]
+    pub loggers: u16,
+    pub racks: u16,
+    pub replicas: u8,
+    pub layout: Scheme,
+    pub chunk_bytes: u32,
+    /// Chunk groups per server; 64 by default. [Sierra §3.5]
+    pub groups_per_server: u32,
+    /// Machines that clients run on, spread over all racks in turn.
+    pub client_hosts: u32,
+    pub disk: DiskModel,
+    /// If the disk is a pair.
+    pub mirroring: Mirroring,
+    pub network: NetworkModel,
+    pub power: PowerModel,
+    /// From switching on a server that is off until it is up. `None`: as long as the power model's transition; the
+    /// policy expects the schedule's lead time until it has measured it.
+    pub wake: Option<Duration>,
+    /// Power cycles allowed per server and day, on average.
+    pub cycles_per_day: f64,
+    /// A second depth of sleep, shallower; it wears nothing.
+    pub suspend: Option<Suspend>,
+    pub gears: Gears,
+    pub g_min: u8,
+    /// Trace seconds per simulated second; the scheduler's hour is shortened with it.
+    pub speed: f64,
+    /// Scales the scheduler's server rates so that the trace's peak needs this many servers. `None`: the disk's own
+    /// rates.
+    pub provision: Option<Provision>,
+    pub heartbeat: Duration,
+    pub lease: Duration,
+    pub seed: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            servers: 9,
+            loggers: 0,
+            racks: 3,
+            replicas: 3,
+            layout: Scheme::Rotated,
+            chunk_bytes: 64 << 20,
+            groups_per_server: 64,
+            client_hosts: 9,
+            disk: DiskModel::hdd(),
+            mirroring: Mirroring::default(),
+            network: NetworkModel::ten_gigabit(),
+            power: PowerModel::default(),
+            wake: None,
+            cycles_per_day: Sleep::default().cycles_per_day,
+            suspend: None,
+            gears: Gears::Auto,
+            g_min: 1,
+            speed: 1.0,
+            provision: None,
+            // One heartbeat per second suffices for the load samples, with half of the default's events.
+            heartbeat: Duration::from_secs(1),
+            lease: Duration::from_secs(5),
+            seed: 1,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    #[error(
+        "{replicas} copies in different racks need at least {replicas} racks and there are {racks}: add racks or lower --replicas"
+    )]
+    Racks { racks: u16, replicas: u8 },
+    #[error("{servers} servers cannot stand in {racks} racks: use at most as many racks as servers")]
+    EmptyRacks { servers: u16, racks: u16 },
+    #[error("a request needs at least one machine to come from")]
+    NoHosts,
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Mirroring(#[from] ebb_mirror::SettingsError),
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    #[error(
+        "a pair has {bytes} bytes for data and a chunk server needs {PAIR_BYTES_MIN}: give it disks of more capacity_bytes"
+    )]
+    SmallPair { bytes: u64 },
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error(transparent)]
+    Gear(#[from] GearError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    #[error(transparent)]
+    Power(#[from] ModelError),
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    #[error(
+        "a depth of sleep has no wake time: give the time from waking such a server until it serves, such as --suspend 10,15s"
+    )]
+    DepthWake,
+    #[error(transparent)]
+    Rehearsal(#[from] RehearsalError),
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    #[error("the trace has no request that moves bytes: there is nothing to simulate")]
+    Empty,
+    #[error("the simulated cluster broke down: {0}; this is a bug of Ebb")]
+    Broken(String),
+}
+
+impl Setup {
+    pub(super) fn check(&self) -> Result<(), SimError> {
+        if self.racks < u16::from(self.replicas) {
+            return Err(SimError::Racks { racks: self.racks, replicas: self.replicas });
+        }
+        if self.racks > self.servers {
+            return Err(SimError::EmptyRacks { servers: self.servers, racks: self.racks });
+        }
+        if self.client_hosts == 0 {
+            return Err(SimError::NoHosts);
+        }
+        self.disk.check()?;
+        self.network.check()?;
+        self.power.check()?;
+        let wakes = [self.wake, self.suspend.map(|suspend| suspend.wake)];
+        if wakes.into_iter().flatten().any(|wake| wake.is_zero()) {
+            return Err(SimError::DepthWake);
+        }
+        FleetPolicy::of(&Schedule::default(), self.replicas, &self.sleep()).check()?;
+        match &self.disk {
+            DiskModel::Pair(disk) => self.check_pair(disk),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_pair(&self, disk: &ebb_mirror::DiskModel) -> Result<(), SimError> {
+        self.mirroring.settings.check()?;
+        let bytes = Geometry::new(disk.capacity_bytes, self.mirroring.log_bytes)?.data_blocks() * BLOCK_BYTES;
+        if bytes < PAIR_BYTES_MIN {
+            return Err(SimError::SmallPair { bytes });
+        }
+        Ok(self.power.check_disks(disk.high.idle * 2.0, disk.high.access * 2.0)?)
+    }
+
+    /// The schedule with the disk's rates.
+    pub(super) fn schedule(&self) -> Result<Schedule, SimError> {
+        let steps = if self.gears == Gears::Groups { GearSteps::Groups } else { GearSteps::Servers };
+        let schedule = Schedule { steps, g_min: self.g_min, ..Schedule::default() };
+        let schedule = self.disk.rates().in_schedule(schedule);
+        Ok(rehearsal(&schedule, self.speed)?)
+    }
+
+    /// The lowest gear of its chunk servers.
+    pub(super) fn lowest_gear(&self) -> u8 {
+        ebb_gear::lowest_gear(self.servers.into(), self.replicas).max(self.g_min)
+    }
+
+    fn rack(&self, n: u16) -> RackId {
+        RackId(1 + (n - 1) % self.racks)
+    }
+
+    pub(super) fn layout(&self) -> Result<Layout, SimError> {
+        let server = |n: u16| ebb_gear::Server { id: ServerId(n), rack: self.rack(n) };
+        let servers: Vec<ebb_gear::Server> = (1..=self.servers).map(server).collect();
+        let groups = groups(servers.len(), self.groups_per_server);
+        Ok(layout(&servers, self.replicas, groups, self.seed, self.layout)?)
+    }
+
+    fn loggers(&self) -> impl Iterator<Item = (ServerId, RackId)> + '_ {
+        (1..=self.loggers).map(move |n| (ServerId(self.servers + n), self.rack(n)))
+    }
+
+    pub(super) fn scenario(&self, layout: &Layout, schedule: Schedule) -> Scenario {
+        let params = ClusterParams {
+            cluster: 1,
+            instance: 1,
+            chunk_bytes: self.chunk_bytes,
+            replicas: self.replicas,
+            groups: layout.groups.len() as u32,
+            lease_millis: self.lease.as_millis() as u32,
+        };
+        let address = |id: ServerId, _| format!("server-{}:1", id.0);
+        let mut bootstrap = Bootstrap::of_layout(params, layout, schedule, address);
+        bootstrap.servers.extend(self.loggers().map(|(id, rack)| NewServer {
+            id,
+            rack,
+            pool: PoolId::REPLICATED,
+            gear_group: NO_GEAR,
+            address: address(id, rack),
+        }));
+        let wake = self.depths().map(|(_, _, way)| way.up + way.down).max().unwrap_or_default();
+        let timing = Timing {
+            heartbeat: self.heartbeat,
+            wake_limit: wake * 2 + Duration::from_secs(10),
+            sleep: self.sleep(),
+            depth: Depth::Off,
+            ..Timing::default()
+        };
+        Scenario::calm(self.seed, bootstrap, timing)
+    }
+
+    pub(super) fn sleep(&self) -> Sleep {
+        depths::sleep(&self.power, self.wake, self.suspend, self.cycles_per_day)
+    }
+
+    /// The depths of sleep, the shallowest first: what each draws and costs, and how long the switch takes.
+    pub(super) fn depths(&self) -> impl Iterator<Item = (Depth, DepthModel, Way)> {
+        let suspended = self.suspend.map(|suspend| (Depth::Standby, suspend.model(&self.power), None));
+        let off = (Depth::Off, depths::off(&self.power), self.wake);
+        suspended.into_iter().chain([off]).map(|(depth, model, wake)| {
+            let seconds = Duration::from_secs_f64;
+            let up = wake.unwrap_or(seconds(model.up.seconds));
+            (depth, model, Way { up, down: seconds(model.down.seconds) })
+        })
+    }
+
+    /// Of servers that are not known to it yet.
+    pub(super) fn meters(&self) -> Result<Meters, SimError> {
+        let meter = |speed| {
+            let mut meter = EnergyMeter::new(self.power, speed)?;
+            self.depths().for_each(|(depth, model, _)| meter.set_depth(depth, model));
+            Ok::<_, ModelError>(meter)
+        };
+        Ok(Meters { clock: meter(1.0)?, own: meter(self.speed)? })
+    }
+
+    pub(super) fn models<'a>(&self, layout: &Layout, feed: Feed<'a>) -> Result<Models<'a>, SimError> {
+        let mut random = Random::new(self.seed ^ 0xd15c);
+        let mut machine = |id: ServerId| {
+            let disk = Device::new(&self.disk, &self.mirroring, self.chunk_bytes, random.fork());
+            (id, Machine::new(id, disk, self.chunk_bytes))
+        };
+        // The fabric counts racks from zero.
+        let places = layout.servers.iter().map(|(id, place)| (*id, place.rack)).chain(self.loggers());
+        let racks: BTreeMap<ServerId, u16> = places.map(|(id, rack)| (id, rack.0 - 1)).collect();
+        Ok(Models {
+            fabric: Fabric::new(&self.network, &racks),
+            machines: racks.keys().map(|id| machine(*id)).collect(),
+            clients: Clients::new(self.client_hosts),
+            feed,
+            closed: None,
+            energy: self.meters()?,
+            on: racks.keys().copied().collect::<BTreeSet<_>>(),
+            slept: BTreeMap::new(),
+            watch: Watch::default(),
+            ways: self.depths().map(|(depth, _, way)| (depth, way)).collect(),
+            sample_every: SECOND,
+            sample_until: u64::MAX,
+        })
+    }
+}

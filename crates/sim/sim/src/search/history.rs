@@ -1,0 +1,100 @@
+//! Clients' operations with their times and answers: the input of the linearizability check.
+
+use ebb_types::ChunkId;
+use std::collections::BTreeMap;
+
+/// An operation on cells `first..first + cells` of a chunk. A write puts its own number, plus one, into every cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Read { first: u32, cells: u32 },
+    Write { first: u32, cells: u32 },
+    Zero { first: u32, cells: u32 },
+    Delete,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Answered.
+    Done,
+    /// Answered: not carried out.
+    Refused,
+    /// Given up: it takes effect at most once, at any time after it began.
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+pub struct Op {
+    pub chunk: ChunkId,
+    pub action: Action,
+    pub began: u64,
+    pub ended: Option<u64>,
+    pub outcome: Outcome,
+    /// The values that a read saw.
+    pub seen: Vec<u64>,
+}
+
+impl Op {
+    fn writes(&self) -> bool {
+        matches!(self.action, Action::Write { .. } | Action::Zero { .. })
+    }
+}
+
+#[derive(Default)]
+pub struct History {
+    pub ops: Vec<Op>,
+}
+
+impl History {
+    pub fn begin(&mut self, chunk: ChunkId, action: Action, now: u64) -> usize {
+        self.ops.push(Op {
+            chunk,
+            action,
+            began: now,
+            ended: None,
+            outcome: Outcome::Unknown,
+            seen: Vec::new(),
+        });
+        self.ops.len() - 1
+    }
+
+    pub fn end(&mut self, op: usize, now: u64, outcome: Outcome, seen: Vec<u64>) {
+        let op = &mut self.ops[op];
+        op.ended = Some(now);
+        op.outcome = outcome;
+        op.seen = seen;
+    }
+
+    /// The operations on each chunk, with their numbers.
+    pub fn by_chunk(&self) -> BTreeMap<ChunkId, Vec<(usize, &Op)>> {
+        let mut chunks: BTreeMap<ChunkId, Vec<(usize, &Op)>> = BTreeMap::new();
+        for (n, op) in self.ops.iter().enumerate() {
+            chunks.entry(op.chunk).or_default().push((n, op));
+        }
+        chunks
+    }
+
+    /// Chunks whose deletion was acknowledged, and that no write may have followed. A write that its client gave up may
+    /// take effect after the deletion (seed 4044986).
+    pub fn deleted(&self) -> impl Iterator<Item = ChunkId> + '_ {
+        let deletions =
+            self.ops.iter().filter(|op| op.action == Action::Delete && op.outcome == Outcome::Done);
+        let last = deletions.filter(|deletion| {
+            let may_follow = |op: &Op| {
+                let ended = op.ended.filter(|_| op.outcome != Outcome::Unknown);
+                op.chunk == deletion.chunk && op.writes() && ended.is_none_or(|at| at > deletion.began)
+            };
+            !self.ops.iter().any(may_follow)
+        });
+        last.map(|op| op.chunk)
+    }
+
+    /// Whether any client requested the chunk's deletion.
+    pub fn was_to_be_deleted(&self, chunk: ChunkId) -> bool {
+        self.ops.iter().any(|op| op.action == Action::Delete && op.chunk == chunk)
+    }
+
+    /// Whether the write identified by a cell's value was acknowledged.
+    pub fn is_acknowledged(&self, value: u64) -> bool {
+        value > 0 && self.ops.get(value as usize - 1).is_some_and(|op| op.outcome == Outcome::Done)
+    }
+}

@@ -1,0 +1,212 @@
+//! Erasure-coded sets: what was acknowledged is on every column, a row has one content for ever, and a parity server
+//! sleeps only when nothing counts on it (R1, R3, R6, R7 for columns; `docs/coded.md`).
+//!
+//! Seen from outside: each coder knows what it stored, and every strip of that follows from the definition of a row.
+
+use crate::world::World;
+use crate::world::coder::{Stored, strips_of};
+use crate::world::server::Server;
+use crate::world::store::{Block, Kept};
+use ebb_meta::State;
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, Column, Content, Epoch, GroupId, Record, Role, Rows, ServerId, ServerState,
+    SetEntry, SetId, SlotState, Version, crc32c,
+};
+
+impl World<'_> {
+    /// R1: rows are immutable.
+    pub(super) fn r1_one_content_per_row(&mut self, record: &Record, payload: &[u8]) {
+        let zeroes = [0; BLOCK_BYTES];
+        for n in 0..record.count {
+            let data = match record.content {
+                Content::Data { .. } => &payload[n as usize * BLOCK_BYTES..][..BLOCK_BYTES],
+                _ => &zeroes,
+            };
+            let key = (record.group, record.chunk, record.first + n);
+            let sum = crc32c(data);
+            let known = *self.invariants.sets.contents.entry(key).or_insert(sum);
+            if known != sum {
+                let what = format!("{} block {} of {} has two contents", key.1, key.2, key.0);
+                return self.fail("R1", what);
+            }
+        }
+    }
+
+    /// R3: all members agree on each epoch of each set; R7: a server that sleeps on purpose is not counted on.
+    pub(super) fn r3_sets(&mut self, member: u64) {
+        let state = self.members[&member].member.state();
+        let (mut trouble, mut fresh) = (None, Vec::new());
+        for (id, entry) in state.sets() {
+            let known = self.invariants.sets.entries.entry((id, entry.epoch)).or_insert_with(|| {
+                fresh.push(entry.hibernates());
+                entry.clone()
+            });
+            if known != entry {
+                trouble = Some(format!("member-{member} has {id} as {entry:?}; another had {known:?}"));
+            }
+            let asleep = |s: ServerId| state.server(s).is_some_and(|s| s.state == ServerState::Asleep);
+            let relied_on = |c: &&Column| !c.is_away() && !entry.hibernates() && asleep(c.server);
+            if let Some(column) = entry.columns.iter().find(relied_on) {
+                trouble = Some(format!("{id} counts on {}, which is asleep: {entry:?}", column.server));
+            }
+        }
+        if let Some(what) = trouble {
+            self.fail("R3", what);
+        }
+        fresh.into_iter().filter(|hibernates| *hibernates).for_each(|_| self.count("set hibernates"));
+    }
+
+    /// R6: strips that were kept for a column are dropped when its server has them.
+    pub(super) fn r6_column_has_it(&mut self, id: ServerId, group: GroupId, role: Role) {
+        let Some((set, column)) = group.column() else { return };
+        let Some(entry) = self.newest_state().set(set).cloned() else { return };
+        let kept = self.servers[&id].store.kept(group, role);
+        let mut strips = self.acknowledged_of(&kept);
+        if self.is_in_memory(&entry)
+            && entry.columns.get(column).is_some_and(|c| c.state == SlotState::InSync)
+        {
+            strips = self.acknowledged_strips(&entry);
+        }
+        let stands_for = match entry.columns.get(column) {
+            Some(own) if own.server == id => return self.fail("R6", format!("{id} drops {group}, its own")),
+            Some(own) => own.server,
+            // An extra strip is needed while a parity server lacks what it stands for.
+            None => return self.extra_is_not_needed(id, &entry, column, &kept),
+        };
+        // Whatever version it has the strip in: its content is the same.
+        let any = Version { epoch: Epoch(0), seq: 1 };
+        let lost = strips
+            .into_iter()
+            .find(|(chunk, block)| !self.has(stands_for, group, Role::Replica, *chunk, *block, any));
+        if let Some((chunk, block)) = lost.filter(|_| !self.has_forgotten(stands_for)) {
+            let what = format!("{id} drops {chunk} block {block} of {group}, which {stands_for} lacks");
+            self.fail("R6", what);
+        }
+    }
+
+    fn extra_is_not_needed(&mut self, id: ServerId, entry: &SetEntry, column: usize, kept: &Kept) {
+        let Some(since) = entry.missing_since(column) else { return };
+        let is_new = |(chunk, block): &(ChunkId, u32)| kept[chunk][block].version.epoch >= since;
+        if let Some((chunk, _)) = self.acknowledged_of(kept).into_iter().find(is_new) {
+            self.fail("R6", format!("{id} drops extra strips of {chunk}, which parity lacks: {entry:?}"));
+        }
+    }
+
+    /// The blocks in `kept` of chunks that are stored and not to be deleted.
+    fn acknowledged_of(&self, kept: &Kept) -> Vec<(ChunkId, u32)> {
+        let stored = |chunk| self.coders.iter().flat_map(|c| &c.stored).any(|s| s.chunk == chunk);
+        let chunks = kept.iter().filter(|(chunk, _)| stored(**chunk));
+        chunks.flat_map(|(chunk, blocks)| blocks.keys().map(|block| (*chunk, *block))).collect()
+    }
+
+    /// The blocks of the column of all chunks that are stored and not to be deleted: what was kept in memory is gone
+    /// already.
+    fn acknowledged_strips(&self, entry: &SetEntry) -> Vec<(ChunkId, u32)> {
+        let chunk_bytes = self.scenario.params().chunk_bytes;
+        let mut all = Vec::new();
+        for stored in self.coders.iter().flat_map(|c| &c.stored) {
+            let (_, blocks) = Rows::new(entry.shape, chunk_bytes).blocks(0, stored.len);
+            all.extend((0..blocks).map(|n| (stored.chunk, n)));
+        }
+        all
+    }
+
+    /// R7: only parity servers sleep, unless their set hibernates.
+    pub(super) fn r7_columns(&self, id: ServerId, state: &State) -> Option<String> {
+        let mut sets = state.sets();
+        let (set, entry) =
+            sets.find(|(_, entry)| entry.column_of(id).is_some()).filter(|(_, entry)| !entry.hibernates())?;
+        let column = entry.column_of(id)?;
+        if column < entry.shape.data() {
+            return Some(format!("it has the data of {set}"));
+        }
+        let kept = self.servers[&id].store.roles();
+        let other = kept.into_iter().find(|(group, role)| group.column().is_some() && *role != Role::Replica);
+        let in_memory = self.servers[&id].replica.stats().memory_bytes;
+        other
+            .map(|(group, _)| format!("it keeps strips of {group}"))
+            .or_else(|| (in_memory > 0).then(|| format!("it keeps {in_memory} bytes of strips in memory")))
+    }
+
+    /// At rest: every column has its strip of everything that was stored, and nobody has what was deleted.
+    pub fn r4_columns_are_right(&mut self) {
+        let chunk_bytes = self.scenario.params().chunk_bytes;
+        let sets: Vec<(SetId, SetEntry)> =
+            self.newest_state().sets().map(|(id, entry)| (id, entry.clone())).collect();
+        let stored: Vec<Stored> = self.coders.iter().flat_map(|coder| coder.stored.clone()).collect();
+        let deleted: Vec<Stored> = self.coders.iter().flat_map(|coder| coder.deleted.clone()).collect();
+        for (set, entry) in sets {
+            for chunk in &stored {
+                let turn = entry.turn(chunk.chunk);
+                let strips = strips_of(*chunk, entry.shape, turn, chunk_bytes);
+                for (column, strip) in strips.iter().take(entry.shape.servers()).enumerate() {
+                    if let Some(what) = self.strip_is_wrong(set, &entry, *chunk, column, strip) {
+                        return self.fail("R4", what);
+                    }
+                }
+            }
+            for Stored { chunk, .. } in &deleted {
+                let groups = (0..entry.strips()).map(|column| GroupId::of_column(set, column));
+                let servers = || self.servers.values().filter(|server| !server.lost);
+                let in_memory = |server: &Server, group, chunk| {
+                    let roles = self.servers.keys().map(|of| Role::Offload { stands_for: *of });
+                    let mut kept = roles.flat_map(|role| server.replica.kept_in_memory(group, role));
+                    kept.any(|block| block.chunk == chunk)
+                };
+                let mut places = groups.flat_map(|group| servers().map(move |s| (group, s)));
+                let left = places.find(|(group, server)| {
+                    let roles = server.store.roles().into_iter().filter(|(of, _)| of == group);
+                    roles.into_iter().any(|(group, role)| {
+                        let kept = server.store.kept(group, role).remove(chunk);
+                        kept.is_some_and(|blocks| blocks.values().any(|block| block.data.is_some()))
+                    }) || in_memory(server, *group, *chunk)
+                });
+                if let Some(what) = left
+                    .map(|(group, server)| format!("{chunk} was deleted and {} has it in {group}", server.id))
+                {
+                    return self.fail("R4", what);
+                }
+            }
+        }
+    }
+
+    fn strip_is_wrong(
+        &self,
+        set: SetId,
+        entry: &SetEntry,
+        stored: Stored,
+        column: usize,
+        strip: &[u8],
+    ) -> Option<String> {
+        let own = entry.columns[column];
+        let (server, role) = match own.state {
+            SlotState::InSync => (own.server, Role::Replica),
+            _ => (entry.targets(stored.chunk)[column]?, Role::Offload { stands_for: own.server }),
+        };
+        let store = &self.servers[&server].store;
+        if store.damaged.contains(&stored.chunk) {
+            return None;
+        }
+        let group = GroupId::of_column(set, column);
+        let mut kept = store.kept(group, role).remove(&stored.chunk).unwrap_or_default();
+        for block in self.servers[&server].replica.kept_in_memory(group, role) {
+            if block.chunk == stored.chunk {
+                kept.insert(block.block, Block { version: block.version, data: block.data });
+            }
+        }
+        let zeroes = vec![0; BLOCK_BYTES];
+        for (n, wanted) in (0u32..).zip(strip.chunks(BLOCK_BYTES)) {
+            let block = kept.get(&n);
+            let data = block.map(|block| block.data.as_deref().unwrap_or(&zeroes));
+            if data != Some(wanted) {
+                let found = if block.is_some() { "other bytes" } else { "nothing" };
+                let chunk = stored.chunk;
+                return Some(format!(
+                    "{server} has {found} in {chunk} block {n} of {group} ({:?})",
+                    own.state
+                ));
+            }
+        }
+        None
+    }
+}

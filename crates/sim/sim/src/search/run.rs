@@ -1,0 +1,407 @@
+//! One seed from start to verdict.
+
+use crate::search::brief::{brief_entry, brief_history};
+use crate::search::case::Case;
+use crate::search::history::{Action, Outcome};
+use crate::search::invariants::replicas_shared;
+use crate::search::linear::{Verdict, check};
+use crate::search::scenario::Scenario;
+use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
+use crate::world::clock::SECOND;
+use crate::world::coder::CODERS;
+use crate::world::{Configure, Happening, Violation, World};
+use ebb_types::{Column, GroupId, PoolId, ServerEntry, ServerId, ServerState, SetEntry, SlotState};
+use ebb_types::{Random, mix};
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Longest time, after everything is repaired, until every operation has ended and all replicas are identical.
+const REST: u64 = 90 * SECOND;
+/// Longest time of a full scrub, even of thousands of blocks that are listed one by one.
+const PASS: u64 = 10 * REST;
+/// Longest time, after all servers but perhaps one are repaired, until surviving data is served.
+const SURVIVAL: u64 = 60 * SECOND;
+/// Lines of the transcript that a failure shows.
+pub const LINES: usize = 400;
+/// Operations of each client of the erasure-coded pool per round.
+const CODED_OPS: u32 = 40;
+
+/// A run in figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub events: u64,
+    pub ops: usize,
+    pub acknowledged: usize,
+    pub given_up: usize,
+    /// Digest of all events.
+    pub digest: u64,
+    /// Chunks whose history was too complex for a verdict.
+    pub undecided: usize,
+    pub epochs: u32,
+    /// Number of occurrences: faults, and the cluster's reactions to them.
+    pub tally: BTreeMap<&'static str, u64>,
+}
+
+/// The result of a case.
+pub(crate) struct Played {
+    pub violation: Option<Violation>,
+    pub lines: Vec<String>,
+    /// Faults drawn, including those left out.
+    pub faults: u64,
+}
+
+/// A run that broke a rule.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub seed: u64,
+    pub violation: Violation,
+    pub transcript: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.transcript {
+            writeln!(f, "{line}")?;
+        }
+        let Failure { seed, violation: Violation { rule, what }, .. } = self;
+        writeln!(f, "\nseed {seed} breaks {rule}: {what}")?;
+        write!(f, "reproduce: EBB_SEED={seed} cargo test -p ebb-sim --test all one_seed -- --nocapture")
+    }
+}
+
+/// Runs a seed. A failure is run again with its transcript kept: the same seed repeats the same run.
+pub fn run(seed: u64, configure: &Configure) -> Result<Summary, Box<Failure>> {
+    let mut world = World::new(Scenario::draw(seed), configure, 0);
+    let Err(violation) = guarded(&mut world) else { return Ok(summary(&world)) };
+    let mut world = World::new(Scenario::draw(seed), configure, LINES);
+    let _ = guarded(&mut world);
+    Err(Box::new(Failure { seed, violation, transcript: world.transcript.lines.into() }))
+}
+
+/// Runs a case and keeps the last `lines` lines of its transcript.
+pub(crate) fn play_case(case: &Case, configure: &Configure, lines: usize) -> Played {
+    let mut world = World::new(case.scenario(), configure, lines);
+    world.mishaps.left_out = case.left_out.clone();
+    let violation = guarded(&mut world).err();
+    Played { violation, lines: world.transcript.lines.into(), faults: world.mishaps.number }
+}
+
+/// Runs a seed and keeps the last `lines` lines of its transcript, whatever the result.
+pub fn run_with_transcript(seed: u64, lines: usize) -> (Vec<String>, Option<Violation>) {
+    let mut world = World::new(Scenario::draw(seed), &|_| {}, lines);
+    let violation = guarded(&mut world).err();
+    (world.transcript.lines.into(), violation)
+}
+
+/// An assertion of the protocol cores that fails is a violation too.
+fn guarded(world: &mut World) -> Result<(), Violation> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| play(world)));
+    outcome.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+        Err(Violation { rule: "an assertion", what: text.unwrap_or_else(|| "a panic without words".into()) })
+    })
+}
+
+/// Rounds of faults, each followed by rest and a comparison; then the histories are checked.
+fn play(world: &mut World) -> Result<(), Violation> {
+    for round in 0..world.scenario.rounds {
+        storm(world);
+        survive(world, round);
+        rest(world);
+        if let Some(violation) = world.violation.take() {
+            return Err(violation);
+        }
+    }
+    judge(world)
+}
+
+/// Everything is repaired, except perhaps one server, and the cluster runs in some gear: surviving data must be served,
+/// with its copies in different racks.
+fn survive(world: &mut World, round: u32) {
+    if world.violation.is_some() {
+        return;
+    }
+    let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x5a7e)));
+    let servers: Vec<ServerId> = world.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
+    let spare = world.lost.is_none() && servers.len() > usize::from(world.scenario.params().replicas);
+    let missing = random.pick(&servers).copied().filter(|_| spare && random.chance(400));
+    let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x90e6)));
+    if random.chance(200) && !world.needs_memory() {
+        world.cut_power();
+        world.run_until(world.now + random.below(8) * SECOND, |_| false);
+    }
+    world.heal_all_but(missing);
+    world.count(if missing.is_some() { "rest without a server" } else { "rest in some gear" });
+    world.ask_gear(random.between(1, world.scenario.params().replicas.into()) as u8);
+    let end = world.now + SURVIVAL;
+    world.run_until(end, |world| suffering(world).is_none());
+    if let (None, Some(what)) = (&world.violation, suffering(world)) {
+        return world.fail("liveness", format!("{} s without a fault, {what}", SURVIVAL / SECOND));
+    }
+    world.r13_racks_apart();
+}
+
+/// A remaining problem of the survivors: a group that could be served is not, or a copy could be in a better place.
+fn suffering(world: &World) -> Option<String> {
+    let state = world.newest_state();
+    if let Some(what) = world.forsaken() {
+        return Some(what);
+    }
+    let moving = |s: ServerState| matches!(s, ServerState::Draining | ServerState::Waking);
+    let there = |s: &ServerEntry| !world.servers[&s.id].missing;
+    // If servers rotate every few seconds, one is always in transition.
+    let rotates = world.scenario.bootstrap.schedule.rotate_days > 0;
+    if let Some(server) = state.servers().find(|s| moving(s.state) && there(s) && !rotates) {
+        return Some(format!("{} is {}", server.id, format!("{:?}", server.state).to_lowercase()));
+    }
+    world.gear_wanted.map(|_| "the administrator waits".to_owned()).or_else(|| world.racks_shared())
+}
+
+/// Clients work while things go wrong.
+fn storm(world: &mut World) {
+    world.stormy = true;
+    if let Some(gear) = world.scenario.begin_in {
+        world.ask_gear(gear);
+    }
+    world.net.model = world.scenario.net;
+    let each = world.scenario.ops / world.scenario.clients / world.scenario.rounds;
+    for client in 0..world.scenario.clients {
+        world.employ(client, each.max(1));
+    }
+    for coder in CODERS..CODERS + world.scenario.coders {
+        world.employ_coder(coder, CODED_OPS);
+    }
+    if world.scenario.pulse.is_some() {
+        world.let_load_choose();
+    }
+    let gap = world.scenario.fault_gap;
+    world.after(gap, Happening::Fault);
+    let end = world.now + world.scenario.round;
+    world.run_until(end, |_| false);
+}
+
+/// Everything is repaired; then every operation must end, every replica catch up, and all be identical.
+fn rest(world: &mut World) {
+    if world.violation.is_some() {
+        return;
+    }
+    world.heal_everything();
+    let end = world.now + REST;
+    let all = Action::Read { first: 0, cells: (world.scenario.chunk_blocks() * CELLS_PER_BLOCK).min(64) };
+    let reads: Vec<_> = (0..world.scenario.chunks).map(|n| (shared_chunk(n), all)).collect();
+    if !world.run_until(end, is_quiet) {
+        return unrest(world);
+    }
+    world.r4_replicas_are_equal();
+    world.r4_columns_are_right();
+    scrub(world);
+    for client in 0..world.scenario.clients.min(2) {
+        world.client(client).to_do = reads.clone();
+        world.employ(client, 0);
+    }
+    for coder in CODERS..CODERS + world.scenario.coders {
+        world.coder(coder).read_all();
+        world.employ_coder(coder, 0);
+    }
+    let end = world.now + REST;
+    if !world.run_until(end, is_quiet) {
+        unrest(world);
+    }
+}
+
+/// Every replica is found sound in a pass that starts now: all rot was repaired, although it was never read.
+pub(crate) fn scrub(world: &mut World) {
+    if world.scenario.scrub_period.is_zero() {
+        return;
+    }
+    // The first pass may have started before the last fault.
+    for _ in 0..2 {
+        let (since, end) = (world.unix_seconds() + 1, world.now + PASS);
+        if !world.run_until(end, |world| unscrubbed(world, since).is_none())
+            && let Some(what) = unscrubbed(world, since)
+        {
+            return world.fail("liveness", format!("{} s after all faults ended, {what}", PASS / SECOND));
+        }
+    }
+    world.count("every replica scrubbed");
+    world.r9_all_is_sound();
+}
+
+/// Every replica of a group, and every column that can be scrubbed, with its server: it is in sync, and parity only
+/// while all data is.
+pub(crate) fn copies(world: &World) -> impl Iterator<Item = (GroupId, ServerId)> {
+    let state = world.newest_state();
+    let replicas = state.groups().flat_map(|(id, e)| e.slots.iter().map(move |s| (id, s.server)));
+    let awake = state.sets().filter(|(_, entry)| !entry.hibernates());
+    let columns = awake.flat_map(|(id, entry)| {
+        let in_sync = |column: &Column| column.state == SlotState::InSync;
+        let data = entry.shape.data();
+        let whole = entry.columns[..data].iter().all(in_sync);
+        let may = move |(nth, column): &(usize, &Column)| in_sync(column) && (*nth < data || whole);
+        let of = move |(nth, column): (usize, &Column)| (GroupId::of_column(id, nth), column.server);
+        entry.columns.iter().enumerate().filter(may).map(of)
+    });
+    replicas.chain(columns)
+}
+
+/// A replica or a column that was not found sound since then.
+fn unscrubbed(world: &World, since: u64) -> Option<String> {
+    copies(world).find_map(|(group, server)| {
+        let mut marks = world.servers[&server].replica.scrubs();
+        let scrubbed = marks.any(|mark| mark.group == group && mark.sound_at >= since);
+        (!scrubbed).then(|| format!("{server} has not found its replica of {group} right"))
+    })
+}
+
+/// Whether no node has anything left to do.
+fn is_quiet(world: &World) -> bool {
+    trouble(world).is_none()
+}
+
+/// What is still in progress.
+fn trouble(world: &World) -> Option<String> {
+    if let Some(client) = world.clients.iter().find(|c| !c.is_done()) {
+        let op = client.under_way().map_or("nothing yet".into(), |op| format!("op {op}"));
+        return Some(format!("client-{} waits for {op}", client.id));
+    }
+    if let Some(nth) = world.coders.iter().position(|coder| !coder.is_done()) {
+        return Some(format!("coder-{} is at work", CODERS + nth as u32));
+    }
+    if let Some((id, _)) = world.members.iter().find(|(_, m)| m.broken) {
+        return Some(format!("member-{id} does not vote"));
+    }
+    let state = world.newest_state();
+    for server in state.servers().filter(|s| s.state != ServerState::Lost) {
+        if server.state != ServerState::Awake || !world.servers[&server.id].runs() {
+            let state = format!("{:?}", server.state).to_lowercase();
+            let stands = if world.servers[&server.id].runs() { "runs" } else { "does not run" };
+            return Some(format!("{} {stands}, and the map says {state}", server.id));
+        }
+    }
+    if let Some((group, entry)) = state.groups().find(|(_, e)| !e.is_in_sync() || e.primary.is_none()) {
+        return Some(format!("{group} is not in sync, {}", brief_entry(entry)));
+    }
+    let lost = |server| state.server(server).is_none_or(|s| s.state == ServerState::Lost);
+    let incomplete =
+        |entry: &SetEntry| entry.columns.iter().any(|c| c.state != SlotState::InSync && !lost(c.server));
+    if let Some((set, entry)) = state.sets().find(|(_, entry)| incomplete(entry)) {
+        return Some(format!("{set} is not in sync: {entry:?}"));
+    }
+    // Without a spare server, others keep the strips of a lost one.
+    let stands_in = state.sets().any(|(_, entry)| entry.columns.iter().any(|c| lost(c.server)));
+    for server in world.servers.values().filter(|s| s.up) {
+        // Another store is waiting for its predecessor's lease to end.
+        let on_record = state.server(server.id).map(|entry| (entry.incarnation, entry.store));
+        if on_record != Some((server.incarnation, server.store.mark().store)) {
+            return Some(format!("the metadata service does not know what {} runs on", server.id));
+        }
+        if server.replica.map().version != state.version() {
+            return Some(format!("{} has an old map", server.id));
+        }
+        if !server.is_idle() {
+            let stats = server.replica.stats();
+            let (flight, behind) = (stats.in_flight, stats.catching_up);
+            return Some(format!("{}: {flight} requests in flight, {behind} replicas catch up", server.id));
+        }
+        let coded = state.server(server.id).is_some_and(|s| s.pool != PoolId::REPLICATED);
+        let debt = server.store.offload_bytes() + server.replica.stats().memory_bytes;
+        if debt > 0 && !(coded && stands_in) {
+            return Some(format!("{} still has a debt of {debt} bytes", server.id));
+        }
+    }
+    if let Some(what) = replicas_shared(state) {
+        return Some(what);
+    }
+    (world.gear_wanted.is_some() || world.lost_wanted.is_some()).then(|| "the administrator waits".into())
+}
+
+fn unrest(world: &mut World) {
+    if let Some(what) = trouble(world) {
+        let seconds = REST / SECOND;
+        world.fail("liveness", format!("{seconds} s after all faults ended, {what}"));
+    }
+}
+
+/// Whether each chunk's operations have an order that explains all answers.
+fn judge(world: &World) -> Result<(), Violation> {
+    for (chunk, ops) in world.history.by_chunk() {
+        if let Verdict::Broken { after, stuck } = check(&ops) {
+            let mut what = format!("{chunk}: no order explains what was seen; {after} operations in, one of");
+            for (n, op) in ops.iter().filter(|(n, _)| stuck.contains(n)) {
+                write!(what, "\n    op {n} {}", brief_history(op, *n as u64 + 1))
+                    .expect("a string takes everything");
+            }
+            return Err(Violation { rule: "linearizability", what });
+        }
+    }
+    Ok(())
+}
+
+fn summary(world: &World) -> Summary {
+    let ops = &world.history.ops;
+    let chunks = world.history.by_chunk();
+    let groups = world.newest_state().groups();
+    Summary {
+        events: world.events,
+        ops: ops.len(),
+        acknowledged: ops.iter().filter(|op| op.outcome == Outcome::Done).count(),
+        given_up: ops.iter().filter(|op| op.outcome == Outcome::Unknown).count(),
+        digest: world.transcript.digest,
+        undecided: chunks.values().filter(|ops| check(ops) == Verdict::Unknown).count(),
+        epochs: groups.map(|(_, e)| e.epoch.0).sum(),
+        tally: world.tally(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::stories::{ask, begin, cluster, entry, secondary, write};
+
+    #[test]
+    fn a_cluster_at_rest_has_no_trouble_and_any_other_has() {
+        let mut world = cluster();
+        assert_eq!(trouble(&world), None);
+        begin(&mut world, write(0, 1));
+        assert!(trouble(&world).is_some_and(|t| t.starts_with("client-0 waits")));
+        let mut world = cluster();
+        let id = secondary(&world);
+        world.crash(id);
+        assert!(trouble(&world).is_some_and(|t| t.starts_with(&id.to_string())));
+        rest(&mut world);
+        assert!(world.violation.is_none() && trouble(&world).is_none(), "it is started again");
+    }
+
+    #[test]
+    fn a_cluster_that_never_comes_to_rest_is_seen() {
+        let mut world = cluster();
+        unrest(&mut world);
+        assert!(world.violation.is_none());
+        begin(&mut world, write(0, 1));
+        unrest(&mut world);
+        assert_eq!(world.violation.map(|v| v.rule), Some("liveness"));
+    }
+
+    #[test]
+    fn slow_disks_make_no_server_suspect() {
+        let mut world = cluster();
+        let epoch = entry(&world).epoch;
+        // More than a second per write, and no other request to answer meanwhile.
+        world.servers.values_mut().for_each(|server| server.slowness = 60);
+        for first in 0..8 {
+            ask(&mut world, write(first, 1));
+        }
+        assert!(world.violation.is_none());
+        assert_eq!((world.tally().get("suspicion"), entry(&world).epoch), (None, epoch));
+    }
+
+    #[test]
+    fn a_failure_names_the_command_that_repeats_it() {
+        let violation = Violation { rule: "R6", what: "something is lost".into() };
+        let text = Failure { seed: 7, violation, transcript: vec!["first".into()] }.to_string();
+        assert!(text.starts_with("first\n") && text.contains("seed 7 breaks R6: something is lost"));
+        assert!(text.ends_with("EBB_SEED=7 cargo test -p ebb-sim --test all one_seed -- --nocapture"));
+    }
+}

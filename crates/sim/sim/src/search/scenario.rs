@@ -1,0 +1,434 @@
+//! The scenario of a seed: a cluster, its network and disks, its clients, and its rate of faults.
+
+use crate::world::clock::{MILLI, SECOND};
+use crate::world::net::NetModel;
+use ebb_chunkserver::{CLIENT_BYTES, REMEMBERED};
+use ebb_erasure::standby;
+use ebb_gear::{Scheme, Server};
+use ebb_meta::{Bootstrap, NewServer, Switches, Timing, WakePath};
+use ebb_types::Random;
+use ebb_types::{
+    BLOCK_BYTES, ClusterParams, Column, Epoch, GearSteps, NO_GEAR, ParityDebt, PoolEntry, PoolId, RackId,
+    Schedule, ServerId, SetEntry, SetId, Shape, SlotState, StoreId,
+};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Chances per thousand faults.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FaultMix {
+    pub crash: u64,
+    pub pause: u64,
+    pub member: u64,
+    pub cut: u64,
+    pub reset: u64,
+    pub slow: u64,
+    pub poison: u64,
+    pub full: u64,
+    pub rot: u64,
+    pub gear: u64,
+    pub lost: u64,
+    pub rack: u64,
+    pub forget: u64,
+    pub storm: u64,
+    pub power: u64,
+    pub log: u64,
+    pub exchange: u64,
+    pub burst: u64,
+    pub cut_off: u64,
+    pub power_test: u64,
+    pub maintenance: u64,
+}
+
+/// Load that rises and falls, times in nanoseconds; the metadata service chooses the gear by it.
+#[derive(Clone, Copy, Debug)]
+pub struct Pulse {
+    pub period: u64,
+    /// The part of the period in which clients are busy.
+    pub busy: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub bootstrap: Bootstrap,
+    pub timing: Timing,
+    pub members: u64,
+    pub clients: u32,
+    /// Clients that work during bursts only.
+    pub burst_clients: u32,
+    /// Clients of the erasure-coded pool, if there is one.
+    pub coders: u32,
+    /// Longest time for which a coder sometimes does nothing, in nanoseconds.
+    pub coder_rest: u64,
+    /// Client operations per round, over all clients.
+    pub ops: u32,
+    pub chunks: u32,
+    pub net: NetModel,
+    /// Typical time of a disk operation, in nanoseconds.
+    pub disk: u64,
+    /// Runs per page of a listing.
+    pub page: usize,
+    pub faults: FaultMix,
+    /// Mean time between two faults.
+    pub fault_gap: u64,
+    /// Each round: faults, then rest, then a comparison of all replicas.
+    pub rounds: u32,
+    pub round: u64,
+    /// A sleeping server is off and loses its memory, instead of being in standby.
+    pub sleep_is_off: bool,
+    /// Duration of a switch action, and its chance of failing, per mille.
+    pub switch: u64,
+    pub switch_fails: u64,
+    /// The chance, per mille, that it does not do what it reports, acts twice, or acts on another machine.
+    pub switch_lies: u64,
+    pub switches: Switches,
+    /// Wake paths that never work.
+    pub dead_paths: BTreeSet<(ServerId, u8)>,
+    /// The chance, per mille, that a server's clock is wrong when it is examined.
+    pub exam_fails: u64,
+    /// The gear that an administrator requests at the start of a round.
+    pub begin_in: Option<u8>,
+    /// Bytes of client requests of one kind that a server accepts at a time.
+    pub client_bytes: usize,
+    /// Zero: no scrubbing.
+    pub scrub_period: Duration,
+    /// Of every server's store; small, so that segments are moved to chunk files and deleted all the time.
+    pub store: ebb_store::Config,
+    /// Records that a server remembers per group to recognise repeated requests.
+    pub remembered: usize,
+    /// `None`: load is even, and an administrator sets the gear.
+    pub pulse: Option<Pulse>,
+}
+
+/// Segments that every store keeps to recognise completed requests: more than is written while a client still resends
+/// one.
+const TAIL_BYTES: u64 = 256 << 10;
+/// Seeds per thousand with an erasure-coded pool.
+const WITH_POOL: u64 = 300;
+/// Seeds per thousand with loggers.
+const WITH_LOGGERS: u64 = 250;
+/// Of these per thousand, those in which the set hibernates.
+const HIBERNATES: u64 = 400;
+/// Seeds per thousand in which whole gears are shifted.
+const WHOLE_GEARS: u64 = 350;
+/// Seeds per thousand in which the load chooses the gear.
+const BY_LOAD: u64 = 200;
+/// Seeds per thousand with switches that cannot be relied on.
+const BAD_SWITCHES: u64 = 250;
+
+impl Scenario {
+    pub fn draw(seed: u64) -> Scenario {
+        let mut scenario = Scenario::by_hand(seed);
+        // Separate random sources.
+        if Random::new(seed ^ 0x57e9).chance(WHOLE_GEARS) {
+            scenario.bootstrap.schedule.steps = GearSteps::Groups;
+        }
+        let mut random = Random::new(seed ^ 0x6ea2);
+        if random.chance(BY_LOAD) {
+            scenario.follow_load(&mut random);
+        }
+        // Sometimes so few bytes that requests wait in their sockets.
+        let mut random = Random::new(seed ^ 0x0f10);
+        if random.chance(400) {
+            scenario.client_bytes = random.between(1, 64) as usize * BLOCK_BYTES;
+        }
+        let mut random = Random::new(seed ^ 0x90e6);
+        scenario.faults.power = if random.chance(400) { random.below(30) } else { 0 };
+        let mut random = Random::new(seed ^ 0x1096);
+        let mut weight = |most| if random.chance(400) { random.below(most) } else { 0 };
+        scenario.faults.log = weight(80);
+        scenario.faults.exchange = weight(30);
+        scenario.faults.burst = weight(60);
+        let mut random = Random::new(seed ^ 0x5c2b);
+        if random.chance(500) {
+            scenario.scrub_period = Duration::from_secs(random.between(2, 20));
+        }
+        // Sometimes so few that a client that is cut off is forgotten.
+        let mut random = Random::new(seed ^ 0x2e72);
+        if random.chance(500) {
+            scenario.remembered = random.between(1, 12) as usize;
+            scenario.faults.cut_off = random.between(20, 150);
+        }
+        let mut random = Random::new(seed ^ 0x1099);
+        if random.chance(WITH_LOGGERS) {
+            scenario.add_loggers(&mut random);
+        }
+        let mut random = Random::new(seed ^ 0xec52);
+        if random.chance(WITH_POOL) {
+            scenario.add_pool(&mut random);
+        }
+        scenario.switches = processes(&scenario.bootstrap);
+        let mut random = Random::new(seed ^ 0x5_3174);
+        if random.chance(BAD_SWITCHES) {
+            scenario.distrust_switches(&mut random);
+        }
+        scenario
+    }
+
+    /// Machines instead of processes: with one wake path, two or none, which lie, fail for good, and must prove
+    /// themselves; an administrator tests them, and takes servers out for maintenance.
+    fn distrust_switches(&mut self, random: &mut Random) {
+        self.switch_lies = random.between(20, 250);
+        self.exam_fails = if random.chance(400) { random.between(20, 300) } else { 0 };
+        self.faults.power_test = random.between(50, 300);
+        self.faults.maintenance = if random.chance(500) { random.between(10, 100) } else { 0 };
+        let path = |name: &str, reliable| WakePath { name: name.into(), reliable, patience: None };
+        let (dead, machines) = (random.below(500), random.below(600));
+        for (id, paths) in &mut self.switches {
+            *paths = match random.chance(machines) {
+                false => vec![path("process", true), path("wol", false)],
+                true if random.chance(100) => Vec::new(),
+                true if random.chance(300) => vec![path("redfish", false)],
+                true => vec![path("redfish", false), path("wol", false)],
+            };
+            // One path at most, so that a server with two always wakes in the end.
+            if paths.len() > 1 && random.chance(dead) {
+                self.dead_paths.insert((*id, random.below(2) as u8));
+            }
+        }
+    }
+
+    /// One to three loggers, in the racks of the others.
+    fn add_loggers(&mut self, random: &mut Random) {
+        let racks = self.bootstrap.servers.iter().map(|s| s.rack.0).max().unwrap_or(1);
+        let first = self.bootstrap.servers.len() as u16 + 1;
+        for id in first..first + random.between(1, 3) as u16 {
+            self.bootstrap.servers.push(NewServer {
+                id: ServerId(id),
+                rack: RackId(random.between(1, u64::from(racks)) as u16),
+                pool: PoolId::REPLICATED,
+                gear_group: NO_GEAR,
+                address: format!("server-{id}:1"),
+            });
+        }
+    }
+
+    /// One erasure-coded set beside the replicated servers, with buffers that a few writes fill; sometimes a spare
+    /// server.
+    fn add_pool(&mut self, random: &mut Random) {
+        let (data, parity) = [(2, 1), (3, 1), (4, 2), (4, 2), (5, 3), (6, 3)][random.index(6)];
+        let shape = Shape::new(data, parity).expect("listed above");
+        let first = self.bootstrap.servers.len() as u16 + 1;
+        let count = shape.servers() as u16 + u16::from(random.chance(300));
+        let racks = random.between(1, u64::from(count)) as u16;
+        let ids = first..first + count;
+        self.bootstrap.servers.extend(ids.clone().map(|id| NewServer {
+            id: ServerId(id),
+            rack: RackId(1 + id % racks),
+            pool: PoolId(1),
+            gear_group: NO_GEAR,
+            address: format!("server-{id}:1"),
+        }));
+        let column = |id| Column { server: ServerId(id), state: SlotState::InSync };
+        let columns = ids.take(shape.servers()).map(column).collect();
+        let pool = PoolId(1);
+        self.bootstrap.sets =
+            vec![SetEntry { pool, shape, epoch: Epoch(1), hibernates_since: None, columns }];
+        self.bootstrap.pools = vec![PoolEntry {
+            id: pool,
+            name: "coded".into(),
+            shape,
+            parity_debt: ParityDebt::Segment,
+            parity_buffer_bytes: random.between(8, 400) * BLOCK_BYTES as u64,
+            hibernate_after_millis: None,
+            sets: vec![SetId(0)],
+        }];
+        self.coders = random.between(1, 3) as u32;
+        // So that parity servers sleep several times in a round.
+        let short = |random: &mut Random| Duration::from_millis(random.below(3000));
+        let (up, down, break_even) = (short(random), short(random), short(random));
+        self.timing.standby = standby::Settings { up, down, break_even, ..standby::Settings::default() };
+        let hibernates = random.chance(HIBERNATES).then(|| random.between(500, 5000));
+        self.bootstrap.pools[0].hibernate_after_millis = hibernates;
+        // Long enough that nobody uses the set meanwhile.
+        self.coder_rest = hibernates.map_or(0, |after| random.between(after, 4 * after)) * MILLI;
+        if random.chance(500) {
+            self.bootstrap.pools[0].parity_debt = ParityDebt::Ram;
+        }
+    }
+
+    fn by_hand(seed: u64) -> Scenario {
+        let mut random = Random::new(seed);
+        let replicas = [2, 2, 3, 3, 3, 3, 4][random.index(7)];
+        // Fewer than r² servers cannot reach the lowest gear.
+        let most = u64::from(replicas).pow(2).min(9);
+        let least = if random.chance(600) { most } else { u64::from(replicas) };
+        let servers = random.between(least, 9) as u16;
+        let racks = random.between(1, u64::from(servers).min(4)) as u16;
+        let groups = random.between(2, 12) as u32;
+        let three = random.chance(300);
+        let bootstrap = bootstrap(&mut random, replicas, servers, racks, groups);
+        let switches = processes(&bootstrap);
+        Scenario {
+            seed,
+            bootstrap,
+            timing: Timing {
+                wake_limit: Duration::from_secs(4),
+                raft_tick: Duration::from_millis(100),
+                witness: Duration::from_secs(1),
+                ..Timing::default()
+            },
+            members: if three { 3 } else { 1 },
+            clients: random.between(2, 6) as u32,
+            burst_clients: 8,
+            coders: 0,
+            coder_rest: 0,
+            ops: random.between(100, 400) as u32,
+            chunks: random.between(2, 6) as u32,
+            net: network(&mut random),
+            disk: random.between(MILLI / 20, 4 * MILLI),
+            page: random.between(1, 12) as usize,
+            faults: fault_mix(&mut random),
+            fault_gap: random.between(300 * MILLI, 3 * SECOND),
+            rounds: random.between(1, 2) as u32,
+            round: random.between(8, 24) * SECOND,
+            sleep_is_off: random.chance(400),
+            switch: random.between(10 * MILLI, 1500 * MILLI),
+            switch_fails: if random.chance(300) { random.between(50, 400) } else { 0 },
+            switch_lies: 0,
+            switches,
+            dead_paths: BTreeSet::new(),
+            exam_fails: 0,
+            begin_in: random.chance(500).then(|| random.between(1, u64::from(replicas) - 1) as u8),
+            client_bytes: CLIENT_BYTES,
+            scrub_period: Duration::ZERO,
+            store: store(seed),
+            remembered: REMEMBERED,
+            pulse: None,
+        }
+    }
+
+    /// Hours of seconds, servers that a few clients can fill, and gears that follow load and forecast.
+    fn follow_load(&mut self, random: &mut Random) {
+        let hour = random.between(2000, 5000);
+        let rate = random.between(8, 40) as f64;
+        self.bootstrap.schedule = Schedule {
+            hour_millis: hour,
+            hours_per_day: random.between(2, 4) as u32,
+            read_iops: rate,
+            write_iops: rate,
+            dwell_millis: random.between(hour / 2, hour),
+            lead_millis: random.between(0, hour / 2),
+            rotate_days: u32::from(random.chance(400)),
+            ..self.bootstrap.schedule
+        };
+        self.begin_in = None;
+        let period = random.between(hour, 3 * hour) * MILLI;
+        self.pulse = Some(Pulse { period, busy: period * random.between(200, 600) / 1000 });
+        self.ops *= 2;
+        self.round = random.between(16, 30) * SECOND;
+        self.faults.gear = random.between(1, 40);
+    }
+
+    /// A cluster without faults, for models of time. The random delays are not used: the world asks the models.
+    pub fn calm(seed: u64, bootstrap: Bootstrap, timing: Timing) -> Scenario {
+        let quiet = Scenario {
+            members: 1,
+            clients: 0,
+            burst_clients: 0,
+            coders: 0,
+            sleep_is_off: false,
+            switch_fails: 0,
+            switch_lies: 0,
+            switches: processes(&bootstrap),
+            dead_paths: BTreeSet::new(),
+            exam_fails: 0,
+            begin_in: None,
+            client_bytes: CLIENT_BYTES,
+            scrub_period: Duration::ZERO,
+            remembered: REMEMBERED,
+            ..Scenario::draw(seed)
+        };
+        Scenario { seed, bootstrap, timing, ..quiet }
+    }
+
+    pub fn params(&self) -> &ClusterParams {
+        &self.bootstrap.params
+    }
+
+    pub fn chunk_blocks(&self) -> u32 {
+        self.params().chunk_bytes / BLOCK_BYTES as u32
+    }
+}
+
+/// Every server is a process on one machine.
+fn processes(bootstrap: &Bootstrap) -> Switches {
+    let path = WakePath { name: "process".into(), reliable: true, patience: None };
+    bootstrap.servers.iter().map(|server| (server.id, vec![path.clone()])).collect()
+}
+
+fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups: u32) -> Bootstrap {
+    let list: Vec<Server> =
+        (1..=servers).map(|n| Server { id: ServerId(n), rack: RackId(1 + n % racks) }).collect();
+    let aligned = racks >= u16::from(replicas) && random.chance(300);
+    let scheme = if aligned { Scheme::RackAligned } else { Scheme::Rotated };
+    let layout = ebb_gear::layout(&list, replicas, groups, random.next(), scheme)
+        .expect("at least as many servers as replicas, and racks where they are aligned");
+    // Mostly small chunks, so that operations collide; sometimes one that takes several records to zero.
+    let chunk_blocks = if random.chance(50) { 2048 } else { random.between(4, 16) as u32 };
+    let params = ClusterParams {
+        cluster: 1,
+        instance: 1,
+        chunk_bytes: chunk_blocks * BLOCK_BYTES as u32,
+        replicas,
+        groups,
+        lease_millis: random.between(1500, 3000) as u32,
+    };
+    let schedule = Schedule { dwell_millis: 1000, ..Schedule::default() };
+    Bootstrap::of_layout(params, &layout, schedule, |id, _| format!("server-{}:1", id.0))
+}
+
+/// Uses a separate random source.
+fn store(seed: u64) -> ebb_store::Config {
+    let mut random = Random::new(seed ^ 0x570e);
+    ebb_store::Config {
+        segment_bytes: random.between(16, 96) as u32 * 1024,
+        checkpoint_bytes: random.between(16, 256) * 1024,
+        direct_bytes: random.between(1, 12) as usize * BLOCK_BYTES,
+        tail_bytes: TAIL_BYTES,
+        cached_pages: random.between(2, 64) as usize,
+        open_files: random.between(2, 64) as usize,
+        ..ebb_store::Config::new(1, ServerId(0), StoreId(0))
+    }
+}
+
+fn network(random: &mut Random) -> NetModel {
+    let unkind = random.chance(500);
+    let chance =
+        |random: &mut Random, most| if unkind && random.chance(500) { random.below(most) } else { 0 };
+    NetModel {
+        delay: random.between(MILLI / 20, 6 * MILLI),
+        loss: chance(random, 60),
+        repeat: chance(random, 60),
+        reorder: chance(random, 300),
+    }
+}
+
+fn fault_mix(random: &mut Random) -> FaultMix {
+    // Each kind is absent in some runs and frequent in others: rare coincidences come from narrow mixes.
+    let mut weight = |most| if random.chance(600) { random.below(most) } else { 0 };
+    FaultMix {
+        crash: weight(200),
+        pause: weight(150),
+        member: weight(100),
+        cut: weight(150),
+        reset: weight(100),
+        slow: weight(80),
+        poison: weight(50),
+        full: weight(60),
+        rot: weight(60),
+        gear: 20 + weight(250),
+        lost: weight(20),
+        rack: weight(30),
+        forget: weight(60),
+        storm: weight(60),
+        power: 0,
+        log: 0,
+        exchange: 0,
+        burst: 0,
+        cut_off: 0,
+        power_test: 0,
+        maintenance: 0,
+    }
+}

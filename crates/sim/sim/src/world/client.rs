@@ -1,0 +1,438 @@
+//! Clients: each does one operation after another on a few chunks, so that operations collide. The client library's own
+//! [`Request`] decides how an operation finds its primary and when it is retried.
+
+use crate::search::brief::{brief_action, brief_end};
+use crate::search::history::{Action, Outcome};
+use crate::world::clock::{MILLI, SECOND};
+use crate::world::coder::CODERS;
+use crate::world::net::Node;
+use crate::world::{Happening, Message, World};
+use bytes::{Bytes, BytesMut};
+use ebb_client_core::{Command, Event, Failure, Patience, Request, Trouble, View};
+use ebb_types::Random;
+use ebb_types::{
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, MetaPush, MetaReply,
+    MetaRequest, Moment, ObjectId, RequestId, ServerId, Version, group_of, piece_crcs,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Unit of the workload: smaller than a block, so that a write must preserve the rest of the block.
+pub const CELL_BYTES: u32 = 1024;
+pub const CELLS_PER_BLOCK: u32 = BLOCK_BYTES as u32 / CELL_BYTES;
+/// The administrator's node; no client has this number.
+pub const ADMIN: u32 = 1000;
+
+struct Current {
+    /// Index in the history.
+    op: usize,
+    request: Request,
+    payload: Bytes,
+    /// Destination of the last try. The transcript reports only the first of several tries to one destination.
+    route: Option<(ServerId, Epoch)>,
+    /// The version that the last try gave for the first one.
+    since: Version,
+}
+
+pub struct Client {
+    pub id: u32,
+    pub random: Random,
+    view: View,
+    heard: Heard,
+    current: Option<Current>,
+    /// Number of the present try; answers to earlier ones are void.
+    attempt: u64,
+    /// Voids earlier timers.
+    stamp: u64,
+    seq: u64,
+    /// Operations still to do.
+    pub left: u32,
+    /// A chunk that only this client uses and deletes.
+    own: ChunkId,
+    /// Works only during load bursts, only on its own chunks, with many operations and without pauses.
+    in_bursts: bool,
+    /// Its last acknowledged write: chunk, first cell, cells. It must exist from then on.
+    written: Option<(ChunkId, u32, u32)>,
+    /// Final operations, the last one first: reads of every chunk, or what a story scripts.
+    pub to_do: Vec<(ChunkId, Action)>,
+}
+
+impl Client {
+    pub fn new(id: u32, random: Random, in_bursts: bool) -> Client {
+        let own = ChunkId { object: ObjectId(100 + u64::from(id)), index: 0 };
+        Client {
+            id,
+            random,
+            view: View::default(),
+            heard: Heard::default(),
+            current: None,
+            attempt: 0,
+            stamp: 0,
+            seq: 0,
+            left: 0,
+            own,
+            in_bursts,
+            written: None,
+            to_do: Vec::new(),
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.current.is_none() && self.left == 0 && self.to_do.is_empty()
+    }
+
+    /// No client uses a chunk after requesting its deletion, whatever the outcome.
+    fn end_op(&mut self) -> Option<Current> {
+        let ended = self.current.take()?;
+        if matches!(ended.request.op(), ChunkOp::Delete { .. }) {
+            self.own.index += 1;
+            self.written = None;
+        }
+        Some(ended)
+    }
+
+    /// The number of the operation in progress in the history.
+    pub fn under_way(&self) -> Option<usize> {
+        self.current.as_ref().map(|c| c.op)
+    }
+}
+
+/// Number of answers from each server, whatever their content: shows whether it is silent.
+#[derive(Default)]
+pub struct Heard(BTreeMap<ServerId, u64>);
+
+impl Heard {
+    pub fn from(&mut self, server: ServerId) {
+        *self.0.entry(server).or_default() += 1;
+    }
+
+    /// Looks at a request. There is always a connection.
+    pub fn look(&self, request: &Request) -> Event {
+        let heard = request.asked().map(|server| self.0.get(&server).copied().unwrap_or(0));
+        Event::Look { heard }
+    }
+}
+
+/// A chunk that all clients share.
+pub fn shared_chunk(n: u32) -> ChunkId {
+    ChunkId { object: ObjectId(1 + u64::from(n) / 2), index: n % 2 }
+}
+
+/// The bytes that a write puts into cells: every word is its number.
+pub fn fill(value: u64, cells: u32) -> Bytes {
+    let mut bytes = BytesMut::with_capacity((cells * CELL_BYTES) as usize);
+    for _ in 0..cells * CELL_BYTES / 8 {
+        bytes.extend_from_slice(&value.to_le_bytes());
+    }
+    bytes.freeze()
+}
+
+/// The number that fills a cell; `None`: the cell is torn.
+pub fn value_of(cell: &[u8]) -> Option<u64> {
+    let value = u64::from_le_bytes(cell[..8].try_into().expect("eight bytes"));
+    cell.chunks(8).all(|word| word == value.to_le_bytes()).then_some(value)
+}
+
+/// Takes in what a message says of the map. `None`: nothing; `false`: it leaves a gap.
+pub fn learn(view: &mut View, message: Message) -> Option<bool> {
+    match message {
+        Message::Push(MetaPush::Map(map)) => Some(view.apply(&map)),
+        Message::MetaReply { reply: MetaReply::Watch { params, map }, .. } => Some(view.learn(params, &map)),
+        _ => None,
+    }
+}
+
+/// Whether an answer's checksums are not those of its bytes.
+pub fn answer_is_garbled(reply: &ClientReply, offset: u32, bytes: &[u8]) -> bool {
+    matches!(reply, ClientReply::Data { crcs } if *crcs != piece_crcs(offset, bytes))
+}
+
+impl World<'_> {
+    pub fn client(&mut self, id: u32) -> &mut Client {
+        &mut self.clients[id as usize]
+    }
+
+    /// Gives a client operations to do; it starts after a moment.
+    pub fn employ(&mut self, id: u32, ops: u32) {
+        self.client(id).left = ops;
+        self.client_timer(id, MILLI);
+    }
+
+    fn client_timer(&mut self, id: u32, delay: u64) {
+        let client = self.client(id);
+        client.stamp += 1;
+        let stamp = client.stamp;
+        self.after(delay, Happening::Client { client: id, stamp });
+    }
+
+    pub fn client_wakes(&mut self, id: u32, stamp: u64) {
+        if id >= CODERS {
+            return self.coder_wakes(id, stamp);
+        }
+        let client = self.client(id);
+        if client.stamp != stamp {
+            return;
+        }
+        if client.current.is_none() {
+            return self.next_op(id);
+        }
+        self.client_looks(id);
+    }
+
+    /// The connection to a server broke.
+    pub fn client_link_lost(&mut self, id: u32, server: ServerId) {
+        if (CODERS..ADMIN).contains(&id) {
+            return self.coder_link_lost(id, server);
+        }
+        let Some(client) = self.clients.get_mut(id as usize) else { return };
+        if client.current.as_ref().is_some_and(|c| c.request.asked() == Some(server)) {
+            self.client_event(id, Event::Lost(Trouble::Lost));
+        }
+    }
+
+    fn client_looks(&mut self, id: u32) {
+        let client = self.client(id);
+        let Some(current) = &client.current else { return };
+        let look = client.heard.look(&current.request);
+        self.client_event(id, look);
+    }
+
+    fn client_event(&mut self, id: u32, event: Event) {
+        let now = Moment(self.now);
+        let client = self.client(id);
+        let Some(current) = &mut client.current else { return };
+        let mut commands = Vec::new();
+        current.request.on(now, &client.view, event, &mut commands);
+        commands.into_iter().for_each(|command| self.client_obeys(id, command));
+        if let Some(current) = &self.client(id).current {
+            let due = current.request.due();
+            self.client_timer(id, due.since(now).as_nanos() as u64);
+        }
+    }
+
+    fn client_obeys(&mut self, id: u32, command: Command) {
+        match command {
+            Command::Send { server, message } => self.try_op(id, server, message),
+            Command::TryFailed(why) => {
+                if matches!(why, Trouble::Forgotten) {
+                    self.count("write started over");
+                }
+                self.client(id).attempt += 1;
+            }
+            Command::Adopt { group, entry } => {
+                self.client(id).view.adopt(group, entry);
+                self.client_looks(id);
+            }
+            Command::AdoptSet { set, entry } => {
+                self.client(id).view.adopt_set(set, entry);
+                self.client_looks(id);
+            }
+            Command::Heard { group, newest } => self.client(id).view.hear(group, newest),
+            Command::Refresh => self.refresh(id),
+            // It works on chunk groups only.
+            Command::Wake { .. } => {}
+            Command::Close { server } => self.net.reset(Node::Client(id), Node::Server(server)),
+            Command::End(Ok(read)) => self.op_ends(id, Outcome::Done, &read.bytes),
+            Command::End(Err(Failure::Chunk(why))) => self.op_fails(id, why),
+            Command::End(Err(failure @ (Failure::Unserved { .. } | Failure::Unknown { .. }))) => {
+                let Some(ended) = self.client(id).end_op() else { return };
+                if matches!(failure, Failure::Unknown { .. }) {
+                    self.count("write that may be forgotten");
+                    let group = group_of(ended.request.op().chunk(), self.scenario.params().groups);
+                    self.check_unknown(ended.op, group, ended.since.epoch);
+                }
+                self.note(|| format!("client-{id} gives up op {}", ended.op));
+                let pause = self.client(id).random.between(MILLI, 200 * MILLI);
+                self.client_timer(id, pause);
+            }
+        }
+    }
+
+    fn try_op(&mut self, id: u32, server: ServerId, request: ClientRequest) {
+        let client = self.client(id);
+        client.attempt += 1;
+        let attempt = client.attempt;
+        let Some(current) = &mut client.current else { return };
+        current.since = request.since;
+        let (op, payload) = (current.op, current.payload.clone());
+        let (group, epoch) = (request.group, request.epoch);
+        if current.route.replace((server, epoch)) != Some((server, epoch)) {
+            self.note(|| format!("client-{id} op {op} -> {server}, primary of {group} in epoch {}", epoch.0));
+        }
+        let message = Message::Request { attempt, op, request, payload };
+        self.send(Node::Client(id), Node::Server(server), message);
+    }
+
+    fn refresh(&mut self, id: u32) {
+        let now = Moment(self.now);
+        let request = self.client(id).view.refresh(now);
+        self.ask_members(id, request);
+    }
+
+    pub fn ask_members(&mut self, id: u32, request: Option<MetaRequest>) {
+        let Some(request) = request else { return };
+        for member in 1..=self.scenario.members {
+            let message = Message::AskMeta { number: 0, request: request.clone() };
+            self.send(Node::Client(id), Node::Member(member), message);
+        }
+    }
+
+    pub fn client_receives(&mut self, id: u32, from: Node, message: Message) {
+        if id == ADMIN {
+            return self.admin_receives(message);
+        }
+        if id >= CODERS {
+            return self.coder_receives(id, from, message);
+        }
+        match (message, from) {
+            (Message::Reply { attempt, reply, payload }, Node::Server(from)) => {
+                self.client_reply(id, from, attempt, reply, payload);
+            }
+            (message, _) => {
+                if let Some(whole) = learn(&mut self.client(id).view, message) {
+                    self.client_learned(id, whole);
+                }
+            }
+        }
+    }
+
+    /// `whole`: the update has no gap before it.
+    fn client_learned(&mut self, id: u32, whole: bool) {
+        if !whole {
+            self.refresh(id);
+        }
+        self.client_looks(id);
+    }
+
+    fn client_reply(&mut self, id: u32, from: ServerId, attempt: u64, reply: ClientReply, bytes: Bytes) {
+        let client = self.client(id);
+        client.heard.from(from);
+        let Some(current) = &client.current else { return };
+        if client.attempt != attempt || current.request.asked().is_none() {
+            return;
+        }
+        let (op, offset) = (current.op, current.request.op().range().0);
+        if answer_is_garbled(&reply, offset, &bytes) {
+            self.fail("R14", format!("client-{id} op {op}: {from} answers with wrong checksums"));
+        }
+        self.client_event(id, Event::Answered { reply, bytes });
+    }
+
+    fn op_fails(&mut self, id: u32, why: ChunkError) {
+        let Some(Current { op, request, .. }) = &self.client(id).current else { return };
+        let (op, tries) = (*op, request.tries());
+        let outcome = match why {
+            // Refused before it was ordered, unless an earlier try was accepted.
+            ChunkError::NoSpace if tries == 1 => Outcome::Refused,
+            _ => Outcome::Unknown,
+        };
+        match why {
+            ChunkError::NoSpace => self.r10_a_server_is_full(op),
+            ChunkError::Corrupt => self.check_corrupt(op),
+            _ => self.fail("liveness", format!("client-{id} op {op}: {why}")),
+        }
+        self.op_ends(id, outcome, &Bytes::new());
+    }
+
+    fn op_ends(&mut self, id: u32, outcome: Outcome, payload: &Bytes) {
+        let now = self.now;
+        let Some(current) = self.client(id).end_op() else { return };
+        let values: Vec<Option<u64>> = payload.chunks(CELL_BYTES as usize).map(value_of).collect();
+        if let Some(torn) = values.iter().position(|v| v.is_none()) {
+            return self
+                .fail("linearizability", format!("op {}: cell {torn} of the answer is torn", current.op));
+        }
+        let seen: Vec<u64> = values.into_iter().flatten().collect();
+        self.note(|| format!("client-{id} op {} {}", current.op, brief_end(outcome, &seen)));
+        self.history.end(current.op, now, outcome, seen);
+        let (chunk, action) = (self.history.ops[current.op].chunk, self.history.ops[current.op].action);
+        let client = self.client(id);
+        if let (Action::Write { first, cells }, Outcome::Done) = (action, outcome) {
+            client.written = Some((chunk, first, cells));
+        }
+        let think = if client.to_do.is_empty() && !client.in_bursts { 60 * MILLI } else { MILLI };
+        let pause = self.client(id).random.between(0, think);
+        let lull = self.lull(id);
+        self.client_timer(id, pause + lull);
+    }
+
+    /// Time until the load rises again, if it rises and falls. Some clients continue regardless.
+    fn lull(&mut self, id: u32) -> u64 {
+        let Some(pulse) = self.scenario.pulse.filter(|_| self.stormy) else { return 0 };
+        let at = self.now % pulse.period;
+        let rests = at >= pulse.busy && self.client(id).random.chance(850);
+        if rests { pulse.period - at } else { 0 }
+    }
+
+    fn next_op(&mut self, id: u32) {
+        let now = self.now;
+        let blocks = self.scenario.chunk_blocks();
+        let (chunks, stormy) = (self.scenario.chunks, self.stormy);
+        let client = self.client(id);
+        let (chunk, action) = if client.left > 0 {
+            client.left -= 1;
+            draw(client, chunks, blocks)
+        } else if let Some(asked) = client.to_do.pop() {
+            asked
+        } else {
+            return;
+        };
+        client.seq += 1;
+        let request = RequestId { client: u64::from(id) + 1, seq: client.seq };
+        // Some give up soon: the outcome of their operations stays unknown.
+        let patience = if client.random.chance(150) { SECOND } else { 12 * SECOND };
+        let deadline = if stormy { client.random.between(patience / 4, patience) } else { u64::MAX };
+        let sole_writer = chunk == client.own;
+        let patience =
+            Patience { deadline: Duration::from_nanos(deadline), sole_writer, ..Patience::default() };
+        let op = self.history.begin(chunk, action, now);
+        let value = op as u64 + 1;
+        let (chunk_op, payload) = match action {
+            Action::Read { first, cells } => {
+                let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
+                let must_exist = self.client(id).written == Some((chunk, first, cells));
+                (ChunkOp::Read { chunk, offset, len, must_exist }, Bytes::new())
+            }
+            Action::Write { first, cells } => {
+                let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
+                let bytes = fill(value, cells);
+                let crcs = piece_crcs(offset, &bytes);
+                (ChunkOp::Write { chunk, offset, len, request, crcs }, bytes)
+            }
+            Action::Zero { first, cells } => {
+                let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
+                (ChunkOp::Zero { chunk, offset, len, up_to: None, request }, Bytes::new())
+            }
+            Action::Delete => (ChunkOp::Delete { chunk, request }, Bytes::new()),
+        };
+        self.note(|| format!("client-{id} op {op} begins: {chunk}, {}", brief_action(&action, value)));
+        let group = group_of(chunk, self.scenario.params().groups);
+        let request = Request::new(Moment(now), group, chunk_op, patience);
+        self.client(id).current = Some(Current { op, request, payload, route: None, since: Version::ZERO });
+        self.client_looks(id);
+    }
+}
+
+/// Chooses the next operation.
+fn draw(client: &mut Client, chunks: u32, blocks: u32) -> (ChunkId, Action) {
+    let random = &mut client.random;
+    let cells = (blocks * CELLS_PER_BLOCK).min(64);
+    let is_own = client.in_bursts || random.chance(100);
+    let chunk = if is_own { client.own } else { shared_chunk(random.below(chunks.into()) as u32) };
+    let first = random.below(cells.into()) as u32;
+    let most = u64::from(cells - first);
+    let longest = if client.in_bursts || random.chance(100) { most } else { most.min(10) };
+    let len = random.between(1, longest) as u32;
+    let draw = random.below(100);
+    if let (0..10, Some((chunk, first, cells))) = (draw, client.written) {
+        return (chunk, Action::Read { first, cells });
+    }
+    let action = match draw {
+        0..=39 => Action::Read { first, cells: len },
+        40..=88 => Action::Write { first, cells: len },
+        89..=92 if is_own => Action::Delete,
+        89..=96 => Action::Zero { first, cells: len },
+        _ => Action::Zero { first: 0, cells: blocks * CELLS_PER_BLOCK },
+    };
+    (chunk, action)
+}

@@ -1,0 +1,433 @@
+//! Clients of the erasure-coded pool. Each stores chunks of its own, written once, reads them back, and deletes some:
+//! what was acknowledged must read as it was written, whatever happens to servers. The client library's own
+//! [`CodedWrite`] and [`Request`] decide. Strips are computed here from the definition of a row, not by the library's
+//! code.
+
+use crate::world::client::{Heard, answer_is_garbled, learn};
+use crate::world::clock::{MILLI, SECOND};
+use crate::world::net::Node;
+use crate::world::{Happening, Message, World};
+use bytes::Bytes;
+use ebb_client_core::{CodedWrite, Command, Event, Failure, Orders, Patience, Request, View};
+use ebb_erasure::{Codes, Coding};
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, GroupId, Moment, ObjectId, PoolId, Random,
+    RequestId, Rows, STRIP_BLOCKS, ServerId, SetEntry, Shape, mix, piece_crcs,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Coders have the numbers from here on; other clients have smaller ones, the administrator a greater one.
+pub const CODERS: u32 = 500;
+/// Instead of the index of an operation in the history.
+pub const CODED_OP: usize = usize::MAX;
+/// Of a coder's jobs per thousand, those before which it may rest.
+const RESTS: u64 = 250;
+/// Most blocks of a chunk that are written.
+const BLOCKS_MAX: u64 = 64;
+
+/// A chunk that was, or may have been, written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub chunk: ChunkId,
+    /// Bytes, from its start.
+    pub len: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Job {
+    Put,
+    Get,
+    Delete,
+}
+
+/// The request for one strip, or one column's part of a read.
+struct Part {
+    request: Request,
+    payload: Bytes,
+    attempt: u64,
+}
+
+struct Work {
+    job: Job,
+    stored: Stored,
+    write: CodedWrite,
+    parts: BTreeMap<usize, Part>,
+    patience: Patience,
+}
+
+pub struct Coder {
+    id: u32,
+    random: Random,
+    view: View,
+    heard: Heard,
+    work: Option<Work>,
+    attempts: u64,
+    stamp: u64,
+    requests: u64,
+    chunks: u64,
+    /// Operations still to do.
+    left: u32,
+    /// Acknowledged and not asked to be deleted.
+    pub stored: Vec<Stored>,
+    /// Chunks whose deletion was acknowledged.
+    pub deleted: Vec<Stored>,
+    to_read: Vec<Stored>,
+}
+
+impl Coder {
+    pub fn new(id: u32, random: Random) -> Coder {
+        Coder {
+            id,
+            random,
+            view: View::default(),
+            heard: Heard::default(),
+            work: None,
+            attempts: 0,
+            stamp: 0,
+            requests: 0,
+            chunks: 0,
+            left: 0,
+            stored: Vec::new(),
+            deleted: Vec::new(),
+            to_read: Vec::new(),
+        }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.work.is_none() && self.left == 0 && self.to_read.is_empty()
+    }
+
+    /// Reads all that it has stored, after the rest of its work.
+    pub fn read_all(&mut self) {
+        self.to_read = self.stored.clone();
+    }
+
+    fn next_chunk(&mut self) -> ChunkId {
+        self.chunks += 1;
+        let serial = u64::from(self.id) << 32 | self.chunks;
+        ChunkId { object: ObjectId(serial).in_pool(PoolId(1)), index: 0 }
+    }
+}
+
+/// The bytes that are stored in a chunk.
+fn content(stored: Stored) -> Vec<u8> {
+    let mut random = Random::new(mix(stored.chunk.object.0));
+    (0..stored.len / 8).flat_map(|_| random.next().to_le_bytes()).collect()
+}
+
+/// The blocks of every strip of a chunk: k data, r parity, and the extra ones. As the page on erasure-coded pools
+/// defines them.
+pub fn strips_of(stored: Stored, shape: Shape, turn: usize, chunk_bytes: u32) -> Vec<Vec<u8>> {
+    let codes = Codes::new(shape);
+    let code = codes.of(turn);
+    let (_, blocks) = Rows::new(shape, chunk_bytes).blocks(0, stored.len);
+    let bytes = content(stored);
+    let mut data = vec![Vec::new(); shape.data()];
+    for (n, strip) in bytes.chunks(STRIP_BLOCKS as usize * BLOCK_BYTES).enumerate() {
+        data[n % shape.data()].extend_from_slice(strip);
+    }
+    data.iter_mut().for_each(|column| column.resize(blocks as usize * BLOCK_BYTES, 0));
+    let mut further = vec![vec![0; blocks as usize * BLOCK_BYTES]; code.strips() - shape.data()];
+    let sources: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+    code.encode(&sources, &mut further.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+    [data, further].concat()
+}
+
+impl World<'_> {
+    pub fn coder(&mut self, id: u32) -> &mut Coder {
+        &mut self.coders[(id - CODERS) as usize]
+    }
+
+    pub fn employ_coder(&mut self, id: u32, ops: u32) {
+        self.coder(id).left = ops;
+        self.coder_timer(id, MILLI);
+    }
+
+    fn coder_timer(&mut self, id: u32, delay: u64) {
+        let coder = self.coder(id);
+        coder.stamp += 1;
+        let stamp = coder.stamp;
+        self.after(delay, Happening::Client { client: id, stamp });
+    }
+
+    pub fn coder_wakes(&mut self, id: u32, stamp: u64) {
+        let coder = self.coder(id);
+        if coder.stamp != stamp {
+            return;
+        }
+        if coder.work.is_none() {
+            return self.next_job(id);
+        }
+        self.coder_looks(id);
+    }
+
+    fn next_job(&mut self, id: u32) {
+        let (chunk_bytes, stormy) = (self.scenario.params().chunk_bytes, self.stormy);
+        let coder = self.coder(id);
+        if coder.view.map().sets.is_empty() {
+            self.ask_map(id);
+            return self.coder_timer(id, 100 * MILLI);
+        }
+        let (job, stored) = if coder.left > 0 {
+            coder.left -= 1;
+            let index = coder.random.index(coder.stored.len().max(1));
+            match coder.random.below(100) {
+                45..=89 if !coder.stored.is_empty() => (Job::Get, coder.stored[index]),
+                90..=99 if !coder.stored.is_empty() => (Job::Delete, coder.stored.remove(index)),
+                _ => {
+                    let most = u64::from(chunk_bytes / BLOCK_BYTES as u32).min(BLOCKS_MAX);
+                    let len = coder.random.between(1, most) as u32 * BLOCK_BYTES as u32;
+                    (Job::Put, Stored { chunk: coder.next_chunk(), len })
+                }
+            }
+        } else if let Some(stored) = coder.to_read.pop() {
+            (Job::Get, stored)
+        } else {
+            return;
+        };
+        let longest = coder.random.between(SECOND, 12 * SECOND);
+        let deadline = if stormy { longest } else { u64::MAX };
+        let patience = Patience { deadline: Duration::from_nanos(deadline), ..Patience::default() };
+        coder.work =
+            Some(Work { job, stored, write: CodedWrite::default(), parts: BTreeMap::new(), patience });
+        self.note(|| format!("coder-{id} begins: {job:?} {} bytes of {}", stored.len, stored.chunk));
+        if job == Job::Get {
+            self.read_columns(id, stored);
+        }
+        self.coder_looks(id);
+    }
+
+    fn ask_map(&mut self, id: u32) {
+        let now = Moment(self.now);
+        let request = self.coder(id).view.refresh(now);
+        self.ask_members(id, request);
+    }
+
+    fn read_columns(&mut self, id: u32, stored: Stored) {
+        let entry = self.entry_for(id, stored.chunk);
+        let (_, blocks) = Rows::new(entry.shape, self.scenario.params().chunk_bytes).blocks(0, stored.len);
+        for column in 0..entry.shape.data() {
+            let (chunk, len) = (stored.chunk, blocks * BLOCK_BYTES as u32);
+            let op = ChunkOp::Read { chunk, offset: 0, len, must_exist: true };
+            self.begin_part(id, column, op, Bytes::new());
+        }
+    }
+
+    fn entry_for(&mut self, id: u32, chunk: ChunkId) -> SetEntry {
+        let map = self.coder(id).view.map().clone();
+        let set = map.set_of(chunk).and_then(|set| map.set(set));
+        set.expect("a coder works when it knows the set").clone()
+    }
+
+    fn begin_part(&mut self, id: u32, strip: usize, op: ChunkOp, payload: Bytes) {
+        let now = Moment(self.now);
+        let coder = self.coder(id);
+        let Some(work) = &mut coder.work else { return };
+        let set = coder.view.map().set_of(work.stored.chunk).expect("the map has it");
+        let request = Request::new(now, GroupId::of_column(set, strip), op, work.patience);
+        work.parts.insert(strip, Part { request, payload, attempt: 0 });
+    }
+
+    fn strip_op(&mut self, id: u32, job: Job, stored: Stored, strip: usize) -> (ChunkOp, Bytes) {
+        let entry = self.entry_for(id, stored.chunk);
+        let chunk_bytes = self.scenario.params().chunk_bytes;
+        let coder = self.coder(id);
+        coder.requests += 1;
+        let request = RequestId { client: u64::from(id) + 1, seq: coder.requests };
+        let chunk = stored.chunk;
+        if job == Job::Delete {
+            return (ChunkOp::Delete { chunk, request }, Bytes::new());
+        }
+        let bytes = strips_of(stored, entry.shape, entry.turn(chunk), chunk_bytes).swap_remove(strip);
+        let len = bytes.len() as u32;
+        if bytes.iter().all(|byte| *byte == 0) {
+            return (ChunkOp::Zero { chunk, offset: 0, len, up_to: None, request }, Bytes::new());
+        }
+        let crcs = piece_crcs(0, &bytes);
+        (ChunkOp::Write { chunk, offset: 0, len, request, crcs }, bytes.into())
+    }
+
+    /// Gives and takes back strips by the newest configuration, and lets every request look at it.
+    fn coder_looks(&mut self, id: u32) {
+        let Some((job, stored)) = self.coder(id).work.as_ref().map(|work| (work.job, work.stored)) else {
+            return;
+        };
+        if job != Job::Get {
+            let entry = self.entry_for(id, stored.chunk);
+            let Some(work) = &mut self.coder(id).work else { return };
+            match work.write.next(&entry) {
+                Orders::Complete => return self.job_ends(id, true),
+                Orders::Go { send, drop } => {
+                    drop.iter().for_each(|strip| _ = work.parts.remove(strip));
+                    for strip in send {
+                        let (op, payload) = self.strip_op(id, job, stored, strip);
+                        self.begin_part(id, strip, op, payload);
+                    }
+                }
+            }
+        }
+        let parts: Vec<usize> =
+            self.coder(id).work.iter().flat_map(|work| work.parts.keys().copied()).collect();
+        for part in parts {
+            let coder = self.coder(id);
+            let Some(of) = coder.work.as_ref().and_then(|work| work.parts.get(&part)) else { continue };
+            let look = coder.heard.look(&of.request);
+            self.part_event(id, part, look);
+        }
+        self.coder_sleeps(id);
+    }
+
+    fn coder_sleeps(&mut self, id: u32) {
+        let now = Moment(self.now);
+        let due =
+            self.coder(id).work.iter().flat_map(|work| work.parts.values()).map(|p| p.request.due()).min();
+        if let Some(due) = due {
+            self.coder_timer(id, due.since(now).as_nanos() as u64);
+        }
+    }
+
+    fn part_event(&mut self, id: u32, part: usize, event: Event) {
+        let now = Moment(self.now);
+        let coder = self.coder(id);
+        let Some(of) = coder.work.as_mut().and_then(|work| work.parts.get_mut(&part)) else { return };
+        let mut commands = Vec::new();
+        of.request.on(now, &coder.view, event, &mut commands);
+        commands.into_iter().for_each(|command| self.coder_obeys(id, part, command));
+    }
+
+    fn coder_obeys(&mut self, id: u32, part: usize, command: Command) {
+        match command {
+            Command::Send { server, message } => self.try_part(id, part, server, message),
+            Command::TryFailed(_) => {
+                let parts = self.coder(id).work.as_mut().map(|work| &mut work.parts);
+                parts.and_then(|parts| parts.get_mut(&part)).into_iter().for_each(|part| part.attempt = 0);
+            }
+            Command::Adopt { group, entry } => self.coder(id).view.adopt(group, entry),
+            Command::AdoptSet { set, entry } => {
+                self.coder(id).view.adopt_set(set, entry);
+                self.coder_timer(id, 0);
+            }
+            Command::Heard { .. } => {}
+            Command::Wake { set } => {
+                let now = Moment(self.now);
+                let request = self.coder(id).view.wake(now, set);
+                request.iter().for_each(|_| self.count("set asked to wake"));
+                self.ask_members(id, request);
+            }
+            Command::Refresh => self.ask_map(id),
+            Command::Close { server } => self.net.reset(Node::Client(id), Node::Server(server)),
+            Command::End(Ok(read)) => self.part_ends(id, part, &read.bytes),
+            Command::End(Err(Failure::Unserved { .. } | Failure::Unknown { .. })) => self.job_ends(id, false),
+            Command::End(Err(Failure::Chunk(why))) => {
+                let Some(Work { job, stored, .. }) = &self.coder(id).work else { return };
+                let (job, chunk) = (*job, stored.chunk);
+                if job == Job::Get {
+                    self.fail("coded", format!("coder-{id} cannot read {chunk}: {why}"));
+                }
+                self.job_ends(id, false);
+            }
+        }
+    }
+
+    fn try_part(&mut self, id: u32, part: usize, server: ServerId, request: ClientRequest) {
+        let coder = self.coder(id);
+        coder.attempts += 1;
+        let attempt = coder.attempts;
+        let Some(of) = coder.work.as_mut().and_then(|work| work.parts.get_mut(&part)) else { return };
+        of.attempt = attempt;
+        let payload = of.payload.clone();
+        let message = Message::Request { attempt, op: CODED_OP, request, payload };
+        self.send(Node::Client(id), Node::Server(server), message);
+    }
+
+    fn part_ends(&mut self, id: u32, part: usize, bytes: &Bytes) {
+        let (now, chunk_bytes) = (self.now, self.scenario.params().chunk_bytes);
+        let Some(work) = &mut self.coder(id).work else { return };
+        let Some(ended) = work.parts.remove(&part) else { return };
+        if work.job != Job::Get {
+            let epoch = ended.request.done().expect("a write that ended well was done").epoch;
+            work.write.taken(part, epoch);
+            return self.coder_timer(id, 0);
+        }
+        let (stored, last) = (work.stored, work.parts.is_empty());
+        let entry = self.entry_for(id, stored.chunk);
+        let wanted = strips_of(stored, entry.shape, entry.turn(stored.chunk), chunk_bytes).swap_remove(part);
+        if wanted != *bytes {
+            let what = format!("coder-{id} reads other bytes of {} in column {part} at {now}", stored.chunk);
+            return self.fail("coded", what);
+        }
+        if last {
+            self.job_ends(id, true);
+        }
+    }
+
+    fn job_ends(&mut self, id: u32, done: bool) {
+        let Some(Work { job, stored, .. }) = self.coder(id).work.take() else { return };
+        let end = if done { "done" } else { "given up" };
+        self.note(|| format!("coder-{id} {job:?} of {}: {end}", stored.chunk));
+        self.count(match (job, done) {
+            (Job::Put, true) => "coded chunk stored",
+            (Job::Put, false) => "coded chunk given up",
+            (Job::Get, true) => "coded chunk read",
+            (Job::Get, false) => "coded read given up",
+            (Job::Delete, _) => "coded chunk deleted",
+        });
+        let coder = self.coder(id);
+        match (job, done) {
+            (Job::Put, true) => coder.stored.push(stored),
+            (Job::Delete, true) => coder.deleted.push(stored),
+            _ => {}
+        }
+        let (longest, stormy) = (self.scenario.coder_rest, self.stormy);
+        let coder = self.coder(id);
+        let rests = stormy && longest > 0 && coder.random.chance(RESTS);
+        let pause = coder.random.below(if rests { longest } else { 80 * MILLI });
+        self.coder_timer(id, pause);
+    }
+
+    pub fn coder_receives(&mut self, id: u32, from: Node, message: Message) {
+        match (message, from) {
+            (Message::Reply { attempt, reply, payload }, Node::Server(from)) => {
+                self.coder_reply(id, from, attempt, reply, payload);
+            }
+            (message, _) => {
+                if let Some(whole) = learn(&mut self.coder(id).view, message) {
+                    self.coder_learned(id, whole);
+                }
+            }
+        }
+    }
+
+    fn coder_learned(&mut self, id: u32, whole: bool) {
+        if !whole {
+            self.ask_map(id);
+        }
+        self.coder_looks(id);
+    }
+
+    fn coder_reply(&mut self, id: u32, from: ServerId, attempt: u64, reply: ClientReply, bytes: Bytes) {
+        let coder = self.coder(id);
+        coder.heard.from(from);
+        let parts = coder.work.iter().flat_map(|work| &work.parts);
+        let Some(part) = parts.into_iter().find(|(_, part)| part.attempt == attempt).map(|(n, _)| *n) else {
+            return;
+        };
+        if answer_is_garbled(&reply, 0, &bytes) {
+            self.fail("R14", format!("coder-{id}: {from} answers with wrong checksums"));
+        }
+        self.part_event(id, part, Event::Answered { reply, bytes });
+        self.coder_sleeps(id);
+    }
+
+    /// The connection to a server broke.
+    pub fn coder_link_lost(&mut self, id: u32, server: ServerId) {
+        let parts = self.coder(id).work.iter().flat_map(|work| &work.parts);
+        let asked: Vec<usize> =
+            parts.filter(|(_, part)| part.request.asked() == Some(server)).map(|(n, _)| *n).collect();
+        for part in asked {
+            self.part_event(id, part, Event::Lost(ebb_client_core::Trouble::Lost));
+        }
+        self.coder_sleeps(id);
+    }
+}

@@ -1,0 +1,398 @@
+//! Whole runs of the request level: every request is answered, the same arguments give the same report, the figures add
+//! up.
+
+use ebb_gear::{Provision, Scheme};
+use ebb_power::PowerModel;
+use ebb_sim::mirror::{PolicyKind, Settings, Thresholds};
+use ebb_sim::request::{
+    DepthRow, DiskModel, Gears, Mirroring, NetworkModel, PHASES, Phase, Report, Setup, SimError, Suspend,
+    Traffic, simulate,
+};
+use ebb_trace::Trace;
+use ebb_trace::{Kind, Request};
+use ebb_types::{Depth, Watts};
+use std::time::Duration;
+
+fn run(trace: &Trace, setup: &Setup) -> Report {
+    simulate(trace, setup, &mut |_| {}).expect("a cluster that can be")
+}
+
+/// The default cluster with few chunk groups: each shift plans and reports for every one of them.
+fn small() -> Setup {
+    Setup { groups_per_server: 8, ..Setup::default() }
+}
+
+/// Hours of three minutes each, so that a day of shifts is short.
+fn shifting() -> Setup {
+    Setup { gears: Gears::Schedule, provision: Some(Provision::Peak), speed: 20.0, ..small() }
+}
+
+/// Alternating busy and quiet hours, a request every 0.1 or 2 simulated seconds at the speed of `shifting`. Of the
+/// quiet ones the first comes with the down-shift, and the last 0.95 seconds before the hour ends, while servers that
+/// are up in time for the next reclaim.
+fn busy_and_quiet(hours: u64) -> Trace {
+    let hour = |h: u64| {
+        let busy = h.is_multiple_of(2);
+        let at = move |n: u64| if busy { n * 2 } else { (n * 40).saturating_sub(19) };
+        (0..if busy { 1800 } else { 91 }).map(move |n| h * 3600 + at(n))
+    };
+    let request = |(n, at): (u64, u64)| Request {
+        at: Duration::from_secs(at),
+        device: (n % 4) as u32,
+        offset: (n * 7919) % 5000 * 65_536,
+        len: 16_384,
+        kind: if n % 5 < 2 { Kind::Read } else { Kind::Write },
+    };
+    Trace {
+        requests: (0..).zip((0..hours).flat_map(hour)).map(request).collect(),
+        devices: (0..4).map(|n| format!("volume-{n}")).collect(),
+        ..Trace::default()
+    }
+}
+
+#[test]
+fn a_day_with_shifts_answers_every_request_and_pays_every_debt() {
+    let trace = busy_and_quiet(5);
+    let report = run(&trace, &shifting());
+    println!("{report}");
+    let (requests, count) = (report.requests, trace.requests.len() as u64);
+    assert_eq!((requests.answered, requests.failed, requests.unanswered), (count, 0, 0));
+    let up = report.shifts.iter().filter(|s| s.from_gear < s.to_gear).count();
+    let down = report.shifts.iter().filter(|s| s.from_gear > s.to_gear).count();
+    assert!(up > 0 && down > 0, "{:?}", report.shifts);
+    assert!(!report.reclaims.is_empty() && report.reclaims.iter().all(|r| r.fetched_bytes > 0));
+    assert!(report.migrations.iter().all(|m| m.migrations > 0) && !report.migrations.is_empty());
+    let offload = report.offload;
+    assert!(offload.taken_bytes >= offload.most_debt_bytes && offload.most_debt_bytes > 0, "{offload:?}");
+    assert!(report.energy_modelled.mean_servers_awake < 8.9, "{:?}", report.energy_modelled);
+    assert!(report.samples.iter().map(|s| s.servers_awake).min() < Some(9));
+    let phases = |phase: &Phase| report.latency.iter().any(|row| row.phase == Some(*phase));
+    assert!(PHASES.iter().all(phases), "{report}");
+    // A request is of the reclaim during which it came.
+    let mut reclaims = report.reclaims.iter().map(|r| r.at_seconds..r.at_seconds + r.took_seconds);
+    for done in &report.done {
+        let within = reclaims.clone().any(|reclaim| reclaim.contains(&(done.at as f64 / 1e9)));
+        assert_eq!(done.phase == Phase::Reclaim, within, "{done:?}");
+    }
+    assert!(reclaims.all(|reclaim| reclaim.end < reclaim.start.div_euclid(180.0) * 180.0 + 180.0), "in time");
+    let counted: u64 =
+        report.latency.iter().filter(|row| row.gear.is_some()).map(|row| row.latency.count).sum();
+    assert_eq!(counted, count);
+}
+
+#[test]
+fn the_same_arguments_give_the_same_report() {
+    let (trace, setup) = (busy_and_quiet(3), Setup { gears: Gears::Auto, ..shifting() });
+    let (first, second) = (run(&trace, &setup), run(&trace, &setup));
+    assert!(!first.shifts.is_empty() && !first.reclaims.is_empty());
+    assert_eq!(format!("{first:?}"), format!("{second:?}"));
+    let other = run(&trace, &Setup { seed: 2, ..setup });
+    assert_ne!(first.done, other.done);
+}
+
+/// Far apart, so that no request waits for another.
+fn apart(count: u64, kind: Kind) -> Trace {
+    let request = |n: u64| Request {
+        at: Duration::from_secs(n),
+        device: (n % 4) as u32,
+        offset: (n * 7919) % 50_000 * (64 << 20),
+        len: 4096,
+        kind,
+    };
+    Trace {
+        name: "apart".into(),
+        requests: (0..count).map(request).collect(),
+        devices: (0..4).map(|n| format!("volume-{n}")).collect(),
+        ..Trace::default()
+    }
+}
+
+/// Six racks, each a third of a gear group; in gear 1 two are awake, and another server so that copies stand in three.
+#[test]
+fn loggers_hold_all_offload_and_a_rack_that_sleeps_needs_no_switch() {
+    let power = PowerModel { rack_switch: Watts(100.0), ..PowerModel::default() };
+    let setup = Setup {
+        servers: 12,
+        racks: 6,
+        layout: Scheme::RackAligned,
+        gears: Gears::Fixed(1),
+        disk: DiskModel::ssd(),
+        power,
+        ..small()
+    };
+    let trace = apart(100, Kind::Write);
+    let alone = run(&trace, &setup);
+    let with = run(&trace, &Setup { loggers: 3, ..setup.clone() });
+    for report in [&alone, &with] {
+        assert_eq!((report.requests.answered, report.requests.failed), (100, 0));
+    }
+    let holders = |report: &Report| report.holders.iter().map(|row| row.mean_holders).fold(0.0, f64::max);
+    assert!(holders(&alone) > 3.0, "{:?}", alone.holders);
+    assert_eq!(holders(&with), 3.0, "the loggers and no other: {:?}", with.holders);
+    let awake = |report: &Report| report.energy_modelled.mean_servers_awake.round();
+    assert_eq!((awake(&alone), awake(&with)), (4.0 + 1.0, 4.0 + 3.0));
+    let switches = |report: &Report| report.energy_modelled.switch_joules.0 / (100.0 * 99.0);
+    close(switches(&alone), 2.0 + 1.0, 1e-6);
+    // Racks 3 and 6 are the gear's, racks 1 to 3 have the loggers.
+    close(switches(&with), 4.0, 1e-6);
+}
+
+#[test]
+fn a_lonely_read_takes_the_disk_and_two_ways() {
+    let disk = DiskModel::hdd_2009();
+    let DiskModel::Hdd(hdd) = &disk else { panic!("a hard disk") };
+    let right = hdd.random_access_seconds(false, 4096) * 1e3;
+    let network = NetworkModel::gigabit();
+    // There and back, through one switch or three.
+    let (near, far) = (2.0 * network.latency_seconds * 1e3, 6.0 * network.latency_seconds * 1e3);
+    let setup = Setup { disk: disk.clone(), network, gears: Gears::Fixed(3), ..small() };
+    let report = run(&apart(1500, Kind::Read), &setup);
+    let mean = report.latency[0].latency.mean_millis;
+    assert!(mean > (right + near) * 0.97 && mean < (right + far + 0.1) * 1.03, "{mean} against {right}");
+    assert_eq!(report.requests.answered, 1500);
+}
+
+#[test]
+fn each_copy_of_a_write_crosses_the_network_once_in_every_gear() {
+    let count = 400;
+    for gear in [3, 1] {
+        let setup = Setup { gears: Gears::Fixed(gear), disk: DiskModel::ssd(), ..small() };
+        let report = run(&apart(count, Kind::Write), &setup);
+        assert_eq!(report.requests.answered, count);
+        let bytes = |traffic| report.traffic.iter().find(|row| row.traffic == traffic).unwrap().bytes;
+        assert_eq!(report.shifts.len(), 0, "the gear is reached before the first write");
+        // Two of three copies leave the primary, each with a head of 150 bytes and a checksum.
+        let sent = bytes(Traffic::Replication) + bytes(Traffic::Offload);
+        assert_eq!(sent, 2 * count * (4096 + 150 + 4), "gear {gear}: {report}");
+        assert_eq!(bytes(Traffic::Offload) > 0, gear == 1);
+    }
+}
+
+fn ups(report: &Report) -> impl Iterator<Item = f64> + '_ {
+    report.shifts.iter().filter(|s| s.from_servers < s.to_servers).map(|s| s.took_seconds)
+}
+
+#[test]
+fn a_suspended_server_draws_what_is_said_of_it_and_wakes_in_its_own_time() {
+    let trace = busy_and_quiet(3);
+    // Being off would save less, however long it is quiet.
+    let power = PowerModel { standby: Watts(20.0), ..PowerModel::default() };
+    for (wake, watts) in [(5.0, 10.0), (40.0, 12.0)] {
+        let suspend = Suspend { watts: Watts(watts), wake: Duration::from_secs_f64(wake) };
+        let report = run(&trace, &Setup { suspend: Some(suspend), power, ..shifting() });
+        let [standby, off] = &report.depths[..] else { panic!("two depths: {:?}", report.depths) };
+        assert_eq!(
+            (standby.depth, standby.wears, off.depth, off.wears),
+            (Depth::Standby, false, Depth::Off, true)
+        );
+        assert_eq!((off.sleeps, off.asleep_seconds, off.watts), (0, 0.0, Watts(20.0)));
+        assert!(standby.sleeps > 3 && standby.asleep_seconds > 100.0, "{standby:?}");
+        close(standby.asleep_joules.0, watts * standby.asleep_seconds, 1e-9);
+        // Down and up in so long each, at the draw of an idle server; the last may be under way at the end.
+        let each = 61.8 * wake;
+        let most = each * report.energy_modelled.transitions as f64;
+        let transitions = standby.transition_joules.0;
+        assert!(transitions <= most + 1e-6 && transitions > most - 9.0 * each, "{transitions} of {most}");
+        let took: Vec<f64> = ups(&report).collect();
+        assert!(!took.is_empty() && took.iter().all(|t| *t > wake && *t < wake + 20.0), "{wake}: {took:?}");
+        let days = report.trace.span_seconds / 86_400.0;
+        close(standby.sleeps_per_server_day * 9.0 * days, standby.sleeps as f64, 1e-9);
+        assert!(report.to_string().contains("no wear"), "{report}");
+    }
+}
+
+#[test]
+fn a_single_depth_is_off_with_the_power_models_transitions_or_a_wake_time_of_its_own() {
+    let trace = busy_and_quiet(3);
+    let off = |report: &Report| -> DepthRow {
+        assert_eq!(report.depths.len(), 1);
+        report.depths[0].clone()
+    };
+    let usual = run(&trace, &shifting());
+    let row = off(&usual);
+    assert_eq!((row.depth, row.watts, row.up_seconds, row.wears), (Depth::Off, Watts(5.4), 13.0, true));
+    close(row.asleep_joules.0, 5.4 * row.asleep_seconds, 1e-9);
+    assert!(ups(&usual).all(|took| took > 13.0 && took < 33.0), "{:?}", usual.shifts);
+    let slow = run(&trace, &Setup { wake: Some(Duration::from_secs(60)), ..shifting() });
+    assert!(ups(&slow).all(|took| took > 60.0), "{:?}", slow.shifts);
+    assert_eq!(off(&slow).up_seconds, 60.0);
+    // The transition costs no more: the rest of the way up is spent at the draw of an idle server.
+    let each = |report: &Report| off(report).transition_joules.0 / report.energy_modelled.transitions as f64;
+    close(each(&slow), each(&usual), 0.2);
+    // At the trace's own speed transitions count once.
+    let (clock, own) = (usual.energy_modelled.clock, usual.energy_modelled.own_speed.expect("no pairs"));
+    assert_eq!((clock.transition_weight, own.transition_weight), (20.0, 1.0));
+    close(own.always_on_joules.0, clock.always_on_joules.0 * 20.0, 1e-9);
+    close(own.transition_joules.0, clock.transition_joules.0, 1e-9);
+    assert!(
+        own.saved > clock.saved && own.transition_share < clock.transition_share,
+        "{clock:?} and {own:?}"
+    );
+    let text = usual.to_string();
+    assert!(text.contains("costs 20 times its real share"), "{text}");
+    assert!(text.contains(&format!("saved at the trace's own speed: {:.1} %", own.saved * 100.0)), "{text}");
+}
+
+#[test]
+fn depths_of_sleep_that_cannot_be_are_refused_with_a_remedy() {
+    let trace = apart(3, Kind::Read);
+    let refused = |setup: Setup| simulate(&trace, &setup, &mut |_| {}).unwrap_err().to_string();
+    let suspend = Some(Suspend { watts: Watts(10.0), wake: Duration::ZERO });
+    for setup in [Setup { suspend, ..small() }, Setup { wake: Some(Duration::ZERO), ..small() }] {
+        let why = refused(setup);
+        assert!(why.contains("no wake time") && why.contains("--suspend 10,15s"), "{why}");
+    }
+    let why = refused(Setup { cycles_per_day: 0.0, ..small() });
+    assert!(why.contains("cycles per day is 0"), "{why}");
+    let suspend = Some(Suspend { watts: Watts(-1.0), wake: Duration::from_secs(15) });
+    assert!(refused(Setup { suspend, ..small() }).contains("not negative"));
+}
+
+#[test]
+fn a_cluster_that_cannot_be_is_refused_with_a_remedy() {
+    let trace = apart(3, Kind::Read);
+    let error = |setup: Setup| simulate(&trace, &setup, &mut |_| {}).unwrap_err();
+    let racks = error(Setup { racks: 2, ..small() });
+    assert!(
+        matches!(racks, SimError::Racks { racks: 2, replicas: 3 }) && racks.to_string().contains("add racks")
+    );
+    let gear = error(Setup { servers: 6, gears: Gears::Fixed(1), ..small() });
+    assert!(gear.to_string().contains("gears 2 to 3"), "{gear}");
+    let asked = error(Setup { provision: Some(Provision::Servers(10)), ..small() });
+    assert!(asked.to_string().contains("9"), "{asked}");
+    assert!(simulate(&Trace::default(), &Setup::default(), &mut |_| {}).is_err());
+    let slow = error(Setup { speed: 0.0, ..small() });
+    assert!(slow.to_string().contains("speed"), "{slow}");
+}
+
+#[test]
+fn nothing_is_saved_where_nothing_sleeps_not_even_in_overload() {
+    // Bursts that the disks need minutes for, and quiet in between: the power model is concave.
+    let request = |n: u64| Request {
+        at: Duration::from_millis(n / 2000 * 60_000 + n % 2000),
+        device: (n % 4) as u32,
+        offset: n * 7919 % 5000 * (1 << 20),
+        len: 1 << 20,
+        kind: Kind::Write,
+    };
+    let trace = Trace {
+        requests: (0..6000).map(request).collect(),
+        devices: (0..4).map(|n| format!("volume-{n}")).collect(),
+        ..Trace::default()
+    };
+    let report = run(&trace, &Setup { gears: Gears::Fixed(3), ..small() });
+    let span = report.trace.span_seconds;
+    let late = report.done.iter().filter(|done| (done.at + done.took) as f64 / 1e9 > span + 1.0).count();
+    assert!(late > 0 || report.requests.unanswered > 0, "no backlog is left at the end");
+    let energy = report.energy_modelled;
+    close(energy.clock.total_joules.0, energy.clock.always_on_joules.0, 1e-9);
+    assert_eq!((energy.clock.transition_share, energy.own_speed), (None, Some(energy.clock)));
+    assert!(energy.clock.saved.abs() < 1e-9 && (energy.mean_servers_awake - 9.0).abs() < 1e-6, "{energy:?}");
+    // The samples are of the same energy over the same time.
+    let last = report.samples.last().expect("samples");
+    assert!(last.at_seconds <= span + 1e-6, "{} of {span}", last.at_seconds);
+    let watts = report.samples.iter().map(|s| s.watts).sum::<f64>() / report.samples.len() as f64;
+    close(watts * span, energy.clock.total_joules.0, 0.02);
+}
+
+fn on_pairs(kind: PolicyKind, setup: Setup) -> Setup {
+    let settings = Settings { kind, ..Settings::default() };
+    Setup { disk: DiskModel::pair(), mirroring: Mirroring { settings, ..Mirroring::default() }, ..setup }
+}
+
+fn close(found: f64, right: f64, share: f64) {
+    assert!((found / right - 1.0).abs() < share, "{found} is not {right}");
+}
+
+#[test]
+fn on_pairs_what_sleeping_servers_and_slow_disks_save_adds_up_to_what_is_not_taken() {
+    let trace = busy_and_quiet(5);
+    // Such that the busy hours need high speed.
+    let mut disk = ebb_sim::mirror::DiskModel::paper();
+    disk.low.rpm = 300.0;
+    let mut setup = Setup { disk: DiskModel::Pair(disk), ..on_pairs(PolicyKind::LogStore, shifting()) };
+    setup.mirroring.settings.thresholds = Thresholds {
+        go_up: 0.1,
+        go_down: 0.05,
+        max_regular: 0.1,
+        min_regular: 0.05,
+        max_replay: 0.1,
+        min_log: 0.05,
+        ..Thresholds::default()
+    };
+    let report = run(&trace, &setup);
+    println!("{report}");
+    assert_eq!(report.requests.answered, trace.requests.len() as u64);
+    let (pairs, energy) = (report.pairs.as_ref().expect("pairs"), report.energy_modelled);
+    let scales = pairs.scales;
+    assert!(scales.servers_saved.0 > 0.0 && scales.disks_saved.0 > 0.0 && scales.disks.0 > 0.0, "{scales:?}");
+    close(
+        scales.servers_saved.0 + scales.disks_saved.0 + scales.total().0,
+        energy.clock.always_on_joules.0,
+        1e-9,
+    );
+    assert_eq!((energy.clock.total_joules, pairs.saved_joules), (scales.total(), scales.saved()));
+    assert_eq!(energy.own_speed, None, "a pair's changes of speed are part of its watts");
+    close(pairs.servers_saved + pairs.disks_saved, energy.clock.saved, 1e-9);
+    let low = pairs.low_share.expect("servers were awake");
+    assert!(low > 0.1 && low < 0.9, "{low}");
+    let changes: u64 = pairs.hours.iter().map(|hour| hour.changes).sum();
+    let days = report.trace.span_seconds / report.trace.speed / 86_400.0;
+    assert!(changes > 0 && pairs.most_changes_per_disk_day > pairs.changes_per_disk_day);
+    close(pairs.changes_per_disk_day * 18.0 * days, changes as f64, 0.001);
+    // The hours give the whole.
+    assert_eq!(pairs.hours.len(), 5);
+    let awake: f64 = pairs.hours.iter().map(|hour| hour.mean_servers_awake).sum();
+    let mean: f64 =
+        pairs.hours.iter().map(|hour| hour.mean_servers_awake * hour.low_share).sum::<f64>() / awake;
+    close(mean, low, 0.01);
+    assert!(pairs.hours.iter().all(|h| h.least_low_share <= h.low_share && h.low_share <= h.most_low_share));
+    assert!(report.samples.iter().filter_map(|s| s.disks_low).any(|low| low > 0.5));
+    let again = run(&trace, &setup);
+    assert_eq!(format!("{report:?}"), format!("{again:?}"));
+}
+
+#[test]
+fn pairs_of_one_speed_take_what_the_power_model_says() {
+    let trace = busy_and_quiet(2);
+    let setup = Setup { gears: Gears::Fixed(3), speed: 20.0, ..small() };
+    let report = run(&trace, &on_pairs(PolicyKind::OneSpeed, setup.clone()));
+    let pairs = report.pairs.as_ref().expect("pairs");
+    let scales = pairs.scales;
+    assert!(scales.disks_saved.0.abs() < 1e-6 * scales.disks.0, "{scales:?}");
+    // Never asleep: 61.8 W idle, and more by load.
+    let span = report.trace.span_seconds / report.trace.speed;
+    close(scales.total().0, scales.always_on.0, 0.01);
+    let watts = scales.total().0 / span / 9.0;
+    assert!(watts > 61.8 && watts < 75.6, "{watts}");
+    // Of these, two disks of 6 W.
+    let disks = scales.disks.0 / span / 9.0;
+    assert!(disks > 12.0 && disks < 14.0, "{disks}");
+    assert_eq!((pairs.low_share, pairs.changes_per_disk_day), (Some(0.0), 0.0));
+    assert!(run(&trace, &setup).pairs.is_none());
+    let slow = run(&trace, &on_pairs(PolicyKind::LogStore, setup));
+    let saved = slow.pairs.expect("pairs").scales;
+    assert!(
+        saved.disks_saved.0 > 0.3 * saved.disks.0 && saved.servers_saved.0.abs() < 0.01 * saved.servers.0
+    );
+}
+
+#[test]
+fn pairs_that_cannot_be_are_refused_with_a_remedy() {
+    let trace = apart(3, Kind::Read);
+    let refused = |change: &dyn Fn(&mut Setup)| {
+        let mut setup = on_pairs(PolicyKind::LogStore, small());
+        change(&mut setup);
+        simulate(&trace, &setup, &mut |_| {}).unwrap_err().to_string()
+    };
+    let model = |change: fn(&mut ebb_sim::mirror::DiskModel)| {
+        let mut disk = ebb_sim::mirror::DiskModel::paper();
+        change(&mut disk);
+        refused(&move |setup| setup.disk = DiskModel::Pair(disk.clone()))
+    };
+    assert!(model(|disk| disk.low.rpm = 0.0).contains("low.rpm"));
+    assert!(model(|disk| disk.capacity_bytes = 3 << 30).contains("log"));
+    assert!(model(|disk| disk.capacity_bytes = 4 << 30).contains("capacity_bytes"));
+    assert!(model(|disk| disk.high.idle = Watts(40.0)).contains("disks alone"));
+    assert!(refused(&|setup| setup.mirroring.settings.epoch = Duration::ZERO).contains("epoch"));
+}
