@@ -1,5 +1,5 @@
 # Two commands: `make run` starts a cluster here, `make test` runs every test. Both install what is missing.
-.PHONY: run test monitoring test-vm screens fuzz sweep bench cost chaos tools lint build dist
+.PHONY: run test quick tidy nightly monitoring test-vm screens fuzz sweep bench cost chaos tools lint build dist
 
 build:
 	cargo build --release -p ebb
@@ -22,7 +22,22 @@ lint:
 # the tests that need it are skipped, by name.
 test: tools
 	cargo fmt --all --check
-	./scripts/test
+	cargo xtask test
+
+# What the last change concerns: the crates that it touched, and those that depend on them; of clusters of processes only README's.
+quick:
+	cargo fmt --all --check
+	cargo xtask test --quick
+
+# The house, its pages and its papers, in seconds. `make test` begins with it.
+tidy:
+	cargo xtask tidy
+
+# Each night, with other seeds each time: every test, also those that take minutes; then the searches, the disturbers and the fuzzers for longer.
+nightly: export EBB_SEEDS ?= 20000
+nightly: tools
+	EBB_SEEDS=2000 cargo xtask test --night
+	$(MAKE) sweep chaos fuzz
 
 # The alert rules in a real Prometheus, which watches a cluster shift gears twice and a server fail.
 monitoring: tools

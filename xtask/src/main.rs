@@ -1,20 +1,30 @@
 //! The project's own chores.
-//!
-//!     cargo xtask tidy     what the compiler does not check of the house, its pages and its papers
 
+mod changed;
 mod source;
+mod test;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
+use test::Tier;
+
+const USAGE: &str = "\
+usage: cargo xtask tidy           what the compiler does not check of the house, its pages and its papers
+       cargo xtask test           every test, in its short form
+       cargo xtask test --quick   what changed since the last commit (or with it), and what depends on it
+       cargo xtask test --night   every test, also those that are ignored by day";
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is in the checkout");
     let words: Vec<String> = std::env::args().skip(1).collect();
     let well = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(root),
+        ["test"] => test::run(root, Tier::Day),
+        ["test", "--quick"] => test::run(root, Tier::Quick),
+        ["test", "--night"] => test::run(root, Tier::Night),
         _ => {
-            eprintln!("usage: cargo xtask tidy");
+            eprintln!("{USAGE}");
             return ExitCode::from(2);
         }
     };

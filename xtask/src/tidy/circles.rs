@@ -2,7 +2,7 @@
 //! circles that there still are stand below; the list may only shrink.
 //!
 //! An import is a path that begins with `crate`, `super`, `self` or a child module, in a `use` or in the code. A
-//! re-export (`pub use`) is no import of the module that has it: what it names counts as an import of its home.
+//! re-export (`pub use`) is not an import of the module that has it: what it names counts as an import of its home.
 
 use super::{Faults, Tree};
 use crate::source::{code, files};

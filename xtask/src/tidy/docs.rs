@@ -125,7 +125,7 @@ fn belong_to_rules(tree: &Tree, page: &str, faults: &mut Faults) {
     let files = crate::source::all_files(&tree.root.join(INVARIANTS));
     let mut expected: BTreeSet<String> = files.iter().map(|file| tree.name(file)).collect();
     expected.retain(|path| !path.ends_with("/mod.rs"));
-    let bugs = tree.read("crates/cluster/chunkserver/src/config.rs");
+    let bugs = tree.read("crates/cluster/chunkserver/src/common/config.rs");
     let bugs = between(&bugs, "pub enum PlantedBug {", "\n}");
     let variants = bugs.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
     expected.extend(variants.map(|line| line.trim_end_matches(',').to_owned()));
@@ -262,7 +262,7 @@ pub fn links(tree: &Tree, faults: &mut Faults) {
                 "" => here,
                 path => here.parent().expect("a page has a directory").join(path),
             };
-            // A picture is no text, and has no headings.
+            // A picture is not text, and has no headings.
             let known = match std::fs::read(&file) {
                 Ok(text) => {
                     heading.is_empty() || outline(&String::from_utf8_lossy(&text)).0.contains(heading)

@@ -120,7 +120,8 @@ pub fn imports(tree: &Tree, faults: &mut Faults) {
     }
     let known: BTreeSet<&str> = wings.iter().map(|(name, _)| *name).collect();
     let gone = rows.iter().filter(|row| !known.contains(row.name.as_str()));
-    faults.extend(gone.map(|row| format!("ARCHITECTURE.md has a row for {}, which is no crate", row.name)));
+    faults
+        .extend(gone.map(|row| format!("ARCHITECTURE.md has a row for {}, which is not a crate", row.name)));
     for wing in WINGS {
         let lines = tree.read(&format!("crates/{wing}/README.md")).lines().count();
         if !(5..=README_LINES).contains(&lines) {

@@ -117,6 +117,7 @@ fn without_a_leader_nothing_sleeps_or_wakes_and_requests_wait_for_the_next_one()
 }
 
 #[test]
+#[ignore = "by night: by day the fault search has it, with the same store"]
 fn a_lost_server_is_rebuilt_on_the_others_of_its_gear_group() {
     let cluster = Cluster::start(&Shape::lively());
     let load = Load::start(cluster.client_config(), Options::default());
@@ -276,6 +277,7 @@ fn overwrite(path: &std::path::Path, at: usize, byte: u8) {
 }
 
 #[test]
+#[ignore = "by night: by day the fault search has it, with the same store"]
 fn a_rotten_block_is_repaired_and_never_returned() {
     let mut cluster = Cluster::start(&Shape::lively());
     let load = Load::start(cluster.client_config(), Options { namespace: false, ..Options::default() });
@@ -305,6 +307,7 @@ fn a_rotten_block_is_repaired_and_never_returned() {
 }
 
 #[test]
+#[ignore = "by night: by day the fault search has it, with the same store"]
 fn an_unread_rotten_block_is_found_and_repaired() {
     let mut cluster = Cluster::start(&Shape { scrub_seconds: Some(20), ..Shape::lively() });
     let load = Load::start(cluster.client_config(), Options { namespace: false, ..Options::default() });
@@ -336,6 +339,7 @@ fn an_unread_rotten_block_is_found_and_repaired() {
 }
 
 #[test]
+#[ignore = "by night: by day the fault search has it, with the same store"]
 fn a_full_cluster_refuses_writes_and_still_reads_and_deletes() {
     let cluster = Cluster::start(&Shape { capacity_mib: Some(64), ..Shape::lively() });
     cluster.with_client(async |client| {
@@ -425,6 +429,7 @@ fn a_full_cluster_that_crashes_serves_everything_again() {
 }
 
 #[test]
+#[ignore = "by night: by day the fault search has it, with the same store"]
 fn a_rotten_block_on_the_only_awake_replica_wakes_the_others() {
     let cluster = Cluster::start(&Shape::lively());
     let load = Load::start(cluster.client_config(), Options { namespace: false, ..Options::default() });

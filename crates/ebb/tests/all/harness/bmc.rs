@@ -96,7 +96,7 @@ impl Bmc {
         sender
     }
 
-    /// Whether it keeps a client waiting, because nobody told it what to say.
+    /// Whether it keeps a client waiting, because it was not given an answer yet.
     pub fn waits(&self) -> bool {
         self.shared.waits.load(Ordering::Relaxed)
     }

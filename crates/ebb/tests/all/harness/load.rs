@@ -212,7 +212,7 @@ impl Load {
     /// Waits until this many more operations are done.
     pub fn go_on_for(&self, operations: u64) {
         let goal = self.operations() + operations;
-        super::wait("the load goes on", super::PATIENCE, || self.has_done(goal).then_some(()));
+        super::wait("the load continues", super::PATIENCE, || self.has_done(goal).then_some(()));
     }
 
     /// Waits until this many more operations were refused, or are done. Writes that a full server had accepted before
@@ -220,7 +220,7 @@ impl Load {
     pub fn go_on_until_refused(&self, refused: usize, done: u64) {
         let failures = || self.shared.found().failures.len();
         let (refused, done) = (failures() + refused, self.operations() + done);
-        super::wait("the load goes on, or is refused", super::PATIENCE, || {
+        super::wait("the load continues, or is refused", super::PATIENCE, || {
             (failures() >= refused || self.has_done(done)).then_some(())
         });
     }

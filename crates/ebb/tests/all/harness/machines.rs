@@ -66,7 +66,8 @@ impl Drop for Beside {
 /// sleeps, too.
 pub fn set_paths(cluster: &Cluster, paths: impl Fn(u16) -> Option<Table>) {
     cluster.edit(|table| {
-        // The machine goes down for so long after its server has closed its store: it is still on, and woken too early.
+        // The machine takes this long to go down after its server has closed its store: still on, it is woken too
+        // early.
         table["power"].as_table_mut().expect("a table").insert("off".into(), vec!["sleep", "2"].into());
         for server in table["server"].as_array_mut().expect("an array") {
             let server = server.as_table_mut().expect("a table");

@@ -1,9 +1,9 @@
 //! Clusters of real processes for the end-to-end tests: started from `examples/cluster.toml`, disturbed, queried, and
 //! always cleaned up.
 //!
-//! Clusters run one after another (a static lock): nine servers each would starve one another. Nothing waits for a
-//! fixed time: [`wait`] polls for a condition until a deadline, and a test that misses one reports what it waited for
-//! and shows the ends of the logs. `EBB_KEEP=1` keeps the directory of a failed test.
+//! Two clusters run at once, the others wait for their turn. Nothing waits for a fixed time: [`wait`] polls for a
+//! condition until a deadline, and a test that misses one reports what it waited for and shows the ends of the logs.
+//! `EBB_KEEP=1` keeps the directory of a failed test.
 
 pub mod bmc;
 pub mod brake;
@@ -23,7 +23,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -36,7 +36,29 @@ const POLL: Duration = Duration::from_millis(20);
 /// Each status query is a process.
 const STATUS_POLL: Duration = Duration::from_millis(100);
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Clusters that run at once: they mostly wait, but with more of them nine servers each would starve one another.
+const CLUSTERS: usize = 2;
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+
+/// A cluster's turn, until it is dropped.
+struct Turn;
+
+impl Turn {
+    fn take() -> Turn {
+        let running = RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let wait = ENDED.wait_while(running, |running| *running >= CLUSTERS);
+        *wait.unwrap_or_else(|poisoned| poisoned.into_inner()) += 1;
+        Turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) -= 1;
+        ENDED.notify_one();
+    }
+}
 
 /// How a cluster differs from the example.
 #[derive(Clone, Debug, Default)]
@@ -100,13 +122,13 @@ pub struct Cluster {
     directory: Option<TempDir>,
     /// File systems that are unmounted with the cluster.
     mounts: Vec<PathBuf>,
-    _alone: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 impl Cluster {
     /// Creates a cluster's files; nothing runs yet.
     pub fn create(shape: &Shape) -> Cluster {
-        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let turn = Turn::take();
         let directory = tempfile::Builder::new().prefix("ebb-test-").tempdir().expect("a directory");
         let mut table = example();
         apply(&mut table, shape);
@@ -151,7 +173,7 @@ impl Cluster {
             founding,
             directory: Some(directory),
             mounts,
-            _alone: alone,
+            _turn: turn,
         }
     }
 

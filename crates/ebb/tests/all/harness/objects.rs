@@ -57,7 +57,7 @@ impl Objects {
         Objects { stop, turn, found, thread: Some(thread) }
     }
 
-    /// Returns after so many more requests.
+    /// Returns after `requests` more requests.
     pub fn go_on_for(&self, requests: u64) {
         let done = || {
             let found = self.found.lock().expect("no thread panics with it");

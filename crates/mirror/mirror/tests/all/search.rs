@@ -158,7 +158,7 @@ fn close(world: &mut World) {
     world.crash(Stop::Power);
 }
 
-/// Goes on until a disk changes its speed or has just changed it: that is when most can be lost.
+/// Continues until a disk changes its speed or has just changed it: that is when most can be lost.
 fn reach_change(world: &mut World) {
     for _ in 0..500 {
         let status = world.mirror.as_ref().expect("it runs").status();
@@ -303,7 +303,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn no_seed_loses_what_was_acknowledged() {
-    let (first, seeds) = (number("EBB_FIRST", 1), number("EBB_SEEDS", 2000));
+    let (first, seeds) = (number("EBB_FIRST", 1), number("EBB_SEEDS", 600));
     let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
     let mut failed = Vec::new();
     for seed in first..first + seeds {

@@ -80,17 +80,17 @@ fn offload_dropped_before_it_is_reclaimed_is_found() {
 
 #[test]
 fn a_settlement_that_forgets_requests_is_found() {
-    in_server_from(2266, PlantedBug::ForgetRequests, &["linearizability"]);
+    in_server_from(3060, PlantedBug::ForgetRequests, &["linearizability"]);
 }
 
 #[test]
 fn a_request_that_is_repeated_although_it_may_be_forgotten_is_found() {
-    in_server(PlantedBug::RepeatForgotten, &["linearizability"]);
+    in_server_from(330, PlantedBug::RepeatForgotten, &["linearizability"]);
 }
 
 #[test]
 fn a_deletion_that_is_forgotten_before_all_have_it_is_found() {
-    in_server(PlantedBug::ForgetEarly, &["R4"]);
+    in_server_from(110, PlantedBug::ForgetEarly, &["R4"]);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_copy_that_survived_and_is_not_taken_back_is_found() {
             config.timing.forget_fallback = true;
         }
     };
-    is_found("forget the fallback", &plant, &["liveness"]);
+    is_found_from(110, "forget the fallback", &plant, &["liveness"]);
 }
 
 #[test]

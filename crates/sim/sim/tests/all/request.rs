@@ -188,7 +188,7 @@ fn a_suspended_server_draws_what_is_said_of_it_and_wakes_in_its_own_time() {
         assert_eq!((off.sleeps, off.asleep_seconds, off.watts), (0, 0.0, Watts(20.0)));
         assert!(standby.sleeps > 3 && standby.asleep_seconds > 100.0, "{standby:?}");
         close(standby.asleep_joules.0, watts * standby.asleep_seconds, 1e-9);
-        // Down and up in so long each, at the draw of an idle server; the last may be under way at the end.
+        // Down and up take `wake` each, at the draw of an idle server; the last may be under way at the end.
         let each = 61.8 * wake;
         let most = each * report.energy_modelled.transitions as f64;
         let transitions = standby.transition_joules.0;

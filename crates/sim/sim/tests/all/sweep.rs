@@ -5,9 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Seeds of the fixed sweep: those in which everything rare happens, too (1 to 2000 have no older map that is refused).
+/// Seeds of the fixed sweep, by day.
 const FIRST: u64 = 2001;
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 400;
+/// In these everything rare happens, too; `make nightly` runs them.
+const ALL: u64 = 2000;
+
+/// What the seeds of the day need not meet.
+const RARE: [&str; 1] = ["drop without room for it"];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
 const MET: [&str; 63] = [
@@ -129,7 +134,9 @@ fn no_seed_breaks_a_rule() {
     if let Some(failure) = bad.first() {
         panic!("{} of {count} seeds failed; the first:\n{failure}", bad.len());
     }
-    let missing: Vec<&str> = MET.into_iter().filter(|what| !tally.contains_key(what)).collect();
+    let may_lack = |what: &&str| count < ALL && RARE.contains(what);
+    let missing: Vec<&str> =
+        MET.into_iter().filter(|what| !tally.contains_key(what) && !may_lack(what)).collect();
     let fixed = first == FIRST && count >= SEEDS;
     assert!(!fixed || missing.is_empty(), "in {count} seeds there never was: {missing:?}");
 }
