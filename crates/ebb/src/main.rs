@@ -6,13 +6,14 @@ mod daemon;
 mod error;
 mod mirror;
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use cli::admin::{GearCommand, Output};
 use cli::dev::{DevOptions, DevPool};
 use cli::key::KeyCommand;
 use cli::pool::PoolCommand;
 use cli::tool::ToolArgs;
-use cli::{admin, bench, cost, eval, key, meter, replay, simulate, trace, trust};
+use cli::{admin, key, simulate, trust};
 use cluster::config::Config;
 use daemon::{gateway, heap, meta, server};
 use ebb_gear::layout::Scheme;
@@ -20,11 +21,13 @@ use ebb_types::ServerId;
 use error::NodeError;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 use tokio::task::LocalSet;
 
 /// Where `ebb dev` keeps its cluster and other commands look for one.
 const DEV_DATA: &str = "data";
+
+/// Commands that once stood beside `lab`.
+const LAB_COMMANDS: [&str; 7] = ["replay", "bench", "cost", "trace", "meter", "eval", "agent"];
 
 /// Storage whose power draw follows its load.
 #[derive(Parser)]
@@ -37,7 +40,7 @@ Examples:
   ebb dev                              a cluster of nine servers on this machine, S3 on 127.0.0.1:9000
   ebb status                           what it does and what it draws
   ebb gear set 1/3                     keep one third of the servers awake
-  ebb replay week.srt --speed 2000     a week of real load in five minutes, verified and metered
+  ebb lab replay week.srt --speed 2000 a week of real load in five minutes, verified and metered
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 a check found a difference."
 )]
@@ -117,7 +120,7 @@ enum Sub {
         /// modelled watts; at most half a minute
         #[arg(long)]
         measured: bool,
-        /// Also why each server is awake, or may sleep
+        /// Also show why each server is awake, or may sleep
         #[arg(long)]
         why: bool,
         #[command(flatten)]
@@ -134,7 +137,7 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
-    /// Block devices kept in the cluster, served over NBD
+    /// Manage and serve block devices that the cluster stores, over NBD
     #[command(after_help = cli::volume::EXAMPLES)]
     Volume(cli::volume::VolumeArgs),
     /// Show or set the gear: how many servers are awake
@@ -157,7 +160,7 @@ enum Sub {
     /// Serve a page that shows the cluster in a browser: what it does, why each server is awake, and buttons
     #[command(after_help = cli::page::EXAMPLES)]
     Page(cli::page::PageArgs),
-    /// Take a server out of everything before you stop its machine; waits until stopping it interrupts nothing
+    /// Take a server out of service before you stop its machine; waits until stopping it interrupts nothing
     #[command(
         after_help = "Example: ebb maintenance server-7         then stop, repair and start it\n         ebb maintenance server-7 --end   it takes part again"
     )]
@@ -165,7 +168,7 @@ enum Sub {
         /// `7` or `server-7`
         #[arg(value_parser = trust::server_id)]
         server: ServerId,
-        /// End it
+        /// End the maintenance
         #[arg(long)]
         end: bool,
         #[command(flatten)]
@@ -190,45 +193,15 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
-    /// Replay a real trace on a cluster, verified byte by byte, with performance and energy; or on any storage
-    /// (--target)
-    #[command(after_help = replay::EXAMPLES)]
-    Replay(replay::ReplayArgs),
-    /// Measure a storage service, or one server
-    Bench {
-        #[command(subcommand)]
-        target: BenchTarget,
-    },
     /// Try out a policy, a cluster or the protocol on a virtual clock
     Simulate(simulate::SimulateArgs),
-    /// Cycles and modelled joules per I/O of any command, by layer: user code, kernel, waiting
-    #[command(after_help = cost::EXAMPLES)]
-    Cost(cost::CostArgs),
-    /// Inspect, convert, generate, record and find block traces
-    #[command(after_help = trace::EXAMPLES)]
-    Trace {
-        #[command(subcommand)]
-        command: trace::TraceCommand,
-    },
-    /// What this machine can measure (power, energy, temperature), and readings
-    #[command(after_help = meter::EXAMPLES)]
-    Meter {
-        #[command(subcommand)]
-        command: meter::MeterCommand,
-    },
-    /// How the servers are put to sleep and woken, and whether that works
+    /// Show and test how the servers are put to sleep and woken
     #[command(after_help = cli::power::EXAMPLES)]
     Power {
         #[command(subcommand)]
         command: cli::power::PowerCommand,
     },
-    /// Evaluate storage: workloads at many load levels, unattended, with the power drawn
-    #[command(after_help = eval::EVAL_EXAMPLES)]
-    Eval {
-        #[command(subcommand)]
-        command: eval::EvalCommand,
-    },
-    /// Evaluations in a browser: results, the present campaign, matrices to run
+    /// The laboratory: replay, measure and compare any storage
     #[command(after_help = cli::lab::EXAMPLES)]
     Lab {
         #[command(subcommand)]
@@ -245,9 +218,6 @@ enum Sub {
     /// Mirror two disks that save power at low speed, and serve them over NBD
     #[command(after_help = cli::mirror::EXAMPLES)]
     Mirror(cli::mirror::MirrorArgs),
-    /// Generate load or read power for an evaluation host on another machine
-    #[command(after_help = eval::AGENT_EXAMPLES)]
-    Agent(eval::AgentArgs),
     /// Compare the content of all replicas (awake servers only: shift to the top gear first)
     #[command(after_help = "Example: ebb gear set 3/3 && ebb verify --read")]
     Verify {
@@ -266,38 +236,6 @@ struct ConfigArg {
     config: PathBuf,
 }
 
-#[derive(Subcommand)]
-enum BenchTarget {
-    /// Any S3 endpoint: objects per second, latency, and CPU of the server processes. Keys from AWS_ACCESS_KEY_ID and
-    /// AWS_SECRET_ACCESS_KEY
-    #[command(after_help = "Example: ebb bench s3 http://127.0.0.1:9000 --pids $(pgrep -d, ebb) --seconds 1")]
-    S3 {
-        /// http://host:port
-        url: String,
-        /// Where the bucket is created: for Ebb the name of an erasure-coded pool [default: the service's choice]
-        #[arg(long, value_name = "NAME")]
-        location: Option<String>,
-        /// Server processes whose CPU time is counted
-        #[arg(long, value_delimiter = ',')]
-        pids: Vec<u32>,
-        /// Object sizes in bytes [default: 4096,65536,1048576,16777216]
-        #[arg(long, value_delimiter = ',')]
-        sizes: Vec<u64>,
-        /// Concurrent requests [default: 1,8,32]
-        #[arg(long, value_delimiter = ',')]
-        concurrency: Vec<usize>,
-        /// Length of each measurement, in seconds
-        #[arg(long, default_value_t = 5)]
-        seconds: u64,
-        /// Write the report as JSON to this file; `-`: JSON to standard output instead of text
-        #[arg(long, value_name = "FILE")]
-        json: Option<PathBuf>,
-    },
-    /// What one server sustains, by its store in its directory: the rates by which gears are chosen
-    #[command(after_help = bench::server::EXAMPLE)]
-    Server(bench::server::ServerArgs),
-}
-
 impl Sub {
     /// Whether the command stores user data or results. The others only write files that the user names.
     fn keeps_data(&self) -> bool {
@@ -307,18 +245,10 @@ impl Sub {
                 | Sub::Server { .. }
                 | Sub::Meta { .. }
                 | Sub::Gateway { .. }
-                | Sub::Replay(_)
-                | Sub::Eval { .. }
                 | Sub::Lab { .. }
-                | Sub::Agent(_)
                 | Sub::Mirror(_)
         )
     }
-}
-
-fn key_from(variable: &str) -> Result<String, NodeError> {
-    std::env::var(variable)
-        .map_err(|_| NodeError::Refused(format!("set {variable}: the endpoint refuses unsigned requests")))
 }
 
 #[derive(Args)]
@@ -326,13 +256,13 @@ struct DevArgs {
     /// Chunk servers [default: 9]
     #[arg(long)]
     servers: Option<u16>,
-    /// Servers beside them that only hold writes for sleeping ones, and never sleep [default: 0]
+    /// Additional servers that only hold writes for sleeping ones, and never sleep [default: 0]
     #[arg(long)]
     loggers: Option<u16>,
     /// Racks that the servers are spread over [default: 3]
     #[arg(long)]
     racks: Option<u16>,
-    /// Copies of everything, 2 to 4 [default: 3]
+    /// Copies of all data, 2 to 4 [default: 3]
     #[arg(long)]
     replicas: Option<u8>,
     /// rotated or rack-aligned [default: rotated]
@@ -354,8 +284,8 @@ struct DevArgs {
     /// Put each server on a mirror of two files, as emulated disks of two speeds
     #[arg(long)]
     mirrored: bool,
-    /// An erasure-coded pool of the last k+r servers; may be repeated
-    #[arg(long = "pool", value_name = "NAME=K+R")]
+    /// An erasure-coded pool of the last k+m servers; may be repeated
+    #[arg(long = "pool", value_name = "NAME=K+M")]
     pools: Vec<DevPool>,
     /// Directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEV_DATA, conflicts_with = "ephemeral")]
@@ -410,10 +340,22 @@ fn end_quietly_when_unread() {
     }));
 }
 
+/// Parses the command line. A command that moved is refused with its new name.
+fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|error| {
+        let moved = std::env::args().nth(1).filter(|word| LAB_COMMANDS.contains(&word.as_str()));
+        if let (ErrorKind::InvalidSubcommand, Some(word)) = (error.kind(), moved) {
+            eprintln!("ebb: `ebb {word}` is now `ebb lab {word}`");
+            std::process::exit(2);
+        }
+        error.exit()
+    })
+}
+
 fn main() -> ExitCode {
     heap::keep_freed_memory();
     end_quietly_when_unread();
-    let cli = Cli::parse();
+    let cli = parse();
     if cli.command.keeps_data() {
         // Files written by it and its children are readable by their owner only.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
@@ -484,30 +426,9 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Force { accept_loss, tool } => {
             admin::force(&tool.config, Output::from(tool.json), accept_loss).await
         }
-        Sub::Replay(args) => replay::run(&args).await,
-        Sub::Bench { target: BenchTarget::S3 { url, location, pids, sizes, concurrency, seconds, json } } => {
-            bench::run(bench::BenchRequest {
-                endpoint: &url,
-                access_key: key_from("AWS_ACCESS_KEY_ID")?,
-                secret_key: key_from("AWS_SECRET_ACCESS_KEY")?,
-                location,
-                pids,
-                sizes,
-                concurrency,
-                cell: Duration::from_secs(seconds),
-                json: json.as_deref(),
-            })
-            .await
-        }
-        Sub::Bench { target: BenchTarget::Server(args) } => bench::server::run(args).await,
         Sub::Simulate(args) => simulate::run(args),
-        Sub::Cost(args) => cost::run(args),
-        Sub::Trace { command } => trace::run(command),
-        Sub::Meter { command } => meter::run(command).await,
         Sub::Power { command } => cli::power::run(command).await,
-        Sub::Eval { command } => eval::eval(command).await,
         Sub::Lab { command } => cli::lab::run(command).await,
-        Sub::Agent(args) => eval::agent(args).await,
         Sub::Mirror(args) => cli::mirror::run(args).await,
         Sub::Scrub { server, tool } => admin::scrub(&tool.config, Output::from(tool.json), server).await,
         Sub::Verify { read, tool } => admin::verify(&tool.config, Output::from(tool.json), read).await,

@@ -3,14 +3,16 @@
 mod coded;
 mod scrubbing;
 
-use crate::api::{ClientToken, Command, Event, KeptBlock, Recovered, Stats, StoreOutcome, StoreToken};
-use crate::columns::{Columns, Memory};
-use crate::config::{Config, PlantedBug};
-use crate::context::{Context, Shared, Waiting};
-use crate::due::Scrubber;
-use crate::group::Group;
-use crate::tail::Tail;
-use crate::wait::Wait;
+use crate::coded::{Columns, Memory};
+use crate::common::api::{
+    ClientToken, Command, Event, KeptBlock, Recovered, Stats, StoreOutcome, StoreToken,
+};
+use crate::common::config::{Config, PlantedBug};
+use crate::common::context::{Context, Shared, Waiting};
+use crate::common::due::Scrubber;
+use crate::common::wait::Wait;
+use crate::replicated::group::Group;
+use crate::replicated::tail::Tail;
 use bytes::Bytes;
 use ebb_types::{
     ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, LoadCount, MapDelta,
@@ -450,7 +452,9 @@ impl Replica {
             return answer(ClientReply::Retry { why: Unready::Busy });
         }
         let chunk_bytes = self.config.chunk_bytes;
-        if let Some(why) = crate::primary::fault(&request, payload.len(), chunk_bytes, self.config.groups) {
+        if let Some(why) =
+            crate::replicated::primary::fault(&request, payload.len(), chunk_bytes, self.config.groups)
+        {
             return answer(ClientReply::Failed { why });
         }
         // R14: verified before the bytes are merged or ordered. Records of whole blocks keep these checksums from here

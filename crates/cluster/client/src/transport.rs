@@ -52,7 +52,7 @@ pub mod kind {
     pub const INSPECT_REQUEST: u8 = 9;
     /// [`ebb_types::InspectReply`] with the request's id.
     pub const INSPECT_REPLY: u8 = 10;
-    /// A request of an evaluation host to an `ebb agent`.
+    /// A request of an evaluation host to an `ebb lab agent`.
     pub const AGENT_REQUEST: u8 = 11;
     /// Its reply, with the request's id.
     pub const AGENT_REPLY: u8 = 12;

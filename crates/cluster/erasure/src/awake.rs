@@ -30,7 +30,7 @@ const EXPONENTS: [usize; 2] = [4, 10];
 pub struct Awake {
     shape: Shape,
     /// For each strip beside the data, the data server that keeps it.
-    keepers: Vec<usize>,
+    holders: Vec<usize>,
     code: Code,
 }
 
@@ -39,11 +39,11 @@ impl Awake {
     pub fn new(shape: Shape, turn: usize) -> Result<Awake, ShapeError> {
         shape.may_sleep()?;
         let kept = shape.parity() + shape.extra();
-        let keepers: Vec<usize> = (0..kept).map(|strip| (turn + strip) % shape.data()).collect();
+        let holders: Vec<usize> = (0..kept).map(|strip| (turn + strip) % shape.data()).collect();
         let parity = Rows::parity(shape.data(), shape.parity());
-        let extra = extra(shape, &parity, &keepers);
+        let extra = extra(shape, &parity, &holders);
         let code = Code::with(Rows::new(shape.data(), [parity, extra].concat()));
-        Ok(Awake { shape, keepers, code })
+        Ok(Awake { shape, holders, code })
     }
 
     pub fn into_code(self) -> Code {
@@ -56,18 +56,18 @@ impl Awake {
     }
 
     /// The data server, 0 to k-1, that keeps a strip: its own data strip, or one for a sleeper.
-    pub fn keeper(&self, strip: usize) -> usize {
-        strip.checked_sub(self.shape.data()).map_or(strip, |kept| self.keepers[kept])
+    pub fn holder(&self, strip: usize) -> usize {
+        strip.checked_sub(self.shape.data()).map_or(strip, |kept| self.holders[kept])
     }
 
     /// The strips that are left when data servers fail.
     pub fn left(&self, failed: &[usize]) -> Vec<usize> {
-        (0..self.code.strips()).filter(|strip| !failed.contains(&self.keeper(*strip))).collect()
+        (0..self.code.strips()).filter(|strip| !failed.contains(&self.holder(*strip))).collect()
     }
 }
 
-fn extra(shape: Shape, parity: &[Vec<u8>], keepers: &[usize]) -> Vec<Vec<u8>> {
-    let data_of = |strip: usize| unit(shape.data(), keepers[strip]);
+fn extra(shape: Shape, parity: &[Vec<u8>], holders: &[usize]) -> Vec<Vec<u8>> {
+    let data_of = |strip: usize| unit(shape.data(), holders[strip]);
     match shape.parity() {
         1 => vec![parity[0].clone()],
         2 => vec![sum(&parity[0], &data_of(1)), sum(&data_of(0), &data_of(1))],
@@ -145,10 +145,10 @@ mod tests {
     /// The layout of Figure 3: P1 on DN3, P2 on DN4, P3 on DN6, Q1 on DN2. Servers and strips count from 0 here.
     fn figure_3() -> Awake {
         let shape = Shape::new(6, 3).unwrap();
-        let keepers = vec![2, 3, 5, 1];
+        let holders = vec![2, 3, 5, 1];
         let parity = Rows::parity(6, 3);
-        let extra = extra(shape, &parity, &keepers);
-        Awake { shape, keepers, code: Code::with(Rows::new(6, [parity, extra].concat())) }
+        let extra = extra(shape, &parity, &holders);
+        Awake { shape, holders, code: Code::with(Rows::new(6, [parity, extra].concat())) }
     }
 
     const P1: usize = 6;

@@ -26,7 +26,7 @@ pub struct Settings {
     pub threshold: f64,
     /// Less than that under heavy load [ECS² §5.3.3].
     pub deviation: f64,
-    /// Load is heavy when buffers fill so many times as fast as on average.
+    /// Load is heavy when buffers fill faster than on average by this factor.
     pub heavy: f64,
     /// How long a parity server takes to wake.
     pub up: Duration,

@@ -143,7 +143,7 @@ impl<B: Backend> Front<B> {
     }
 }
 
-/// A request that the watcher was told of, and is told of again when this ends, answered or not.
+/// A request that was reported to the watcher, and is reported again when this ends, answered or not.
 struct Watched<'a> {
     watcher: &'a Arc<dyn Watcher>,
     method: Method,

@@ -18,7 +18,7 @@ pub const FIELDS_BYTES_MAX: usize = 64 << 10;
 /// Largest file in a form; larger ones must be PUT.
 pub const FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// The boundary between a form's fields; `None`: the request is no form.
+/// The boundary between a form's fields; `None`: the request is not a form.
 pub fn boundary(request: &Parts) -> S3Result<Option<String>> {
     if !is_form(request) {
         return Ok(None);

@@ -4,7 +4,6 @@
 //! So a presigned URL for one key, plus one more header, could copy any object of the store. Here every header with a
 //! meaning in S3 must be signed. And a request for something that Ebb cannot do is refused: ignoring it silently would
 //! be a lie.
-//! something to S3 must be signed. And a wish that Ebb cannot fulfil is refused: to drop it in silence would be a lie.
 
 use super::convert::{OWNER, REGION};
 use form_urlencoded::parse;

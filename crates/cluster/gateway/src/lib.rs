@@ -80,7 +80,7 @@ pub struct GatewayConfig {
     pub watcher: Arc<dyn Watcher>,
 }
 
-/// Is told of every request. Cheap: it is called on the way to the answer.
+/// Called for every request. Must be cheap: it is called on the way to the answer.
 pub trait Watcher: Send + Sync {
     fn asked(&self);
     /// `status`: `None`: the client went away before its answer. `took`: until the answer's head.

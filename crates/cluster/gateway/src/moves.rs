@@ -105,7 +105,7 @@ impl<B: Backend> Mover<B> {
         }
     }
 
-    /// Returns whether the object was moved. Fails if it is no use to go on with others.
+    /// Returns whether the object was moved. Fails if there is no point in continuing with others.
     async fn move_one(&self, plan: &Plan, key: String) -> Result<bool, NameError> {
         use NamespaceError::{NoSuchBucket, NoSuchKey, PreconditionFailed};
         while !self.is_in_trough().await? {
@@ -175,7 +175,7 @@ impl<B: Backend> Mover<B> {
         self.pace.lock().expect("no panic under this lock")
     }
 
-    /// When so many bytes may move.
+    /// When the next `bytes` may move.
     fn turn(&self, bytes: usize) -> Instant {
         let mut pace = self.pace();
         let turn = pace.next.max(Instant::now());

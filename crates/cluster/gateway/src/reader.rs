@@ -3,7 +3,7 @@
 //! A key can be overwritten or deleted while it is read; the janitor then frees its bytes, and they read as zero. The
 //! janitor waits for [`GRACE`] after it sees an extent in the garbage, so bytes read within that time of a lookup are
 //! right. A reader that takes longer looks the key up again, and aborts if it now names other bytes. If the bytes were
-//! moved to another pool, it goes on there.
+//! moved to another pool, it continues there.
 //!
 //! In case anything else corrupted the bytes on the way: an extent that is read whole must have the checksum that was
 //! computed when its bytes were received (R14).

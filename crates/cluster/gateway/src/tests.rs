@@ -470,7 +470,7 @@ async fn a_reader_never_sees_freed_bytes() {
     assert_eq!(
         reader.read(pieces[0]).await.unwrap().bytes,
         body[..pieces[0].len as usize],
-        "a long read of a kept object goes on"
+        "a long read of a kept object continues"
     );
     delete(&gateway, "key").await;
     assert_eq!(

@@ -372,7 +372,7 @@ impl Fleet {
         self.calendar.hour(now, self.policy.hour)
     }
 
-    /// Wake-ups from this depth take so long, as measured; at most the length of an hour.
+    /// Sets the measured wake-up time from this depth; at most the length of an hour.
     pub fn set_wake(&mut self, depth: Depth, wake: Duration) {
         let hour = self.policy.hour;
         let specs = self.policy.depths.iter_mut().filter(|spec| spec.depth == depth);
@@ -384,7 +384,7 @@ impl Fleet {
         self.members.entry(server).and_modify(|member| member.pinned = pinned);
     }
 
-    /// A server had saved up so many power cycles some time `ago`, by an earlier fleet: one that takes over refills no
+    /// A server had saved up `credit` power cycles some time `ago`, by an earlier fleet: one that takes over refills no
     /// budget.
     pub fn take_over_credit(&mut self, server: ServerId, credit: f64, ago: Duration) {
         let credit = self.saved_up(credit, ago);

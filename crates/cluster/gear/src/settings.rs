@@ -36,7 +36,7 @@ pub struct Sleep {
     pub cycles_per_day: f64,
 }
 
-/// A measured storage node in standby [ECS² Tables I and VI]; once an hour is a wear that nobody needs to fear.
+/// A measured storage node in standby [ECS² Tables I and VI]; one cycle an hour is negligible wear.
 impl Default for Sleep {
     fn default() -> Sleep {
         let standby = DepthCost { watts: Watts(5.4), joules: Joules(1839.0), wake: None, wears: true };
@@ -129,7 +129,7 @@ pub enum WishError {
     WholeGears { asked: u32, replicas: u8 },
 }
 
-/// Whether the cluster may keep so much awake.
+/// Whether the cluster may keep awake what is wished for.
 pub fn check_wish(wish: GearWish, steps: GearSteps, policy: &Policy) -> Result<(), WishError> {
     match (wish, steps) {
         (GearWish::Gear(gear), _) => Ok(policy.check_gear(gear)?),

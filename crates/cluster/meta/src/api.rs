@@ -55,7 +55,7 @@ pub struct WakePath {
     pub name: String,
     /// Both ends are on this machine: it needs no proof, and no second path beside it.
     pub reliable: bool,
-    /// A machine may take so long to go down or to boot; absent: [`Timing::wake_limit`]. Once it was measured, a
+    /// The longest a machine may take to go down or to boot; absent: [`Timing::wake_limit`]. Once it was measured, a
     /// wake-up is late after twice that.
     pub patience: Option<Duration>,
 }

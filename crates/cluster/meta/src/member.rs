@@ -134,8 +134,8 @@ impl<L: LogFile> Member<L> {
         (self.node.term(), self.node.leader())
     }
 
-    /// The cluster as this member sees it as leader, without the proof that it still leads: it asks nobody. `None`: it
-    /// does not lead.
+    /// The cluster as this member sees it as leader, without the proof that it still leads: it asks no other.
+    /// `None`: it does not lead.
     pub fn status(&self, now: Moment) -> Option<ClusterStatus> {
         self.leading?;
         let status = self.controller.status(now, &self.state)?;

@@ -1,4 +1,4 @@
-//! The only file that knows the Raft library; together with [`log`] the only part of this crate that touches a disk.
+//! With the files below it the only part of this crate that knows the Raft library or touches a disk.
 //!
 //! [`Node`] wraps the library in plain synchronous methods: `propose`, `step`, `tick`, `confirm` are inputs,
 //! [`Node::ready`] returns what to send and what was committed. All durable data is in one append-only file ([`log`]):

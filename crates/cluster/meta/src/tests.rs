@@ -154,7 +154,7 @@ struct World {
     /// When the present leader began, and the time of day then, as servers' clocks show it.
     led: Moment,
     unix_millis: u64,
-    /// How long the reads took of which each heartbeat tells a few; zero: there were none.
+    /// How long the few reads took that each heartbeat reports; zero: there were none.
     latency: Duration,
 }
 

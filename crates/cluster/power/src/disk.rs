@@ -77,7 +77,7 @@ fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => "; run as root",
         Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => {
-            "; it is no such disk, or what it is behind does not pass the command on"
+            "; it is not a disk of this kind, or its controller or bridge does not pass the command on"
         }
         _ => "",
     }

@@ -26,8 +26,8 @@ impl Ipmitool {
     }
 }
 
-/// The arguments that reach `address`, `HOST[:PORT]`, over the network; `None`: it is no such address. The password is
-/// to be in the environment if `has_password`.
+/// The arguments that reach `address`, `HOST[:PORT]`, over the network; `None`: it is not such an address. The password
+/// is to be in the environment if `has_password`.
 pub fn over_lan(address: &str, user: Option<&str>, has_password: bool) -> Option<Vec<String>> {
     let (host, port) = match address.rsplit_once(':') {
         // An IPv6 address is in brackets if a port follows.

@@ -141,7 +141,7 @@ pub struct DepthModel {
 }
 
 impl DepthModel {
-    /// Going down and coming up cost so much together. Their times, and the share of each, stay.
+    /// Sets what going down and coming up cost together. Their times, and the share of each, stay.
     pub fn costing(self, joules: Joules) -> DepthModel {
         let both = self.joules();
         if both.0 <= 0.0 {

@@ -1,5 +1,5 @@
 //! Commands to a drive past the file system: NVMe admin commands, and SCSI commands, which carry ATA commands, too.
-//! Both need root. This is the only place that speaks to the kernel about them; what uses it is tested on made-up
+//! Both need root. This is the only place that speaks to the kernel about them; what uses it is tested on emulated
 //! drives.
 
 use std::fs::File;
@@ -182,8 +182,9 @@ const CHECK_POWER_MODE: [u8; 16] = [0x85, 3 << 1, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 
 /// The answer of an ATA drive to CHECK POWER MODE: 0 standby, 128 to 131 idle, 255 active or idle.
 pub fn ata_power_mode(drive: &impl Scsi, timeout: Duration) -> io::Result<u8> {
     let end = drive.scsi(&CHECK_POWER_MODE, &mut [], timeout)?;
-    mode_of(&end.sense)
-        .ok_or_else(|| io::Error::other("the drive does not say: it is no ATA drive, or its bridge hides it"))
+    mode_of(&end.sense).ok_or_else(|| {
+        io::Error::other("the drive does not report it: it is not an ATA drive, or its bridge hides it")
+    })
 }
 
 /// The sector count register in the ATA status return descriptor of the sense data.

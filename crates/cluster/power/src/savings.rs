@@ -3,8 +3,8 @@
 //!
 //! A trace that is played N times as fast shortens every state and no transition: by the clock of such a run, putting a
 //! server to sleep and waking it costs N times its share of the energy, and what a sleep saves goes into transitions.
-//! Dividing their joules by N instead would invent a machine that nobody has. So there are two accounts of one run, and
-//! both are [`crate::EnergyMeter`]'s:
+//! Dividing their joules by N instead would invent a machine that does not exist. So there are two accounts of one run,
+//! and both are [`crate::EnergyMeter`]'s:
 //!
 //! - **By the clock**, with a meter of speed 1: what the machines would draw if they were worked like that.
 //! - **At the trace's own speed**, with a meter of the run's speed: every state lasts N times as long, every transition

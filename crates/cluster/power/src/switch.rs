@@ -1,12 +1,12 @@
 //! Switches: drivers that put a server to sleep and wake it, one file per driver, and what throws them.
 //!
 //! A server has an ordered list of *paths*, each a driver with its settings: `[[server.power]]` of the configuration.
-//! The first is the usual one; the others are for when it fails. Whoever orders a sleep has made sure that the server
-//! holds nothing that is needed (R7); a switch does not check again.
+//! The first is the usual one; the others are for when it fails. The caller that orders a sleep has made sure that the
+//! server holds nothing that is needed (R7); a switch does not check again.
 //!
 //! **A machine is only ever put to sleep by itself**: its server runs the command ([`crate::OwnMachine`]), and the
 //! switch looks whether it has gone down. Only the drivers `process` and `command` put a server to sleep themselves.
-//! There is no way here to force a running machine off: that is fencing, and no form of sleep.
+//! There is no way here to force a running machine off: that is fencing, not sleep.
 //!
 //! **An answer is not a result**: management controllers say yes and do nothing, or say that a machine is on while it
 //! goes down. So [`settle`] orders, reads the state back until it stays, orders again, and gives up at a deadline.
@@ -61,7 +61,7 @@ impl PowerState {
 /// One way to switch one server. Every call may block, but not for ever: it has its own time limit.
 pub trait Driver: Send {
     fn about(&self) -> &About;
-    /// Why it cannot work on this machine, as far as that can be told without asking the controller: a program or a
+    /// Why it cannot work on this machine, as far as that can be known without asking the controller: a program or a
     /// file is missing.
     fn available(&self) -> Result<(), SwitchError>;
     /// Puts the server to sleep; called only if [`About::puts_to_sleep`].
@@ -111,7 +111,7 @@ impl About {
 pub struct Settle {
     /// Time between two looks.
     pub poll: Duration,
-    /// A machine that was not told to wake and says it is on may still be going down: it is watched for so long.
+    /// How long a machine is watched that reports on without a wake command: it may still be going down.
     pub watch: Duration,
     /// An order without an effect in this time is repeated.
     pub patience: Duration,
@@ -161,7 +161,7 @@ pub enum SwitchError {
     #[error("{machine} is still going down: it is woken when that has ended")]
     GoingDown { machine: String },
     #[error(
-        "{machine} was told to {order} and still says {state:?} after {seconds} s; see its console and its own log"
+        "{machine} still reports {state:?} {seconds} s after the {order} command; see its console and its own log"
     )]
     NoEffect { machine: String, order: &'static str, state: PowerState, seconds: u64 },
     #[error("another order came before this one had an effect")]

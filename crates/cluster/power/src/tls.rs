@@ -58,7 +58,9 @@ impl FromStr for Fingerprint {
     /// `sha256:` may be left out; colons between the digits are passed over.
     fn from_str(text: &str) -> Result<Fingerprint, String> {
         let wrong = || {
-            format!("{text:?} is no SHA-256 of a certificate: it has 64 hexadecimal digits, sha256:1f0c...")
+            format!(
+                "{text:?} is not the SHA-256 of a certificate: that has 64 hexadecimal digits, sha256:1f0c..."
+            )
         };
         let digits = text.strip_prefix("sha256:").unwrap_or(text).replace(':', "");
         if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
@@ -95,7 +97,7 @@ impl Trust {
         let pin = fingerprint.map(|text| text.parse::<Fingerprint>());
         match (pin.transpose().map_err(|why| format!("fingerprint: {why}"))?, ca, insecure) {
             (Some(_), Some(_), _) => Err(format!(
-                "{ca_name} and fingerprint: give one of them; a fingerprint trusts one certificate, whoever signed it"
+                "{ca_name} and fingerprint: give one of them; a fingerprint trusts one certificate regardless of who signed it"
             )),
             (Some(_), None, true) => {
                 Err("fingerprint and insecure: give one of them; insecure trusts every certificate".into())
@@ -184,7 +186,7 @@ impl ServerCertVerifier for Verifier {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         match self.by {
-            // What is trusted whoever it is need not prove anything.
+            // A server that is trusted unconditionally need not prove anything.
             By::Nothing => Ok(HandshakeSignatureValid::assertion()),
             _ => crypto::verify_tls12_signature(message, certificate, signed, &self.algorithms),
         }
@@ -327,7 +329,7 @@ mod tests {
     use std::time::Duration;
     use tempfile::TempDir;
 
-    /// A certificate and a key, made anew.
+    /// A new certificate and its key.
     fn made() -> Option<(TempDir, CertificateDer<'static>, PrivateKeyDer<'static>)> {
         let dir = TempDir::new().unwrap();
         if !ebb_testing::certificate(dir.path()) {

@@ -441,7 +441,7 @@ impl Page {
         (0..PAGE_BLOCKS).filter(|index| self.entry(*index).kind == EntryKind::Data).count() as u16
     }
 
-    /// Chunk page only: `page` describes so many blocks of data.
+    /// Chunk page only: how many blocks of data `page` describes.
     pub fn set_data_blocks(&mut self, page: u32, blocks: u16) {
         put(&mut self.0[..], DATA_BLOCKS_AT + 2 * page as usize, &blocks.to_le_bytes());
     }

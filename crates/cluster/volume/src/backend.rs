@@ -45,7 +45,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
         len: u64,
     ) -> impl Future<Output = Result<(), ClientError>> + Send;
 
-    /// Removes all of the front, which has so many bytes.
+    /// Removes all of the front, which has `len` bytes.
     fn delete(&self, front: ObjectId, len: u64) -> impl Future<Output = Result<(), ClientError>> + Send;
 
     /// Which blocks of a slice the front has. Runs count from the slice's first block.

@@ -63,7 +63,7 @@ struct Inner<B> {
     slices: Mutex<BTreeMap<u32, Arc<Slice>>>,
     /// Blocks that are known to be in the front.
     front: AtomicU64,
-    /// Counts writes: tells which slice was written last.
+    /// Counts writes: shows which slice was written last.
     writes: AtomicU64,
     /// The front has grown.
     grown: Arc<Notify>,
@@ -105,8 +105,8 @@ impl<B: Backend> Volume<B> {
         }
     }
 
-    /// Opens a volume, which nobody else may serve. If another process does, waits until it has been silent for long
-    /// enough, or fails as soon as it gives a sign of life. `waiting` is called once before that wait.
+    /// Opens a volume, which no other process may serve. If another process does, waits until it has been silent for
+    /// long enough, or fails as soon as it gives a sign of life. `waiting` is called once before that wait.
     pub async fn open(backend: B, name: &str, waiting: impl FnOnce()) -> Result<Volume<B>, VolumeError> {
         let owner = Owner::claim(&backend, name, waiting).await?;
         // After the claim: the former owner has moved its last slice.

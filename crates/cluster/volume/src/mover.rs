@@ -256,8 +256,8 @@ impl<B: Backend> Inner<B> {
         }
     }
 
-    /// Deletes an object that is no slice's any more. Its entry in the namespace's garbage goes later, so that it need
-    /// not wait for a gateway.
+    /// Deletes an object that no longer belongs to a slice. Its entry in the namespace's garbage goes later, so that it
+    /// need not wait for a gateway.
     pub(crate) async fn forget_object(&self, object: ObjectId) {
         if let Err(error) = self.backend.delete_moved(object).await {
             // A gateway's janitor will: it is in the namespace's garbage.
@@ -309,7 +309,7 @@ impl<B: Backend> Inner<B> {
     /// first.
     fn drop_if_empty(&self, number: u32) {
         let mut slices = self.slices.lock().expect("nothing panics under this lock");
-        // Nobody else has it, and nobody gets it while the lock is held.
+        // No other task has it, and none gets it while the lock is held.
         let unused = slices.get(&number).is_some_and(|slice| {
             let no_object = slice.object.try_read().is_ok_and(|object| object.is_none());
             Arc::strong_count(slice) == 1 && slice.is_known() && slice.count() == 0 && no_object

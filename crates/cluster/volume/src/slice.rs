@@ -1,6 +1,6 @@
 //! One slice of an open volume: which of its blocks the front has, and which object has the others.
 //!
-//! Two locks. `gate` is held shared by writes, alone by whoever moves the slice or finds out about it. `object` is held
+//! Two locks. `gate` is held shared by writes, alone to move the slice or to find out about it. `object` is held
 //! shared by everything that reads, alone while blocks leave the front. `gate` is taken first. A block is marked as
 //! present after its write is done: until then a read returns what was there before it.
 

@@ -414,8 +414,8 @@ fn requests_that_fail_lose_nothing_that_was_acknowledged() {
     }
 }
 
-/// A process is stopped wherever it is, another one takes the volume over, and the first one goes on as if nothing had
-/// happened.
+/// A process is stopped wherever it is, another one takes the volume over, and the first one continues as if nothing
+/// had happened.
 #[test]
 fn a_server_that_was_taken_over_removes_nothing_newer() {
     for seed in seeds(24) {

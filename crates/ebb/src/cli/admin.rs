@@ -81,9 +81,9 @@ impl Wish {
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum GearCommand {
-    /// Hold this until another command changes it: a number of servers, or a gear of all gears
+    /// Keep a number of servers, or a gear, awake until another command changes it
     Set {
-        /// 12: so many servers are awake; 2/3: two of three gear groups are
+        /// 12: keep 12 servers awake; 2/3: two of three gear groups
         #[arg(value_name = "SERVERS|GEAR/GEARS")]
         wish: Wish,
     },
@@ -91,7 +91,7 @@ pub enum GearCommand {
     Auto,
     /// Show what the scheduler would do in the next day; changes nothing
     Plan,
-    /// Go by the configuration file's [scheduler] from now on; without this it is read when the cluster is founded
+    /// Apply [scheduler] of the configuration file; otherwise it is only read when the cluster is created
     Apply,
 }
 

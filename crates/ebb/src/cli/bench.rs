@@ -1,4 +1,4 @@
-//! `ebb bench`: performance of a storage service, and the CPU time its servers spend; and what one server sustains
+//! `ebb lab bench`: performance of a storage service, and the CPU time its servers spend; and what one server sustains
 //! ([`server`]).
 
 pub mod server;

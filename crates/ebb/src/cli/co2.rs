@@ -1,7 +1,7 @@
 //! How much CO₂ a kWh costs, hour by hour, from a file: what the grid's operators publish.
 //!
 //! CSV with two columns: an hour of the day in UTC (0 to 23, all of them) or a time in UTC (`2026-11-25T13:00`), and
-//! g/kWh. A first line that is no such pair is a heading; `#` begins a comment.
+//! g/kWh. A first line that is not such a pair is a heading; `#` begins a comment.
 
 use crate::error::{NodeError, io};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! `ebb cost`: cycles and joules per I/O of any command.
+//! `ebb lab cost`: cycles and joules per I/O of any command.
 
 use crate::error::{NodeError, io, writable};
 use clap::{Args, Subcommand};
@@ -14,14 +14,14 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb cost -- fio job.fio                                 on all cores
-  ebb cost --runs 3 --save disk.json -- fio job.fio       three times; keep the report
-  ebb cost --cores 1,2,4,8 -- fio job.fio                 a sweep, extrapolated to 1,024 cores
-  ebb cost --for 60s -- redis-server redis.conf           a window of what does not end, then stop it
-  ebb cost --for 60s --pid 4711                           a window of a service that runs
-  ebb cost --for 60s --cgroup system.slice/minio.service
-  ebb cost suite examples/os-layers --out os-layers       eight workloads and their figures
-  ebb cost compare disk.json flash.json                   layer by layer
+  ebb lab cost -- fio job.fio                                 on all cores
+  ebb lab cost --runs 3 --save disk.json -- fio job.fio       three times; keep the report
+  ebb lab cost --cores 1,2,4,8 -- fio job.fio                 a sweep, extrapolated to 1,024 cores
+  ebb lab cost --for 60s -- redis-server redis.conf           a window of what does not end, then stop it
+  ebb lab cost --for 60s --pid 4711                           a window of a service that runs
+  ebb lab cost --for 60s --cgroup system.slice/minio.service
+  ebb lab cost suite examples/os-layers --out os-layers       eight workloads and their figures
+  ebb lab cost compare disk.json flash.json                   layer by layer
 
 The command's output goes to standard error. Run as root to read its own cgroup and the CPU counters;
 let the command run for at least a few seconds, on an otherwise idle machine.";
@@ -55,7 +55,7 @@ pub struct CostArgs {
     /// Name of the report [default: the host's name]
     #[arg(long)]
     label: Option<String>,
-    /// Measure for this long instead of to the command's end, and then stop the command; a running service goes on
+    /// Measure for this time instead of to the command's end, then stop the command; a running service keeps running
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     window: Option<Duration>,
     /// Measure this process, with its descendants, instead of a command
@@ -64,7 +64,7 @@ pub struct CostArgs {
     /// Measure this cgroup (v2), such as system.slice/NAME.service, instead of a command
     #[arg(long, value_name = "NAME", requires = "window", conflicts_with = "cores")]
     cgroup: Option<String>,
-    /// Save the report as JSON to this file, for `ebb cost compare`
+    /// Save the report as JSON to this file, for `ebb lab cost compare`
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Print JSON with stable keys (docs/json.md)
@@ -77,9 +77,9 @@ pub struct CostArgs {
 
 const SUITE_EXAMPLES: &str = "\
 Examples:
-  ebb cost suite examples/os-layers --out os-layers            write os-layers.html and os-layers.json
-  ebb cost suite examples/os-layers/checkpoint.toml --runs 5   one workload
-  ebb cost suite examples/os-layers --vm 1,2 --vm-kernel vm    also in one and in two virtual machines
+  ebb lab cost suite examples/os-layers --out os-layers            write os-layers.html and os-layers.json
+  ebb lab cost suite examples/os-layers/checkpoint.toml --runs 5   one workload
+  ebb lab cost suite examples/os-layers --vm 1,2 --vm-kernel vm    also in one and in two virtual machines
 
 A workload whose programs are not installed is skipped. Run as root to read the CPU counters, on an
 otherwise idle machine. docs/os-layers.md says what is measured, and how to write a workload.";
@@ -264,7 +264,7 @@ fn suite(args: &SuiteArgs) -> Result<ExitCode, NodeError> {
     Ok(exit_code(&report))
 }
 
-/// What was skipped is no failure.
+/// What was skipped is not a failure.
 fn exit_code(report: &SuiteReport) -> ExitCode {
     if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::from(3) }
 }
@@ -279,6 +279,6 @@ fn load(file: &Path) -> Result<CostReport, NodeError> {
     open.take(REPORT_MAX).read_to_string(&mut text).map_err(io("read", file))?;
     let parsed = serde_json::from_str::<CostReport>(&text).map_err(|e| e.to_string());
     parsed.and_then(|report| report.check().map_err(|e| e.to_string())).map_err(|why| {
-        NodeError::Refused(format!("{} is not a report of `ebb cost --save`: {why}", file.display()))
+        NodeError::Refused(format!("{} is not a report of `ebb lab cost --save`: {why}", file.display()))
     })
 }

@@ -1,4 +1,4 @@
-//! `ebb eval` and `ebb agent`: unattended evaluation of storage, also across several machines.
+//! `ebb lab eval` and `ebb lab agent`: unattended evaluation of storage, also across several machines.
 
 pub mod progress;
 
@@ -24,22 +24,22 @@ use std::time::Duration;
 
 pub const EVAL_EXAMPLES: &str = "\
 Examples:
-  ebb eval run examples/tracer-matrix.toml      1,250 runs; can be stopped at any time and resumed
-  ebb eval run examples/emerald.toml --scale 1/30   a rehearsal of a recognised procedure, in an hour
-  ebb eval show                                 list what results.sqlite holds
-  ebb eval compare a.sqlite b.sqlite#ssd        compare the work done per joule
-  ebb eval report --html report.html            the figures, in one file";
+  ebb lab eval run examples/tracer-matrix.toml      1,250 runs; can be stopped at any time and resumed
+  ebb lab eval run examples/emerald.toml --scale 1/30   a rehearsal of a recognised procedure, in an hour
+  ebb lab eval show                                 list what results.sqlite holds
+  ebb lab eval compare a.sqlite b.sqlite#ssd        compare the work done per joule
+  ebb lab eval report --html report.html            the figures, in one file";
 
 pub const AGENT_EXAMPLES: &str = "\
 Examples:
-  ebb agent --listen 10.0.0.5:9950 --secret secret --target /dev/nvme0n1    a workload generator
-  ebb agent --listen 10.0.0.6:9950 --secret secret --meter ipmi            a power analyzer
+  ebb lab agent --listen 10.0.0.5:9950 --secret secret --target /dev/nvme0n1    a workload generator
+  ebb lab agent --listen 10.0.0.6:9950 --secret secret --meter ipmi            a power analyzer
 Make the secret with `(umask 077; head -c 32 /dev/urandom | base64 > secret)`, and copy it to the evaluation host.";
 
 #[derive(Subcommand)]
 pub enum EvalCommand {
-    /// Run the missing runs of a matrix of workloads, load levels and targets
-    #[command(after_help = "Example: ebb eval run examples/tracer-matrix.toml --db results.sqlite")]
+    /// Run every cell of a matrix of workloads, load levels and targets that has no result yet
+    #[command(after_help = "Example: ebb lab eval run examples/tracer-matrix.toml --db results.sqlite")]
     Run {
         /// The matrix file; examples/tracer-matrix.toml explains the format
         #[arg(value_name = "MATRIX.toml")]
@@ -60,7 +60,7 @@ pub enum EvalCommand {
         json: bool,
     },
     /// Show results: every workload at its highest load, or all runs of some workloads
-    #[command(after_help = "Example: ebb eval show --workload 4KiB-random50")]
+    #[command(after_help = "Example: ebb lab eval show --workload 4KiB-random50")]
     Show {
         #[command(flatten)]
         db: Db,
@@ -74,7 +74,7 @@ pub enum EvalCommand {
         json: bool,
     },
     /// Compare the results of two targets, campaigns or files
-    #[command(after_help = "Example: ebb eval compare results.sqlite#disk results.sqlite#ssd")]
+    #[command(after_help = "Example: ebb lab eval compare results.sqlite#disk results.sqlite#ssd")]
     Compare {
         /// FILE, FILE#TARGET, FILE#CAMPAIGN or FILE#CAMPAIGN/TARGET
         a: String,
@@ -86,7 +86,7 @@ pub enum EvalCommand {
     /// Export all columns of all runs, or their series
     #[command(
         group = ArgGroup::new("form").required(true),
-        after_help = "Examples:\n  ebb eval export --csv --out results.csv\n  ebb eval export --series --csv --out minutes.csv"
+        after_help = "Examples:\n  ebb lab eval export --csv --out results.csv\n  ebb lab eval export --series --csv --out minutes.csv"
     )]
     Export {
         #[command(flatten)]
@@ -107,7 +107,7 @@ pub enum EvalCommand {
         out: Option<PathBuf>,
     },
     /// Delete a campaign: its results, series and peaks; traces and targets stay
-    #[command(after_help = "Example: ebb eval delete tracer --db results.sqlite")]
+    #[command(after_help = "Example: ebb lab eval delete tracer --db results.sqlite")]
     Delete {
         /// The matrix's name
         campaign: String,
@@ -115,7 +115,7 @@ pub enum EvalCommand {
         db: Db,
     },
     /// Write a page of charts: efficiency against load, request size, random ratio and read ratio
-    #[command(after_help = "Example: ebb eval report --html report.html")]
+    #[command(after_help = "Example: ebb lab eval report --html report.html")]
     Report {
         #[command(flatten)]
         db: Db,
@@ -159,7 +159,7 @@ pub struct AgentArgs {
     /// Directory of the traces that may be replayed, where those of peak runs are kept
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
-    /// A meter that may be read, as named by `ebb meter list`; may be repeated
+    /// A meter that may be read, as named by `ebb lab meter list`; may be repeated
     #[arg(long = "meter", value_name = "METER")]
     meters: Vec<String>,
     /// Configuration of the cluster whose volumes (ebb:VOLUME) may be driven
@@ -227,7 +227,7 @@ fn records(db: &Path, which: &Which) -> Result<Vec<Record>, NodeError> {
     let store = Store::read(db).map_err(refused)?;
     let records = store.records(which.campaign.as_deref(), which.target.as_deref()).map_err(refused)?;
     if records.is_empty() {
-        return Err(refused(format!("{} has no such results; `ebb eval show` lists them", db.display())));
+        return Err(refused(format!("{} has no such results; `ebb lab eval show` lists them", db.display())));
     }
     Ok(records)
 }

@@ -1,132 +1,132 @@
-//! `ebb lab serve`: evaluations in a browser, without a cluster: their results, the campaign that runs, and matrices to
-//! run.
-//!
-//! There is one way to run a campaign. The page keeps a matrix as a file beside the results and starts `ebb eval run`
-//! on it; a pause ends that program, and a start goes on with what has no result. What may be driven and read is said
-//! by whoever starts the server, as for `ebb agent`; what may be overwritten, by the matrix.
+//! `ebb lab`: the instrument. It replays, measures and compares any storage, Ebb first; none of it needs a cluster but
+//! what measures one.
 
-mod campaigns;
-mod place;
-mod plan;
-mod results;
+mod serve;
 
-use crate::cli::page::say_urls;
-use crate::cluster::launch::Stop;
-use crate::cluster::secrets::PageTokens;
-use crate::error::{NodeError, io};
-use campaigns::Campaigns;
-use clap::{Args, Subcommand};
-use ebb_web::{Answer, Hosts, Lab, LabAct, LabRefusal, LabView, Question, serve_lab};
-use place::LabPlace;
-use std::net::SocketAddr;
+use crate::cli::{bench, cost, eval, meter, replay, trace};
+use crate::error::NodeError;
+use clap::Subcommand;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tokio::net::TcpListener;
+use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb lab serve --results results.sqlite                    look at what `ebb eval run` has found
+  ebb lab replay week.srt --speed 2000                      a week of real load on a cluster, verified and metered
+  ebb lab trace info week.srt                               what a trace is like
+  ebb lab eval run matrix.toml                              many load levels, unattended, with the power drawn
+  ebb lab serve --target file:/var/tmp/x --meter rapl       the same from a browser";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  ebb lab serve --results results.sqlite                    look at what `ebb lab eval run` has found
   ebb lab serve --target file:/var/tmp/x --meter rapl       and evaluate this file, with this meter, from the page
   ebb lab serve --target /dev/nvme1n1 --depository traces   a device, under recorded traces, too";
 
 #[derive(Subcommand)]
 pub enum LabCommand {
-    /// Serve a page that shows evaluations in a browser: results, the present campaign, matrices
-    #[command(after_help = EXAMPLES)]
-    Serve(ServeArgs),
+    /// Replay a real trace on a cluster, verified byte by byte, with performance and energy; or on any storage
+    /// (--target)
+    #[command(after_help = replay::EXAMPLES)]
+    Replay(Box<replay::ReplayArgs>),
+    /// Measure a storage service, or one server
+    Bench {
+        #[command(subcommand)]
+        target: BenchTarget,
+    },
+    /// Measure cycles and modelled joules per I/O of any command, by layer: user code, kernel, waiting
+    #[command(after_help = cost::EXAMPLES)]
+    Cost(cost::CostArgs),
+    /// Inspect, convert, generate, record and find block traces
+    #[command(after_help = trace::EXAMPLES)]
+    Trace {
+        #[command(subcommand)]
+        command: trace::TraceCommand,
+    },
+    /// List what this machine can measure (power, energy, temperature), and read it
+    #[command(after_help = meter::EXAMPLES)]
+    Meter {
+        #[command(subcommand)]
+        command: meter::MeterCommand,
+    },
+    /// Evaluate storage: workloads at many load levels, unattended, with the power drawn
+    #[command(after_help = eval::EVAL_EXAMPLES)]
+    Eval {
+        #[command(subcommand)]
+        command: eval::EvalCommand,
+    },
+    /// Serve a page that shows evaluations in a browser: results, the current campaign, matrices
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve(serve::ServeArgs),
+    /// Generate load or read power for an evaluation host on another machine
+    #[command(after_help = eval::AGENT_EXAMPLES)]
+    Agent(eval::AgentArgs),
 }
 
-#[derive(Args)]
-pub struct ServeArgs {
-    /// The results, an SQLite file (docs/results-schema.md); the page's matrices are kept in a folder beside it
-    #[arg(long, value_name = "FILE", default_value = "results.sqlite")]
-    results: PathBuf,
-    /// Where it listens
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9081")]
-    address: SocketAddr,
-    /// Another name under which browsers reach it; may be repeated
-    #[arg(long = "name", value_name = "NAME")]
-    names: Vec<String>,
-    /// A target that the page may evaluate, and overwrite if the matrix says so; may be repeated
-    #[arg(long = "target", value_name = "TARGET")]
-    targets: Vec<String>,
-    /// A meter that the page may use, as named by `ebb meter list`; may be repeated
-    #[arg(long = "meter", value_name = "METER")]
-    meters: Vec<String>,
-    /// Directory of recorded traces, and of those of peak runs [default: traces, beside the results]
-    #[arg(long, value_name = "DIR")]
-    depository: Option<PathBuf>,
-    /// Configuration of the cluster whose volumes (ebb:VOLUME) are evaluated
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-}
-
-/// The lab of this machine.
-struct LocalLab {
-    place: LabPlace,
-    campaigns: Campaigns,
-}
-
-impl Lab for LocalLab {
-    async fn answer(&self, question: Question) -> Result<Answer, LabRefusal> {
-        let place = self.place.clone();
-        blocking(move || match question {
-            Question::Plan(wish) => plan::planned(&place, *wish).map(|planned| Answer::json(&planned)),
-            Question::Offers => Ok(Answer::json(&plan::offers(&place))),
-            question => results::answer(&place, question),
-        })
-        .await
-    }
-
-    async fn act(&self, act: LabAct) -> Result<(), LabRefusal> {
-        let (place, campaigns) = (self.place.clone(), self.campaigns.clone());
-        blocking(move || match act {
-            LabAct::Create { matrix } => plan::create(&place, *matrix),
-            LabAct::Start { campaign } => campaigns.start(&campaign),
-            LabAct::Pause { campaign } => campaigns.pause(&campaign),
-            LabAct::Delete { campaign } => campaigns.delete(&campaign),
-        })
-        .await
-    }
-
-    async fn look(&self, after: u64) -> LabView {
-        let campaigns = self.campaigns.clone();
-        let looked = tokio::task::spawn_blocking(move || campaigns.look(after)).await;
-        looked.expect("a look ends with a view")
-    }
-}
-
-/// Files are read and written beside the streams of open pages.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, LabRefusal> + Send + 'static,
-) -> Result<T, LabRefusal> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(LabRefusal::Refused(error.to_string())))
+#[derive(Subcommand)]
+pub enum BenchTarget {
+    /// Measure any S3 endpoint: objects per second, latency, CPU of the server processes. Keys from AWS_ACCESS_KEY_ID
+    /// and AWS_SECRET_ACCESS_KEY
+    #[command(
+        after_help = "Example: ebb lab bench s3 http://127.0.0.1:9000 --pids $(pgrep -d, ebb) --seconds 1"
+    )]
+    S3 {
+        /// http://host:port
+        url: String,
+        /// Where the bucket is created: for Ebb the name of an erasure-coded pool [default: the service's choice]
+        #[arg(long, value_name = "NAME")]
+        location: Option<String>,
+        /// Server processes whose CPU time is counted
+        #[arg(long, value_delimiter = ',')]
+        pids: Vec<u32>,
+        /// Object sizes in bytes [default: 4096,65536,1048576,16777216]
+        #[arg(long, value_delimiter = ',')]
+        sizes: Vec<u64>,
+        /// Concurrent requests [default: 1,8,32]
+        #[arg(long, value_delimiter = ',')]
+        concurrency: Vec<usize>,
+        /// Length of each measurement, in seconds
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+        /// Write the report as JSON to this file; `-`: JSON to standard output instead of text
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// Measure what one server's disk sustains, for `[scheduler]`
+    #[command(after_help = bench::server::EXAMPLE)]
+    Server(bench::server::ServerArgs),
 }
 
 pub async fn run(command: LabCommand) -> Result<ExitCode, NodeError> {
-    let LabCommand::Serve(args) = command;
-    let mut stop = Stop::new()?;
-    let folder = args.results.parent().map(PathBuf::from).unwrap_or_default();
-    let tokens = PageTokens::beside(&folder, "lab")?;
-    let listener =
-        TcpListener::bind(args.address).await.map_err(io("listen on", args.address.to_string()))?;
-    let address = listener.local_addr().map_err(io("listen on", args.address.to_string()))?;
-    say_urls(&tokens, address, &args.names);
-    let depository = args.depository.unwrap_or_else(|| folder.join("traces"));
-    let place = LabPlace {
-        db: args.results,
-        depository: std::path::absolute(&depository).map_err(io("find", &depository))?,
-        targets: args.targets,
-        meters: args.meters,
-        config: args.config,
-    };
-    let campaigns = Campaigns::new(place.clone());
-    let lab = LocalLab { place, campaigns: campaigns.clone() };
-    let hosts = Hosts::new(address, &args.names);
-    let served = serve_lab(listener, tokens.tokens()?, hosts, lab, stop.asked()).await;
-    // A campaign ends with the page that it was started from; the next start of it goes on.
-    campaigns.end();
-    served.map_err(io("serve", "the page"))?;
-    Ok(ExitCode::SUCCESS)
+    match command {
+        LabCommand::Replay(args) => replay::run(&args).await,
+        LabCommand::Bench {
+            target: BenchTarget::S3 { url, location, pids, sizes, concurrency, seconds, json },
+        } => {
+            bench::run(bench::BenchRequest {
+                endpoint: &url,
+                access_key: key_from("AWS_ACCESS_KEY_ID")?,
+                secret_key: key_from("AWS_SECRET_ACCESS_KEY")?,
+                location,
+                pids,
+                sizes,
+                concurrency,
+                cell: Duration::from_secs(seconds),
+                json: json.as_deref(),
+            })
+            .await
+        }
+        LabCommand::Bench { target: BenchTarget::Server(args) } => bench::server::run(args).await,
+        LabCommand::Cost(args) => cost::run(args),
+        LabCommand::Trace { command } => trace::run(command),
+        LabCommand::Meter { command } => meter::run(command).await,
+        LabCommand::Eval { command } => eval::eval(command).await,
+        LabCommand::Serve(args) => serve::run(args).await,
+        LabCommand::Agent(args) => eval::agent(args).await,
+    }
+}
+
+fn key_from(variable: &str) -> Result<String, NodeError> {
+    std::env::var(variable)
+        .map_err(|_| NodeError::Refused(format!("set {variable}: the endpoint refuses unsigned requests")))
 }

@@ -82,7 +82,7 @@ impl Measured {
         let coverage = all.map(|all| all.iter().map(|energy| energy.coverage).fold(1.0, f64::min));
         let server_seconds = modelled.on_seconds + modelled.standby_seconds + modelled.transition_seconds;
         let modelled_mean_watts = of as f64 * modelled.total_joules / server_seconds.max(f64::MIN_POSITIVE);
-        // At another speed a transition lasts so many times as long in the trace, and its joules count once.
+        // At another speed a transition lasts `speed` times as long in trace time, and its joules count once.
         let comparable = energies.len() == of && speed == 1.0;
         let error = |watts: f64| 100.0 * (modelled_mean_watts / watts - 1.0);
         let model_error_percent = mean_watts.filter(|watts| comparable && *watts > 0.0).map(error);
@@ -109,7 +109,7 @@ impl fmt::Display for Measured {
                     coverage * 100.0
                 )?;
             }
-            _ => write!(f, "nothing: a controller of {servers} gave no reading; see `ebb meter read`")?,
+            _ => write!(f, "nothing: a controller of {servers} gave no reading; see `ebb lab meter read`")?,
         }
         write!(f, "; modelled {modelled_mean_watts:.1} W")?;
         match self.model_error_percent {

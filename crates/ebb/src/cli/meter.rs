@@ -1,4 +1,4 @@
-//! `ebb meter`: the meters of this machine, their readings, and samples of an external analyser.
+//! `ebb lab meter`: the meters of this machine, their readings, and samples of an external analyser.
 
 use crate::error::{NodeError, io, writable};
 use clap::Subcommand;
@@ -18,13 +18,13 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb meter list                                     available meters, and why the others are not
-  ebb meter read rapl --seconds 10                   mean watts and joules over ten seconds
-  ebb meter read rapl,interval=20ms hwmon:nvme model --seconds 60 --csv samples.csv
-  ebb meter read redfish,password-file=bmc.txt,ca=company.pem:https://ebb@bmc7
-  ebb meter read ipmi,password-env=BMC:ebb@bmc7 'prometheus:http://prom:9090?sum(pdu_watts{rack=\"7\"})'
-  ebb meter read 'command,name=plug:curl -s http://plug/power'
-  ebb meter import wt310.csv --time Time --value P1 --value U1=voltage --ahead=-1.25
+  ebb lab meter list                                     available meters, and why the others are not
+  ebb lab meter read rapl --seconds 10                   mean watts and joules over ten seconds
+  ebb lab meter read rapl,interval=20ms hwmon:nvme model --seconds 60 --csv samples.csv
+  ebb lab meter read redfish,password-file=bmc.txt,ca=company.pem:https://ebb@bmc7
+  ebb lab meter read ipmi,password-env=BMC:ebb@bmc7 'prometheus:http://prom:9090?sum(pdu_watts{rack=\"7\"})'
+  ebb lab meter read 'command,name=plug:curl -s http://plug/power'
+  ebb lab meter import wt310.csv --time Time --value P1 --value U1=voltage --ahead=-1.25
 
 A meter is written KIND[,OPTION[=VALUE]]...[:ADDRESS]. Options of every kind: name=, interval=. Passwords come from
 password-file=FILE, password-env=VARIABLE, or the variable EBB_METER_PASSWORD.";

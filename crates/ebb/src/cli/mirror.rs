@@ -31,7 +31,7 @@ Anyone who can connect to the NBD address can read and write the mirror: keep it
 pub struct MirrorArgs {
     #[command(subcommand)]
     command: MirrorCommand,
-    /// Directory that notes this machine's mirrors [default: $EBB_MIRRORS, else $XDG_STATE_HOME/ebb/mirrors, else
+    /// Directory that records this machine's mirrors [default: $EBB_MIRRORS, else $XDG_STATE_HOME/ebb/mirrors, else
     /// ~/.local/state/ebb/mirrors]
     #[arg(long, value_name = "DIR", global = true)]
     registry: Option<PathBuf>,
@@ -51,7 +51,7 @@ enum MirrorCommand {
         /// Part of each disk that takes writes at low speed; 0: none
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "3GiB")]
         log: Bytes,
-        /// Lose what the disks contain
+        /// Overwrite the disks even if they contain data
         #[arg(long)]
         overwrite: bool,
     },
@@ -73,7 +73,7 @@ enum MirrorCommand {
         /// The new block device or file
         #[arg(long, value_name = "PATH")]
         disk: PathBuf,
-        /// Lose what it contains
+        /// Overwrite the disk even if it contains data
         #[arg(long)]
         overwrite: bool,
     },
@@ -97,16 +97,16 @@ struct ServeArgs {
     /// Address for NBD clients
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10809")]
     nbd: String,
-    /// Serve /metrics there, for Prometheus (docs/metrics.md)
+    /// Address for /metrics, for Prometheus (docs/metrics.md)
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<String>,
-    /// Serve although a disk is missing
+    /// Serve even if a disk is missing
     #[arg(long)]
     degraded: bool,
-    /// Serve although the disk that is there lacks what was written later on the other one: that is lost
+    /// Serve even if the disk that is present lacks later writes that the other one has; those are lost
     #[arg(long)]
     force: bool,
-    /// After each disk was used without the other: the one that counts
+    /// The disk to keep after each was used without the other
     #[arg(long, value_name = "A|B", ignore_case = true)]
     keep: Option<Keep>,
     /// logstore, two-speed, div or one-speed [default: logstore; one-speed with driver none; two-speed with disks that

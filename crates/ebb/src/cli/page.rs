@@ -34,10 +34,10 @@ pub struct PageArgs {
     /// The cluster's configuration file
     #[arg(long, value_name = "FILE", default_value = "data/cluster.toml")]
     config: PathBuf,
-    /// Where it listens
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9080")]
     address: SocketAddr,
-    /// Another name under which browsers reach it; may be repeated
+    /// Another host name by which browsers reach it; may be repeated
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
     /// A file with the one S3 key by which the page shows buckets and objects, in the form of the gateway's keys_file
@@ -222,7 +222,7 @@ pub fn say_urls(tokens: &PageTokens, address: SocketAddr, names: &[String]) {
         println!("page {} with the token in {act}, or to look only in {look}", url(""));
     }
     if !address.ip().is_loopback() {
-        println!("note: whoever reads this network reads the tokens: put a proxy with TLS in front of it");
+        println!("warning: tokens are sent in clear text; put a TLS proxy in front");
     }
 }
 

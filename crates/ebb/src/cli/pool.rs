@@ -61,9 +61,9 @@ pub struct Pool {
     parity_buffer_bytes: u64,
     /// `false`: too few data servers to keep the parity of sleepers.
     parity_sleeps: bool,
-    /// A set that no client uses for so long hibernates; absent: never.
+    /// Idle time after which a set hibernates; absent: never.
     hibernate_after_millis: Option<u64>,
-    /// Within what time a set that hibernates is awake, by those of late.
+    /// Expected wake-up time of a hibernating set, from recent wake-ups.
     wakes_within_millis: u64,
     #[serde(flatten)]
     stored: Stored,
@@ -530,7 +530,7 @@ mod tests {
     use ServerState::{Asleep, Awake, Failed, Lost};
     use ebb_types::{GearGroup, Incarnation, PoolId, PowerStatus, RackId, SetId, StoreId, Vitals};
 
-    /// A column of a made-up set: its server's state, and its own.
+    /// A column of an invented set: its server's state, and its own.
     type Made = (ServerState, SlotState);
     const HERE: Made = (Awake, SlotState::InSync);
     const ASLEEP: Made = (Asleep, SlotState::Away { since: Epoch(4) });
@@ -795,22 +795,22 @@ archive          1     0 of 9   -             for 3.2 h; wakes in 14 s
     #[test]
     fn new_rows_survive_what_is_said_after_a_data_server_failed() {
         let failed = (Failed, SlotState::Away { since: Epoch(5) });
-        for (k, r) in [(6, 3), (8, 3), (10, 4), (12, 4), (4, 2), (3, 1)] {
-            let made = [vec![failed], vec![HERE; k - 1], vec![ASLEEP; r]].concat();
-            let (pool, servers) = made_up(&format!("{k}+{r}"), &[&made]);
+        for (k, m) in [(6, 3), (8, 3), (10, 4), (12, 4), (4, 2), (3, 1)] {
+            let made = [vec![failed], vec![HERE; k - 1], vec![ASLEEP; m]].concat();
+            let (pool, servers) = made_up(&format!("{k}+{m}"), &[&made]);
             let entry = &pool.sets[0].entry;
             let may_fail = view(&pool, &servers).sets[0].survives;
             for object in 0..100 {
                 let chunk = ebb_types::ChunkId { object: ebb_types::ObjectId(object), index: 0 };
                 let mut strips = BTreeMap::<ServerId, usize>::new();
-                entry.targets(chunk)[..k + r]
+                entry.targets(chunk)[..k + m]
                     .iter()
                     .flatten()
                     .for_each(|id| *strips.entry(*id).or_default() += 1);
                 let mut counts: Vec<usize> = strips.into_values().collect();
                 counts.sort_by_key(|count| std::cmp::Reverse(*count));
                 let lost: usize = counts.iter().take(may_fail).sum();
-                assert!(lost <= r, "{k}+{r}: {may_fail} servers with {lost} strips of a row");
+                assert!(lost <= m, "{k}+{m}: {may_fail} servers with {lost} strips of a row");
             }
         }
     }

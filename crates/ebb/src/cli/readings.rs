@@ -1,8 +1,8 @@
 //! Measured watts of every server, beside the modelled ones of a status: `ebb status --measured`.
 //!
 //! This program asks the servers' management controllers itself, and only when the user wishes it: the metadata service
-//! asks nobody for a status. All are asked at the same time, one call at a time each. What is not there at the deadline
-//! is absent, with the reason.
+//! asks no controller for a status. All are asked at the same time, one call at a time each. What is not there at the
+//! deadline is absent, with the reason.
 
 use crate::cluster::config::Config;
 use crate::error::NodeError;
@@ -68,7 +68,7 @@ pub fn read(meters: Vec<ServerMeter>, deadline: Duration) -> Result<BTreeMap<Ser
         let send = send.clone();
         let ask = move || {
             for (server, spec) in servers {
-                // Nobody listens after the deadline.
+                // The receiver is gone after the deadline.
                 let _ = send.send((server, watts(&spec)));
             }
         };

@@ -1,4 +1,4 @@
-//! `ebb replay`: a trace at any intensity on a cluster, verified byte by byte, with energy; or on any storage.
+//! `ebb lab replay`: a trace at any intensity on a cluster, verified byte by byte, with energy; or on any storage.
 
 use crate::cli::dev::{DevCluster, DevOptions, DevPool, DevPoolError, SERVERS};
 use crate::cli::measured::{Measured, Measuring};
@@ -31,11 +31,11 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb replay week.srt --speed 2000 --provision peak       on a cluster started for it
-  ebb replay web.spc --config data/cluster.toml --json -  on the cluster of `ebb dev`
-  ebb replay web.spc --config cluster.toml --measure      beside the modelled watts those of the management controllers
-  ebb replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, at 30 % of the load
-  ebb replay web.spc --target nbd://127.0.0.1/disk --check             checks every byte read";
+  ebb lab replay week.srt --speed 2000 --provision peak       on a cluster started for it
+  ebb lab replay web.spc --config data/cluster.toml --json -  on the cluster of `ebb dev`
+  ebb lab replay web.spc --config cluster.toml --measure      beside the modelled watts those of the management controllers
+  ebb lab replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, at 30 % of the load
+  ebb lab replay web.spc --target nbd://127.0.0.1/disk --check             checks every byte read";
 
 /// Default configuration of a volume's cluster.
 const CONFIG: &str = "data/cluster.toml";
@@ -146,7 +146,7 @@ struct ClusterArgs {
     beside_always_on: bool,
     /// Move the volumes' cold data to this erasure-coded pool; with the code of a started cluster's, such as
     /// archive=6+3
-    #[arg(long, value_name = "NAME[=K+R]")]
+    #[arg(long, value_name = "NAME[=K+M]")]
     pool: Option<PoolArg>,
 }
 
@@ -458,7 +458,7 @@ impl ReplayArgs {
     }
 
     async fn on_running(&self, trace: &Arc<Trace>, config: &Config) -> Result<ExitCode, NodeError> {
-        // Nobody else writes to the volumes.
+        // No other client writes to the volumes.
         let client = Connector::new(config)?.sole_writer().connect().await?;
         let options = ReplayOptions {
             home: self.cluster.home(&client, trace)?,

@@ -1,4 +1,4 @@
-//! `ebb trace`: inspects traces, converts them, generates and records them, and finds them in a catalogue.
+//! `ebb lab trace`: inspects traces, converts them, generates and records them, and finds them in a catalogue.
 
 use crate::cli::trace_options::{TraceOptions, advised};
 use crate::error::{NodeError, io, writable};
@@ -18,34 +18,34 @@ use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  ebb trace info web.spc                                       show its workload
-  ebb trace filter web.spc thirty.blktrace.0 --load 30%        30 % of the load, same characteristics
-  ebb trace scale web.spc fast.blktrace.0 --intensity 250%     all requests in two fifths of the time
-  ebb trace convert sda.blktrace.* sda.fio                     for fio --read_iolog
-  ebb trace synth mixed.blktrace.0 --size 4KiB --random 50% --read 70% --rate 500 --seconds 60
-  ebb trace list traces --reads '>60%' --sort rate             the catalogue of a directory
+  ebb lab trace info web.spc                                       show its workload
+  ebb lab trace filter web.spc thirty.blktrace.0 --load 30%        30 % of the load, same characteristics
+  ebb lab trace scale web.spc fast.blktrace.0 --intensity 250%     all requests in two fifths of the time
+  ebb lab trace convert sda.blktrace.* sda.fio                     for fio --read_iolog
+  ebb lab trace synth mixed.blktrace.0 --size 4KiB --random 50% --read 70% --rate 500 --seconds 60
+  ebb lab trace list traces --reads '>60%' --sort rate             the catalogue of a directory
 
 Formats are detected by content and name; compressed files (gz, xz, bz2, zst) are unpacked on the fly; - is standard input.";
 
 #[derive(Subcommand)]
 pub enum TraceCommand {
     /// Show the workload of traces: rate, sizes, reads, randomness, footprint, bursts
-    #[command(after_help = "Example: ebb trace info web.spc cello.srt.gz --html traces.html")]
+    #[command(after_help = "Example: ebb lab trace info web.spc cello.srt.gz --html traces.html")]
     Info(InfoArgs),
     /// Write a trace in a format that blktrace's tools or fio replay
     #[command(
-        after_help = "Examples:\n  ebb trace convert cello.srt.gz cello.fio\n  ebb trace convert cello.srt.gz cello/ --to btrecord    one file per device"
+        after_help = "Examples:\n  ebb lab trace convert cello.srt.gz cello.fio\n  ebb lab trace convert cello.srt.gz cello/ --to btrecord    one file per device"
     )]
     Convert(ConvertArgs),
     /// Keep a share of a trace's requests, at their original times
-    #[command(after_help = "Example: ebb trace filter web.spc web30.blktrace.0 --load 30%")]
+    #[command(after_help = "Example: ebb lab trace filter web.spc web30.blktrace.0 --load 30%")]
     Filter(FilterArgs),
     /// Keep every request and change the time between them
-    #[command(after_help = "Example: ebb trace scale web.spc web250.blktrace.0 --intensity 250%")]
+    #[command(after_help = "Example: ebb lab trace scale web.spc web250.blktrace.0 --intensity 250%")]
     Scale(ScaleArgs),
     /// Measure how accurately both filters keep a trace's load at 10 % to 100 %, by counting requests and bytes
     #[command(
-        after_help = "What is kept of the trace is compared with the trace; nothing is replayed. `ebb eval run` measures throughput on a target\n\
+        after_help = "What is kept of the trace is compared with the trace; nothing is replayed. `ebb lab eval run` measures throughput on a target\n\
                       against that of the replay at 100 %. Errors are measured load over configured load, minus one. reads pt: difference of the share of reads in points. gaps: Kolmogorov-Smirnov\n\
                       distance of inter-arrival times from the original's, slowed down to the level. shape: share of requests that would have to\n\
                       arrive in another hundredth of the time. Without a trace: the 125 synthetic modes."
@@ -53,14 +53,16 @@ pub enum TraceCommand {
     Accuracy(AccuracyArgs),
     /// Generate a synthetic trace, reproducible from its seed
     #[command(
-        after_help = "Examples:\n  ebb trace synth peak.fio --size 4KiB --random 100% --read 70% --requests 100000\n  ebb trace synth modes/ --mode all --rate 1000 --seconds 10    the 125 modes of the paper"
+        after_help = "Examples:\n  ebb lab trace synth peak.fio --size 4KiB --random 100% --read 70% --requests 100000\n  ebb lab trace synth modes/ --mode all --rate 1000 --seconds 10    the 125 modes of the paper"
     )]
     Synth(SynthArgs),
     /// Record a trace from a block device with blktrace (Linux, root)
-    #[command(after_help = "Example: sudo ebb trace record /dev/nvme0n1 nvme --seconds 60")]
+    #[command(after_help = "Example: sudo ebb lab trace record /dev/nvme0n1 nvme --seconds 60")]
     Record(RecordArgs),
     /// List the traces of a directory from its catalogue, which is refreshed when a file changes
-    #[command(after_help = "Example: ebb trace list traces --size 4KiB --random '45%..55%' --reads '<=0%'")]
+    #[command(
+        after_help = "Example: ebb lab trace list traces --size 4KiB --random '45%..55%' --reads '<=0%'"
+    )]
     List(ListArgs),
 }
 

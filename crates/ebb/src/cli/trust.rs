@@ -19,7 +19,7 @@ const HAND_OVER_LIMIT: Duration = Duration::from_secs(1800);
 /// `7` or `server-7`.
 pub fn server_id(text: &str) -> Result<ServerId, String> {
     let number = text.strip_prefix("server-").unwrap_or(text);
-    number.parse().map(ServerId).map_err(|_| format!("{text:?} is no server: write 7 or server-7"))
+    number.parse().map(ServerId).map_err(|_| format!("{text:?} is not a server: write 7 or server-7"))
 }
 
 /// Output of `ebb power test --json`, one per server.

@@ -58,13 +58,13 @@ enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Serve a volume to NBD clients until Ctrl-C. One process at a time may
+    /// Serve a volume to NBD clients until Ctrl-C. Only one process at a time may serve it
     Serve {
         name: String,
         /// Address for NBD clients
         #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10809")]
         nbd: String,
-        /// Serve /metrics there, for Prometheus (docs/metrics.md)
+        /// Address for /metrics, for Prometheus (docs/metrics.md)
         #[arg(long, value_name = "ADDRESS:PORT")]
         metrics: Option<String>,
     },
@@ -112,7 +112,7 @@ pub async fn run(args: VolumeArgs) -> Result<ExitCode, NodeError> {
 }
 
 async fn connect(file: &Path) -> Result<Client, NodeError> {
-    // Nobody else writes to a volume that this process serves.
+    // No other client writes to a volume that this process serves.
     Connector::new(&Config::load(file)?)?.sole_writer().connect().await
 }
 

@@ -194,7 +194,7 @@ mod tests {
         assert!(saved(&|hour| 800.0 - night(hour)).co2_saved_kg.unwrap() < even.co2_saved_kg.unwrap() * 0.85);
         let one = Co2::Hourly([(400_000, 100.0)].into());
         let lacking = replay(&recorded, &PowerModel::default(), Some(&one), WISH).unwrap();
-        assert_eq!(lacking.co2_saved_kg, None, "what is not in the series is not made up");
+        assert_eq!(lacking.co2_saved_kg, None, "what is not in the series is not invented");
         assert_eq!(played(WISH).co2_saved_kg, None);
     }
 }

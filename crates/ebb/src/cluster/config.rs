@@ -127,7 +127,7 @@ fn one_hour() -> u32 {
     3600
 }
 
-/// Initial settings of the gear scheduler; `ebb gear` and `ebb replay` change it at run time.
+/// Initial settings of the gear scheduler; `ebb gear` and `ebb lab replay` change it at run time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SchedulerSection {
@@ -209,7 +209,7 @@ pub struct PowerSection {
     /// How often a server may go to sleep in a day, on average, and a set of a pool with `hibernate_after`: each time
     /// is a power cycle.
     pub cycles_per_day: f64,
-    /// A server that has slept for so many days is woken for an exam; 0: never.
+    /// Days of sleep after which a server is woken for an exam; 0: never.
     pub exam_days: u32,
     pub model: PowerModel,
     /// Absent: `depth`, which counts as a power cycle.

@@ -36,7 +36,7 @@ pub struct PoolSection {
     /// What each data server may keep for them.
     #[serde(default = "one_gib")]
     pub parity_buffer_mib: u32,
-    /// A set that no client uses for so long sleeps as a whole; absent: never. Unlike the rest, it may change.
+    /// Idle time after which a whole set sleeps; absent: never. Unlike the rest, it may change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hibernate_after: Option<Pause>,
 }
@@ -101,7 +101,7 @@ pub enum PoolError {
     #[error("the number of [[pool]] sections is {0} and must be at most {POOLS_MAX}: merge some")]
     Many(usize),
     #[error(
-        "pool {pool}: parity_buffer_mib is {found} and must be at least {least}: so much of one chunk a data server may have to keep"
+        "pool {pool}: parity_buffer_mib is {found} and must be at least {least}: a data server may have to keep that much of one chunk"
     )]
     Buffer { pool: String, found: u32, least: u64 },
     #[error(
@@ -211,7 +211,7 @@ fn check_hibernation(pool: &PoolSection, break_even: Option<Duration>) -> Result
     Ok(())
 }
 
-/// A keeper has one strip of each row of a chunk. Formula (4) of ECS² wants more, but needs the rate of writes, which
+/// A holder has one strip of each row of a chunk. Formula (4) of ECS² wants more, but needs the rate of writes, which
 /// no file knows; parity servers wake earlier where they come faster.
 fn least_buffer(code: Shape, chunk_bytes: u32) -> u64 {
     Rows::new(code, chunk_bytes).column_bytes().into()
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_buffer_has_room_for_a_keepers_part_of_one_chunk() {
+    fn the_least_buffer_has_room_for_a_holders_part_of_one_chunk() {
         let least = |code: &str, chunk: u32| least_buffer(code.parse().unwrap(), chunk);
         assert_eq!(least("2+1", 64 << 20), 32 << 20);
         assert_eq!(least("6+3", 64 << 20), 683 * 16 * 1024);

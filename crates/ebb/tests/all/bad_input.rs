@@ -80,10 +80,14 @@ fn a_server_that_cannot_be_measured_is_refused_before_the_work() {
         (&["--id", "1", "--dir", "/dev/shm", "--write"], &["/dev/shm is in memory"]),
     ];
     for (args, expected) in cases {
-        refused(&with_config(&changed("x", "x"), &[&["bench", "server"][..], args].concat()), 1, expected);
+        refused(
+            &with_config(&changed("x", "x"), &[&["lab", "bench", "server"][..], args].concat()),
+            1,
+            expected,
+        );
     }
     let mirrored = changed("data = \"server-1\"\n", "data = \"server-1\"\ndisks = [\"a\", \"b\"]\n");
-    let output = with_config(&mirrored, &["bench", "server", "--id", "1"]);
+    let output = with_config(&mirrored, &["lab", "bench", "server", "--id", "1"]);
     refused(&output, 1, &["mirror of two disks", "--dir"]);
 }
 
@@ -145,7 +149,7 @@ fn wrong_usage_is_distinguished_from_failure() {
 
 #[test]
 fn a_cost_that_cannot_be_measured_is_refused_before_the_work() {
-    let cost = |args: &[&str]| Command::new(EBB).arg("cost").args(args).output().expect("run");
+    let cost = |args: &[&str]| Command::new(EBB).args(["lab", "cost"]).args(args).output().expect("run");
     for args in [
         &["--pid", "1"][..],
         &["--cgroup", "a"],
@@ -343,7 +347,7 @@ fn strange_greetings() -> Vec<Vec<u8>> {
 }
 
 /// Frames that a broken peer with the secret may send: every part of a header wrong in turn, lengths beyond the limits,
-/// a body that is no message, and a stream that ends within a frame.
+/// a body that is not a message, and a stream that ends within a frame.
 fn broken_frames() -> Vec<Vec<u8>> {
     let sound = encode(kind::META_REQUEST, 0, &(1u64, "no request"), 0);
     let changed = |at: usize, bytes: &[u8]| {

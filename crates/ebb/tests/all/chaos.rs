@@ -184,7 +184,7 @@ impl Chaos {
                 self.brakes.remove(&id);
             }
         }
-        ("return of a server", format!("server {id}, which was {harm:?}, goes on"))
+        ("return of a server", format!("server {id}, which was {harm:?}, continues"))
     }
 
     /// How often the metadata service called a server failed, from its log.

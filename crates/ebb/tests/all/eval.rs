@@ -1,4 +1,4 @@
-//! `ebb eval` and `ebb agent` as processes: a killed evaluation resumes, and other machines do the work.
+//! `ebb lab eval` and `ebb lab agent` as processes: a killed evaluation resumes, and other machines do the work.
 
 use ebb_eval::{Record, Store};
 use std::io::{BufRead, BufReader};
@@ -49,7 +49,7 @@ fn records(dir: &Path) -> Vec<Record> {
 
 /// Starts the evaluation `m` and kills it when it has three results. `None`: it ended before that.
 fn killed_after_three(dir: &Path) -> Option<Vec<Record>> {
-    let mut killed = ebb(dir, &["eval", "run", "m.toml"]).spawn().unwrap();
+    let mut killed = ebb(dir, &["lab", "eval", "run", "m.toml"]).spawn().unwrap();
     while records(dir).len() < 3 && killed.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -73,7 +73,7 @@ fn a_killed_evaluation_resumes_where_it_was() {
         .expect("it ended by itself");
     assert!((3..=8).contains(&before.len()), "{}", before.len());
 
-    let again = run(dir.path(), &["eval", "run", "m.toml", "--json"]);
+    let again = run(dir.path(), &["lab", "eval", "run", "m.toml", "--json"]);
     assert!(again.status.success(), "{again:?}");
     let said: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
     assert_eq!((said["total"].as_u64(), said["found"].as_u64()), (Some(8), Some(before.len() as u64)));
@@ -87,7 +87,7 @@ fn a_killed_evaluation_resumes_where_it_was() {
 
     // A file that the user did not create for this purpose is left alone.
     std::fs::remove_file(dir.path().join("results.sqlite")).unwrap();
-    let refused = run(dir.path(), &["eval", "run", "m.toml"]);
+    let refused = run(dir.path(), &["lab", "eval", "run", "m.toml"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stdout).contains("overwrite = true"), "{refused:?}");
 }
@@ -97,33 +97,36 @@ fn results_are_shown_compared_exported_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["one", "two"] {
         matrix(dir.path(), name, "");
-        assert!(run(dir.path(), &["eval", "run", &format!("{name}.toml")]).status.success());
+        assert!(run(dir.path(), &["lab", "eval", "run", &format!("{name}.toml")]).status.success());
     }
     let text = |args: &[&str]| {
         let out = run(dir.path(), args);
         assert!(out.status.success(), "{args:?}: {out:?}");
         String::from_utf8(out.stdout).unwrap()
     };
-    let shown = text(&["eval", "show"]);
+    let shown = text(&["lab", "eval", "show"]);
     assert!(shown.contains("one/file: 8 results, 0 failed runs") && shown.contains("100 %"), "{shown}");
-    assert!(!shown.contains(" 50 %") && text(&["eval", "show", "--workload", "4KiB"]).contains(" 50 %"));
-    let compared = text(&["eval", "compare", "results.sqlite#one", "results.sqlite#two", "--json"]);
+    assert!(
+        !shown.contains(" 50 %") && text(&["lab", "eval", "show", "--workload", "4KiB"]).contains(" 50 %")
+    );
+    let compared = text(&["lab", "eval", "compare", "results.sqlite#one", "results.sqlite#two", "--json"]);
     let compared: serde_json::Value = serde_json::from_str(&compared).unwrap();
     assert_eq!(compared["pairs"].as_array().unwrap().len(), 8);
-    let csv = text(&["eval", "export", "--csv", "--campaign", "one"]);
+    let csv = text(&["lab", "eval", "export", "--csv", "--campaign", "one"]);
     assert_eq!(csv.lines().count(), 9);
-    let json: serde_json::Value = serde_json::from_str(&text(&["eval", "export", "--json"])).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text(&["lab", "eval", "export", "--json"])).unwrap();
     assert_eq!(json.as_array().unwrap().len(), 16);
     assert!(json[0]["watts"].is_null(), "no meter: absent, not zero");
-    let kept = text(&["trace", "list", "traces", "--size", "4KiB", "--random", ">90%", "--reads", "<=0%"]);
+    let kept =
+        text(&["lab", "trace", "list", "traces", "--size", "4KiB", "--random", ">90%", "--reads", "<=0%"]);
     assert!(kept.contains("one/file/file-4KiB-random100-read0.replay"), "the depository is searched: {kept}");
-    text(&["eval", "report", "--html", "r.html"]);
+    text(&["lab", "eval", "report", "--html", "r.html"]);
     let page = std::fs::read_to_string(dir.path().join("r.html")).unwrap();
     assert!(page.contains("one/file") && page.contains("No power was read") && page.contains("<svg"));
-    assert_eq!(run(dir.path(), &["eval", "export"]).status.code(), Some(2));
-    let none = run(dir.path(), &["eval", "show", "--db", "none.sqlite"]);
-    assert!(String::from_utf8_lossy(&none.stderr).contains("`ebb eval run` makes them"), "{none:?}");
-    let plan = text(&["eval", "run", "one.toml", "--dry-run"]);
+    assert_eq!(run(dir.path(), &["lab", "eval", "export"]).status.code(), Some(2));
+    let none = run(dir.path(), &["lab", "eval", "show", "--db", "none.sqlite"]);
+    assert!(String::from_utf8_lossy(&none.stderr).contains("`ebb lab eval run` makes them"), "{none:?}");
+    let plan = text(&["lab", "eval", "run", "one.toml", "--dry-run"]);
     assert!(plan.contains("8 of 8 runs have results"), "{plan}");
 }
 
@@ -142,7 +145,7 @@ fn recognised_procedures_run_and_never_call_themselves_conformant() {
     procedure(dir.path(), "emerald", "");
     let go = |name: &str, scale: &str, more: &[&str]| {
         let file = format!("{name}.toml");
-        let args = [&["eval", "run", &file, "--scale", scale], more].concat();
+        let args = [&["lab", "eval", "run", &file, "--scale", scale], more].concat();
         let out = run(dir.path(), &args);
         assert!(out.status.success(), "{out:?}");
         String::from_utf8(out.stdout).unwrap()
@@ -170,7 +173,7 @@ fn recognised_procedures_run_and_never_call_themselves_conformant() {
     for words in ["NOT CONFORMANT", "a rehearsal", "1/20000", "from memory", "Vdbench", "0 of them new"] {
         assert!(text.contains(words), "no {words:?} in\n{text}");
     }
-    let other = run(dir.path(), &["eval", "run", "emerald.toml", "--scale", "1/9000"]);
+    let other = run(dir.path(), &["lab", "eval", "run", "emerald.toml", "--scale", "1/9000"]);
     assert!(String::from_utf8_lossy(&other.stderr).contains("another settings"), "{other:?}");
 
     procedure(dir.path(), "graduated", "[synthetic]\nsizes = [4096]\nrandom = [100]\nreads = [50]\n");
@@ -183,7 +186,7 @@ fn recognised_procedures_run_and_never_call_themselves_conformant() {
     }
 }
 
-/// An `ebb agent` on a free port; it ends when this is dropped.
+/// An `ebb lab agent` on a free port; it ends when this is dropped.
 struct Agent {
     process: Child,
     address: String,
@@ -191,7 +194,7 @@ struct Agent {
 
 impl Agent {
     fn start(dir: &Path, args: &[&str]) -> Agent {
-        let common = ["agent", "--listen", "127.0.0.1:0", "--secret", "secret"];
+        let common = ["lab", "agent", "--listen", "127.0.0.1:0", "--secret", "secret"];
         let mut process = ebb(dir, &[&common, args].concat()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -225,13 +228,13 @@ fn agents_generate_the_load_and_read_the_power() {
         )
     };
     matrix(dir.path(), "far", &agents("other"));
-    let refused = run(dir.path(), &["eval", "run", "far.toml"]);
+    let refused = run(dir.path(), &["lab", "eval", "run", "far.toml"]);
     assert_eq!(refused.status.code(), Some(1));
     let said = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(said.contains("another cluster secret") && records(dir.path()).is_empty(), "{said}");
     std::fs::remove_file(dir.path().join("results.sqlite")).unwrap();
     matrix(dir.path(), "far", &agents("secret"));
-    let out = run(dir.path(), &["eval", "run", "far.toml"]);
+    let out = run(dir.path(), &["lab", "eval", "run", "far.toml"]);
     assert!(out.status.success(), "{out:?}");
     let records = records(dir.path());
     assert_eq!(records.len(), 8);

@@ -74,7 +74,7 @@ impl Served {
         self.ask("POST /api/act", &self.act, &act.to_string())
     }
 
-    /// What the stream tells, until it fits.
+    /// What the stream sends, until it fits.
     fn wait(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
         let lines = BufReader::new(self.send("GET /api/stream", &self.look, "")).lines();
         let views = lines.map_while(Result::ok).filter_map(|line| {
@@ -131,7 +131,7 @@ fn encoded(text: &str) -> String {
     text.bytes().map(of).collect()
 }
 
-/// In a real browser, while a matrix runs: what has been found, and what goes on.
+/// In a real browser, while a matrix runs: what has been found, and what is in progress.
 fn look_at(served: &Served) {
     let Some(browser) = Browser::start() else { return };
     browser.look(1280, 900, false);
@@ -146,7 +146,7 @@ fn look_at(served: &Served) {
     }
     browser.run("location.hash = '#live'");
     browser.wait(
-        "the campaign goes on",
+        "the campaign continues",
         "return document.getElementById('tile-campaign').innerText.includes('long') && Number(document.getElementById('chart-iops').dataset.points) > 2",
     );
     let errors = browser.errors();
@@ -206,7 +206,7 @@ fn a_matrix_runs_from_the_page_and_its_results_are_queried() {
         served.get("/api/repeat?campaign=first&target=file&workload=4KiB-random0-read100&load_percent=50");
     let replay = again[1].as_str().expect("the trace is there");
     assert!(replay.contains("--target file:t.dat") && replay.contains("--load 50%"), "{replay}");
-    let trace = replay.split(' ').nth(2).expect("a trace");
+    let trace = replay.split(' ').nth(3).expect("a trace");
     assert!(dir.path().join(trace).exists(), "{trace}");
 
     // The page has no more consent than the matrix: a target with data of somebody is refused as on the command line.
@@ -268,7 +268,7 @@ fn a_campaign_of_a_terminal_is_seen_as_it_goes_on() {
     std::fs::write(folder.join("other.toml"), text.replace("typed", "other")).expect("write");
     served.wait("what is corrected is read again", |view| campaign(view, "other")["command"].is_string());
     let mut typed = Command::new(EBB)
-        .args(["eval", "run", "typed.toml", "--db", "results.sqlite"])
+        .args(["lab", "eval", "run", "typed.toml", "--db", "results.sqlite"])
         .current_dir(dir.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -27,7 +27,7 @@ impl Drop for Running {
     }
 }
 
-/// The body of an answer; `None`: nobody answers, or not with 200.
+/// The body of an answer; `None`: no answer, or not with 200.
 pub fn get(address: &str, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
@@ -171,7 +171,7 @@ fn every_process_answers_and_the_leader_reports_for_the_sleepers() {
     assert_eq!(count("ebb_power_watts{"), 9);
     assert_eq!(count("ebb_debt_since_timestamp_seconds{"), 3, "who is awake holds for who sleeps");
     assert_eq!(count("kind=\"measured\""), 0, "no meter is part of this cluster");
-    assert_eq!(cluster.status().gear.servers_awake, 3, "who looks wakes nobody");
+    assert_eq!(cluster.status().gear.servers_awake, 3, "looking wakes no server");
 }
 
 /// `make monitoring`.
@@ -272,7 +272,7 @@ fn the_rules_do_what_their_tests_say() {
         let (passes, said) = runs(&args, &monitoring());
         assert!(passes, "promtool {args:?}: {said}");
     }
-    // A rule by which whoever does not answer is down.
+    // A rule by which a process that does not answer is down.
     let directory = tempfile::tempdir().unwrap();
     let rules = std::fs::read_to_string(monitoring().join("alerts.yml")).unwrap();
     let naive = rules.replace("up{role=~\"meta|gateway\"} == 0", "up == 0");

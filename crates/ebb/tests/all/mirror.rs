@@ -228,7 +228,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// So many blocks of zeroes from block `first` on.
+    /// `blocks` blocks of zeroes from block `first` on.
     pub fn new(seed: u64, first: u64, blocks: usize) -> Load {
         Load { random: Random::new(seed), first, expected: vec![(0, Vec::new()); blocks], writes: 0 }
     }
@@ -438,8 +438,8 @@ fn mistakes_are_refused_with_the_remedy_and_write_nothing() {
         ("serve m --policy fast", 2, &["unknown variant `fast`", "logstore"]),
         ("serve m --ack none", 2, &["unknown variant `none`", "safe"]),
         ("serve m --driver turbo", 2, &["emulated", "nvme"]),
-        ("serve m --driver nvme", 1, &["cannot identify", "it is no such disk"]),
-        ("serve m --driver ata", 1, &["cannot identify", "it is no such disk"]),
+        ("serve m --driver nvme", 1, &["cannot identify", "it is not a disk of this kind"]),
+        ("serve m --driver ata", 1, &["cannot identify", "it is not a disk of this kind"]),
         ("serve m --driver ata --policy logstore", 1, &["log nothing", "two-speed"]),
         ("serve m --driver ata --ack both", 1, &["wait for a sleeping disk", "acknowledge safe"]),
         ("serve m --driver command", 1, &["has no programs", "[driver.command] of m.toml"]),
@@ -468,7 +468,7 @@ fn wrong_disks(bench: &Bench) {
         (good.replace("epoch_seconds = 3.0", "epoch_seconds = -1.0"), "epoch_seconds is -1"),
         (good.replace("go_down = 0.3", "go_down = 0.9"), "change back and forth"),
         (good.replace("deadline_seconds = 30.0", "deadline_seconds = 0"), "deadline_seconds is 0"),
-        (good.replace("/b\"", "/c\""), "no disk of an Ebb mirror"),
+        (good.replace("/b\"", "/c\""), "not an Ebb mirror disk"),
         (good.replace("/a\"", "/x\"").replace("/b\"", "/a\"").replace("/x\"", "/b\""), "exchange the two"),
         (good.replace(&id, &"0".repeat(32)), "another mirror was created on them"),
     ] {

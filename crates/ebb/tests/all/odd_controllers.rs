@@ -135,7 +135,7 @@ fn a_machine_that_says_on_while_it_goes_down_is_not_awake_and_is_woken_when_it_i
     wait("it is looked at again", PATIENCE, || (bmc.asked().len() == 1 && bmc.waits()).then_some(()));
     let found = sleeper(&cluster);
     assert_eq!(found.state, ServerState::Waking);
-    assert_eq!(found.switch_trouble, None, "the first attempt goes on");
+    assert_eq!(found.switch_trouble, None, "the first attempt continues");
     drop(held);
     wait_off(&cluster, &[SLEEPER]);
     drop(says);
@@ -175,7 +175,7 @@ fn a_server_whose_clock_is_two_hours_off_sleeps_wakes_and_serves_and_is_told_of(
     wait_off(&cluster, &[SLEEPER]);
     load.go_on_for(100);
     cluster.shift(3);
-    cluster.wait_status("its exam tells of the clock", |status| {
+    cluster.wait_status("its exam reports the clock", |status| {
         let server = status.servers.iter().find(|server| server.id.0 == SLEEPER).expect("it is known");
         let faults = server.power.exam.as_ref().map_or(&[][..], |exam| &exam.faults);
         faults.iter().any(|fault| fault.contains("s ahead of the metadata leader's"))

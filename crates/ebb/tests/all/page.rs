@@ -167,12 +167,16 @@ fn the_page_of_a_real_cluster_shows_it_shifts_it_and_outlives_its_leader() {
         &format!("return Number(document.getElementById('chart-load').dataset.points) >= Number({seen}) + 5"),
     );
     let after = cluster.status();
-    assert_eq!((work(&after), letters(&after)), (before, awake), "looking wakes nobody and writes nothing");
+    assert_eq!(
+        (work(&after), letters(&after)),
+        (before, awake),
+        "looking wakes no server and writes nothing"
+    );
 
     // The leader ends: the page says since when, keeps what it had, and comes back by itself.
     cluster.terminate(Who::Meta(1));
     let said = browser.wait(
-        "it says that nobody answers",
+        "it says that the cluster does not answer",
         "return !document.getElementById('banner').hidden && document.getElementById('banner').innerText",
     );
     assert!(said.as_str().is_some_and(|text| text.contains("has not answered since")), "{said}");
@@ -235,7 +239,7 @@ fn browse(host: &str, token: &str, ready: &Value) {
     );
     let (code, body) = s3("GET", object, "");
     assert!(code == 200 && body == content, "{} bytes came back", body.len());
-    wait("a server tells how long writes took", PATIENCE, || {
+    wait("a server reports how long writes took", PATIENCE, || {
         assert_eq!(s3("PUT", object, &content).0, 200);
         let status: ClusterStatus = serde_json::from_str(&s3("GET", "/api/status", "").1).expect("a status");
         let writes = |s: &ebb_types::ServerStatus| s.vitals.as_ref()?.latencies.writes.quantile(0.99);

@@ -46,10 +46,10 @@ fn every_command_that_the_page_names_exists() {
 #[test]
 fn a_command_that_does_not_exist_is_noticed() {
     let mut commands = Commands::default();
-    for known in ["replay TRACE --speed 2000", "simulate paper sierra"] {
+    for known in ["lab replay TRACE --speed 2000", "simulate paper sierra"] {
         assert_eq!(commands.fault(known), None, "{known}");
     }
-    for unknown in ["fly", "replay TRACE --fly"] {
+    for unknown in ["fly", "lab replay TRACE --fly", "replay TRACE"] {
         assert!(commands.fault(unknown).is_some(), "{unknown}");
     }
 }

@@ -1,6 +1,6 @@
 //! An erasure-coded pool of real processes: its idle parity server sleeps, `ebb pool` shows it, a failed data server
-//! wakes it, a pool that nobody uses sleeps as a whole, and a configuration with another pool is refused. Objects move
-//! there by a rule.
+//! wakes it, a pool that no client uses sleeps as a whole, and a configuration with another pool is refused. Objects
+//! move there by a rule.
 
 use crate::failures::damage;
 use crate::harness::objects::Objects;
@@ -167,7 +167,7 @@ fn a_pool_reports_the_overhead_that_its_code_promises() {
     println!("bytes stored per byte: {ratio}");
 }
 
-/// In the data and in the parity: nobody reads, and the servers' own scrubs find it.
+/// In the data and in the parity: no client reads, and the servers' own scrubs find it.
 #[test]
 fn rot_in_a_pool_is_found_by_a_scrub() {
     let mut cluster = create();
@@ -230,7 +230,7 @@ fn a_pool_that_nobody_uses_sleeps_as_a_whole_and_the_first_read_wakes_it() {
             false => cluster.is_stopped(Who::Server(*id)),
         };
         wait("all its processes are stopped", PATIENCE, || set.iter().all(is_off).then_some(()));
-        // Whoever looks wakes nobody, nor does a question about an object.
+        // Neither looking nor a question about an object wakes a server.
         for args in [&["pool", "status"][..], &["pool", "list"], &["status"], &["gear", "plan"]] {
             said(&cluster, args);
         }

@@ -1,4 +1,4 @@
-//! `ebb replay`, as a user runs it.
+//! `ebb lab replay`, as a user runs it.
 
 use serde_json::Value;
 use std::path::Path;
@@ -11,7 +11,7 @@ fn replay(dir: &Path, arguments: &[&str]) -> Output {
     std::fs::write(dir.join("trace.spc"), TRACE).unwrap();
     let target = format!("file:{}", dir.join("target").display());
     Command::new(env!("CARGO_BIN_EXE_ebb"))
-        .args(["replay", "trace.spc", "--target", &target])
+        .args(["lab", "replay", "trace.spc", "--target", &target])
         .args(arguments)
         .current_dir(dir)
         .output()
@@ -74,7 +74,7 @@ fn a_trace_is_replayed_on_a_cluster_that_is_made_for_it_and_every_byte_is_checke
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("trace.spc"), TRACE).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_ebb"))
-        .args(["replay", "trace.spc", "--servers", "3", "--json", "-", "--html", "page.html"])
+        .args(["lab", "replay", "trace.spc", "--servers", "3", "--json", "-", "--html", "page.html"])
         .current_dir(dir.path())
         .output()
         .unwrap();
@@ -98,7 +98,7 @@ fn options_of_one_place_are_refused_at_another() {
     std::fs::write(dir.path().join("trace.spc"), TRACE).unwrap();
     for arguments in [&["--size", "1GiB"][..], &["--check"], &["--peak", "3"]] {
         let output = Command::new(env!("CARGO_BIN_EXE_ebb"))
-            .args(["replay", "trace.spc"])
+            .args(["lab", "replay", "trace.spc"])
             .args(arguments)
             .current_dir(dir.path())
             .output()

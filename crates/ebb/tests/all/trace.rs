@@ -1,4 +1,4 @@
-//! `ebb trace` as a user runs it: its output, the files it writes, and how it fails.
+//! `ebb lab trace` as a user runs it: its output, the files it writes, and how it fails.
 
 use serde_json::Value;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 fn ebb(directory: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ebb"))
-        .arg("trace")
+        .args(["lab", "trace"])
         .args(arguments)
         .current_dir(directory)
         .output()
@@ -161,7 +161,7 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
     for (arguments, words) in [
         (&["convert", "s.blktrace.0", "out"][..], "--to"),
         (&["info", "none"], "check the path"),
-        (&["info", "."], "ebb trace list"),
+        (&["info", "."], "ebb lab trace list"),
         (&["filter", "s.blktrace.0", "o.fio", "--load", "120%"], "above 0 and up to 1"),
         (&["filter", "s.blktrace.0", "o.fio", "--load", "35%", "--method", "tracer"], "--method balanced"),
         (&["scale", "s.blktrace.0", "o.fio", "--intensity", "2000%"], "1 % to 1000 %"),
@@ -176,8 +176,8 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
     assert_eq!(ebb(dir, &["filter", "s.blktrace.0", "o.fio", "--load", "30"]).status.code(), Some(2));
 }
 
-/// A trace in bytes that its format reads as sectors: refused where nobody can be asked, read with the unit, and
-/// converted for good.
+/// A trace in bytes that its format reads as sectors: refused where there is no terminal to ask on, read with the unit,
+/// and converted for good.
 #[test]
 fn a_trace_in_the_wrong_unit_is_refused_until_the_unit_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,20 +199,20 @@ fn a_trace_in_the_wrong_unit_is_refused_until_the_unit_is_named() {
     );
 }
 
-/// Whoever waits an hour for a page is told before that it cannot be written.
+/// A page that cannot be written is reported before the hour of work for it.
 #[test]
 fn an_output_that_cannot_be_written_is_refused_before_the_work() {
     let dir = tempfile::tempdir().unwrap();
     let (out, none) = ("no/such/directory/x", "no-such-input");
     let commands: [&[&str]; 8] = [
-        &["trace", "info", none, "--html", out],
+        &["lab", "trace", "info", none, "--html", out],
         &["simulate", "load", none, "--csv", out],
         &["simulate", "trace", none, "--html", out],
         &["simulate", "mirror", none, "--csv", out],
         &["simulate", "paper", "ecs2", "--trace", none, "--out", out],
-        &["replay", none, "--target", "file:x", "--json", out],
-        &["eval", "report", "--db", none, "--html", out],
-        &["cost", "--save", out, "--", none],
+        &["lab", "replay", none, "--target", "file:x", "--json", out],
+        &["lab", "eval", "report", "--db", none, "--html", out],
+        &["lab", "cost", "--save", out, "--", none],
     ];
     for arguments in commands {
         let output = Command::new(env!("CARGO_BIN_EXE_ebb")).args(arguments).current_dir(dir.path()).output();

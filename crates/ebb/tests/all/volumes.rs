@@ -57,7 +57,7 @@ fn moved_bytes(cluster: &Cluster) -> u64 {
 /// Replays `requests` on the volume; every byte read is checked, and at the end everything that was written.
 fn replay(served: &Served, trace: &std::path::Path) {
     let output = Command::new(env!("CARGO_BIN_EXE_ebb"))
-        .args(["replay", "--overwrite", "--check", "--peak", "16", "--target", &served.url])
+        .args(["lab", "replay", "--overwrite", "--check", "--peak", "16", "--target", &served.url])
         .arg(trace)
         .output()
         .expect("the program starts");
@@ -72,7 +72,7 @@ fn a_volume_moves_to_its_pool_and_reads_as_it_was_written() {
     cluster.start_all();
     run(&cluster, &["volume", "create", "v", "--size", "24MiB", "--pool", "cold", "--front", "4MiB"]);
     let trace = cluster.directory().join("mixed.blktrace.0");
-    let synth = ["trace", "synth", "--size", "20KiB", "--random", "70%", "--read", "30%"];
+    let synth = ["lab", "trace", "synth", "--size", "20KiB", "--random", "70%", "--read", "30%"];
     let output = Command::new(env!("CARGO_BIN_EXE_ebb"))
         .args(synth)
         .args(["--area", "24MiB", "--requests", "3000"])

@@ -1,7 +1,7 @@
 """sushy-tools' Redfish emulator, whose fake systems are real processes: redfish.py DIRECTORY PORT MACHINE...
 
 DIRECTORY has users (an htpasswd file). Each MACHINE is the data directory of a server; the program `machine` beside this file turns it on
-and tells its state. Their systems' UUIDs are 1, 2 and so on. Every order is appended to MACHINE.orders: a test sees from it that nothing was
+and reports its state. Their systems' UUIDs are 1, 2 and so on. Every order is appended to MACHINE.orders: a test sees from it that nothing was
 forced off.
 """
 

@@ -76,7 +76,7 @@ impl Steps for Disk {
             options.write(true).create(true).truncate(false).mode(mode).custom_flags(flags);
             let file = options.open(&self.fresh)?;
             file.lock()?;
-            // Whoever held the lock before may have put this file in place: then it is no longer ours to write.
+            // The last holder of the lock may have put this file in place: then it is no longer ours to write.
             let is_still_here = fs::symlink_metadata(&self.fresh);
             if is_still_here.is_ok_and(|here| file.metadata().is_ok_and(|ours| ours.ino() == here.ino())) {
                 file.set_permissions(fs::Permissions::from_mode(mode))?;

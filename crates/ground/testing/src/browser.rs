@@ -217,7 +217,7 @@ fn port(driver: &mut Child) -> u16 {
         rest.trim_end_matches('.').parse().ok()
     };
     let port = said.filter_map(number).next().expect("chromedriver says its port");
-    // What it says later nobody reads; a closed pipe would end it.
+    // What it says later is not read; a closed pipe would end it.
     std::thread::spawn(move || lines.for_each(drop));
     port
 }

@@ -1,7 +1,7 @@
 //! Shared code of several crates' tests. No program depends on it.
 //!
 //! [`skip`]: a test that lacks a tool, a right or data says so, and `make test` counts it: a test that passes without
-//! its subject proves nothing, and must not look as if it did. [`fuzz`]: damaged and made-up bytes for a parser, the
+//! its subject proves nothing, and must not look as if it did. [`fuzz`]: damaged and random bytes for a parser, the
 //! same ones in every run; `make fuzz` gives it more time. [`certificate`]: for servers that speak TLS.
 //! `browser`, a feature: a real one, for pages.
 

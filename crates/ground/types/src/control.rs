@@ -51,7 +51,7 @@ pub enum MetaReply {
     Namespace(NamespaceReply),
     Query(Result<NamespaceAnswer, NamespaceError>),
     Admin(AdminReply),
-    /// The set is awake, or will be within so long as nearly all sets were lately.
+    /// The set is awake, or will be within the time that nearly all sets took lately.
     Wakes {
         within_millis: u64,
     },
@@ -74,7 +74,7 @@ pub enum MetaFailure {
     NotCreated,
     /// Nothing was changed. Reads continue to work.
     #[error(
-        "the metadata server's disk is full: make room on it; reads go on, and writes when there is room"
+        "the metadata server's disk is full: make room on it; reads continue, and writes resume when there is room"
     )]
     Full,
     #[error("{0}")]
@@ -85,7 +85,7 @@ pub enum MetaFailure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum AdminRequest {
     Status,
-    /// Keep so much awake until another request.
+    /// Keep this many awake until another request.
     GearSet(GearWish),
     /// Let load and forecast choose the gear.
     GearAuto,
@@ -114,7 +114,7 @@ pub enum AdminRequest {
     ListNotices {
         after: u64,
     },
-    /// Put the server to sleep and wake it again by each of its wake paths in turn. It goes on in the background: watch
+    /// Put the server to sleep and wake it again by each of its wake paths in turn. It runs in the background: watch
     /// it with `Status`.
     PowerTest {
         server: ServerId,
@@ -162,9 +162,9 @@ pub enum AdminReply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GearWish {
-    /// A gear, 1 to r: so many whole gear groups.
+    /// A gear, 1 to r: the number of whole gear groups.
     Gear(u8),
-    /// So many servers, the lowest gear's among them.
+    /// A number of servers, the lowest gear's among them.
     Servers(u32),
 }
 
@@ -410,8 +410,8 @@ pub struct ServerStatus {
     pub primaries: u32,
     /// Slots that it is the holder for.
     pub holder_of: u32,
-    /// Since when the longest away of the servers that it holds for is away: its debt is at most so old. Absent: it
-    /// holds for nobody.
+    /// When the longest-absent server that it holds for went away: none of its debt is older. Absent: it holds for
+    /// none.
     pub debt_since_unix_millis: Option<u64>,
     /// Modelled, not measured. Absent where no power model is configured.
     pub modelled_watts: Option<Watts>,

@@ -1,7 +1,7 @@
 //! Ebb's vocabulary as types: units, ids, the block record, the cluster map and the wire messages.
 //!
-//! Everything here is plain data. Other crates decide (`gear`, `meta`, `replica`), move bytes (`store`, `client`,
-//! `power`) or tie things together (`sim`, `lab`, `node`); they all use these types, so that a watt is never added to a
+//! Everything here is plain data. Other crates decide (`gear`, `meta`, `chunkserver`), move bytes (`store`, `client`,
+//! `power`) or tie things together (`sim`, `eval`, `ebb`); they all use these types, so that a watt is never added to a
 //! joule and a group id is never mistaken for a server id. `docs/wire.md` draws the frames.
 
 pub mod control;

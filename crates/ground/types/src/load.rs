@@ -34,9 +34,9 @@ pub const STREAM_BYTES: u32 = 1 << 20;
 /// Chunks whose last request is remembered.
 const CHUNKS: usize = 512;
 
-/// Counts requests, and tells random ones from those that stream: from those that begin where the previous request to
-/// the same chunk ended, read or write, and from large ones. Servers, the simulator and `ebb replay` count with it,
-/// each all requests that it sees in their order. [Sierra §3.4]
+/// Counts requests, and distinguishes random ones from those that stream: from those that begin where the previous
+/// request to the same chunk ended, read or write, and from large ones. Servers, the simulator and `ebb lab replay`
+/// count with it, each all requests that it sees in their order. [Sierra §3.4]
 ///
 /// Memory is bounded: of two chunks with the same place in the table the one used last is remembered, and the next
 /// request to the other counts as random.

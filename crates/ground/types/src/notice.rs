@@ -1,5 +1,5 @@
 //! What the metadata leader decides or finds, in one vocabulary: the log prints these sentences, `ebb notices` lists
-//! them, and whoever counts or draws them goes by the variant.
+//! them, and code that counts or draws them goes by the variant.
 
 use crate::{ServerId, SetId, TestStep};
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub enum Notice {
     AnotherStore {
         server: ServerId,
     },
-    /// It failed so long ago that its data is rebuilt elsewhere.
+    /// It has failed for long enough that its data is rebuilt elsewhere.
     GivenUp {
         server: ServerId,
     },
@@ -233,7 +233,7 @@ impl fmt::Display for Notice {
                  leads nothing. Start the metadata servers on the newest copy of their directories"
             ),
             Notice::MetadataDiskFull => f.write_str(
-                "the metadata disk is full: writes are refused, reads and leases go on; make room on it",
+                "the metadata disk is full: writes are refused, reads and leases continue; make room on it",
             ),
             Notice::MetadataDiskHasRoom => f.write_str("the metadata disk has room again"),
             Notice::Refused { why } => f.write_str(why),

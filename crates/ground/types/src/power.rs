@@ -9,7 +9,7 @@ pub enum Depth {
     /// It keeps its memory and runs nothing: a suspended machine, a stopped process.
     #[default]
     Standby,
-    /// A machine that is powered off, or a process that has ended: it starts anew.
+    /// A machine that is powered off, or a process that has ended: it starts again.
     Off,
 }
 

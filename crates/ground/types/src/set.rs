@@ -1,15 +1,15 @@
 //! Erasure-coded pools: the configuration of a set, and which server has which strip of a chunk.
 //!
 //! A chunk of such a pool is written once, in rows. A row is one **strip** of [`STRIP_BLOCKS`] blocks on each of k data
-//! servers, one on each of r parity servers, and, while parity servers are away, Δr extra strips on data servers ([ECS²
-//! §3.2], crate `ec`). The strips of one server's place form a **column**: k data columns, r parity columns, Δr extra
-//! ones.
+//! servers, one on each of m parity servers, and, while parity servers are away, Δm extra strips on data servers ([ECS²
+//! §3.2], crate `erasure`). The strips of one server's place form a **column**: k data columns, m parity columns, Δm
+//! extra ones.
 //!
 //! [`SetEntry`] is the configuration of a set of servers under one epoch. A column is away while its server sleeps or
 //! has failed; other servers of the set then stand in for it. Who does, follows from the entry and the chunk
 //! ([`SetEntry::targets`]).
 //!
-//! Rows are immutable: nobody writes a block of a coded chunk with other content, so strips need no order and no
+//! Rows are immutable: no client writes a block of a coded chunk with other content, so strips need no order and no
 //! primary. A write is complete when all its strips are durable on the targets of *one* epoch; a server refuses every
 //! older epoch (R1).
 //!
@@ -44,7 +44,7 @@ pub struct PoolEntry {
     pub parity_debt: ParityDebt,
     /// What each data server may keep for sleeping parity servers.
     pub parity_buffer_bytes: u64,
-    /// A set that no client uses for so long hibernates; `None`: never.
+    /// Idle time after which a set hibernates; `None`: never.
     pub hibernate_after_millis: Option<u64>,
     /// A chunk's set is chosen by hash, so this list never changes.
     pub sets: Vec<SetId>,
@@ -56,7 +56,7 @@ impl PoolEntry {
     }
 }
 
-/// One of the k + r places of a set.
+/// One of the k + m places of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Column {
     pub server: ServerId,
@@ -93,7 +93,7 @@ impl SetEntry {
         self.hibernates_since.is_some()
     }
 
-    /// k + r + Δr.
+    /// k + m + Δm.
     pub fn strips(&self) -> usize {
         self.shape.servers() + self.shape.extra()
     }
@@ -139,9 +139,9 @@ impl SetEntry {
             }
             let first = (turn + strip.saturating_sub(k)) % k;
             let rank = |nth: &usize| kept[*nth].map(|count| (count, (nth + k - first) % k));
-            let keeper = (0..k).filter(|nth| kept[*nth].is_some()).min_by_key(rank);
-            targets[strip] = keeper.map(|nth| self.columns[nth].server);
-            keeper.and_then(|nth| kept[nth].as_mut()).into_iter().for_each(|count| *count += 1);
+            let holder = (0..k).filter(|nth| kept[*nth].is_some()).min_by_key(rank);
+            targets[strip] = holder.map(|nth| self.columns[nth].server);
+            holder.and_then(|nth| kept[nth].as_mut()).into_iter().for_each(|count| *count += 1);
         }
         targets
     }
@@ -291,7 +291,7 @@ mod tests {
             assert_eq!(kept.len(), 4, "{targets:?}");
             let nominal: Vec<Option<ServerId>> =
                 (0..4).map(|nth| Some(ServerId(((entry.turn(chunk(n)) + nth) % 6) as u16))).collect();
-            assert_eq!(targets[6..], nominal, "the keepers that the code of this turn is made for");
+            assert_eq!(targets[6..], nominal, "the holders that the code of this turn is made for");
             seen.extend(kept);
         }
         assert_eq!(seen.len(), 6);

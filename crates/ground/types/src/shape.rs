@@ -56,12 +56,12 @@ impl Shape {
         self.parity.into()
     }
 
-    /// k + r.
+    /// k + m.
     pub fn servers(self) -> usize {
         self.data() + self.parity()
     }
 
-    /// Bytes stored per byte: (k + r)/k.
+    /// Bytes stored per byte: (k + m)/k.
     pub fn overhead(self) -> f64 {
         self.servers() as f64 / self.data() as f64
     }

@@ -14,7 +14,7 @@ pub enum Why {
     NoForecast,
     /// An administrator set how much is awake.
     Administrator,
-    /// The load needs so many `servers`.
+    /// The load needs `servers` servers.
     Load {
         servers: u32,
         of: LoadOf,

@@ -77,7 +77,7 @@ export class Browse {
     this.list();
   }
 
-  /// Another view is shown: whoever comes back sees what there is then.
+  /// Another view is shown: on return the list is loaded again.
   leave() {
     this.hash = undefined;
   }

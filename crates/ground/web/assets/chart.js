@@ -145,7 +145,7 @@ export class Chart {
     } else if (this.plot) this.plot.setData(data);
     else this.plot = new uPlot(this.options(), data, this.host);
     this.ends = [data[0][0], data[0].at(-1)];
-    // For whoever asks what is drawn.
+    // For code that asks what is drawn.
     this.host.drawn = this.plot;
     this.mark();
     const newest = n => {

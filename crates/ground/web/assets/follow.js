@@ -47,7 +47,7 @@ async function follow({ begin, on, drawn, silent }) {
       for await (const [name, body] of events()) {
         pause = RETRY_FIRST;
         since = undefined;
-        // The program was exchanged, and tells what this page's modules may not understand.
+        // The program was replaced, and may send what this page's modules do not understand.
         if (name === 'rights' && body.assets !== (assets ??= body.assets)) return location.reload();
         on[name]?.(body);
         drawn();

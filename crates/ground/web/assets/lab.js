@@ -61,11 +61,11 @@ const on = {
 
 start({
   begin() {
-    // A program that was started anew counts anew.
+    // A restarted program counts from the start again.
     store.base = undefined;
     store.points = [];
   },
   on,
   drawn: render,
-  silent: since => banner(`The program that serves this page has not answered since ${clock(since)}: is ebb lab serve running? The page goes on trying.`),
+  silent: since => banner(`The program that serves this page has not answered since ${clock(since)}: is ebb lab serve running? The page keeps trying.`),
 });

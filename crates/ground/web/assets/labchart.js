@@ -93,7 +93,7 @@ export class FigureChart {
     this.plot = undefined;
     if (this.host.clientWidth === 0) return;
     this.plot = new uPlot(this.options(figure), columns(figure), this.host);
-    // For whoever asks what is drawn.
+    // For code that asks what is drawn.
     this.host.drawn = this.plot;
     this.host.dataset.points = figure.lines.reduce((sum, line) => sum + line.points.filter(([, y]) => y != null).length, 0);
   }

@@ -125,8 +125,8 @@ export class Plan {
     const file = this.store.results.file;
     const asked = {
       start: { title: `Start ${name}?`, what: `It writes to its targets. A target that holds data is refused, unless its matrix says overwrite = true${burns.length > 0 ? `: of ${burns.join(', ')} it does` : ''}.`, command },
-      pause: { title: `Pause ${name}?`, what: 'The run in progress is lost and repeated later; everything that has a result is kept.', command: 'Ctrl-C; the same command goes on' },
-      delete: { title: `Delete ${name}?`, what: `Its matrix and its ${count(done)} results are removed. Traces and targets stay. This cannot be undone.`, command: `ebb eval delete ${name} --db ${file}`, type: name },
+      pause: { title: `Pause ${name}?`, what: 'The run in progress is lost and repeated later; everything that has a result is kept.', command: 'Ctrl-C; the same command resumes it' },
+      delete: { title: `Delete ${name}?`, what: `Its matrix and its ${count(done)} results are removed. Traces and targets stay. This cannot be undone.`, command: `ebb lab eval delete ${name} --db ${file}`, type: name },
     }[kind];
     this.confirmation.ask({ ...asked, act: { [kind]: { campaign: name } } });
   }

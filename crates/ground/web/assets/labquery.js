@@ -73,7 +73,7 @@ export class Query {
       if (targets.length > 1) this.form.elements.target.value = targets[0];
     }
     if (store.results.changed_unix_millis === null) {
-      this.note(`There are no results at ${store.results.file} yet. Configure starts a campaign; so does ebb eval run.`);
+      this.note(`There are no results at ${store.results.file} yet. Configure starts a campaign; so does ebb lab eval run.`);
     } else if (!store.results.trouble) this.refresh(first);
   }
 

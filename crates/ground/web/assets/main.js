@@ -55,7 +55,7 @@ function head() {
 const had = () => (store.now ? ` What you see is of ${clock(store.now.at_unix_millis)}.` : '');
 
 function trouble({ since_unix_millis: since, why: reason }) {
-  banner(`The cluster has not answered since ${clock(since)}: ${reason}.${had()} The page goes on asking.`);
+  banner(`The cluster has not answered since ${clock(since)}: ${reason}.${had()} The page keeps asking.`);
 }
 
 const on = {
@@ -85,5 +85,5 @@ const on = {
 start({
   on,
   drawn: render,
-  silent: since => banner(`The program that serves this page has not answered since ${clock(since)}: is ebb page, or ebb dev, running?${had()} The page goes on trying.`),
+  silent: since => banner(`The program that serves this page has not answered since ${clock(since)}: is ebb page, or ebb dev, running?${had()} The page keeps trying.`),
 });

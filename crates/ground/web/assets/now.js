@@ -6,7 +6,7 @@ import { Strip } from './strip.js';
 import { STATES, bytes, clock, count, decimal, element, joules, letter, millis, say, span, tally, watts } from './words.js';
 
 const by = id => document.getElementById(id);
-// Points of a chart: what the program keeps, and what it tells until it sends everything anew.
+// Points of a chart: what the program keeps, and what it sends until it sends everything again.
 const POINTS_MOST = 4096;
 const HOLDERS_SHOWN = 12;
 
@@ -110,7 +110,7 @@ export class Now {
     const g = now.groups;
     const bad = [[g.without_primary, 'not served'], [g.without_target, 'refuse writes'], [g.at_risk, 'at risk'], [g.sharing_rack, 'share a rack']].filter(([n]) => n > 0).map(([n, what]) => `${count(n)} ${what}`);
     tile('tile-groups', `${count(g.in_sync)} of ${count(g.total)}`, [`${count(g.away)} with a replica away`, `${count(g.catching_up)} catching up`, ...bad].join(', '), { raw: g.in_sync, bad: g.without_primary + g.without_target + g.at_risk > 0 });
-    tile('tile-debt', bytes(now.debt_bytes), now.debts.length === 0 ? 'nobody holds any' : `held by ${count(now.debts.length)} servers, ${age(now, Math.min(...now.debts.map(([, , since]) => since ?? Infinity)))}`, { raw: now.debt_bytes });
+    tile('tile-debt', bytes(now.debt_bytes), now.debts.length === 0 ? 'no server holds any' : `held by ${count(now.debts.length)} servers, ${age(now, Math.min(...now.debts.map(([, , since]) => since ?? Infinity)))}`, { raw: now.debt_bytes });
     tile('tile-latency', ...latency(now.latency));
     tile('tile-cycles', ...cycles(store));
     const e = now.energy;

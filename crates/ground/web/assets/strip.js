@@ -23,7 +23,7 @@ export class Strip {
     this.paint();
   }
 
-  /// Takes everything anew: `servers`, the strip of the stream, and of when the newest look is, if there was one.
+  /// Replaces everything: `servers`, the strip of the stream, and of when the newest look is, if there was one.
   load(servers, strip, now) {
     this.servers = servers;
     this.from = strip.from_unix_millis;
@@ -35,7 +35,7 @@ export class Strip {
   }
 
   add(at, letters) {
-    // The page's program says where nobody watched when a page opens; within one stream a hole of 5 s is one, too.
+    // The page's program sends the unwatched times when a page opens; within one stream a hole of 5 s is one, too.
     if (this.now && at - this.now > 5000) this.gaps.push([this.now, at]);
     this.now = at;
     // No rows: the program sends all servers in a moment.
@@ -128,7 +128,7 @@ export class Strip {
     }
   }
 
-  /// Times that nobody watched are empty.
+  /// Unwatched times are empty.
   drawGaps(x, begin, end, height) {
     for (const [from, until] of this.gaps) {
       if (until < begin || from > end) continue;

@@ -22,7 +22,7 @@ pub(crate) struct Shared {
 pub(crate) enum Fault {
     #[error(transparent)]
     Denied(#[from] Denied),
-    #[error("this is no act: {0}")]
+    #[error("this is not an act: {0}")]
     NoAct(serde_json::Error),
     #[error("there is no server {0}")]
     NoServer(u16),

@@ -109,7 +109,7 @@ pub struct Now {
     /// Replicated servers that are not lost, which gears concern.
     servers: u32,
     debt_bytes: u64,
-    /// Servers that hold offload for others, how much, and since when the longest away of those is away.
+    /// Servers that hold offload for others, how much, and when the longest-absent of those went away.
     debts: Vec<(ServerId, u64, Option<u64>)>,
     /// Of clients' requests, where they were answered; absent until the leader knows.
     latency: Option<LatencyStatus>,
@@ -341,8 +341,8 @@ impl Seen {
         )
     }
 
-    /// Takes what the leader said; `silence_millis`: so long without is a gap, and so far back a clock that was set.
-    /// What pages are told.
+    /// Takes what the leader said; `silence_millis`: a longer silence is a gap, a longer step back a clock that was
+    /// set. Returns what pages are sent.
     pub fn take(
         &mut self,
         status: ClusterStatus,

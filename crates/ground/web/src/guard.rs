@@ -1,4 +1,4 @@
-//! Who may look and who may act: two tokens, and the names under which the page may be called.
+//! Who may look and who may act: two tokens, and the names under which the page and `/metrics` may be called.
 //!
 //! A token is sent as `Authorization: Bearer …`. A browser never adds that by itself, so another site cannot make one
 //! act. `Host` must be a name of this page, which stops a site that rebinds its own name to this address; `Origin`,
@@ -7,7 +7,7 @@
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Fewest characters of a token: 128 bits in hexadecimal.
 const TOKEN_LEAST: usize = 32;
@@ -61,7 +61,7 @@ impl Tokens {
     /// What the request's token allows; `None`: it has none, or a wrong one.
     pub(crate) fn right(&self, headers: &HeaderMap) -> Option<Right> {
         let token = headers.get(AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")?;
-        // Both are always compared: the time tells nothing of which it is.
+        // Both are always compared: the time does not reveal which it is.
         let (look, act) = (same(token, self.look.as_bytes()), same(token, self.act.as_bytes()));
         match (look, act) {
             (_, true) => Some(Right::Act),
@@ -79,7 +79,7 @@ impl Tokens {
         }
     }
 
-    /// The right to act, or the reason why not; whoever lacks it is logged.
+    /// The right to act, or the reason why not; a refusal is logged.
     pub(crate) fn may_act(&self, headers: &HeaderMap, from: SocketAddr, what: &str) -> Result<(), Denied> {
         self.need(headers, Right::Act).map(drop).inspect_err(|denied| {
             tracing::warn!("{what} from {from} is refused: {denied}");
@@ -113,9 +113,18 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && differing == 0
 }
 
-/// The names under which the page may be called: `host:port`.
+/// The names under which an endpoint may be called. A site that rebinds its own name to the endpoint's address calls it
+/// by another.
 #[derive(Clone, Debug)]
-pub struct Hosts(Vec<String>);
+pub struct Hosts(Names);
+
+#[derive(Clone, Debug)]
+enum Names {
+    /// Each `host:port`, or a `host` alone.
+    These(Vec<String>),
+    /// Every address, `localhost` and this name, with any port or none.
+    Addresses(String),
+}
 
 impl Hosts {
     /// Those of the address that it listens on, and more `names`: each with that port, and as it is (behind a proxy).
@@ -132,24 +141,50 @@ impl Hosts {
         let plain: Vec<String> =
             hosts.iter().filter_map(|host| Some(host.strip_suffix(":80")?.to_owned())).collect();
         hosts.extend(plain);
-        Hosts(hosts)
+        Hosts(Names::These(hosts))
+    }
+
+    /// For what is read by machines, through any port or network: every address, `localhost`, and the host of the
+    /// `configured` address. A name can be rebound; an address cannot.
+    pub fn addresses(configured: &str) -> Hosts {
+        Hosts(Names::Addresses(without_port(configured).to_owned()))
+    }
+
+    /// Whether the request calls the endpoint by a name of its own.
+    pub fn admits(&self, headers: &HeaderMap) -> bool {
+        headers.get(HOST).and_then(|host| host.to_str().ok()).is_some_and(|host| self.has(host))
     }
 
     fn has(&self, host: &str) -> bool {
-        self.0.contains(&host.to_ascii_lowercase())
+        match &self.0 {
+            Names::These(names) => names.contains(&host.to_ascii_lowercase()),
+            Names::Addresses(own) => {
+                let host = without_port(host);
+                let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+                let named = host.eq_ignore_ascii_case("localhost") || host.eq_ignore_ascii_case(own);
+                !host.is_empty() && (named || bare.parse::<IpAddr>().is_ok())
+            }
+        }
     }
 
     /// Why the request is not for this page, or not from it.
     pub(crate) fn fault(&self, headers: &HeaderMap) -> Option<Stranger> {
-        let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or(""));
-        if !text(HOST).is_some_and(|host| self.has(host)) {
+        if !self.admits(headers) {
             return Some(Stranger::Host);
         }
         let of = |origin: &str| {
             let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
             host.is_some_and(|host| self.has(host))
         };
-        text(ORIGIN).is_some_and(|origin| !of(origin)).then_some(Stranger::Origin)
+        let origin = headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or(""));
+        origin.is_some_and(|origin| !of(origin)).then_some(Stranger::Origin)
+    }
+}
+
+fn without_port(address: &str) -> &str {
+    match address.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !host.ends_with(':') => host,
+        _ => address,
     }
 }
 
@@ -221,6 +256,19 @@ mod tests {
         let outside = Hosts::new("10.0.0.7:9080".parse().unwrap(), &[]);
         assert_eq!(outside.fault(&headers(&[(HOST, "localhost:9080")])), Some(Stranger::Host));
         assert_eq!(outside.fault(&headers(&[(HOST, "10.0.0.7:9080")])), None);
+    }
+
+    #[test]
+    fn an_endpoint_for_machines_goes_by_addresses_and_its_configured_name() {
+        let hosts = Hosts::addresses("meta1.example:9301");
+        let admits = |host: &str| hosts.admits(&headers(&[(HOST, host)]));
+        for good in ["10.1.2.3", "127.0.0.1:1", "[::1]:9301", "::1", "LocalHost:1", "Meta1.example"] {
+            assert!(admits(good), "{good}");
+        }
+        for bad in ["", ":9301", "evil.example:9301", "localhost.evil.example", "127.0.0.1.evil.example"] {
+            assert!(!admits(bad), "{bad}");
+        }
+        assert!(!hosts.admits(&HeaderMap::new()));
     }
 
     #[test]

@@ -171,7 +171,7 @@ pub struct Strip {
     pub base: String,
     /// Unix milliseconds, place in the servers' order, letter.
     pub changes: VecDeque<(u64, u32, char)>,
-    /// From when until when nobody watched.
+    /// Begin and end of each unwatched time.
     pub gaps: VecDeque<(u64, u64)>,
     #[serde(skip)]
     now: Vec<u8>,
@@ -180,8 +180,8 @@ pub struct Strip {
 }
 
 impl Strip {
-    /// Takes the letters of a moment. Other servers than before: it begins anew. `silence_millis`: so long without
-    /// letters is a gap.
+    /// Takes the letters of a moment. Other servers than before: it starts over. `silence_millis`: this long
+    /// without letters is a gap.
     pub fn push(&mut self, at_unix_millis: u64, letters: &str, silence_millis: u64) {
         if self.now.len() != letters.len() {
             let from_unix_millis = at_unix_millis;

@@ -1,8 +1,8 @@
 //! The one task that asks the cluster. Pages and acts send it orders; it asks the leader at most once a second, and
-//! only while a page is open: otherwise it waits for an order, without a timer. Replays take long and ask nobody: they
-//! run beside it, one at a time.
+//! only while a page is open: otherwise it waits for an order, without a timer. Replays take long and ask no server:
+//! they run beside it, one at a time.
 //!
-//! Every page gets the same frames. One that falls behind gets everything anew.
+//! Every page gets the same frames. One that falls behind gets everything again.
 
 use crate::frames::{Facts, Frame, OneServer, Outlook, Seen};
 use crate::source::{Act, Recorded, Refusal, Replayed, Source, WhatIf};
@@ -234,13 +234,13 @@ impl<S: Source> Task<S> {
         Ok(Outlook::new(hours, plan, shifts, schedule, unix_millis()))
     }
 
-    /// Without a page nobody hears it.
+    /// Without a page it is dropped.
     fn tell(&self, frame: Frame) {
         let _ = self.pages.send(Arc::new(frame));
     }
 }
 
-/// Long work, in turn, while the task goes on. Whoever moves a slider asks again before this one's turn: then nobody
+/// Long work, in turn, while the task continues. A moved slider asks again before this one's turn: then no page
 /// waits for it.
 fn beside<T: Send + 'static>(
     turns: &Arc<Semaphore>,
@@ -397,7 +397,7 @@ mod tests {
         given_up.abort();
         let before = leader.asked("status");
         pass(15).await;
-        assert!(leader.asked("status") >= before + 14, "polls go on");
+        assert!(leader.asked("status") >= before + 14, "polls continue");
         assert!(hub.ask(Order::Status).await.unwrap().is_ok());
         let begun = Instant::now();
         assert!(first.await.unwrap().unwrap().is_ok() && last.await.unwrap().unwrap().is_ok());

@@ -8,7 +8,7 @@ use std::future::Future;
 
 /// The results and the campaigns of a lab.
 pub trait Lab: Send + Sync + 'static {
-    /// Reads. It changes nothing, whoever asks.
+    /// Reads; never changes anything.
     fn answer(&self, question: Question) -> impl Future<Output = Result<Answer, LabRefusal>> + Send;
 
     /// Does what an administrator has asked for.
@@ -22,7 +22,7 @@ pub trait Lab: Send + Sync + 'static {
 /// What a page asks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
-    /// The runs: JSON, as `ebb eval export --json`.
+    /// The runs: JSON, as `ebb lab eval export --json`.
     Runs(Which),
     /// The same as CSV.
     Csv(Which),
@@ -98,7 +98,7 @@ pub struct OneRun {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
     pub figures: Vec<Figure>,
-    /// How proportional the power of each workload is, where that is known: as in `ebb eval show --json`.
+    /// How proportional the power of each workload is, where that is known: as in `ebb lab eval show --json`.
     pub proportions: Value,
     /// Why there is no chart, or not of everything.
     pub note: Option<String>,
@@ -133,7 +133,7 @@ pub struct Line {
 /// Two campaigns side by side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Compared {
-    /// As `ebb eval compare --json`.
+    /// As `ebb lab eval compare --json`.
     pub comparison: Value,
     /// Those that both have.
     pub workloads: Vec<String>,
@@ -335,7 +335,7 @@ pub struct Campaign {
     /// Runs of its matrix.
     pub total: Option<u64>,
     pub seconds_left: Option<f64>,
-    /// The run that goes on.
+    /// The run in progress.
     pub present: Option<String>,
     /// What it said when it ended, or what is wrong with its matrix.
     pub said: Option<String>,
@@ -343,7 +343,7 @@ pub struct Campaign {
     pub command: Option<String>,
 }
 
-/// A run as it goes on; what is not measured is `null`.
+/// A run in progress; what is not measured is `null`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Point {
     pub at_unix_millis: u64,

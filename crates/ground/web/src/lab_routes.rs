@@ -80,7 +80,7 @@ fn router<L: Lab>(shared: Shared<L>, hosts: Arc<Hosts>) -> Router {
 enum Fault {
     #[error(transparent)]
     Denied(#[from] Denied),
-    #[error("this is no matrix or act: {0}")]
+    #[error("this is neither a matrix nor an act: {0}")]
     Strange(serde_json::Error),
     #[error("there is nothing here")]
     Nothing,
@@ -197,7 +197,7 @@ async fn stream<L: Lab>(
     Ok(Sse::new(unfold(watch, next_event)).keep_alive(KeepAlive::new().interval(ALIVE)))
 }
 
-/// What one page has been told.
+/// What one page has been sent.
 struct Watch<L> {
     lab: Arc<Shared<L>>,
     rights: Option<Event>,

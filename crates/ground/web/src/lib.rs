@@ -2,8 +2,8 @@
 //! browser.
 //!
 //! One process serves it, from memory. [`hub`] asks the metadata leader at most once a second, and only while a page is
-//! open; every page is told the same over one stream of server-sent events. Looking sends requests that read
-//! ([`ebb_types::AdminRequest::only_asks`]), so it wakes nobody and writes nothing. Acts are the requests of `ebb
+//! open; every page is sent the same over one stream of server-sent events. Looking sends requests that read
+//! ([`ebb_types::AdminRequest::only_asks`]), so it wakes no server and writes nothing. Acts are the requests of `ebb
 //! gear`, `ebb maintenance` and `ebb lost`; they need the administrator's token, and are logged. Watts are the power
 //! model's, and called so.
 //!

@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 
 /// Names of one list.
 const LISTED_MOST: u32 = 200;
-/// An answer that is no page, whatever is in it.
+/// An answer that is never shown as a page, whatever is in it.
 const INERT: &str = "sandbox; default-src 'none'; frame-ancestors 'none'";
 
 /// An object.

@@ -38,7 +38,7 @@ use tokio::sync::broadcast::error::RecvError;
 const BODY_MOST: usize = 4096;
 /// A stream says at least so often that it is there.
 const ALIVE: Duration = Duration::from_secs(10);
-/// Moments that a stream tells until it sends everything anew, in which a page's charts have the same points as the
+/// Moments that a stream sends until it sends everything again, in which a page's charts have the same points as the
 /// program's.
 const MOMENTS_MOST: u32 = 1800;
 /// No script, style, image or connection but the page's own.
@@ -238,7 +238,7 @@ mod tests {
         let mut counts = Vec::new();
         for _ in 0..3 {
             stage = next_event(stage).await.unwrap().1;
-            let Stage::Frames(_, _, told) = &stage else { panic!("it goes on") };
+            let Stage::Frames(_, _, told) = &stage else { panic!("the stream ended") };
             counts.push(*told);
         }
         assert_eq!(counts, [MOMENTS_MOST, 0, 1]);

@@ -14,13 +14,13 @@ pub trait Source: Send + 'static {
     fn volumes(&mut self) -> impl Future<Output = Result<String, Refusal>> + Send;
 
     /// What the servers' management controllers measure now, as `measured` of `ebb status --measured --json`: each is
-    /// asked once, which takes up to half a minute; the other requests go on meanwhile. The text says why nothing could
-    /// be asked.
+    /// asked once, which takes up to half a minute; the other requests continue meanwhile. The text says why nothing
+    /// could be asked.
     fn measure(&self, status: ClusterStatus)
     -> impl Future<Output = Result<String, String>> + Send + 'static;
 
-    /// What the production policy would have made of the recorded hours. Asks nobody, and may take seconds: the other
-    /// requests go on meanwhile. The text says what is missing.
+    /// What the production policy would have made of the recorded hours. Asks no server, and may take seconds: the
+    /// other requests continue meanwhile. The text says what is missing.
     fn replay(
         &self,
         recorded: Recorded,
@@ -74,7 +74,7 @@ pub struct Replayed {
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Nobody answered; the next request may be answered.
+    /// No leader answered; the next request may succeed.
     #[error("the metadata leader cannot be reached: {0}")]
     Unreachable(String),
     /// The leader, or a missing right, says no.

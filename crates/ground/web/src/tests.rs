@@ -1,4 +1,4 @@
-//! Tests of the page as a whole, on a made-up cluster: over a socket, and in a real browser.
+//! Tests of the page as a whole, on a fake cluster: over a socket, and in a real browser.
 
 mod browser;
 mod http;
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 pub(crate) const LOOK: &str = "10c4bcb36fd3d434f5454ea3ca2ac68c";
 pub(crate) const ACT: &str = "a11a1c4bcb36fd3d434f5454ea3ca2ac";
 
-/// A page of a made-up cluster, on a thread of its own.
+/// A page of a fake cluster, on a thread of its own.
 struct Served {
     address: SocketAddr,
     shelf: Shelf,

@@ -115,7 +115,7 @@ pub(super) fn attach_once(
     let members = service.members(machine)?;
     let alive = match service {
         Service::Process(pid) => open_process(*pid)?,
-        // Nothing tells of a cgroup's end at once: this process stands for it, which lives as long as the window.
+        // Nothing reports a cgroup's end at once: this process stands for it, which lives as long as the window.
         Service::Cgroup(_) => open_process(std::process::id())?,
     };
     let mut readings = Readings::start(machine, cpus)?;

@@ -40,7 +40,7 @@ pub enum CostError {
     Ended { what: String, after: Duration, window: Duration, command: bool },
     #[error("cannot create {path}: {source}: name a directory on the disk to measure with --dir")]
     Directory { path: PathBuf, source: std::io::Error },
-    #[error("a window of no time")]
+    #[error("the window has no length: give a time above 0")]
     NoWindow,
     #[error("the machine does not report the frequency of its CPUs: give it with --ghz")]
     NoFrequency,
@@ -48,6 +48,6 @@ pub enum CostError {
     NoIo(String),
     #[error("the report is of version {found}, and this program reads version {known}: measure again")]
     Version { found: u32, known: u32 },
-    #[error("a report without a measured point")]
+    #[error("the report has no measured point")]
     Empty,
 }

@@ -72,7 +72,7 @@ pub struct CostOptions {
     pub frequency: Option<Hertz>,
     /// `None`: the first that saw what the command moved.
     pub io: Option<IoSource>,
-    /// Measure this long instead of to the command's end, and then stop it.
+    /// Measure for this time instead of to the command's end, and then stop it.
     pub window: Option<Duration>,
     /// Name of the report; by default the host's name.
     pub label: Option<String>,

@@ -170,7 +170,7 @@ impl Tracker {
         }
     }
 
-    /// The root, whoever descends from a member, and members that lost their parent.
+    /// The root, descendants of members, and members that lost their parent.
     fn tree(&self, root: u32, all: &BTreeMap<u32, ProcessStat>) -> BTreeSet<u32> {
         let same = |pid: &u32, member: &Member| all.get(pid).is_some_and(|stat| stat.start == member.start);
         let mut found: BTreeSet<u32> =
@@ -300,7 +300,7 @@ mod tests {
         table.end(11);
         table.process(10, 1, [100, 100], 1900, 100);
         assert_eq!(user_and_calls(&mut tracker), (500, 400));
-        // A child of a process that ends belongs to the tree still; nobody of the tree waits for it.
+        // A child of a process that ends still belongs to the tree; no process of the tree waits for it.
         table.process(12, 10, [0, 0], 0, 6000);
         table.process(13, 12, [3, 0], 33, 6001);
         assert_eq!(user_and_calls(&mut tracker), (530, 433));

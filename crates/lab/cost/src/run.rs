@@ -427,7 +427,7 @@ fn start_command(command: &[String], group: Option<&Group>) -> Result<u32, CostE
 pub(super) fn open_process(pid: u32) -> Result<OwnedFd, CostError> {
     let raw = Pid::from_raw(pid as i32).ok_or(CostError::NoProcess(pid))?;
     pidfd_open(raw, PidfdFlags::empty()).map_err(|error| match error {
-        // Invalid: a thread, which is no process.
+        // Invalid: a thread, not a process.
         rustix::io::Errno::SRCH | rustix::io::Errno::INVAL => CostError::NoProcess(pid),
         error => CostError::Wait(error.into()),
     })

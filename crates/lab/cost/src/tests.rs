@@ -220,7 +220,7 @@ fn a_command_that_does_not_end_is_stopped_with_all_that_it_started() {
     assert!(report.points[0].runs[0].command.as_ref().unwrap().ios > 0, "{report:?}");
     let child: u32 = std::fs::read_to_string(dir.path().join("pid")).unwrap().trim().parse().unwrap();
     let start = std::time::Instant::now();
-    // Whoever waits for it now may take its time.
+    // Its parent may now wait for it at any time.
     while Machine::this().stat_of(child).is_some_and(|stat| stat.state != 'Z') {
         assert!(start.elapsed() < Duration::from_secs(60), "it runs on");
         std::thread::yield_now();

@@ -1,6 +1,6 @@
 //! Workload generators and power analyzers on other machines, driven by one evaluation host [TRACER §III.C].
 //!
-//! `ebb agent` offers its machine's [`LocalGenerator`](crate::LocalGenerator) and meters ([`Agent`]); the host
+//! `ebb lab agent` offers its machine's [`LocalGenerator`](crate::LocalGenerator) and meters ([`Agent`]); the host
 //! drives them as [`RemoteGenerator`] and [`RemoteAnalyzer`], as if they were local. They communicate over the
 //! cluster's framed TCP ([`ebb_client::transport`]): both sides prove that they know a secret, and every length is
 //! checked before anything is allocated.

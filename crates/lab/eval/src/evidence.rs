@@ -4,8 +4,8 @@
 //! its four.
 //!
 //! That much is from the methodology's summary. Its thresholds could not be read and are from memory ([`UNREAD`]). What
-//! is not known counts as level 0, and so do watts that nobody measured: a modelled or partial watt never passes for a
-//! measured one.
+//! is not known counts as level 0, and so do watts that were not measured: a modelled or partial watt never passes for
+//! a measured one.
 
 use ebb_meter::Source;
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Of watts from this source whose samples cover so much of the run, 0 to 1.
+    /// Of watts from this source, whose samples cover the share `coverage` of the run, 0 to 1.
     pub(super) fn of(source: Source, coverage: Option<f64>, known: &Instrumented) -> Evidence {
         if source != Source::Measured {
             return Evidence { source: Some(source), ..Evidence::default() };

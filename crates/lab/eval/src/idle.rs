@@ -1,4 +1,4 @@
-//! Idle power: what a target draws while nobody asks anything of it, with all of its disks or with fewer [TRACER §VI.A,
+//! Idle power: what a target draws without any requests, with all of its disks or with fewer [TRACER §VI.A,
 //! Figure 7].
 //!
 //! An idle run is a row like any other, at a load of zero and without throughput. Its workload is `idle`, or
@@ -54,7 +54,7 @@ pub(super) fn watts<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> Ve
     of_most.filter_map(|record| record.watts).collect()
 }
 
-/// Measures a target that nobody uses: after the operator's command, if it has one.
+/// Measures an unused target: after the operator's command, if it has one.
 pub(super) fn measure(
     target: &Target,
     idle: Idle,

@@ -1,4 +1,4 @@
-//! The generator and the analyzer of this machine. `ebb agent` offers the same two to another machine.
+//! The generator and the analyzer of this machine. `ebb lab agent` offers the same two to another machine.
 
 use super::matrix::{Collector, Filter};
 use super::order::{
@@ -312,7 +312,7 @@ fn trace(path: &Path, skip_bad: u64) -> Result<Box<dyn TraceReader>, RunError> {
     let options = Options { skip_bad, ..Options::default() };
     traces::open(&[path.to_owned()], &options, &traces::silent()).map_err(|error| match error {
         TraceFileError::Read(error @ TraceError::Implausible { .. }) => {
-            failed(&format!("{error}: convert it once, `ebb trace convert --unit …`"))
+            failed(&format!("{error}: convert it once, `ebb lab trace convert --unit …`"))
         }
         TraceFileError::Read(error) => failed(&error),
         unopened => RunError::Failed(unopened.to_string()),
@@ -470,7 +470,7 @@ pub struct LocalAnalyzer {
 }
 
 impl LocalAnalyzer {
-    /// Opens meters, named as in `ebb meter`, and starts sampling them.
+    /// Opens meters, named as in `ebb lab meter`, and starts sampling them.
     pub fn open(meters: &[String]) -> Result<LocalAnalyzer, RunError> {
         let lost = |error: ebb_meter::MeterError| RunError::Lost(error.to_string());
         let opened = meters.iter().map(|spec| ebb_meter::open(spec));

@@ -85,7 +85,7 @@ impl Collector {
     }
 }
 
-/// A machine that runs `ebb agent`.
+/// A machine that runs `ebb lab agent`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentSpec {
     pub name: String,
@@ -106,7 +106,7 @@ pub struct Target {
     pub overwrite: bool,
     /// The agent that generates its load; `None`: this machine.
     pub generator: Option<String>,
-    /// Meters, as `ebb meter` names them. Empty: no power is read.
+    /// Meters, as `ebb lab meter` names them. Empty: no power is read.
     pub meters: Vec<String>,
     /// The agent that has the meters; `None`: this machine.
     pub meter_agent: Option<String>,

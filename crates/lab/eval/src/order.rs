@@ -60,7 +60,7 @@ pub struct Interval {
     pub failed: u64,
 }
 
-/// A run while it goes on: since the previous report.
+/// A run in progress: since the previous report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Live {
     pub iops: f64,

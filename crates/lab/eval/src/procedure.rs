@@ -34,7 +34,7 @@ pub struct Followed {
 pub enum Activity {
     /// In closed loop: as much as the target answers.
     Load(Workload),
-    /// Ready to answer, and nobody asks.
+    /// Ready to answer, without requests.
     Idle,
 }
 
@@ -86,7 +86,7 @@ const CONDITIONING: f64 = 12.0 * HOUR;
 const WARM_UP: f64 = 10.0 * MINUTE;
 const MEASURED: f64 = 30.0 * MINUTE;
 const READY_IDLE: f64 = 2.0 * HOUR;
-/// Ends with what is to be written; nobody waits longer.
+/// Ends with what is to be written; this is the longest wait for it.
 const FILL: Duration = Duration::from_secs(24 * 3600);
 const RANDOM: u32 = 8 << 10;
 const SEQUENTIAL: u32 = 256 << 10;
@@ -97,7 +97,7 @@ const BETWEEN_LEVELS: f64 = 10.0;
 
 /// Shortest run.
 const LEAST: f64 = 0.01;
-/// A measured phase keeps its throughput in so many intervals, if they are no shorter than a second.
+/// Intervals in which a measured phase keeps its throughput, if they are no shorter than a second.
 const INTERVALS: f64 = 30.0;
 
 impl Followed {

@@ -595,7 +595,7 @@ fn fill(record: &mut Record, performance: &Performance, draw: &Draw, peak: &Peak
     }
 }
 
-/// What the meters say of a run of so many seconds.
+/// What the meters say of a run that lasted `seconds`.
 fn fill_power(record: &mut Record, draw: &Draw, seconds: f64, target: &Target) {
     record.volts = draw.volts;
     record.amps = draw.amps;

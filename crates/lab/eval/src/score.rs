@@ -10,7 +10,7 @@ use ebb_output::table;
 use serde::Serialize;
 use std::fmt;
 
-/// The line through a phase's throughput may rise or fall by so much of the mean.
+/// The most, in percent of the mean, by which the line through a phase's throughput may rise or fall.
 const DRIFT_MOST: f64 = 5.0;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -59,7 +59,8 @@ impl Range {
 impl FromStr for Range {
     type Err = String;
     fn from_str(text: &str) -> Result<Range, String> {
-        let wrong = || format!("{text:?} is no condition: write 50, 45..55, >=90, <=10 or, of sizes, 4KiB");
+        let wrong =
+            || format!("{text:?} is not a condition: write 50, 45..55, >=90, <=10 or, of sizes, 4KiB");
         let number = |text: &str| {
             let plain = text.trim().trim_end_matches('%').trim_end().parse::<f64>().ok();
             let bytes = || parse_bytes(text.trim()).ok().map(|bytes| bytes.0 as f64);

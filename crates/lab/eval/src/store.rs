@@ -36,7 +36,7 @@ pub enum StoreError {
     Sqlite { path: PathBuf, error: rusqlite::Error },
     #[error("cannot open the results {path}: {error}")]
     Open { path: PathBuf, error: std::io::Error },
-    #[error("there are no results at {path}; `ebb eval run` makes them")]
+    #[error("there are no results at {path}; `ebb lab eval run` makes them")]
     Missing { path: PathBuf },
     #[error("{path} is a database of another program; give another file with --db")]
     Foreign { path: PathBuf },
@@ -44,7 +44,7 @@ pub enum StoreError {
         "{path} has schema version {found}, this program knows up to {SCHEMA_VERSION}: use the release that wrote it, or a newer one"
     )]
     Newer { path: PathBuf, found: i64 },
-    #[error("another `ebb eval run` is writing to {path}; wait for it, or give another file with --db")]
+    #[error("another `ebb lab eval run` is writing to {path}; wait for it, or give another file with --db")]
     Busy { path: PathBuf },
     #[error(
         "{path} holds results of {campaign:?} that were measured with another {subject}; give the matrix another name, or \

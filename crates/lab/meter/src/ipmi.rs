@@ -10,8 +10,8 @@ use ebb_power::Machine;
 use ebb_power::ipmitool::{Ipmitool, over_lan};
 use std::time::{Duration, Instant};
 
-/// So long the answer by which a meter was opened is its first reading: some controllers crash if they are asked in
-/// quick succession.
+/// For this long the answer by which a meter was opened is its first reading: some controllers crash if they are asked
+/// in quick succession.
 const FRESH: Duration = Duration::from_secs(1);
 const DCMI: &[&str] = &["dcmi", "power", "reading"];
 const INSTANTANEOUS: &str = "Instantaneous power reading";

@@ -72,7 +72,7 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
     if !in_sysfs.is_dir() {
         return Err(spec.unavailable(
             format!("this machine has no NVMe drive {name}"),
-            "`ebb meter list` shows the drives that it has",
+            "`ebb lab meter list` shows the drives that it has",
         ));
     }
     let sensors = hwmon_of(&in_sysfs).map(|dir| Sensors::of_chip(&dir, &name, "temp")).transpose()?;

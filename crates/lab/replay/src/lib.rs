@@ -31,7 +31,7 @@ pub use target::{Cluster, Comparison, TargetError};
 use ebb_trace::Trace;
 use std::sync::Arc;
 
-/// Replays `trace` on the cluster and reports. A report that did not [`pass`](ReplayReport::passed) is no error.
+/// Replays `trace` on the cluster and reports. A report that did not [`pass`](ReplayReport::passed) is not an error.
 /// Runs on the caller's tokio runtime; one thread is enough.
 pub async fn replay<C: Cluster>(
     options: ReplayOptions,

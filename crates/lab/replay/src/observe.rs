@@ -33,7 +33,7 @@ pub(crate) enum Stretch {
 #[derive(Clone, Default)]
 pub(crate) struct Stretches(Vec<(Duration, bool)>);
 
-/// A change counts for requests issued so long before and after it.
+/// A change counts for requests issued within this time before or after it.
 const AROUND_SHIFT: Duration = Duration::from_secs(2);
 
 impl Stretches {

@@ -445,7 +445,7 @@ async fn failures_debt_and_differing_replicas_fail_the_replay() {
     assert_eq!(fake.inner().mode, GearMode::Auto, "put back after an error, too");
 }
 
-/// Shifts to gears, so many milliseconds after the cluster was first let choose.
+/// Shifts to gears, each a number of milliseconds after the cluster was first allowed to choose.
 fn shift_after_the_start(fake: &Fake, gears: [(u64, u8); 2]) {
     let sleeper = fake.clone();
     tokio::spawn(async move {

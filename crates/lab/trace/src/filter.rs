@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Bunches of 1 to 8 requests of several sizes, in a number that is no multiple of ten: what is kept is counted
+    /// Bunches of 1 to 8 requests of several sizes, in a number that is not a multiple of ten: what is kept is counted
     /// from the paper's figure, where k tenths keep the bunches that end each kth part of a group: the ceiling of 10,
     /// 20, ... by k.
     #[test]

@@ -31,7 +31,7 @@ pub enum Format {
     SsdSim,
     /// DiskSim ASCII: `time device block blocks flags`.
     DiskSim,
-    /// Any table, of which the reader is told the columns.
+    /// Any table whose columns are given to the reader.
     Csv,
 }
 

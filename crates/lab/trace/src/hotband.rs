@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 enum Area {
     Whole,
-    /// From so many to so many percent of the space.
+    /// From one percentage to another of the space.
     Band(u64, u64),
     Stream,
 }

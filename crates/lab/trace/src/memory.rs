@@ -175,7 +175,7 @@ mod tests {
         let requests = vec![small[0], other, small[1], small[2]];
         let both = Trace { requests, devices: vec!["sda".into(), "sdb".into()], ..Trace::default() };
         let random: Vec<u64> = both.loads(16 << 20).unwrap().map(|(_, count)| count.random_writes).collect();
-        assert_eq!(random, [1, 1, 0, 1], "the second on sda goes on where its first ended");
+        assert_eq!(random, [1, 1, 0, 1], "the second on sda continues where its first ended");
         let far = trace(request(u64::MAX >> 1, 1, Kind::Read));
         assert!(matches!(far.loads(1 << 20).err(), Some(RangeError { device, .. }) if device == "sda"));
     }

@@ -80,7 +80,7 @@ mod tests {
         assert!(read(ssdsim(512), &Options::default()).is_err());
         assert_eq!(read(ssdsim(8), &Options::default()).unwrap().len(), 20);
         let odd = ssdsim(4096) + "990000 0 7 8 1\n";
-        assert_eq!(read(odd, &Options::default()).unwrap().len(), 21, "one that is no multiple is enough");
+        assert_eq!(read(odd, &Options::default()).unwrap().len(), 21, "one that is not a multiple is enough");
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub enum Reason {
     Magic,
     #[error("version {found} of the format is not known; known: {known}")]
     Version { found: String, known: &'static str },
-    #[error("a line of more than 65536 bytes: this is no text trace")]
+    #[error("a line of more than 65536 bytes: this is not a text trace")]
     LongLine,
     #[error("more than {0} devices: the fields are probably in another order")]
     Devices(usize),

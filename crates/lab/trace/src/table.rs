@@ -1,4 +1,4 @@
-//! Traces as tables: any separated columns, of which the reader is told which is which.
+//! Traces as tables: any separated columns, whose meaning is given to the reader.
 //!
 //! The layouts that Ebb knows cover what is published. A log of one's own has its columns in another order, or more of
 //! them.

@@ -105,7 +105,7 @@ impl DiskFile {
         self.sector
     }
 
-    /// Reads exactly so many bytes, before a [`crate::Ring`] has the disk. Blocks; for disks opened
+    /// Reads exactly `bytes` bytes, before a [`crate::Ring`] has the disk. Blocks; for disks opened
     /// [`Caching::Cached`].
     pub fn read_at(&self, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
         let mut found = vec![0; bytes];
@@ -147,7 +147,7 @@ impl DiskFile {
     }
 }
 
-/// Whether it is a block device; an error if it is no file either.
+/// Whether it is a block device; an error if it is not a file either.
 fn kind(path: &Path, metadata: &std::fs::Metadata) -> Result<bool, OpenError> {
     let is_device = metadata.file_type().is_block_device();
     match is_device || metadata.is_file() {

@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    /// Whether a request with so much payload must wait. The only one of an empty connection never does.
+    /// Whether a request with a payload of `bytes` must wait. The only one of an empty connection never does.
     pub fn is_full(&self, bytes: u64) -> bool {
         let in_flight = self.session.in_flight();
         let begun = in_flight.requests - self.waiting.len();

@@ -1,6 +1,6 @@
 //! One operation of a disk on its way: what is left of it, as an io_uring entry or as a blocking call.
 //!
-//! The kernel may do a part of an operation only. Whoever drives it repeats a step, then [`Work::advance`], until the
+//! The kernel may do a part of an operation only. Its driver repeats a step, then [`Work::advance`], until the
 //! latter says how the operation ended: the ring and the blocking threads share everything but the step itself.
 //!
 //! Zeroes: `fallocate` serves files and block devices alike: it makes a hole (a device: unmaps, and only where that
@@ -192,7 +192,7 @@ impl Work {
         }
     }
 
-    /// After a step that moved so many bytes: how the operation ended, or `None`: another step is due.
+    /// After a step that moved `moved` bytes: how the operation ended, or `None`: another step is due.
     pub fn advance(&mut self, moved: Result<usize, Errno>) -> Option<Result<Found, Errno>> {
         let moved = match moved {
             Ok(moved) => moved,
@@ -205,7 +205,7 @@ impl Work {
             _ if moved == 0 => return Some(Err(Errno::IO)),
             Kind::Read { buffer, .. } => {
                 assert!(moved <= buffer.capacity() - buffer.len(), "the kernel reads no more than asked for");
-                // SAFETY: the kernel has written so many bytes to the buffer's spare capacity.
+                // SAFETY: the kernel has written `moved` bytes to the buffer's spare capacity.
                 unsafe { buffer.set_len(buffer.len() + moved) };
             }
             Kind::Write { pieces, next, .. } => skip(pieces, next, moved),

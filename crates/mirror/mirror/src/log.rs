@@ -22,11 +22,11 @@ use std::ops::Range;
 
 /// Data blocks of one batch, at most: bounds the time that the next one waits.
 const BATCH_BLOCKS: u64 = 128;
-/// One block in so many is kept for entries that void, and one in so many of them for those of the replay: it voids
-/// many blocks with one entry, so that a log that is used up can still be emptied.
+/// One block in this many is kept for entries that void, and one in [`REPLAY_PART`] of them for those of the replay: it
+/// voids many blocks with one entry, so that a log that is used up can still be emptied.
 const VOID_PART: u64 = 16;
 const REPLAY_PART: u64 = 32;
-/// One block in so many is room for the writes that come before both disks, one after the other, have gone up.
+/// One block in this many is room for the writes that come before both disks, one after the other, have gone up.
 const RISE_PART: u64 = 32;
 /// Blocks that are replayed together, at most: clients' writes to them wait.
 const REPLAY_BLOCKS: u64 = 16;
@@ -77,7 +77,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// An empty log of so many blocks; 0: there is no log.
+    /// An empty log of `slots` blocks; 0: there is no log.
     pub fn new(slots: u64, mirror: MirrorId, epoch: u64, run: u64) -> Log {
         Log {
             table: Table::new(slots),
@@ -175,7 +175,7 @@ impl Log {
         blocks.zip(crcs).all(|(block, crc)| crc32c(block) == *crc)
     }
 
-    /// Whether so many blocks of data may be appended.
+    /// Whether `blocks` blocks of data may be appended.
     pub fn has_room(&self, blocks: u64) -> bool {
         let queued = self.queued_blocks + blocks;
         let headers = queued.div_ceil(BATCH_BLOCKS) + 1;

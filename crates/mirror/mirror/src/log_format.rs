@@ -179,7 +179,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// `None`: it is no header of this log, or it is damaged.
+    /// `None`: it is not a header of this log, or it is damaged.
     pub fn decode(bytes: &[u8], id: &LogId, geometry: &Geometry) -> Option<Header> {
         let bytes = bytes.get(..BLOCK).filter(|bytes| bytes[..8] == MAGIC)?;
         let is_ours = id_at(bytes, 16) == id.mirror.0 && u64_at(bytes, 32) == id.epoch;

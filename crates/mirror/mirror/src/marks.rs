@@ -162,7 +162,7 @@ impl Marks {
         self.left > 0 || !self.fresh.is_empty()
     }
 
-    /// Begins a write to so many disks.
+    /// Begins a write to `disks` disks.
     pub fn begin_write(&mut self, disks: u32) {
         assert!(self.left == 0, "the map is being written");
         self.moving = std::mem::take(&mut self.fresh);

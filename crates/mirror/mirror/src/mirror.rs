@@ -62,7 +62,7 @@ pub struct Mirror {
     /// Parts of reads that failed, or whose data was wrong, on one disk.
     pub(crate) unreadable: u64,
     pub(crate) closing: Closing,
-    /// Requests of clients that are not answered, and since when there are so many.
+    /// The number of client requests that are not answered, and since when it is that number.
     unanswered: (u64, Moment),
 }
 

@@ -2,8 +2,8 @@
 //! or a loss.
 //!
 //! A disk that may lack what was acknowledged is never taken for a complete one: it is a source only if nothing says
-//! that the other is ahead. A missing disk is no reason to start alone unless the one that is there knows that it was
-//! lost, or the user says so.
+//! that the other is ahead. A missing disk does not justify a start alone unless the one that is there knows that it
+//! was lost, or the user says so.
 
 use crate::BLOCK_BYTES;
 use crate::api::Side;
@@ -21,7 +21,7 @@ const SCAN_BYTES: u64 = 1 << 20;
 /// A disk that can be read before the mirror runs.
 pub trait Medium {
     fn size(&self) -> u64;
-    /// Exactly so many bytes, or why not.
+    /// Exactly `bytes` bytes, or why not.
     fn read(&mut self, offset: u64, bytes: u64) -> Result<Bytes, String>;
 }
 

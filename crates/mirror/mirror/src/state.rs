@@ -155,7 +155,7 @@ impl Scrub {
 pub(crate) enum Closing {
     No,
     Asked,
-    /// Both disks are being synced: so many of them have not ended.
+    /// Both disks are being synced; how many of the syncs have not ended.
     Syncing(u32),
     Noting,
 }

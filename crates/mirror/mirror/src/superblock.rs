@@ -59,7 +59,7 @@ pub enum Own {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuperblockError {
-    #[error("it is no disk of an Ebb mirror: check the path, or create a mirror on it")]
+    #[error("not an Ebb mirror disk: check the path, or create a mirror on it")]
     NotAMirror,
     #[error("its superblock is damaged ({what}): start with the mirror's other disk and rebuild this one")]
     Damaged { what: &'static str },

@@ -26,7 +26,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// For a log of so many blocks.
+    /// For a log of `slots` blocks.
     pub fn new(slots: u64) -> Table {
         assert!(slots <= SLOTS_MAX, "the geometry allows no log of {slots} blocks");
         Table { cells: Vec::new(), len: 0, slots }

@@ -28,7 +28,7 @@ pub enum CloseReason {
     Aborted,
     #[error("the client set unknown flags: {0:#x}")]
     ClientFlags(u32),
-    #[error("the client sent something that is no NBD option")]
+    #[error("the client sent something that is not an NBD option")]
     NotAnOption,
     #[error("the client sent option {option} with {length} bytes, which is too long")]
     OptionTooLong { option: u32, length: u32 },
@@ -37,7 +37,7 @@ pub enum CloseReason {
     /// The client asked in a way that cannot be refused. The name is quoted and safe to print.
     #[error("there is no export {0}")]
     NoSuchExport(String),
-    #[error("the client sent something that is no NBD request")]
+    #[error("the client sent something that is not an NBD request")]
     NotARequest,
     #[error("the client sent a write of {length} bytes, which is too long to be skipped")]
     PayloadTooLong { length: u32 },
@@ -53,7 +53,7 @@ pub struct InFlight {
 
 /// What one message led to.
 pub(crate) enum Step {
-    /// The next message is not whole. As far as known it has so many bytes; 0: no message is awaited.
+    /// The next message is not whole. The bytes it has, as far as known; 0: no message is awaited.
     Missing(usize),
     Done,
     Opened(Terms),

@@ -24,7 +24,7 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     Data(Bytes),
-    /// So many bytes that read as zeroes.
+    /// This many bytes read as zeroes.
     Hole(u32),
 }
 

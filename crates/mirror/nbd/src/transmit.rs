@@ -22,7 +22,7 @@ struct Refused {
 
 pub(crate) struct Transmission {
     terms: Terms,
-    /// By id. Clients may use a cookie several times, so it is no id.
+    /// By id. Clients may use a cookie several times, so it cannot be the id.
     in_flight: BTreeMap<u64, Header>,
     /// Bytes of payload in flight.
     held: u64,

@@ -95,7 +95,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// `None`: it is no request.
+    /// `None`: it is not a request.
     pub fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<Header> {
         let mut bytes = &bytes[..];
         (bytes.get_u32() == REQUEST).then(|| Header {

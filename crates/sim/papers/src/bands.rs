@@ -49,12 +49,12 @@ const ALWAYS: &[Band] = &[
 ];
 
 /// Rows of generated series. Of the office: 50 of 168 hours need all servers, the others a third.
-const GENERATED_SERIES: &[Band] = &[("Figure 9", "made-up office: g_min 1, without loggers", 0.52, 0.54)];
+const GENERATED_SERIES: &[Band] = &[("Figure 9", "generated office: g_min 1, without loggers", 0.52, 0.54)];
 
 /// Rows of the generated day of requests: its peak needs all chunk servers, by construction.
 const GENERATED_TRACE: &[Band] = &[("Figure 10", "highest L, chunk servers", 14.9, 15.1)];
 
-/// Rows of that day with at least so many requests: with fewer, which are sped up more, waking takes more of an hour.
+/// Rows of that day with at least this many requests: with fewer, which are sped up more, waking takes more of an hour.
 /// Response times in the down-shift have no band, and neither has how long the primaries take to move in it: with nine
 /// of the seeds 1 to 20 1.02 to 1.10 times those of always on, and 3 to 39 ms; with the others, where one server is
 /// overloaded before it, 8 to 18 times, and up to 936 ms.

@@ -3,7 +3,7 @@
 //!
 //! The Hotmail, Messenger and Cambridge traces are not public; load series and traces of other services replace them.
 //! The question, the procedure and the convention are the same, but not the input: a figure that differs from the
-//! paper's is no contradiction if the input determines it. Layout, metadata and rebuild need no trace.
+//! paper's does not contradict it if the input determines it. Layout, metadata and rebuild need no trace.
 //!
 //! An [`Experiment`] is plain data: rows to compare, tables and charts. [`Findings`] turn them into a page, CSV and
 //! text.
@@ -89,7 +89,7 @@ fn told(inputs: &Inputs, series: &[(String, Series)], trace: &Trace) -> Vec<Stri
             .to_owned(),
     ];
     if inputs.series.is_none() {
-        told.push("No load series was given: these are generated, and no service's.".to_owned());
+        told.push("No load series was given: these are generated, not recorded from a service.".to_owned());
     }
     told.extend(series.iter().map(|(name, series)| {
         let days = series.values.len() as f64 / series.per_day() as f64;
@@ -141,8 +141,8 @@ fn made_up_series(seed: u64) -> Vec<(String, Series)> {
     };
     let wave = |hour: usize| 0.65 - 0.35 * ((hour as f64 - 4.0) / 24.0 * std::f64::consts::TAU).cos();
     vec![
-        make("made-up service", &|_, hour| 1000.0 * wave(hour)),
-        make("made-up office", &|day, hour| {
+        make("generated service", &|_, hour| 1000.0 * wave(hour)),
+        make("generated office", &|day, hour| {
             let at_work = day % 7 < 5 && (8..18).contains(&hour);
             if at_work { 800.0 } else { 60.0 }
         }),

@@ -43,7 +43,7 @@ fn a_week_with_a_gap_is_left_out_and_a_short_series_is_refused() {
 fn loggers_and_a_second_copy_cost_power() {
     let series = hourly(&made_up_series(1)).unwrap();
     let found = power::oracle_power(&series).unwrap();
-    let power = |kind: &str| here(&found, &format!("made-up office: {kind}"));
+    let power = |kind: &str| here(&found, &format!("generated office: {kind}"));
     let least = power("g_min 1, without loggers");
     // 50 of 168 hours need all servers, the others a third.
     assert!((least - (50.0 + 118.0 / 3.0) / 168.0).abs() < 0.01, "{least}");

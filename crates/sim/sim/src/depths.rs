@@ -2,7 +2,7 @@
 //!
 //! There is a deep sleep, which costs a power cycle and is called `off`: it draws what the power model says of standby,
 //! because that is what a machine that is off draws at the plug [ECS² Table I], and takes its transitions. Beside it
-//! there may be a shallow one, suspend: it wears nothing. Nobody has measured the way into it and back, so each takes
+//! there may be a shallow one, suspend: it wears nothing. The way into it and back has not been measured, so each takes
 //! as long as waking, at the draw of an idle server.
 
 use ebb_gear::{DepthCost, Sleep};

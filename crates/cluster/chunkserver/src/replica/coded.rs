@@ -1,9 +1,9 @@
 //! What concerns erasure-coded sets goes to their [`Set`]s.
 
 use super::Replica;
-use crate::api::{ClientToken, Command};
-use crate::columns::Set;
-use crate::context::Context;
+use crate::coded::CodedSet;
+use crate::common::api::{ClientToken, Command};
+use crate::common::context::Context;
 use bytes::Bytes;
 use ebb_types::{
     ClientReply, ClientRequest, GroupId, MapDelta, Moment, PeerMessage, Refusal, Role, ServerId, SetId,
@@ -16,7 +16,7 @@ impl Replica {
         now: Moment,
         id: SetId,
         out: &mut Vec<Command>,
-        act: impl FnOnce(&mut Set, &mut Context),
+        act: impl FnOnce(&mut CodedSet, &mut Context),
     ) {
         let (_, columns, mut cx) = self.owners(now, GroupId::of_column(id, 0), out);
         let Some(set) = columns.sets.get_mut(&id) else { return };
@@ -73,7 +73,7 @@ impl Replica {
     /// fence (R1).
     fn knows_set(&mut self, now: Moment, id: SetId, out: &mut Vec<Command>) -> bool {
         if self.map.set(id).is_some() && !self.columns.sets.contains_key(&id) {
-            self.columns.sets.insert(id, Set::new(id));
+            self.columns.sets.insert(id, CodedSet::new(id));
             self.adopt_set(now, id, out);
         }
         self.columns.sets.contains_key(&id)
@@ -85,7 +85,7 @@ impl Replica {
         for id in std::mem::take(&mut self.columns.unsettled) {
             let concerns = |set: &ebb_types::SetEntry| set.column_of(self.config.me).is_some();
             if self.map.set(id).is_some_and(concerns) {
-                self.columns.sets.entry(id).or_insert_with(|| Set::new(id));
+                self.columns.sets.entry(id).or_insert_with(|| CodedSet::new(id));
             }
             self.adopt_set(now, id, out);
         }
@@ -102,7 +102,7 @@ impl Replica {
     }
 
     pub(super) fn not_dropped_column(&mut self, (id, column): (SetId, usize), role: Role) {
-        self.columns.sets.entry(id).or_insert_with(|| Set::new(id)).keep(column, role);
+        self.columns.sets.entry(id).or_insert_with(|| CodedSet::new(id)).keep(column, role);
         self.shared.memory.is_on_disk(GroupId::of_column(id, column), role);
         self.columns.not_dropped.insert(id);
     }

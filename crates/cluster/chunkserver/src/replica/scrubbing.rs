@@ -2,9 +2,9 @@
 //! erasure-coded set has no primary: its own server scrubs it.
 
 use super::{Replica, SCRUB_UNDER_LOAD};
-use crate::api::Command;
-use crate::columns::Set;
-use crate::group::Group;
+use crate::coded::CodedSet;
+use crate::common::api::Command;
+use crate::replicated::group::Group;
 use bytes::Bytes;
 use ebb_types::{GroupEntry, GroupId, LoadCount, Moment, PeerMessage, SlotState};
 
@@ -62,7 +62,7 @@ impl Replica {
                 self.ask_for_scrub(out);
             }
             let busy = |id: &GroupId| match id.column() {
-                Some((set, _)) => self.columns.sets.get(&set).is_some_and(Set::is_scrubbing),
+                Some((set, _)) => self.columns.sets.get(&set).is_some_and(CodedSet::is_scrubbing),
                 None => self.groups.get(id).is_some_and(|g| g.is_scrubbing()),
             };
             self.scrubbing = self.scrubbing.filter(busy);

@@ -39,7 +39,7 @@ fn a_row_that_is_written_is_read() {
         world.assert_reads(&row);
         world.assert_at_home(&row);
     }
-    assert_eq!(world.keepers(), 0);
+    assert_eq!(world.holding(), 0);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn parity_that_sleeps_finds_its_strips_when_it_returns() {
     let mut rows = with_rows(&mut world, 0, 3);
     world.sleep(&PARITY);
     let kept = with_rows(&mut world, 10, 8);
-    assert_eq!(world.keepers(), 6);
+    assert_eq!(world.holding(), 6);
     for row in &kept {
         let targets = world.entry.targets(row.chunk);
         for (column, to) in targets.iter().enumerate().skip(6) {
@@ -59,7 +59,7 @@ fn parity_that_sleeps_finds_its_strips_when_it_returns() {
     PARITY.iter().for_each(|n| world.restart(*n));
     world.run();
     assert!(world.entry.columns.iter().all(|own| own.state == SlotState::InSync), "{:?}", world.entry);
-    assert_eq!(world.keepers(), 0, "they dropped what they kept");
+    assert_eq!(world.holding(), 0, "they dropped what they kept");
     for row in &rows {
         world.assert_at_home(row);
         world.assert_reads(row);
@@ -68,7 +68,7 @@ fn parity_that_sleeps_finds_its_strips_when_it_returns() {
 }
 
 #[test]
-fn keepers_keep_until_the_parity_server_has_everything() {
+fn holders_keep_until_the_parity_server_has_everything() {
     let mut world = fresh();
     world.sleep(&PARITY);
     let rows = with_rows(&mut world, 0, 4);
@@ -77,9 +77,9 @@ fn keepers_keep_until_the_parity_server_has_everything() {
     world.follows = false;
     world.flow();
     for row in &rows {
-        let keepers = World::new(6, 3).entry.turn(row.chunk);
-        world.assert_has(row, 6, id(keepers % 6));
-        world.assert_has(row, 9, id((keepers + 3) % 6));
+        let holders = World::new(6, 3).entry.turn(row.chunk);
+        world.assert_has(row, 6, id(holders % 6));
+        world.assert_has(row, 9, id((holders + 3) % 6));
     }
 }
 
@@ -142,10 +142,10 @@ fn a_column_is_not_full_before_a_complete_server_was_heard() {
     rows.iter().for_each(|row| world.assert_has(row, 4, id(4)));
 }
 
-/// Seed 388 of the fault search: a keeper that was no target any more was not asked to delete, and nothing else reached
+/// Seed 388 of the fault search: a holder that was no target any more was not asked to delete, and nothing else reached
 /// it.
 #[test]
-fn a_deletion_reaches_strips_of_former_keepers() {
+fn a_deletion_reaches_strips_of_former_holders() {
     let mut world = fresh();
     world.sleep(&PARITY);
     world.crash(0);
@@ -347,7 +347,7 @@ fn a_server_sleeps_only_when_nothing_is_in_flight() {
 }
 
 #[test]
-fn a_keeper_does_not_sleep() {
+fn a_holder_does_not_sleep() {
     let mut world = fresh();
     world.sleep(&PARITY);
     with_rows(&mut world, 0, 6);

@@ -10,7 +10,7 @@ use ebb_types::{
 const ME: ServerId = ServerId(1);
 const PRIMARY: ServerId = ServerId(2);
 const THIRD: ServerId = ServerId(3);
-const KEEPER: ServerId = ServerId(4);
+const HOLDER: ServerId = ServerId(4);
 const GROUP: GroupId = GroupId(0);
 const IN_SYNC: SlotState = SlotState::InSync;
 
@@ -120,8 +120,8 @@ fn a_deletion_is_remembered_while_a_slot_may_have_missed_it() {
     let since = Epoch(4);
     let late = [
         (SlotState::CatchingUp { since }, None),
-        (SlotState::Away { since }, Some(KEEPER)),
-        (SlotState::CatchingUp { since }, Some(KEEPER)),
+        (SlotState::Away { since }, Some(HOLDER)),
+        (SlotState::CatchingUp { since }, Some(HOLDER)),
     ];
     for third in late {
         let mut me = Member::new();
@@ -160,11 +160,11 @@ fn a_record_that_comes_late_is_not_stored_again() {
 fn a_replica_that_compares_everything_asks_no_holder_for_it() {
     let everything = SlotState::CatchingUp { since: Epoch(0) };
     let mut me = Member::new();
-    let out = me.configure(5, [(everything, Some(KEEPER)), (IN_SYNC, None), (IN_SYNC, None)]);
+    let out = me.configure(5, [(everything, Some(HOLDER)), (IN_SYNC, None), (IN_SYNC, None)]);
     assert!(matches!(asked(&out)[..], [(PRIMARY | THIRD, Role::Replica, Epoch(0))]), "{out:?}");
     let mut me = Member::new();
     let (since, away) = (Epoch(4), SlotState::Away { since: Epoch(4) });
-    let states = [(everything, None), (SlotState::CatchingUp { since }, Some(KEEPER)), (away, None)];
+    let states = [(everything, None), (SlotState::CatchingUp { since }, Some(HOLDER)), (away, None)];
     let out = me.configure(5, states);
     assert_eq!(asked(&out), [(PRIMARY, Role::Replica, Epoch(0))]);
     let token = out.iter().find_map(|c| match c {
@@ -178,9 +178,9 @@ fn a_replica_that_compares_everything_asks_no_holder_for_it() {
     let out = me.on(Event::Stored { token, outcome: StoreOutcome::Listed(ListPage::default()) });
     let [Command::Store { token, .. }] = out[..] else { panic!("{out:?}") };
     let out = me.on(Event::Stored { token, outcome: StoreOutcome::Newer(Vec::new()) });
-    assert_eq!(asked(&out), [(KEEPER, Role::Offload { stands_for: PRIMARY }, since)]);
+    assert_eq!(asked(&out), [(HOLDER, Role::Offload { stands_for: PRIMARY }, since)]);
     let mut me = Member::new();
     let some = SlotState::CatchingUp { since: Epoch(3) };
-    let out = me.configure(5, [(some, Some(KEEPER)), (IN_SYNC, None), (IN_SYNC, None)]);
-    assert_eq!(asked(&out), [(KEEPER, Role::Offload { stands_for: ME }, Epoch(3))]);
+    let out = me.configure(5, [(some, Some(HOLDER)), (IN_SYNC, None), (IN_SYNC, None)]);
+    assert_eq!(asked(&out), [(HOLDER, Role::Offload { stands_for: ME }, Epoch(3))]);
 }

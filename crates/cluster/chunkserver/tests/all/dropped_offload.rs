@@ -13,7 +13,7 @@ use ebb_types::{
 const ME: ServerId = ServerId(1);
 /// Also catching up; together with its holder it is complete.
 const OTHER: ServerId = ServerId(2);
-const KEEPER: ServerId = ServerId(4);
+const HOLDER: ServerId = ServerId(4);
 const GROUP: GroupId = GroupId(0);
 const KEPT: Role = Role::Offload { stands_for: OTHER };
 
@@ -39,12 +39,12 @@ impl Server {
         out
     }
 
-    /// `ME` and a third server are catching up; so is `OTHER`, from `KEEPER`, until it is in sync.
+    /// `ME` and a third server are catching up; so is `OTHER`, from `HOLDER`, until it is in sync.
     fn configure(&mut self, epoch: u32, in_sync: bool) -> Vec<Command> {
         match in_sync {
             true => self.configure_other(epoch, SlotState::InSync, None),
             false => {
-                let holder = Some(Holder { server: KEEPER, covered: true });
+                let holder = Some(Holder { server: HOLDER, covered: true });
                 self.configure_other(epoch, SlotState::CatchingUp { since: Epoch(1) }, holder)
             }
         }
@@ -97,14 +97,14 @@ fn a_holder_lists_only_what_it_still_keeps() {
         since: Epoch(1),
         after: None,
     };
-    let mut keeper = Server::new(KEEPER);
-    keeper.configure(5, false);
-    let commands = keeper.hear(ME, list(5));
+    let mut holder = Server::new(HOLDER);
+    holder.configure(5, false);
+    let commands = holder.hear(ME, list(5));
     let stored =
         |c: &Command| matches!(c, Command::Store { command: StoreCommand::List { role: KEPT, .. }, .. });
     assert!(commands.iter().any(stored), "{commands:?}");
-    keeper.configure(6, true);
-    let commands = keeper.hear(ME, list(6));
+    holder.configure(6, true);
+    let commands = holder.hear(ME, list(6));
     let refused = |c: &Command| {
         let PeerMessage::ListReply { token: 7, result, .. } = (match c {
             Command::Send { to: ME, message, .. } => message,
@@ -121,17 +121,17 @@ fn a_holder_lists_only_what_it_still_keeps() {
 #[test]
 fn a_listing_of_an_ended_epoch_is_not_given() {
     let (group, epoch, since) = (GROUP, Epoch(5), Epoch(1));
-    let mut keeper = Server::new(KEEPER);
-    keeper.configure(5, false);
+    let mut holder = Server::new(HOLDER);
+    holder.configure(5, false);
     let list = PeerMessage::List { group, epoch, token: 7, role: KEPT, since, after: None };
-    let commands = keeper.hear(ME, list);
+    let commands = holder.hear(ME, list);
     let listed = commands.iter().find_map(|c| match c {
         Command::Store { token, command: StoreCommand::List { .. } } => Some(*token),
         _ => None,
     });
-    keeper.configure(6, true);
+    holder.configure(6, true);
     let outcome = StoreOutcome::Listed(ListPage::default());
-    let commands = keeper.on(Event::Stored { token: listed.expect("it is listed"), outcome });
+    let commands = holder.on(Event::Stored { token: listed.expect("it is listed"), outcome });
     let given = |c: &Command| match c {
         Command::Send { message: PeerMessage::ListReply { result, .. }, .. } => Some(result.clone()),
         _ => None,
@@ -146,15 +146,15 @@ fn a_tail_is_kept_with_what_it_is_of() {
     let version = Version { epoch: Epoch(4), seq: 13 };
     let run = Run { chunk: ChunkId::default(), first: 6, count: 3, version, kind: Kind::Data };
     let tail = RecoveredTail { open: vec![TailRun { run, request: None }], ..RecoveredTail::default() };
-    let config = Config::new(KEEPER, Incarnation(1), StoreId(1), 1 << 20, 1);
+    let config = Config::new(HOLDER, Incarnation(1), StoreId(1), 1 << 20, 1);
     let tails = [(GROUP, tail)].into();
     let recovered = Recovered { tails, roles: vec![(GROUP, KEPT)], ..Recovered::default() };
-    let mut keeper = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
+    let mut holder = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
     let away = SlotState::Away { since: Epoch(1) };
-    keeper.configure_other(5, away, None);
-    keeper.configure_other(6, away, Some(Holder { server: KEEPER, covered: false }));
+    holder.configure_other(5, away, None);
+    holder.configure_other(6, away, Some(Holder { server: HOLDER, covered: false }));
     let fence = PeerMessage::Fence { group: GROUP, epoch: Epoch(6), done: Vec::new() };
-    let commands = keeper.hear(ServerId(3), fence);
+    let commands = holder.hear(ServerId(3), fence);
     let received = commands.iter().find_map(|c| match c {
         Command::Send { message: PeerMessage::FenceReply { tail, .. }, .. } => Some(tail.clone()),
         _ => None,
@@ -165,22 +165,22 @@ fn a_tail_is_kept_with_what_it_is_of() {
 
 #[test]
 fn a_drop_for_which_there_was_no_room_is_tried_again() {
-    let config = Config::new(KEEPER, Incarnation(1), StoreId(1), 1 << 20, 1);
+    let config = Config::new(HOLDER, Incarnation(1), StoreId(1), 1 << 20, 1);
     let recovered = Recovered { roles: vec![(GROUP, KEPT)], ..Recovered::default() };
-    let mut keeper = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
+    let mut holder = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
     let drops = |commands: Vec<Command>| {
         let drop = |c: &&Command| matches!(c, Command::DropOffload { group: GROUP, stands_for: OTHER });
         commands.iter().filter(drop).count()
     };
     let (beat, full) = (Event::Beat { unix_seconds: 1 }, Event::NotDropped { group: GROUP, role: KEPT });
-    assert_eq!(drops(keeper.configure(5, false)), 0);
-    assert_eq!(drops(keeper.configure(6, true)), 1);
-    assert_eq!(drops(keeper.on(beat.clone())), 0, "once is enough");
-    keeper.on(full.clone());
-    assert_eq!(drops(keeper.on(beat.clone())), 1);
-    keeper.on(full);
-    assert_eq!(drops(keeper.configure(7, false)), 0, "it is needed again");
-    assert_eq!(drops(keeper.on(beat)), 0);
+    assert_eq!(drops(holder.configure(5, false)), 0);
+    assert_eq!(drops(holder.configure(6, true)), 1);
+    assert_eq!(drops(holder.on(beat.clone())), 0, "once is enough");
+    holder.on(full.clone());
+    assert_eq!(drops(holder.on(beat.clone())), 1);
+    holder.on(full);
+    assert_eq!(drops(holder.configure(7, false)), 0, "it is needed again");
+    assert_eq!(drops(holder.on(beat)), 0);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_listing_that_lost_a_source_starts_over() {
     });
     let outcome = StoreOutcome::Newer(Vec::new());
     let commands = me.on(Event::Stored { token: newer.expect("the page is compared"), outcome });
-    assert_eq!(asked(&commands).map(|(to, role, _)| (to, role)), Some((KEEPER, KEPT)));
+    assert_eq!(asked(&commands).map(|(to, role, _)| (to, role)), Some((HOLDER, KEPT)));
     // Before the reply comes the other replica is in sync: now it has everything, and the holder nothing.
     let commands = me.configure(6, true);
     assert_eq!(asked(&commands).map(|(to, role, _)| (to, role)), Some((OTHER, Role::Replica)));

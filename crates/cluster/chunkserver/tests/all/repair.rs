@@ -14,7 +14,7 @@ use ebb_types::{
 const ME: ServerId = ServerId(1);
 /// Catching up, with a covered holder.
 const OTHER: ServerId = ServerId(2);
-const KEEPER: ServerId = ServerId(4);
+const HOLDER: ServerId = ServerId(4);
 const KEPT: Role = Role::Offload { stands_for: OTHER };
 const GROUP: GroupId = GroupId(0);
 const CHUNK: ChunkId = ChunkId { object: ebb_types::ObjectId(0), index: 0 };
@@ -31,7 +31,7 @@ impl Server {
         let mut server = Server { replica: Replica::new(config, Recovered::default()), now: 1 };
         server.on(Event::Lease { until: Moment(u64::MAX) });
         let away = SlotState::CatchingUp { since: Epoch(5) };
-        let holder = Some(Holder { server: KEEPER, covered: true });
+        let holder = Some(Holder { server: HOLDER, covered: true });
         let slots = vec![
             Slot { server: ME, state: SlotState::InSync, holder: None },
             Slot { server: OTHER, state: away, holder },
@@ -128,7 +128,7 @@ fn primary_with_a_lost_block(newest: Version) -> (Server, Vec<Command>) {
 fn primary_that_read(must_exist: bool, outcome: StoreOutcome) -> (Server, Vec<Command>) {
     let (mut primary, _) = Server::new(ME);
     let epoch = Epoch(9);
-    for from in [OTHER, KEEPER] {
+    for from in [OTHER, HOLDER] {
         let fenced = PeerMessage::FenceReply {
             group: GROUP,
             epoch,
@@ -152,7 +152,7 @@ const NEW: Version = Version { epoch: Epoch(7), seq: 3 };
 fn a_lost_block_comes_from_the_holder_and_then_from_the_replica_behind_it() {
     let (mut primary, commands) = primary_with_a_lost_block(NEW);
     let first = asked(&commands).expect("a copy is asked for it");
-    assert_eq!((first.to, first.role), (KEEPER, KEPT));
+    assert_eq!((first.to, first.role), (HOLDER, KEPT));
     // The block was not written since epoch 5: so the replica behind the holder has the latest version.
     let commands = primary.answers(first, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
     let second = asked(&commands).expect("the replica is asked");
@@ -166,7 +166,7 @@ fn a_lost_block_comes_from_the_holder_and_then_from_the_replica_behind_it() {
     let read = || StoreOutcome::Read { records: vec![record(old, Some(&data))], payload: data.clone() };
     let (checked, _) = store(&commands).expect("it is read, to see whether that was all");
     let commands = primary.stored(checked, read());
-    let (again, _) = store(&commands).expect("the client's read goes on");
+    let (again, _) = store(&commands).expect("the client's read continues");
     let commands = primary.stored(again, read());
     let answered = |c: &Command| matches!(c, Command::Reply { payload, .. } if *payload == data);
     assert!(commands.iter().any(answered), "{commands:?}");
@@ -274,7 +274,7 @@ fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
 fn a_server_that_repairs_a_block_does_not_sleep() {
     let (mut member, _) = Server::new(OTHER);
     let state = SlotState::Away { since: Epoch(10) };
-    let holder = Some(Holder { server: KEEPER, covered: true });
+    let holder = Some(Holder { server: HOLDER, covered: true });
     let slots = vec![
         Slot { server: ME, state: SlotState::InSync, holder: None },
         Slot { server: OTHER, state, holder },
@@ -335,7 +335,7 @@ fn what_no_copy_can_repair_is_listed_as_lost() {
 fn catches_up(kinds: &[Kind]) -> (Server, Vec<Command>) {
     let (mut replica, commands) = Server::new(OTHER);
     let listing = |c: &Command| match c {
-        Command::Send { to: KEEPER, message: PeerMessage::List { token, .. }, .. } => Some(*token),
+        Command::Send { to: HOLDER, message: PeerMessage::List { token, .. }, .. } => Some(*token),
         _ => None,
     };
     let token = commands.iter().find_map(listing).expect("the holder is asked what it has");
@@ -346,7 +346,7 @@ fn catches_up(kinds: &[Kind]) -> (Server, Vec<Command>) {
         token,
         result: Ok(ListPage { runs: runs.clone(), next: None }),
     };
-    let commands = replica.on(Event::Peer { from: KEEPER, message, payload: Bytes::new() });
+    let commands = replica.on(Event::Peer { from: HOLDER, message, payload: Bytes::new() });
     let (token, _) = store(&commands).expect("it is compared with what is here");
     let commands = replica.stored(token, StoreOutcome::Newer(runs));
     (replica, commands)
@@ -400,7 +400,7 @@ fn what_cannot_be_read_is_not_ordered_again() {
     let epoch = Epoch(9);
     let open = Run { chunk: CHUNK, first: 0, count: 2, version: Version { seq: 4, ..NEW }, kind: Kind::Data };
     let mut commands = Vec::new();
-    for from in [OTHER, KEEPER] {
+    for from in [OTHER, HOLDER] {
         let (group, done, forgotten) = (GROUP, Vec::new(), Version::ZERO);
         let tail = vec![TailRun { run: open, request: None }];
         let fenced = PeerMessage::FenceReply { group, epoch, tail, done, forgotten };
@@ -458,7 +458,7 @@ fn a_block_that_must_exist_and_does_not_comes_from_another_copy() {
     let commands = primary.stored(token, StoreOutcome::Applied);
     let (checked, _) = store(&commands).expect("it is read, to see whether that was all");
     let commands = primary.stored(checked, read());
-    let (again, _) = store(&commands).expect("the client's read goes on");
+    let (again, _) = store(&commands).expect("the client's read continues");
     let crcs = block_crcs(&data);
     assert_eq!(reply(&primary.stored(again, read())), Some(ClientReply::Data { crcs }));
 }
@@ -476,8 +476,8 @@ fn a_block_that_must_exist_and_that_no_copy_has_is_an_error() {
 #[test]
 fn a_repair_does_not_wait_for_a_copy_that_falls_asleep() {
     let (mut primary, commands) = primary_with_a_lost_block(NEW);
-    assert_eq!(asked(&commands).expect("a copy is asked for it").to, KEEPER);
-    let commands = primary.sleeps(KEEPER);
+    assert_eq!(asked(&commands).expect("a copy is asked for it").to, HOLDER);
+    let commands = primary.sleeps(HOLDER);
     assert_eq!(asked(&commands).expect("the next is asked").to, OTHER);
 }
 

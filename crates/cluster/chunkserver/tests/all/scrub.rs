@@ -15,7 +15,7 @@ use std::time::Duration;
 const ME: ServerId = ServerId(1);
 const OTHER: ServerId = ServerId(2);
 const SLEEPER: ServerId = ServerId(3);
-const KEEPER: ServerId = ServerId(4);
+const HOLDER: ServerId = ServerId(4);
 const GROUP: GroupId = GroupId(0);
 const CHUNK: ChunkId = ChunkId { object: ebb_types::ObjectId(0), index: 0 };
 const EPOCH: Epoch = Epoch(9);
@@ -29,7 +29,7 @@ struct Primary {
 }
 
 impl Primary {
-    /// The primary of a group with a replica on `OTHER` and one on `SLEEPER`, whose holder is `KEEPER` since epoch 5.
+    /// The primary of a group with a replica on `OTHER` and one on `SLEEPER`, whose holder is `HOLDER` since epoch 5.
     /// Its own replica was found sound a day after the beginning of time; the period is ten days.
     fn new() -> Primary {
         let mut config = Config::new(ME, Incarnation(1), StoreId(1), 4 << 20, 1);
@@ -39,7 +39,7 @@ impl Primary {
         let recovered = Recovered { scrubs: vec![mark], ..Recovered::default() };
         let mut primary = Primary { replica: Replica::new(config, recovered), now: Moment(1) };
         primary.on(Event::Lease { until: Moment(u64::MAX) });
-        let holder = Some(Holder { server: KEEPER, covered: true });
+        let holder = Some(Holder { server: HOLDER, covered: true });
         let slots = vec![
             Slot { server: ME, state: SlotState::InSync, holder: None },
             Slot { server: OTHER, state: SlotState::InSync, holder: None },
@@ -57,7 +57,7 @@ impl Primary {
             groups: vec![(GROUP, entry)],
             ..MapDelta::default()
         }));
-        for from in [OTHER, KEEPER] {
+        for from in [OTHER, HOLDER] {
             let fenced = PeerMessage::FenceReply {
                 group: GROUP,
                 epoch: EPOCH,
@@ -92,7 +92,7 @@ impl Primary {
         for (to, message) in sent(&asked) {
             let PeerMessage::List { token, role, since, .. } = message else { continue };
             let kept = matches!(role, Role::Offload { stands_for: SLEEPER });
-            assert_eq!((kept, since), (to == KEEPER, Epoch(if kept { 5 } else { 0 })));
+            assert_eq!((kept, since), (to == HOLDER, Epoch(if kept { 5 } else { 0 })));
             let reply = PeerMessage::ListReply { group: GROUP, token, result: Ok(page()) };
             assert!(self.peer(to, reply).is_empty());
         }
@@ -180,7 +180,7 @@ fn copies_that_are_alike_are_found_right_and_the_date_is_kept() {
     let (mut primary, asked) = comparing();
     assert!(sent(&asked).all(|(to, _)| to != SLEEPER), "a sleeper is left alone");
     primary.checked(&asked, OTHER, Ok(window(V, 7)));
-    primary.checked(&asked, KEEPER, Ok(window(V, 7)));
+    primary.checked(&asked, HOLDER, Ok(window(V, 7)));
     assert_eq!(scrubbed(&later(&mut primary)), [(OTHER, true)]);
     assert!(!primary.replica.wants_ticks(), "nothing runs until the next one is due");
     let kept = primary.beat(7 * DAY + 1);
@@ -204,7 +204,7 @@ fn nothing_is_compared_before_it_is_due() {
 fn an_older_copy_gets_what_the_primary_has() {
     let (mut primary, asked) = comparing();
     primary.checked(&asked, OTHER, Ok(window(OLD, 1)));
-    let asked = primary.checked(&asked, KEEPER, Ok(window(V, 7)));
+    let asked = primary.checked(&asked, HOLDER, Ok(window(V, 7)));
     let (token, command) = store(&asked).expect("what differs is read");
     assert!(matches!(command, StoreCommand::Read { first: 0, count: 1, .. }), "{command:?}");
     let records = vec![window(V, 7).remove(0)];
@@ -215,10 +215,10 @@ fn an_older_copy_gets_what_the_primary_has() {
         .filter(|(_, m)| matches!(m, PeerMessage::Replicate { record, .. } if record.version == version))
         .map(|(to, _)| to)
         .collect();
-    assert_eq!(ordered, [OTHER, KEEPER]);
+    assert_eq!(ordered, [OTHER, HOLDER]);
     let (token, _) = store(&asked).expect("and on this server");
     primary.on(Event::Stored { token, outcome: StoreOutcome::Applied });
-    for from in [OTHER, KEEPER] {
+    for from in [OTHER, HOLDER] {
         let done =
             PeerMessage::ReplicateReply { group: GROUP, epoch: EPOCH, version, first: 0, result: Ok(()) };
         primary.peer(from, done);
@@ -235,7 +235,7 @@ fn what_another_copy_has_newer_is_fetched_first() {
     let asked = primary.listed(asked, &[run(V)]);
     let asked = primary.own(&asked, window(OLD, 1));
     primary.checked(&asked, OTHER, Ok(window(V, 7)));
-    let asked = primary.checked(&asked, KEEPER, Ok(window(V, 7)));
+    let asked = primary.checked(&asked, HOLDER, Ok(window(V, 7)));
     let fetch = sent(&asked).find_map(|(to, m)| match m {
         PeerMessage::Fetch { token, role, first: 0, count: 1, .. } => Some((to, role, token)),
         _ => None,
@@ -252,7 +252,7 @@ fn what_another_copy_has_newer_is_fetched_first() {
     let asked = primary.on(Event::Stored { token, outcome: read });
     let asked = primary.own(&asked, window(V, 7));
     primary.checked(&asked, OTHER, Ok(window(V, 7)));
-    primary.checked(&asked, KEEPER, Ok(window(V, 7)));
+    primary.checked(&asked, HOLDER, Ok(window(V, 7)));
     assert_eq!(scrubbed(&later(&mut primary)), [(OTHER, true)]);
 }
 
@@ -263,7 +263,7 @@ fn what_is_newer_elsewhere_and_cannot_be_had_is_never_overwritten() {
     let asked = primary.listed(asked, &[run(V)]);
     let asked = primary.own(&asked, window(OLD, 1));
     primary.checked(&asked, OTHER, Ok(window(V, 7)));
-    let mut asked = primary.checked(&asked, KEEPER, Ok(window(OLD, 1)));
+    let mut asked = primary.checked(&asked, HOLDER, Ok(window(OLD, 1)));
     let token = sent(&asked).find_map(|(_, m)| match m {
         PeerMessage::Fetch { token, .. } => Some(token),
         _ => None,
@@ -287,11 +287,11 @@ fn a_holder_needs_only_what_was_written_since_it_became_one() {
     let asked = primary.own(&asked, window(OLD, 7));
     primary.checked(&asked, OTHER, Ok(window(OLD, 7)));
     let nothing = vec![record(0, 256, Version::ZERO, Content::Zero)];
-    let asked = primary.checked(&asked, KEEPER, Ok(nothing));
+    let asked = primary.checked(&asked, HOLDER, Ok(nothing));
     assert!(store(&asked).is_none(), "nothing is ordered again");
     let (mut primary, asked) = comparing();
     primary.checked(&asked, OTHER, Ok(window(V, 7)));
-    let asked = primary.checked(&asked, KEEPER, Err(Refusal::Corrupt));
+    let asked = primary.checked(&asked, HOLDER, Err(Refusal::Corrupt));
     assert!(matches!(store(&asked), Some((_, StoreCommand::Read { first: 0, count: 1, .. }))), "{asked:?}");
 }
 
@@ -304,7 +304,7 @@ fn what_a_holder_has_from_an_earlier_time_is_not_fetched() {
     let nothing = || vec![record(0, 256, Version::ZERO, Content::Zero)];
     let asked = primary.own(&asked, nothing());
     primary.checked(&asked, OTHER, Ok(nothing()));
-    let asked = primary.checked(&asked, KEEPER, Ok(window(OLD, 7)));
+    let asked = primary.checked(&asked, HOLDER, Ok(window(OLD, 7)));
     let fetched = sent(&asked).any(|(_, m)| matches!(m, PeerMessage::Fetch { .. }));
     assert!(!fetched && store(&asked).is_none(), "{asked:?}");
     assert!(scrubbed(&later(&mut primary)).iter().all(|(_, sound)| *sound));
@@ -347,7 +347,7 @@ fn windows_keep_to_the_rate_and_let_writes_in_between() {
     let write = Event::Client { token: ClientToken(1), request, payload: bytes(8) };
     assert!(primary.on(write).is_empty(), "it waits while its blocks are compared");
     primary.checked(&asked, OTHER, Ok(window(V, 7)));
-    let asked = primary.checked(&asked, KEEPER, Ok(window(V, 7)));
+    let asked = primary.checked(&asked, HOLDER, Ok(window(V, 7)));
     let written = |c: &Command| matches!(c, Command::Store { command: StoreCommand::Apply { .. }, .. });
     assert!(asked.iter().any(written), "{asked:?}");
     // Three blocks were read: one second's budget.

@@ -171,7 +171,7 @@ async fn a_stopped_primary_is_left_as_soon_as_the_map_names_another() {
         async move { client.write(CHUNK, 0, "abc".into()).await }
     });
     sleep(Duration::from_millis(500)).await;
-    // A newer epoch with the same primary is no reason to abandon the try.
+    // A newer epoch with the same primary does not end the try.
     meta.push(&MetaPush::Map(delta(10, 11, entry(4, Some(1)))));
     sleep(Duration::from_millis(100)).await;
     meta.push(&MetaPush::Map(delta(11, 12, entry(5, Some(2)))));
@@ -391,7 +391,7 @@ async fn ranges_of_objects_are_split_and_joined() {
             ChunkOp::Write { .. } => range.copy_from_slice(&payload),
             ChunkOp::Zero { .. } => range.fill(0),
             ChunkOp::Delete { .. } => drop(store.remove(&request.op.chunk())),
-            ChunkOp::Look { .. } => unreachable!("nobody looks"),
+            ChunkOp::Look { .. } => unreachable!("this test sends no look"),
         }
         done()
     })

@@ -70,7 +70,7 @@ impl Disks {
             ChunkOp::Delete { .. } => {
                 self.taken.insert((request.epoch, column, "delete"));
             }
-            ChunkOp::Look { .. } => unreachable!("nobody looks into a column"),
+            ChunkOp::Look { .. } => unreachable!("clients do not look into a column"),
         }
         reply(ClientReply::Done { newest: Version { epoch: request.epoch, seq: 1 } })
     }

@@ -39,7 +39,7 @@ impl Power {
         Duration::from_secs_f64((self.up_energy + self.down_energy).0 / (self.on - self.standby).0)
     }
 
-    /// The largest share that sleeping parity servers can save, with so many data servers failed and replaced: as many
+    /// The largest share that sleeping parity servers can save, with `failed` data servers failed and replaced: as many
     /// parity servers are awake for them.
     pub fn most_saved(&self, shape: Shape, failed: usize) -> f64 {
         let asleep = shape.parity().saturating_sub(if failed < 3 { failed } else { shape.parity() });

@@ -192,7 +192,7 @@ fn a_server_that_fails_is_replaced() {
     assert_eq!(world.fleet.count(|state| state == State::Gone), 1);
     world.is(victim, State::Awake);
     world.tell(Event::Tick);
-    assert_eq!(world.on(), before + 1, "nobody is sent to sleep just because it is back");
+    assert_eq!(world.on(), before + 1, "no server is sent to sleep just because it is back");
 }
 
 #[test]
@@ -385,7 +385,11 @@ fn a_fleet_that_takes_over_continues_with_the_prices_that_were_learnt() {
         assert!((found / right - 1.0).abs() < 1e-12, "{found} is not {right}");
     }
     next.take_over_prices(Prices { shortage: 1e9, power_cycle: 1e-9 });
-    assert_eq!(next.prices().shortage.round(), *SHORT_PRICE.end(), "within its bounds, whoever says so");
+    assert_eq!(
+        next.prices().shortage.round(),
+        *SHORT_PRICE.end(),
+        "within its bounds, whatever is taken over"
+    );
 }
 
 #[test]

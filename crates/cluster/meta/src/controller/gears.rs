@@ -75,7 +75,7 @@ pub(crate) struct Shift {
     pub migrations: u32,
 }
 
-/// The servers that gears concern: those of the replicated pool that are no loggers and not lost.
+/// The servers that gears concern: those of the replicated pool that are neither loggers nor lost.
 fn members(state: &State) -> impl Iterator<Item = &ServerEntry> {
     state.geared().filter(|e| e.state != ServerState::Lost)
 }
@@ -123,7 +123,7 @@ fn exceeded(exceeds: &impl Fn(Load) -> f64, probability: f64) -> f64 {
     high
 }
 
-/// What the fleet is told about a server.
+/// What the fleet knows about a server.
 pub(crate) fn standing(state: ServerState, late: bool, depth: Depth) -> Standing {
     match state {
         ServerState::Awake | ServerState::Draining => Standing::Awake,
@@ -276,7 +276,7 @@ impl Gears {
         self.tell(now, Event::Tick);
     }
 
-    /// From now on wake-ups from this depth are expected to take so long.
+    /// Sets the expected wake-up time from this depth.
     pub fn set_wake(&mut self, depth: Depth, wake: Option<Duration>, catch_up: Duration) {
         let Some(Decider::Servers(fleet)) = &mut self.decider else { return };
         let configured = match depth {

@@ -189,7 +189,7 @@ fn fall_back(
     let mut restored = slots.clone();
     for (slot, before) in restored.iter_mut().zip(served).filter(|(slot, before)| has_lost(before, slot)) {
         let (SlotState::CatchingUp { since } | SlotState::Away { since }) = before.state else { continue };
-        let free = |keeper: ServerId| slots.iter().all(|s| s.server != keeper);
+        let free = |holder: ServerId| slots.iter().all(|s| s.server != holder);
         if standing(world, slot.server) == Standing::Up && kept(before).is_some_and(free) {
             *slot = Slot { state: SlotState::CatchingUp { since }, ..*before };
         }
@@ -200,7 +200,7 @@ fn fall_back(
     }
     slots.iter_mut().zip(&restored).filter(|(slot, to)| slot.holder != to.holder).for_each(|(slot, to)| {
         drop_holder(slot, world);
-        kept(to).and_then(|keeper| world.get_mut(keeper)).into_iter().for_each(|c| c.holders += 1);
+        kept(to).and_then(|holder| world.get_mut(holder)).into_iter().for_each(|c| c.holders += 1);
     });
     *slots = restored;
     primary
@@ -359,7 +359,7 @@ fn shortcoming(slots: &[Slot], k: usize, server: ServerId, world: &World) -> Sho
 /// old one held, and while the primary re-sends it no server could take the primary's place; then the rack of the
 /// slot's server; then least load. [Sierra §3.6]
 ///
-/// Slots choose one after the other. That is no worse than choosing for all at once: every slot has the same
+/// Slots choose one after the other. That is as good as choosing for all at once: every slot has the same
 /// candidates, so as many racks are found.
 fn choose_holder(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
     let own = world.get(slots[k].server).map(|c| c.rack);

@@ -51,7 +51,7 @@ impl Leading {
         }
     }
 
-    /// When the set hibernates if nobody uses it; `None`: never.
+    /// When the set hibernates if no client uses it; `None`: never.
     pub(crate) fn rests_at(&self, id: SetId, entry: &SetEntry, state: &State) -> Option<Moment> {
         let after = state.pool(entry.pool)?.hibernate_after()?;
         Some(self.sets.get(&id)?.usage.rests_at(after, self.timing.sleep.cycles_per_day))

@@ -72,7 +72,7 @@ impl Leading {
         live.is_some_and(|live| live.power.resists(now, live.heard, self.lease(state)))
     }
 
-    /// The machine of a server may take so long to go down or to come up.
+    /// The longest that a server's machine may take to go down or to come up.
     pub(crate) fn longest(&self, server: ServerId) -> Duration {
         let times = self.paths(server).iter().map(|path| self.patience(path));
         times.max().unwrap_or(self.timing.wake_limit)

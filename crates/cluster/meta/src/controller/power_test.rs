@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Longest time for handing over and for catching up.
 const DATA_LIMIT: Duration = Duration::from_secs(1800);
-/// Tries of a wake-up, beyond what each path may take, until a test gives up on it. The wake-up itself goes on.
+/// Tries of a wake-up, beyond what each path may take, until a test gives up on it. The wake-up itself continues.
 const WAKE_TRIES: u32 = 20;
 
 impl Leading {

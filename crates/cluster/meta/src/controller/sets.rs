@@ -12,7 +12,7 @@
 //! - the sets of a pool are woken to synchronise one after another, so that not all draw power at once: the fullest
 //!   first, and each at [`NEARLY_FULL`](super::watch::NEARLY_FULL) at the latest;
 //! - a report of damage keeps a whole set awake for a while (R9);
-//! - a set that nobody uses sleeps as a whole, if its pool says so ([`super::hibernation`]).
+//! - a set that no client uses sleeps as a whole, if its pool says so ([`super::hibernation`]).
 //!
 //! Invariants
 //! - A parity server is put to sleep only when every other column is in sync, or away because its parity server sleeps
@@ -36,8 +36,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) enum Standing {
     /// Takes part.
     Up,
-    /// Does not take part, and nobody does without it yet: it has never run and has a lease's time to report, or its
-    /// set hibernates.
+    /// Does not take part, and no server does without it yet: it has never run and has a lease's time to report, or
+    /// its set hibernates.
     Expected,
     /// Draining, asleep, waking or failed, while the set does not hibernate.
     Down,
@@ -66,7 +66,7 @@ pub(crate) fn next_set(
     let epoch = entry.epoch.next();
     let next = |(column, fact): (&Column, &ColumnFacts)| next_column(*column, fact, epoch);
     let columns: Vec<Column> = entry.columns.iter().zip(facts).map(next).collect();
-    // While it hibernates nobody keeps or fills anything: the epoch in which it wakes is new to all.
+    // While it hibernates no server keeps or fills anything: the epoch in which it wakes is new to all.
     let again = hibernates_since.is_none() && facts.iter().any(|fact| fact.restarted);
     let next = SetEntry { epoch, columns, hibernates_since, ..entry.clone() };
     let same = next.columns == entry.columns && hibernates_since == entry.hibernates_since;

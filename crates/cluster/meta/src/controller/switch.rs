@@ -22,7 +22,7 @@ pub(crate) struct Power {
     /// server since.
     unsure: Option<Moment>,
     /// The last order to sleep has failed: the server itself said why not, and what the switch that waited for it says
-    /// later is no news.
+    /// later is not news.
     refused: bool,
     /// The server is up although it was ordered to sleep: the order failed, or the server was heard of after the switch
     /// called it done.

@@ -43,7 +43,7 @@ impl Usage {
         if self.hibernated { None } else { self.awaited.take().map(|since| now.since(since)) }
     }
 
-    /// From when on the set may sleep if nobody uses it.
+    /// From when on the set may sleep if no client uses it.
     pub fn rests_at(&self, after: Duration, cycles_per_day: f64) -> Moment {
         let quiet = self.last.map_or(Moment::ZERO, |last| last + after);
         let lacking = if self.hibernated { 0.0 } else { (1.0 - self.credit).max(0.0) };

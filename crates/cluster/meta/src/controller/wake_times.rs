@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Wake-ups that are remembered.
 const KEPT: usize = 20;
-/// Of 100 wake-ups, so many took no longer than what is called high.
+/// The percentile of wake-up times that is called high.
 const PERCENT: usize = 95;
 
 #[derive(Clone, Debug, Default)]

@@ -1,4 +1,4 @@
-//! Why the Raft log cannot go on, and what to do about it.
+//! Why the Raft log cannot continue, and what to do about it.
 
 use crate::MemberId;
 use crate::namespace::table::TableError;

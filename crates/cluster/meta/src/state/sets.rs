@@ -122,7 +122,7 @@ impl State {
         let holds = |rule: &'static str, holds: bool| if holds { Ok(()) } else { Err(rule) };
         holds("the epoch grows by one", new.epoch == change.expected.next())?;
         holds("a set keeps its pool and its code", (new.pool, new.shape) == (old.pool, old.shape))?;
-        holds("k + r columns", new.columns.len() == new.shape.servers())?;
+        holds("k + m columns", new.columns.len() == new.shape.servers())?;
         holds("one column per server", doubled([new]).is_none())?;
         let data = &new.columns[..new.shape.data()];
         let is_whole = data.iter().all(|column| column.state == SlotState::InSync);

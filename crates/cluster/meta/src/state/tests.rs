@@ -281,7 +281,7 @@ fn a_set_breaks_no_rule() {
     let rules: [(&str, Spoil<SetEntry>); 10] = [
         ("the epoch grows by one", |e| e.epoch = Epoch(9)),
         ("keeps its pool", |e| e.pool = PoolId(2)),
-        ("k + r columns", |e| {
+        ("k + m columns", |e| {
             e.columns.pop();
         }),
         ("one column per server", |e| e.columns[1].server = ServerId(10)),

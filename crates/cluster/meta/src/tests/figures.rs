@@ -92,7 +92,7 @@ fn a_status_counts_what_the_map_says_through_shifts_failures_and_a_new_leader() 
 #[test]
 fn debt_is_as_old_as_the_absence_of_the_longest_away() {
     let mut world = started();
-    assert!(world.status().servers.iter().all(|s| s.debt_since_unix_millis.is_none()), "nobody is away");
+    assert!(world.status().servers.iter().all(|s| s.debt_since_unix_millis.is_none()), "no server is away");
     world.run(20_000);
     let began = world.unix_now();
     world.gear(1);
@@ -104,7 +104,7 @@ fn debt_is_as_old_as_the_absence_of_the_longest_away() {
     let known: Vec<u64> = first.iter().flatten().copied().collect();
     assert!(!known.is_empty() && known.iter().all(|at| (began..began + 6000).contains(at)), "{known:?}");
     world.run(60_000);
-    assert_eq!(since(&mut world), first, "it grows old, and does not begin anew");
+    assert_eq!(since(&mut world), first, "it keeps its age, and does not start over");
     // A new leader knows from the record when each went to sleep.
     let now = world.unix_now();
     world.lead_at(now);

@@ -118,7 +118,7 @@ fn servers_with_a_single_path_do_not_leave_a_group_with_one_copy() {
     world.prove("wol");
     world.gear(1);
     world.run(20_000);
-    assert_eq!(world.states(), "AAAAAAzzz", "R8 relies on nobody while two copies are awake");
+    assert_eq!(world.states(), "AAAAAAzzz", "R8 relies on no sleeper while two copies are awake");
     let why = world.power_of(4).kept_awake.unwrap();
     assert!(why.contains("single wake path"), "{why}");
     assert_eq!(world.power_of(8).kept_awake, None);
@@ -229,7 +229,7 @@ fn a_server_that_goes_off_without_having_said_so_is_failed_and_comes_back_with_w
     world.run(10_000);
     world.crash(1);
     world.run(4000);
-    assert_eq!(world.state_of(1), ServerState::Failed, "not asleep: nobody put it to sleep");
+    assert_eq!(world.state_of(1), ServerState::Failed, "not asleep: it was not put to sleep");
     assert!(!world.states().contains('z'), "R8: {}", world.states());
     world.restart(1);
     world.run(2000);

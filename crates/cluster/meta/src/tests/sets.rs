@@ -90,7 +90,7 @@ impl Rows {
         self.held.retain(|(.., holder)| *holder != server);
     }
 
-    /// Keepers drop what nobody lacks any more; then what the entries claim is checked.
+    /// Holders drop what no column lacks any more; then what the entries claim is checked.
     pub fn follow(&mut self, state: &State, forgot: impl Fn(ServerId) -> bool) {
         self.held.retain(|(id, _, strip, server)| {
             let set = state.set(*id).unwrap();
@@ -135,7 +135,7 @@ pub fn columns(state: &State) -> String {
 
 const POOL: PoolId = PoolId(1);
 
-/// Nine servers in the replicated pool, and from server-9 on so many sets of 6+3 and spares.
+/// Nine servers in the replicated pool, and from server-9 on `sets` sets of 6+3, then the spares.
 fn bootstrap_of(sets: u16, spares: u16) -> Bootstrap {
     let mut boot = bootstrap(9, 3, 36, ebb_gear::Scheme::Rotated);
     let shape = Shape::new(6, 3).unwrap();
@@ -662,7 +662,7 @@ fn a_set_that_nobody_uses_sleeps_whole_and_is_woken_by_a_client() {
     assert_eq!(world.set(0), "ssssss ---");
     let asleep = world.state.set(SetId(0)).unwrap().clone();
     assert!((1_030_000..1_034_000).contains(&asleep.hibernates_since.unwrap()), "{asleep:?}");
-    // Nobody is woken by a question, nor by a new leader.
+    // Neither a question nor a new leader wakes a server.
     world.pool_status();
     world.lead();
     world.run(60_000);

@@ -213,7 +213,7 @@ fn inquire(disk: &impl Scsi, timeout: Duration) -> io::Result<Result<String, Str
     let mut page = [0; 36];
     let end = disk.scsi(&INQUIRY, &mut page, timeout)?;
     if end.received < page.len() || page[0] & 0x1f != 0 {
-        return Ok(Err("it is no disk of ATA or SCSI".to_owned()));
+        return Ok(Err("it is neither an ATA nor a SCSI disk".to_owned()));
     }
     Ok(Ok(String::from_utf8_lossy(&page[8..32]).split_whitespace().collect::<Vec<_>>().join(" ")))
 }
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
 
-    /// A made-up disk of either kind.
+    /// An emulated disk of either kind.
     struct Disk {
         kind: Kind,
         page: [u8; IDENTIFY_BYTES],
@@ -357,7 +357,7 @@ mod tests {
     /// With extended power conditions.
     fn disk(kind: Kind) -> Disk {
         let mut page = [0; IDENTIFY_BYTES];
-        for (n, pair) in b"Made-up disk        ".chunks(2).enumerate() {
+        for (n, pair) in b"Emulated disk       ".chunks(2).enumerate() {
             page[2 * (27 + n)..2 * (28 + n)].copy_from_slice(&[pair[1], pair[0]]);
         }
         let mut set = |number: usize, value: u16| {
@@ -396,7 +396,7 @@ mod tests {
         }
         assert_eq!(
             new(&disk(Kind::Ata), Condition::Standby).unwrap().about.what,
-            "Made-up disk, active and standby"
+            "Emulated disk, active and standby"
         );
         assert!(new(&disk(Kind::Scsi), Condition::Standby).unwrap().about.what.starts_with("VENDOR A disk,"));
     }

@@ -3,8 +3,8 @@
 //!
 //! The states are read from Identify Controller. A state is set with Set Features and read back with Get Features; it
 //! lasts until the drive loses power. A drive may accept a state and not be slower in it, so its reads are measured
-//! once in both: a state that does not bite is no second speed. The states belong to the controller: every namespace
-//! changes with it.
+//! once in both: a state without an effect does not count as a second speed. The states belong to the controller:
+//! every namespace changes with it.
 
 use super::{About, Change, DiskError, DiskSwitch, Rated, io_error, open, rate};
 use crate::passthrough::{Admin, AdminCommand, nvme_power_state};
@@ -136,7 +136,7 @@ impl<A: Admin> Nvme<A> {
         let Some(low) = found.low() else {
             let why = match found.states.len() {
                 1 => "it names one power state".to_owned(),
-                n => format!("of its {n} power states, none that serves draws less than the first"),
+                n => format!("none of its {n} power states is operational and draws less than the first"),
             };
             return Err(DiskError::OneSpeed { path: path.to_owned(), why });
         };
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
 
-    /// A made-up drive.
+    /// An emulated drive.
     struct Drive {
         page: Vec<u8>,
         state: Cell<u8>,
@@ -260,7 +260,7 @@ mod tests {
     fn drive(states: &[(u16, u8)]) -> Drive {
         let mut page = vec![0; IDENTIFY_BYTES];
         page[SERIAL].copy_from_slice(b"S1                  ");
-        page[MODEL].copy_from_slice(b"Made-up drive                           ");
+        page[MODEL].copy_from_slice(b"Emulated drive                          ");
         page[NPSS] = states.len() as u8 - 1;
         for (n, (most, flags)) in states.iter().enumerate() {
             let state = &mut page[STATES + n * STATE_BYTES..][..STATE_BYTES];
@@ -287,7 +287,7 @@ mod tests {
     fn the_operational_state_of_least_power_is_low_speed() {
         let drive = drive(USUAL);
         let mut nvme = new(&drive).unwrap();
-        assert_eq!(nvme.about.what, "Made-up drive, power states 0 (up to 8.5 W) and 2 (up to 3.0 W)");
+        assert_eq!(nvme.about.what, "Emulated drive, power states 0 (up to 8.5 W) and 2 (up to 3.0 W)");
         let change = Change { down: Duration::from_micros(1500), up: Duration::from_micros(2500) };
         assert_eq!(nvme.about.change, change);
         assert_eq!(drive.commands.borrow().len(), 1, "opening changes nothing");
@@ -303,10 +303,10 @@ mod tests {
     fn states_that_serve_nothing_or_draw_no_less_are_no_second_speed() {
         for (states, why) in [
             (&[(850, 0)][..], "names one power state"),
-            (&[(850, 0), (40, 2)], "of its 2 power states, none that serves"),
-            (&[(850, 0), (850, 0)], "none that serves draws less"),
-            (&[(850, 0), (0, 0)], "none that serves draws less"),
-            (&[(0, 0), (0, 0)], "none that serves draws less"),
+            (&[(850, 0), (40, 2)], "none of its 2 power states is operational"),
+            (&[(850, 0), (850, 0)], "is operational and draws less"),
+            (&[(850, 0), (0, 0)], "is operational and draws less"),
+            (&[(0, 0), (0, 0)], "is operational and draws less"),
         ] {
             let text = refusal(&drive(states));
             assert!(text.contains("has one speed") && text.contains(why), "{text}");

@@ -12,7 +12,7 @@ const ALIGN: usize = 4096;
 /// Reads in flight: one would measure how long a read takes, and not what the disk can do.
 const READERS: usize = 8;
 
-/// Bytes per second of sequential reads for so long, past the page cache if `disk` was opened so.
+/// Bytes per second of sequential reads during `time`, past the page cache if `disk` was opened so.
 pub fn read_rate(disk: &File, time: Duration) -> io::Result<f64> {
     let size = (&*disk).seek(SeekFrom::End(0))?;
     let reads = size / READ_BYTES;

@@ -5,7 +5,7 @@
 use super::{Clock, Driver, PowerState, Settle, SwitchError};
 use std::time::Duration;
 
-/// So many calls in a row without an answer end an order.
+/// An order ends after this many calls in a row without an answer.
 const FAILURES: u32 = 3;
 
 /// Calls that the controller did not answer, in a row: controllers lose some.
@@ -180,7 +180,7 @@ mod tests {
     fn yes_without_an_effect_is_no_result() {
         let (mut machine, mut clock) = script(&[Ok(Off)], YES);
         let error = wake(&mut machine, &mut clock).unwrap_err().to_string();
-        assert!(error.contains("told to wake and still says Off after 180 s"), "{error}");
+        assert!(error.contains("still reports Off 180 s after the wake command"), "{error}");
         assert_eq!(seconds(&machine.orders)[..3], [0, 20, 40], "it is ordered again");
         let (mut machine, mut clock) = script(&[Ok(PoweringOn)], YES);
         assert!(wake(&mut machine, &mut clock).unwrap_err().to_string().contains("PoweringOn"));
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(clock.now.as_secs(), 6);
         let (mut machine, mut clock) = script(&[Ok(On)], YES);
         let error = asleep(&mut machine, &mut clock).unwrap_err().to_string();
-        assert!(error.contains("told to sleep and still says On"), "{error}");
+        assert!(error.contains("still reports On 180 s after the sleep command"), "{error}");
     }
 
     #[test]

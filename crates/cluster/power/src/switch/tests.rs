@@ -1,5 +1,5 @@
-//! The drivers against made-up machines: a management controller served here, a script in the place of ipmitool, a
-//! monitor on a Unix socket. They do what real ones were seen to do. Time is virtual; nobody waits.
+//! The drivers against emulated machines: a management controller served here, a script in the place of ipmitool, a
+//! monitor on a Unix socket. They do what real ones were seen to do. Time is virtual; no test waits.
 
 use super::settle;
 use super::*;
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
-/// A clock that nobody waits for. It calls the order off after some pauses.
+/// A clock that does not wait. It calls the order off after some pauses.
 pub struct Virtual {
     pub now: Duration,
     pub pauses_left: u32,
@@ -193,7 +193,7 @@ fn a_conflict_while_the_machine_goes_down_is_tried_again() {
         woken(Bmc::new(&["Off", "Off", "Off", "Off", "Off", "Off", "On"], &[409, 409, 204]));
     assert_eq!((outcome, orders.len()), (Ok(()), 3));
     let error = woken(Bmc::new(&["Off"], &[409])).0.unwrap_err();
-    assert!(error.contains("still says Off after 180 s"), "{error}");
+    assert!(error.contains("still reports Off 180 s after"), "{error}");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn on_while_the_machine_goes_down_is_not_believed() {
 fn a_yes_without_an_effect_is_no_result() {
     let (outcome, orders) = woken(Bmc::new(&["Off"], &[204]));
     let error = outcome.unwrap_err();
-    assert!(error.contains("told to wake and still says Off after 180 s"), "{error}");
+    assert!(error.contains("still reports Off 180 s after the wake command"), "{error}");
     assert!(orders.len() > 2, "it was told again");
 }
 
@@ -324,7 +324,7 @@ fn a_certificate_that_is_not_trusted_is_refused_with_the_way_to_trust_it() {
     let pin =
         error.split('"').find(|word| word.starts_with("sha256:")).expect("what it presented").to_owned();
     assert!(error.contains(&format!("fingerprint = \"{pin}\"")), "{error}");
-    // It is no controller, but it is talked to.
+    // It is not a controller, but it is talked to.
     assert!(ask("ca_file = \"cert.pem\"").contains("is not JSON"));
     assert!(ask(&format!("fingerprint = \"{pin}\"")).contains("is not JSON"));
     let wrong = ask(&format!("fingerprint = \"{}\"", "0".repeat(64)));

@@ -65,7 +65,7 @@ impl FromStr for MagicTo {
         }
         let wrong = |_| {
             format!(
-                "{text:?} is no address with a port, such as \"10.0.7.255:9\", or \"[ff02::1]:9\" for all nodes of a link"
+                "{text:?} is not an address with a port, such as \"10.0.7.255:9\", or \"[ff02::1]:9\" for all nodes of a link"
             )
         };
         match text.parse::<SocketAddr>().map_err(wrong)? {

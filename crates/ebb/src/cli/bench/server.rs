@@ -1,4 +1,4 @@
-//! `ebb bench server`: what one server sustains. [Sierra §3.4; §4.6, Table 4]
+//! `ebb lab bench server`: what one server sustains. [Sierra §3.4; §4.6, Table 4]
 //!
 //! The load metric counts the cluster's requests in servers' worth of them, so they must be what a *server* can do: its
 //! own store, in its own directory, with durable writes, checksums and the deferred move to chunk files. The network is
@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 
 pub const EXAMPLE: &str = "\
 Examples:
-  ebb bench server --config cluster.toml --id 3            on server 3's machine, before the cluster is founded
-  ebb bench server --config cluster.toml --id 3 --write    and put the rates into [scheduler]";
+  ebb lab bench server --config cluster.toml --id 3            on server 3's machine, before the cluster is founded
+  ebb lab bench server --config cluster.toml --id 3 --write    and put the rates into [scheduler]";
 
 /// Requests kept in flight. [Sierra §4.6]
 const OUTSTANDING: usize = 64;

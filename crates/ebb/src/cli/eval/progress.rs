@@ -1,8 +1,8 @@
-//! How far a campaign is, in a file beside its results, for whoever looks on: `results.sqlite.progress`, lines of JSON.
+//! How far a campaign is, in a file beside its results, for others to watch: `results.sqlite.progress`, lines of JSON.
 //!
-//! `ebb eval run` writes it, wherever it was started, and holds its lock: the campaign of an unlocked file has ended. A
-//! file that has grown too large is replaced by an empty one, so a follower tells files apart by their inodes. A line
-//! that cannot be written is missing to those who look on; the results are complete without it.
+//! `ebb lab eval run` writes it, wherever it was started, and holds its lock: the campaign of an unlocked file has
+//! ended. A file that has grown too large is replaced by an empty one, so a follower tells files apart by their inodes.
+//! A line that cannot be written is missing to those who look on; the results are complete without it.
 
 use crate::daemon::clock::unix_millis;
 use crate::error::{NodeError, io};
@@ -30,7 +30,7 @@ pub struct Told {
     pub done: u64,
     pub failed: u64,
     pub total: u64,
-    /// The run that goes on.
+    /// The run in progress.
     pub present: String,
     pub seconds_left: f64,
     pub live: Option<Watched>,
@@ -69,7 +69,7 @@ pub struct Writer {
     path: PathBuf,
     file: File,
     bytes: u64,
-    /// When, of which run, and whether it was seen going on.
+    /// When, of which run, and whether it was seen in progress.
     last: Option<(Instant, String, bool)>,
 }
 

@@ -35,7 +35,7 @@ pub struct LoadArgs {
     /// Chunk servers
     #[arg(long, default_value_t = 30)]
     servers: u32,
-    /// Copies of everything
+    /// Copies of all data
     #[arg(long, default_value_t = 3)]
     replicas: u8,
     /// Gear groups that are always awake: 1 saves most, 2 tolerates the failure of an awake server
@@ -78,12 +78,12 @@ pub struct LoadArgs {
     #[arg(long, value_name = "SHARE")]
     cold: Option<f64>,
     /// Code of those sets
-    #[arg(long, value_name = "K+R", default_value = "6+3", requires = "cold")]
+    #[arg(long, value_name = "K+M", default_value = "6+3", requires = "cold")]
     code: Shape,
     /// Requests per second to all cold data, on average; they follow the load's shape
     #[arg(long, value_name = "RATE", default_value_t = 0.001, requires = "cold")]
     cold_requests: f64,
-    /// A set that no request reaches for so long sleeps as a whole
+    /// Idle time after which a whole set sleeps
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time, requires = "cold")]
     hibernate_after: Duration,
     /// Also try Ebb with other budgets and accepted shares, one of them Sierra's, and print a bound that no policy can

@@ -22,7 +22,7 @@ const HOURS_PER_YEAR: f64 = 365.0 * 24.0;
 #[derive(Args)]
 pub struct ReliabilityArgs {
     /// Data and parity servers; may be repeated
-    #[arg(long = "code", value_name = "K+R", required = true)]
+    #[arg(long = "code", value_name = "K+M", required = true)]
     codes: Vec<Shape>,
     /// Failures per hour, a TOML file [default: those of the ECS² paper]
     #[arg(long, value_name = "FILE")]

@@ -44,12 +44,12 @@ pub struct TraceArgs {
     /// Chunk servers
     #[arg(long, default_value_t = 9)]
     servers: u16,
-    /// Servers beside them that only hold writes for sleeping ones, and never sleep
+    /// Additional servers that only hold writes for sleeping ones, and never sleep
     #[arg(long, default_value_t = 0)]
     loggers: u16,
     #[arg(long, default_value_t = 3)]
     racks: u16,
-    /// Copies of everything, 2 to 4
+    /// Copies of all data, 2 to 4
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=4))]
     replicas: u8,
     /// rotated or rack-aligned
@@ -62,7 +62,7 @@ pub struct TraceArgs {
     /// or of a two-speed disk, for pairs of it
     #[arg(long, value_name = "MODEL|FILE", default_value = "hdd")]
     disk: String,
-    /// Who decides about a pair's speeds: LogStore, or what its paper compares it with [default: logstore]
+    /// Speed policy of each mirrored pair: LogStore or a baseline of its paper [default: logstore]
     #[arg(long, value_name = "POLICY")]
     mirror_policy: Option<PolicyArg>,
     /// 1g, 10g, or a TOML file
@@ -97,13 +97,13 @@ pub struct TraceArgs {
     seed: u64,
     #[command(flatten)]
     options: TraceOptions,
-    /// Also compare keeping what nothing used for so long in erasure-coded sets that sleep
+    /// Also compare keeping data that was unused for this time in erasure-coded sets that sleep
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     cold_after: Option<Duration>,
     /// Code of those sets
-    #[arg(long, value_name = "K+R", default_value = "6+3", requires = "cold_after")]
+    #[arg(long, value_name = "K+M", default_value = "6+3", requires = "cold_after")]
     code: Shape,
-    /// A set that no request reaches for so long sleeps as a whole
+    /// Idle time after which a whole set sleeps
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time, requires = "cold_after")]
     hibernate_after: Duration,
     /// Print JSON with stable keys (docs/json.md)

@@ -2,17 +2,21 @@
 //!
 //! Bounded: few connections at a time, each for one request, a short head and a short while. A browser's page on
 //! another origin cannot read it by a name that it has pointed here: `Host` must be an address, `localhost`, or the
-//! configured name.
+//! configured name ([`Hosts`], as for the page).
+//!
+//! Not axum, which serves the page: what a daemon tells lives on its one thread, and the state of axum's routes must be
+//! `Send` and `Sync`; `axum::serve` has no limit of connections, of the head or of time, which would be by hand
+//! anyway. What it would save is a `match` of two paths.
 
 use super::{Format, Page};
 use crate::error::{NodeError, io};
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use ebb_web::Hosts;
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,12 +53,11 @@ impl<F: Fn() -> Page> Source for F {
 pub async fn open(address: Option<&str>, source: impl Source + 'static) -> Result<(), NodeError> {
     let Some(address) = address else { return Ok(()) };
     let listener = TcpListener::bind(address).await.map_err(io("listen for scrapers on", address))?;
-    let name = host_of(address).to_owned();
-    spawn_local(accept(listener, Rc::new((source, name))));
+    spawn_local(accept(listener, Rc::new((source, Hosts::addresses(address)))));
     Ok(())
 }
 
-async fn accept<S: Source + 'static>(listener: TcpListener, source: Rc<(S, String)>) {
+async fn accept<S: Source + 'static>(listener: TcpListener, source: Rc<(S, Hosts)>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let place = room.clone().acquire_owned().await.expect("it is never closed");
@@ -75,7 +78,7 @@ async fn accept<S: Source + 'static>(listener: TcpListener, source: Rc<(S, Strin
     }
 }
 
-async fn serve<S: Source>(stream: TcpStream, source: Rc<(S, String)>) {
+async fn serve<S: Source>(stream: TcpStream, source: Rc<(S, Hosts)>) {
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         let (parts, _) = request.into_parts();
         let answer = answer(&source.0, &source.1, &parts.method, parts.uri.path(), &parts.headers);
@@ -90,14 +93,13 @@ async fn serve<S: Source>(stream: TcpStream, source: Rc<(S, String)>) {
 
 fn answer(
     source: &impl Source,
-    own_name: &str,
+    hosts: &Hosts,
     method: &Method,
     path: &str,
     headers: &HeaderMap,
 ) -> Response<String> {
-    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let plain = |status, words: &str| told(status, "text/plain; charset=utf-8", format!("{words}\n"));
-    if !is_ours(host_of(text(HOST)), own_name) {
+    if !hosts.admits(headers) {
         return plain(
             StatusCode::FORBIDDEN,
             "Host is neither an address, nor localhost, nor the name configured here",
@@ -110,12 +112,13 @@ fn answer(
     }
     match (path, source.targets()) {
         ("/metrics", _) => {
-            let format = Format::accepted(text(ACCEPT));
+            let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+            let format = Format::accepted(accept.unwrap_or_default());
             told(StatusCode::OK, format.content_type(), source.page().write(format))
         }
         ("/sd", Some(targets)) => told(StatusCode::OK, "application/json", targets),
-        (_, Some(_)) => plain(StatusCode::NOT_FOUND, "here are /metrics and /sd"),
-        (_, None) => plain(StatusCode::NOT_FOUND, "here is /metrics"),
+        (_, Some(_)) => plain(StatusCode::NOT_FOUND, "not found; this endpoint serves /metrics and /sd"),
+        (_, None) => plain(StatusCode::NOT_FOUND, "not found; this endpoint serves /metrics"),
     }
 }
 
@@ -126,24 +129,11 @@ fn told(status: StatusCode, kind: &'static str, body: String) -> Response<String
     answer
 }
 
-/// Without the port.
-fn host_of(address: &str) -> &str {
-    match address.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !host.ends_with(':') => host,
-        _ => address,
-    }
-}
-
-fn is_ours(host: &str, own_name: &str) -> bool {
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    let named = host.eq_ignore_ascii_case("localhost") || host.eq_ignore_ascii_case(own_name);
-    !host.is_empty() && (named || bare.parse::<IpAddr>().is_ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::names;
     use super::*;
+    use hyper::header::HOST;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     struct Both;
@@ -165,7 +155,7 @@ mod tests {
         if !host.is_empty() {
             headers.insert(HOST, HeaderValue::from_str(host).unwrap());
         }
-        let answer = answer(&Both, "meta1.example", &method, path, &headers);
+        let answer = answer(&Both, &Hosts::addresses("meta1.example"), &method, path, &headers);
         (answer.status().as_u16(), answer.into_body())
     }
 

@@ -36,7 +36,7 @@ pub struct NoticeCounts {
 }
 
 impl Default for NoticeCounts {
-    /// All at zero: of a counter that begins with 1 nobody sees the increase.
+    /// All at zero: a counter that first appears at 1 shows no increase.
     fn default() -> NoticeCounts {
         NoticeCounts {
             kinds: Notice::KINDS.into_iter().map(|kind| (kind, 0)).collect(),

@@ -62,7 +62,7 @@ metrics! {
     SERVER_USED = Gauge "ebb_server_used_bytes" ["server"] "Bytes used in its store by its last heartbeat";
     SERVER_CAPACITY = Gauge "ebb_server_capacity_bytes" ["server"] "Bytes usable in its store by its last heartbeat";
     DEBT = Gauge "ebb_debt_bytes" ["server"] "Bytes that this holder keeps for sleeping servers; only of servers that are awake";
-    DEBT_SINCE = Gauge "ebb_debt_since_timestamp_seconds" ["server"] "Unix time since when the longest away of the servers that it holds for is away; its debt is at most so old";
+    DEBT_SINCE = Gauge "ebb_debt_since_timestamp_seconds" ["server"] "Unix time when the longest-absent server this holder covers went away; none of its debt is older";
     LATENCY = Gauge "ebb_request_latency_seconds" ["op", "quantile"] "Of all chunk servers' requests together, over the last 15 s that are over; absent: there were none";
     CYCLES = Counter "ebb_power_cycles_total" ["server"] "Power cycles since it is part of the cluster: sleeps of a depth that wears";
     SAVED_CYCLES = Gauge "ebb_power_cycles_saved" ["server"] "Power cycles that it has saved up; absent: gears of single servers do not concern it";

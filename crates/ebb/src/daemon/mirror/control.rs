@@ -33,7 +33,7 @@ pub enum Question {
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     Status(Box<ServedStatus>),
-    /// The pass begins; so many bytes are to be compared.
+    /// The pass begins; these bytes are to be compared.
     Scrub {
         size_bytes: u64,
     },
@@ -142,7 +142,7 @@ async fn talk(stream: UnixStream, answer: &impl Fn(Question) -> Answer) -> std::
     (&mut stream).take(QUESTION_MAX).read_until(b'\n', &mut line).await?;
     let answer = match serde_json::from_slice(&line) {
         Ok(question) => answer(question),
-        Err(error) => Answer::Refused(format!("no question: {error}")),
+        Err(error) => Answer::Refused(format!("not a valid request: {error}")),
     };
     let mut text = serde_json::to_string(&answer).expect("an answer has plain fields");
     text.push('\n');

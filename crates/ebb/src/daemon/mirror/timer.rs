@@ -24,7 +24,7 @@ pub struct Timer {
 
 /// Later than that is not the way to wake: the process was kept from running.
 const LEAD_MAX: Duration = Duration::from_micros(200);
-/// Weight of the last time in the mean: one part in so many.
+/// The last time counts one part in this many in the mean.
 const MEMORY: u32 = 16;
 
 impl Timer {

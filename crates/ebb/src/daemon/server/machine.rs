@@ -35,7 +35,7 @@ async fn blocking<E: std::error::Error + Send + 'static>(
     let (own, (done, outcome)) = (own.clone(), oneshot::channel());
     // Not one of the runtime's threads: that would wait for it when the process is told to end.
     let thread = std::thread::Builder::new().name("machine".into());
-    // Nobody waits for the outcome any more when the process ends.
+    // When the process ends, no task waits for the outcome any more.
     thread.spawn(move || drop(done.send(work(&own)))).map_err(|error| error.to_string())?;
     match outcome.await {
         Ok(done) => done.map_err(|error| error.to_string()),

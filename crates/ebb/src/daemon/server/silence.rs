@@ -19,9 +19,9 @@ pub struct Silence {
 /// What to put in the log.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
-    /// No leader has been heard for so long.
+    /// How long no leader has been heard.
     Silent(Duration),
-    /// One is heard again after so long.
+    /// A leader is heard again, after this long.
     Over(Duration),
 }
 

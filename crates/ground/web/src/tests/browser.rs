@@ -1,4 +1,4 @@
-//! The page in a real browser, on a made-up cluster: what must not depend on a cluster's moods. With a real one: the
+//! The page in a real browser, on a fake cluster: what must not depend on a cluster's moods. With a real one: the
 //! end-to-end tests.
 
 use super::made_up::{Leader, put, status};
@@ -210,7 +210,7 @@ fn a_click_says_why_and_an_act_asks_first(browser: &Browser) {
         .wait("it is done", "return document.getElementById('act-result').innerText.includes('ebb lost 5')");
     assert_eq!(leader.last_act(), Some(ebb_types::AdminRequest::MarkLost { server: ServerId(5) }));
     no_trouble(browser, &served);
-    // The other token looks. Behind `#` it is sent to nobody.
+    // The other token looks. Behind `#` it is sent to no server.
     browser.go("about:blank");
     browser.go(&format!("http://{}/#token={LOOK}", served.address));
     browser.wait("the page is drawn", DRAWN);
@@ -331,7 +331,7 @@ fn charts_go_on_and_stay_where_somebody_looks(browser: &Browser) {
     browser.run("(p => p.over.dispatchEvent(new MouseEvent('dblclick', { bubbles: true })))(document.getElementById('chart-load').drawn)");
     points(8);
     assert_eq!(whole(), json!([true, true, true]));
-    // Times that nobody watched are not joined.
+    // Lines do not cross unwatched times.
     let parted = "return import('/now.js').then(now => now.part([[1, 2, 7, 13], [4, 5, null, 6]], 5))";
     assert_eq!(browser.run(parted), json!([[1, 2, 7, 12.999, 13], [4, 5, null, null, 6]]));
 }

@@ -1,4 +1,4 @@
-//! The lab's page over a socket and in a real browser, on a made-up lab.
+//! The lab's page over a socket and in a real browser, on a fake lab.
 
 use super::browser::{DRAWN, no_trouble};
 use super::http::{ask, bearer, events, send};
@@ -199,13 +199,13 @@ fn charts_draw_what_the_program_gave(browser: &Browser) {
         "a mistake is at its field",
         "return document.querySelector('[name=size][aria-invalid] + .fault')?.innerText",
     );
-    assert_eq!(said, "\"x\" is no condition");
+    assert_eq!(said, "\"x\" is not a condition");
     browser.run("document.querySelector('#which [name=size]').value = ''; document.querySelector('#runs tbody button').click()");
     let again = browser.wait(
         "how to repeat",
         "return document.getElementById('again').open && document.getElementById('again-commands').innerText",
     );
-    assert!(again.as_str().unwrap().contains("ebb eval run first.toml"), "{again}");
+    assert!(again.as_str().unwrap().contains("ebb lab eval run first.toml"), "{again}");
     browser.run("document.getElementById('again').close(); document.querySelector('#sides button').click()");
     browser.wait(
         "two campaigns",

@@ -1,4 +1,4 @@
-//! A made-up cluster for tests: it says what it is told to say, and counts what it is asked.
+//! A fake cluster for tests: it gives the answers it was set up with, and counts the requests.
 
 use crate::source::{Recorded, Refusal, Replayed, Source, WhatIf};
 use ebb_types::{
@@ -11,7 +11,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The leader of a made-up cluster. Clones are the same one.
+/// The leader of a fake cluster. Clones are the same one.
 #[derive(Clone)]
 pub struct Leader(Arc<Mutex<Made>>);
 
@@ -262,7 +262,7 @@ fn halved(recorded: &Recorded, wish: WhatIf) -> Result<Replayed, String> {
     })
 }
 
-/// A cluster of so many servers in three racks, all awake.
+/// A cluster of `servers` servers in three racks, all awake.
 pub fn status(servers: u16) -> ClusterStatus {
     ClusterStatus {
         params: ClusterParams {

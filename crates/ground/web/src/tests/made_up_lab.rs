@@ -1,4 +1,4 @@
-//! A made-up lab: runs of two campaigns with a formula for their figures, and a campaign that goes on while somebody
+//! A fake lab: runs of two campaigns with a formula for their figures, and a campaign that continues while somebody
 //! looks.
 
 use super::browser::unix_millis;
@@ -49,7 +49,7 @@ impl MadeUpLab {
         self.lock().trouble = Some(why.into());
     }
 
-    /// A campaign that has run for so many half seconds; the tenth point has no watts.
+    /// A campaign that has run for `points` half seconds; the tenth point has no watts.
     pub fn live(&self, points: u64) {
         let now = unix_millis();
         let mut inner = self.lock();
@@ -241,7 +241,7 @@ impl Lab for MadeUpLab {
         let svg = |n: usize| Answer { kind: "image/svg+xml", text: format!("<svg>{n}</svg>") };
         Ok(match question {
             Question::Runs(which) if which.size == "x" => {
-                let problem = "\"x\" is no condition".to_owned();
+                let problem = "\"x\" is not a condition".to_owned();
                 return Err(LabRefusal::Field(FieldFault { key: "size".into(), place: 0, problem }));
             }
             Question::Runs(which) => Answer::json(&runs(&which)),
@@ -257,7 +257,7 @@ impl Lab for MadeUpLab {
             Question::Svg(_, n) | Question::CompareSvg(_, n) => svg(n),
             Question::Compare(sides) => Answer::json(&compared(&sides.workload)),
             Question::Repeat(run) => {
-                Answer::json(&[format!("ebb eval run {}.toml --db again.sqlite", run.campaign)])
+                Answer::json(&[format!("ebb lab eval run {}.toml --db again.sqlite", run.campaign)])
             }
             Question::Offers => Answer::json(&offers()),
             Question::Plan(wish) if wish.repetitions == Some(json!(0)) => {
@@ -269,7 +269,7 @@ impl Lab for MadeUpLab {
                 runs: 270,
                 found: 0,
                 seconds: 300.0,
-                command: "ebb eval run results.campaigns/m.toml --db results.sqlite".into(),
+                command: "ebb lab eval run results.campaigns/m.toml --db results.sqlite".into(),
             }),
         })
     }
@@ -311,7 +311,7 @@ impl Lab for MadeUpLab {
                 present: running.then(|| "disk 4KiB-random50-read0 at 70 %".into()),
                 said: None,
                 command: total
-                    .map(|_| format!("ebb eval run results.campaigns/{name}.toml --db results.sqlite")),
+                    .map(|_| format!("ebb lab eval run results.campaigns/{name}.toml --db results.sqlite")),
             }
         };
         LabView {

@@ -1,4 +1,4 @@
-//! A made-up S3 gateway: objects in memory, lists in the form of S3, and only for who signs as the page does here.
+//! A fake S3 gateway: objects in memory, lists in the form of S3, and only for who signs as the page does here.
 
 use crate::{S3, Sign};
 use axum::Router;

@@ -48,7 +48,7 @@ const PROGRAMS: [&str; 5] = ["qemu-system-x86_64", "busybox", "cpio", "mkfs.ext4
 const MEMORY_MIB: u32 = 1024;
 /// Size of a guest's disk by unit of scale; only what is written takes room.
 const DISK: u64 = 4 << 30;
-/// A guest that says nothing for so long will never boot.
+/// A guest that is silent for this long will never boot.
 const BOOT: Duration = Duration::from_secs(120);
 /// For the setup, and for the command.
 const WORK: Duration = Duration::from_secs(1800);

@@ -31,7 +31,7 @@ pub(super) enum Request {
 pub(super) enum Reply {
     Clock(Moment),
     Prepared(Machine),
-    /// Rates of a run that goes on: any number of them before its answer.
+    /// Rates of a run in progress: any number of them before its answer.
     Live(Live),
     Ran(Performance),
     Holds(bool),

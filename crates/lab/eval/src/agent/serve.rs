@@ -72,7 +72,7 @@ struct Job {
 
 enum Work {
     Prepare(Place),
-    /// Rates go to the host while the run goes on.
+    /// Rates go to the host during the run.
     Run(Order, mpsc_async::Sender<Live>),
 }
 

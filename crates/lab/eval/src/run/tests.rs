@@ -332,7 +332,7 @@ fn targets_with_machines_of_their_own_run_together_and_those_that_share_do_not()
     let store = Store::open(&dir.path().join("r.sqlite")).unwrap();
     let outcome = run(&matrix, store, &open, &mut |p| *seen.entry(p.done).or_insert(0) += 1).unwrap();
     assert_eq!((outcome.total, outcome.done), (24, 24));
-    assert!(seen.keys().all(|&done| done < 24), "progress is told before a run");
+    assert!(seen.keys().all(|&done| done < 24), "progress is reported before a run");
 }
 
 #[test]

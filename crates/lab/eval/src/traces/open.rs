@@ -19,7 +19,7 @@ pub fn silent() -> ReadProgress {
 pub enum TraceFileError {
     #[error("cannot open the trace {}: {error}; check the path", path.display())]
     Open { path: PathBuf, error: io::Error },
-    #[error("{} is a directory: name the trace files in it, or use `ebb trace list` on it", path.display())]
+    #[error("{} is a directory: name the trace files in it, or use `ebb lab trace list` on it", path.display())]
     Directory { path: PathBuf },
     #[error(transparent)]
     Read(#[from] TraceError),
@@ -41,7 +41,7 @@ impl Read for Heard {
     }
 }
 
-/// An input of which `progress` hears how far it is read, `of` so many bytes.
+/// An input that reports to `progress` how many of its `of` bytes have been read.
 pub fn heard(input: Box<dyn Read + Send>, of: u64, progress: &ReadProgress) -> Box<dyn Read + Send> {
     Box::new(Heard { input, done: Arc::default(), of, progress: progress.clone() })
 }
@@ -117,6 +117,6 @@ mod tests {
         std::fs::write(&bad, "0,8,512,W,0.5\n0,x,512,W,2\n").unwrap();
         let error = load(&[bad], &Options::default(), &silent()).unwrap_err().to_string();
         assert!(error.contains("bad.spc") && error.contains("line 2"), "{error}");
-        assert!(fail(dir.path().into()).contains("ebb trace list"));
+        assert!(fail(dir.path().into()).contains("ebb lab trace list"));
     }
 }

@@ -45,7 +45,10 @@ fn a_small_page_is_what_it_was() {
     }
     let golden = std::fs::read_to_string(GOLDEN).unwrap();
     let differs = page.lines().zip(golden.lines()).enumerate().find(|(_, (now, then))| now != then);
-    assert_eq!(differs, None, "the page changed: UPDATE_GOLDEN=1 cargo test -p ebb-lab page, and look at it");
+    assert_eq!(
+        differs, None,
+        "the page changed: UPDATE_GOLDEN=1 cargo test -p ebb-output page, and look at it"
+    );
     assert_eq!(page.len(), golden.len());
 }
 

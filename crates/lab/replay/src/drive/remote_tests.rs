@@ -233,7 +233,7 @@ fn real_nbd_servers_take_a_replay() {
 type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
 /// The part of an S3 endpoint that a replay needs. Signatures are not verified. It closes a connection, without notice,
-/// after so many answers.
+/// after this many answers.
 async fn s3_server(objects: Objects, answers: usize) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

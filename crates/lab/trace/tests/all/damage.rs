@@ -194,7 +194,7 @@ fn check(name: &str, bytes: Vec<u8>, most: usize, skip_bad: u64, seed: u64) {
                 assert!((request.device as usize) < reader.devices().len(), "EBB_SEED={seed}");
                 last = request.at;
             }
-            Err(_) => assert!(reader.next().is_none(), "{name} goes on after an error, EBB_SEED={seed}"),
+            Err(_) => assert!(reader.next().is_none(), "{name} continues after an error, EBB_SEED={seed}"),
         }
     }
     assert!(reader.skipped() <= skip_bad, "{name} skips too much, EBB_SEED={seed}");

@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 
 const BLOCK: u64 = 4096;
 
-/// A directory with a sparse file of so many blocks.
+/// A directory with a sparse file of `blocks` blocks.
 fn file(blocks: u64) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");

@@ -44,7 +44,7 @@ impl Server {
         Server { held, replies, address }
     }
 
-    /// Waits until the backend holds so many requests.
+    /// Waits until the backend holds `requests` requests.
     async fn holds(&self, requests: usize) {
         while self.held.requests.borrow().len() < requests {
             yield_now().await;

@@ -6,7 +6,7 @@
 //!   credit, GoUp, GoDown and Balance rise together, until GoUp is where a disk counts as saturated: low speed takes
 //!   less power, and an answer later than it must be is worth nothing. In debt all thresholds fall, in the end to zero,
 //!   which is high speed for both disks; no thresholds answer faster. The thresholds of the modes never rise: the log
-//!   makes answers faster and takes no power, so credit is no reason to begin with it later.
+//!   makes answers faster and takes no power, so credit does not delay it.
 //!
 //!   The account counts in requests, so that it does most where most requests are. Quiet hours at low speed, whose
 //!   answers are beyond the limit, are little debt. It is repaid when the load is high, where a second at high speed
@@ -240,7 +240,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(20);
 
-    /// After so many requests that each took so long.
+    /// After `requests` requests that took `millis` each.
     fn after(requests: u64, millis: u64) -> Thresholds {
         let mut account = Account::new(LIMIT);
         account.add(requests, Duration::from_millis(millis), requests);

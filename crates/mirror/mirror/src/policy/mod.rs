@@ -8,8 +8,8 @@
 //!
 //! Once per epoch the caller passes what has happened to [`Pair::end_epoch`] and carries out the decisions at once:
 //! first the mode, then the speed. While the speed changes, nothing is decided for the disk. An epoch in which one disk
-//! could not serve all the time is no observation of either, where the paper is silent: the other disk served the reads
-//! of both, and would follow to high speed for a load that is not its own.
+//! could not serve all the time does not count as an observation of either, where the paper is silent: the other disk
+//! served the reads of both, and would follow to high speed for a load that is not its own.
 //!
 //! Disks that sleep at low speed ([`Sleep`](crate::Sleep); ours, not the paper's) go by the same thresholds. What low
 //! speed would lead to is then the load of the other disk, which serves all reads alone; and the sleeper goes up when
@@ -193,8 +193,8 @@ impl Pair {
         self.disks[side.index()].utilisation.record(access, requests, spent);
     }
 
-    /// Clients had so many unanswered requests for so long; summed up, that is their response times. `answered` of them
-    /// were answered at the end of that time.
+    /// Clients had `unanswered` requests for `time`; summed up, that is their response times. `answered` of them were
+    /// answered at the end of that time.
     pub fn waited(&mut self, unanswered: u64, time: Duration, answered: u64) {
         if let Some(account) = &mut self.account {
             account.add(unanswered, time, answered);

@@ -1,4 +1,4 @@
-//! The parts together: a pair of disks under made-up loads.
+//! The parts together: a pair of disks under synthetic loads.
 
 use super::*;
 use crate::{Adaptive, Parts, PolicyKind};

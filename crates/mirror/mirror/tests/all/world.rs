@@ -290,7 +290,7 @@ impl World {
         *self.seen.entry(what).or_default() += 1;
     }
 
-    /// Keeps a line for whoever repeats this seed.
+    /// Keeps a line for a repetition of this seed.
     fn note(&mut self, line: impl FnOnce() -> String) {
         if self.keep_lines {
             self.lines.push(format!("{:.6} {}", self.now.0 as f64 / 1e9, line()));

@@ -18,7 +18,7 @@ const CHUNK_BYTES: u32 = 1 << 20;
 const HIBERNATING: &str = "hibernating";
 
 const ABOUT: &str = "All columns play the same requests, and store the same data: what fits on the disks of the set's data servers. \
-    Three copies of that are 3k disks, one to a server, where the set has k + r; more only if the workload's busiest second needs more at the \
+    Three copies of that are 3k disks, one to a server, where the set has k + m; more only if the workload's busiest second needs more at the \
     disks' own rates, which no generated one does. Every server draws what it does in Table VII, counted by the same meter.\n\n\
     Gears: Ebb's replicated pool, with the gear that the scheduler gives to an hour whose peak it knows, as it does after a day with such an \
     hour. Writes of sleeping copies wait on awake servers. The lowest gear passes to other \
@@ -271,7 +271,7 @@ mod tests {
             let read = |n: u64| Request {
                 at: Duration::from_nanos(n * 1_000_000_000 / per_second),
                 device: 0,
-                // None goes on where another ended.
+                // None continues where another ended.
                 offset: n << 13,
                 len: 4096,
                 kind: Kind::Read,

@@ -105,7 +105,7 @@ fn exponential(random: &mut Random) -> f64 {
     -(1.0 - random.unit()).ln()
 }
 
-/// The first traces are the workloads, each of so many seconds.
+/// The first traces are the workloads, each `seconds` long.
 pub fn table_v(traces: &[Trace], seconds: u64) -> Experiment {
     let about = "Arrivals are random and steady, sizes exponential around the means, places uniform over the data set. The paper plays real \
         traces, whose bursts, runs and hot places are not in its table.";

@@ -7,7 +7,7 @@ use ebb_trace::Trace;
 pub struct LogStoreInputs {
     /// Further traces on which the four systems are compared: the published parts of the paper's.
     pub traces: Vec<Trace>,
-    /// The generated traces have one in so many of the requests, in as much less time: 1 for the whole day.
+    /// The generated traces have one in this many of the requests, in as much less time: 1 for the whole day.
     pub part: u32,
     pub seed: u64,
 }

@@ -40,7 +40,7 @@ impl Hibernation {
         matches!(self.state, State::GoingDown | State::Asleep)
     }
 
-    /// Nothing has been in progress for so long. Returns whether the set is to sleep now.
+    /// Nothing has been in progress for `since`. Returns whether the set is to sleep now.
     pub fn quiet(&mut self, since: Duration) -> bool {
         let sleeps = self.is_awake() && since >= self.after;
         if sleeps {

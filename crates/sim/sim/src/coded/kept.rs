@@ -32,7 +32,7 @@ impl Kept {
         }
     }
 
-    /// Servers that a change of one strip goes to: the sleepers' keepers and those of the extra strips, and who is
+    /// Servers that a change of one strip goes to: the sleepers' holders and those of the extra strips, and who is
     /// awake.
     pub fn messages(&self) -> u64 {
         let asleep = self.parities.iter().any(|parity| !parity.is_awake);

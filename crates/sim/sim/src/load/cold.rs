@@ -83,7 +83,7 @@ mod tests {
             kind,
         };
         Trace {
-            name: "made up".into(),
+            name: "synthetic".into(),
             requests: requests.iter().map(request).collect(),
             devices: vec!["0".into()],
             empty: 0,

@@ -8,8 +8,8 @@ const COLUMNS: [&str; 7] =
     ["serving", "waking", "woken", "slept", "suspended", "suspended-woken", "suspended-slept"];
 
 /// One line per step, training included: its second, its load in servers (empty: not recorded), and seven columns for
-/// each policy but the ideal, which has no servers. Whoever is neither serving nor waking sleeps; `woken` and `slept`
-/// are at the start of the step.
+/// each policy but the ideal, which has no servers. A server that is neither serving nor waking sleeps; `woken` and
+/// `slept` are at the start of the step.
 pub fn csv(case: &Case, outcomes: &[(Outcome, Option<Timeline>)]) -> String {
     let lines: Vec<(&str, &Timeline)> =
         outcomes.iter().filter_map(|(outcome, line)| Some((outcome.policy.name(), line.as_ref()?))).collect();

@@ -185,7 +185,7 @@ fn week(page: &mut Page, report: &Report) {
     }
     // Last, so that a policy has the same colour in both charts.
     servers = servers.with(Series::new("load", Mark::Area, highest(&load)));
-    page.section("The last days", "Load is in units of servers: the work that so many servers sustain.");
+    page.section("The last days", "Load is in units of servers: 1 is the work that one server sustains.");
     page.chart(&servers).chart(&short.strong(ebb)).chart(&watts);
     let spells = report.outcomes.iter().filter_map(|(_, line)| line.as_ref()).find(|l| !l.spells.is_empty());
     let Some(line) = spells else { return };

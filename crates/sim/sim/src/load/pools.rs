@@ -24,7 +24,7 @@ pub struct Cold {
     /// Share of the data, above 0 and below 1.
     pub share: f64,
     pub requests: Requests,
-    /// A set that no request reaches for so long sleeps as a whole.
+    /// Idle time after which a whole set sleeps.
     pub hibernate_after: Duration,
 }
 

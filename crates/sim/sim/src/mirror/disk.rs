@@ -25,7 +25,7 @@ enum Doing {
 
 enum Answer {
     Done,
-    /// So many zeroes.
+    /// This many zeroes.
     Data(u64),
     Extents(u64),
 }

@@ -6,7 +6,7 @@ use ebb_output::Histogram;
 use ebb_types::Moment;
 use std::time::Duration;
 
-/// Each point of the paper's figures over time is so long [LogStore §4.2].
+/// The span of each point of the paper's figures over time [LogStore §4.2].
 pub(super) const SAMPLE: Duration = Duration::from_secs(30);
 
 /// A request that is not answered.

@@ -5,7 +5,7 @@ use ebb_trace::{Format, InMemory, Kind, Request, Trace};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The rhythm of the whole day, with one in so many of its requests. Shorter days of Proxy end before the log pays.
+/// The rhythm of the whole day, with one in this many of its requests. Shorter days of Proxy end before the log pays.
 fn part(workload: Workload) -> u32 {
     if workload == Workload::Proxy { 4 } else { 12 }
 }
@@ -91,7 +91,7 @@ fn mean_millis(report: &Report) -> f64 {
     report.response.all.unwrap().mean_millis
 }
 
-/// With a limit of so many times the mean response time of the paper's thresholds.
+/// With a limit of `times` the mean response time of the paper's thresholds.
 fn adaptive(trace: &Trace, fixed: &Report, times: f64) -> Report {
     let response_limit = Duration::from_secs_f64(times * mean_millis(fixed) / 1e3);
     let mut setup = setup(PolicyKind::LogStore, fixed.trace.rate);

@@ -71,7 +71,8 @@ pub fn whole_chunks(setup: &Setup, bytes: u64) -> Result<Vec<ChunkData>, SimErro
     Ok(all.filter(|at| layout.groups[at.group.0 as usize].contains(&lost)).take(count).collect())
 }
 
-/// Copies these chunks of the layout's first server anew, which is lost. The same arguments give the same result.
+/// Makes new copies of these chunks of the layout's first server, which is lost. The same arguments give the same
+/// result.
 pub fn copy_chunks(setup: &Setup, chunks: &[ChunkData]) -> Result<Copied, SimError> {
     setup.check()?;
     let layout = setup.layout()?;

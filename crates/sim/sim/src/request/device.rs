@@ -110,7 +110,7 @@ impl Device {
         }
     }
 
-    /// Begins a job. Returns when it is done; `None`: [`Pair::step`] tells.
+    /// Begins a job. Returns when it is done; `None`: [`Pair::step`] will return that.
     pub fn serve(&mut self, now: u64, job: u32, access: Access, durable: bool) -> Option<u64> {
         match self {
             Device::Disk(disk) => Some(disk.serve(now, access)),

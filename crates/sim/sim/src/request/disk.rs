@@ -545,8 +545,9 @@ mod tests {
         assert!((mean / right - 1.0).abs() < 0.03, "{mean} is not {right}");
     }
 
-    /// The factor of a full queue is fitted to this table, so it is no evidence that the model is right: it is that the
-    /// fit still holds. Writes were not fitted: the paper's are faster than its reads, the model's are not.
+    /// The factor of a full queue is fitted to this table, so it is not evidence that the model is right: it is
+    /// evidence that the fit still holds. Writes were not fitted: the paper's are faster than its reads, the model's
+    /// are not.
     #[test]
     fn a_full_queue_is_as_fast_as_the_table_that_it_was_fitted_to() {
         // 64 outstanding random reads: 129 to 147 per second [Sierra Table 4].

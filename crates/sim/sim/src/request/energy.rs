@@ -124,7 +124,7 @@ pub struct DepthRow {
 }
 
 impl DepthRow {
-    /// Of these depths, over so many days of the trace, of all servers together.
+    /// Of these depths, over `server_days`, of all servers together.
     pub(super) fn all(
         depths: impl Iterator<Item = (Depth, DepthModel, Way)>,
         sleep: &Sleep,

@@ -4,7 +4,7 @@
 //! - A large replica record goes to its chunk file first, if it overwrites nothing there, and then its head to the
 //!   segment.
 //! - When segments have grown long, data that is in segments only is moved to the chunk files, chunk by chunk, while no
-//!   command waits; all of it before the server sleeps. Records that go on where the last one ended are written
+//!   command waits; all of it before the server sleeps. Records that continue where the last one ended are written
 //!   together.
 //! - Reads and fetches access the data's position: no data is cached, as in the testbed [Sierra §4.3].
 //! - The version of each block is known in memory: listings and comparisons cost no access. The real store keeps the
@@ -75,7 +75,7 @@ enum Job {
 struct Unsettled {
     bytes: u64,
     hops: u32,
-    /// The block after the last record: one that goes on there is written with it.
+    /// The block after the last record: one that continues there is written with it.
     end: Option<u32>,
 }
 

@@ -74,7 +74,7 @@ impl Day {
             Request { at: Duration::from_secs_f64(at - origin), device: volume as u32, offset, len, kind }
         };
         Trace {
-            name: format!("a made-up day of {} requests", self.requests),
+            name: format!("a synthetic day of {} requests", self.requests),
             requests: times.into_iter().map(&mut draw).collect(),
             devices: (0..self.volumes.max(1)).map(|n| format!("volume-{n}")).collect(),
             ..Trace::default()

@@ -134,7 +134,7 @@ impl World<'_> {
         self.operator_sends_away(server);
         for member in 1..=self.scenario.members {
             let request = MetaRequest::Admin(request.clone());
-            // Of no question: nobody waits for the answer.
+            // Of no question: no client waits for the answer.
             self.send(
                 Node::Client(ADMIN),
                 Node::Member(member),
@@ -597,7 +597,7 @@ impl World<'_> {
         };
         gone <= entry.shape.awake_tolerance().min(entry.shape.parity())
             && entry.columns.iter().enumerate().all(sound)
-            && (!self.is_in_memory(entry) || self.keepers_have_all(entry))
+            && (!self.is_in_memory(entry) || self.holders_have_all(entry))
     }
 
     /// Whether the pool's data servers keep the parity of sleepers in memory.
@@ -605,7 +605,7 @@ impl World<'_> {
         self.newest_state().pool(entry.pool).is_some_and(|pool| pool.parity_debt == ParityDebt::Ram)
     }
 
-    /// Damage of the server's disk that nobody notices yet would meet a power cut that takes what others have in
+    /// Damage of the server's disk that is not noticed yet would meet a power cut that takes what others have in
     /// memory.
     fn parity_is_in_memory(&self, id: ServerId) -> bool {
         let mut sets = self.newest_state().sets().map(|(_, entry)| entry);
@@ -615,7 +615,7 @@ impl World<'_> {
     }
 
     /// No data server that takes part lacks anything that it keeps for others, and none is about to be restarted.
-    fn keepers_have_all(&self, entry: &SetEntry) -> bool {
+    fn holders_have_all(&self, entry: &SetEntry) -> bool {
         let id = self.newest_state().sets().find(|(_, of)| *of == entry).map(|(id, _)| id);
         let data = entry.columns[..entry.shape.data()].iter().filter(|c| !c.is_away());
         let mut servers = data.map(|c| &self.servers[&c.server]);
@@ -730,7 +730,7 @@ impl World<'_> {
         let waits = |entry: &SetEntry| {
             entry.columns.iter().any(|c| match c.state {
                 SlotState::CatchingUp { since: Epoch(0) } => true,
-                SlotState::Away { since: Epoch(0) } => !self.keepers_have_all(entry),
+                SlotState::Away { since: Epoch(0) } => !self.holders_have_all(entry),
                 _ => self.lost_wanted == Some(c.server) || self.has_forgotten(c.server),
             })
         };
@@ -810,7 +810,7 @@ impl World<'_> {
         }
     }
 
-    /// The operator switches on a machine that is off although nobody put it to sleep.
+    /// The operator switches on a machine that is off without having been put to sleep.
     fn press_the_button(&mut self, id: ServerId) {
         let state = self.newest_state().server(id).map(|e| e.state);
         let meant = matches!(state, Some(ServerState::Asleep | ServerState::Waking));

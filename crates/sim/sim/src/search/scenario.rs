@@ -241,7 +241,7 @@ impl Scenario {
         self.timing.standby = standby::Settings { up, down, break_even, ..standby::Settings::default() };
         let hibernates = random.chance(HIBERNATES).then(|| random.between(500, 5000));
         self.bootstrap.pools[0].hibernate_after_millis = hibernates;
-        // Long enough that nobody uses the set meanwhile.
+        // Long enough for the set to be unused meanwhile.
         self.coder_rest = hibernates.map_or(0, |after| random.between(after, 4 * after)) * MILLI;
         if random.chance(500) {
             self.bootstrap.pools[0].parity_debt = ParityDebt::Ram;

@@ -413,7 +413,7 @@ impl World<'_> {
         matches!(action, SwitchAction::Wake { path } if self.scenario.dead_paths.contains(&(server, path)))
     }
 
-    /// The switch acts now, whoever asked for it.
+    /// The switch acts now, asked or not.
     pub fn act(&mut self, server: ServerId, action: SwitchAction) {
         match action {
             SwitchAction::Wake { .. } => self.power_on(server),
@@ -457,7 +457,7 @@ impl World<'_> {
         }
     }
 
-    /// A switch acts although nobody asks it to any more, or nobody did. To a server that takes part it is a crash.
+    /// A switch acts although it is no longer asked to, or never was. To a server that takes part it is a crash.
     pub fn late_switch(&mut self, server: ServerId, action: SwitchAction) {
         if self.stormy && !self.servers[&server].lost && (action.is_wake() || !self.rebuilds()) {
             self.act(server, action);

@@ -28,7 +28,7 @@ fn on_disk(world: &World, n: usize) -> Vec<(GroupId, Role)> {
     roles.filter(|(_, role)| *role != Role::Replica).copied().collect()
 }
 
-/// Every strip that parity servers lack is with its keeper.
+/// Every strip that parity servers lack is with its holder.
 fn assert_kept(world: &World, rows: &[Row]) {
     for row in rows {
         for (column, to) in world.entry.targets(row.chunk).iter().enumerate().skip(6) {
@@ -63,7 +63,7 @@ fn kept_strips_are_in_memory_to_the_byte_until_parity_has_them() {
 }
 
 #[test]
-fn a_keeper_that_restarts_computes_again_what_it_kept() {
+fn a_holder_that_restarts_computes_again_what_it_kept() {
     for n in 0..6 {
         let (mut world, mut rows) = asleep(ENOUGH);
         world.crash(n);
@@ -155,7 +155,7 @@ fn what_memory_has_no_room_for_goes_to_disk() {
     assert!(both.count() > 0, "some columns are in both");
     assert!((0..6).all(|n| memory_bytes(&world, n) <= room));
     assert_kept(&world, &rows);
-    // A keeper that restarts finds what is on its disk, and computes the rest.
+    // A holder that restarts finds what is on its disk, and computes the rest.
     world.crash(0);
     world.restart(0);
     world.run();
@@ -163,7 +163,7 @@ fn what_memory_has_no_room_for_goes_to_disk() {
     assert_kept(&world, &rows);
     wake(&mut world);
     rows.iter().for_each(|row| world.assert_at_home(row));
-    assert_eq!(world.keepers(), 0);
+    assert_eq!(world.holding(), 0);
 }
 
 #[test]
@@ -174,11 +174,11 @@ fn strips_of_a_failed_data_server_are_on_disk() {
     let rows = with_rows(&mut world, 20, 6);
     let data = GroupId::of_column(SET, 2);
     for row in &rows {
-        let keeper = world.entry.targets(row.chunk)[2].unwrap();
-        world.assert_has(row, 2, keeper);
+        let holder = world.entry.targets(row.chunk)[2].unwrap();
+        world.assert_has(row, 2, holder);
         let of_data = Role::Offload { stands_for: ServerId(2) };
-        assert!(world.nodes[&keeper].store.roles.contains(&(data, of_data)));
-        assert_eq!(world.in_memory(keeper, 2).count(), 0);
+        assert!(world.nodes[&holder].store.roles.contains(&(data, of_data)));
+        assert_eq!(world.in_memory(holder, 2).count(), 0);
     }
 }
 
@@ -186,12 +186,12 @@ fn strips_of_a_failed_data_server_are_on_disk() {
 fn a_strip_that_comes_after_its_deletion_is_not_kept() {
     let (mut world, rows) = asleep(ENOUGH);
     let row = &rows[0];
-    let (keeper, epoch) = (world.entry.targets(row.chunk)[6].unwrap(), world.entry.epoch);
-    assert!(world.in_memory(keeper, 6).any(|block| block.chunk == row.chunk));
+    let (holder, epoch) = (world.entry.targets(row.chunk)[6].unwrap(), world.entry.epoch);
+    assert!(world.in_memory(holder, 6).any(|block| block.chunk == row.chunk));
     assert!(world.delete(row.chunk));
-    world.send_strip(row, 6, keeper, epoch);
+    world.send_strip(row, 6, holder, epoch);
     world.run();
-    assert!(!world.in_memory(keeper, 6).any(|block| block.chunk == row.chunk));
+    assert!(!world.in_memory(holder, 6).any(|block| block.chunk == row.chunk));
     wake(&mut world);
     for (column, node) in world.nodes.values().enumerate() {
         assert_eq!(node.store.block(GroupId::of_column(SET, column), row.chunk, 0), None, "column {column}");

@@ -20,7 +20,7 @@ struct Job {
     /// The epoch of each column's last acknowledgement.
     done: BTreeMap<usize, Epoch>,
     asked: BTreeMap<usize, u64>,
-    /// It sends no more than so many strips.
+    /// The most strips that it sends.
     stops_after: usize,
 }
 
@@ -251,7 +251,7 @@ impl Schedule {
         for (n, own) in self.world.entry.columns.iter().enumerate() {
             assert_eq!(own.state, SlotState::InSync, "column {n} at {}", self.world.now);
         }
-        assert_eq!(self.world.keepers(), 0, "nothing is kept for others any more");
+        assert_eq!(self.world.holding(), 0, "nothing is kept for others any more");
         self.weak.clear();
     }
 
@@ -304,7 +304,7 @@ fn run(seed: u64, steps: usize, prepare: impl Fn(&mut World)) {
     schedule.finish();
 }
 
-/// `EBB_SEEDS` has it try so many more.
+/// `EBB_SEEDS`: how many more seeds to try.
 #[test]
 fn what_is_acknowledged_stays_readable_under_random_schedules() {
     let seeds = std::env::var("EBB_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(40);

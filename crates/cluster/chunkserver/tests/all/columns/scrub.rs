@@ -1,4 +1,4 @@
-//! Scrub: what nobody reads is read, compared with the data, and repaired.
+//! Scrub: what no client reads is read, compared with the data, and repaired.
 
 use super::world::{BLOCKS, Row, SET, World, id};
 use super::{PARITY, fresh, with_rows};

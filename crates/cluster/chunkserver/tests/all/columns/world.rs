@@ -524,7 +524,7 @@ impl World {
     }
 
     /// The servers that keep strips for others.
-    pub fn keepers(&self) -> usize {
+    pub fn holding(&self) -> usize {
         let in_memory =
             |node: &Node| node.replica.as_ref().is_some_and(|replica| replica.stats().memory_bytes > 0);
         let on_disk = |node: &Node| node.store.roles.iter().any(|(_, role)| *role != Role::Replica);

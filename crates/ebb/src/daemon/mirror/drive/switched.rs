@@ -105,7 +105,7 @@ mod tests {
         fn end(&self) -> Result<(), DiskError> {
             match self.ends.recv() {
                 Ok(true) => Ok(()),
-                _ => Err(DiskError::OneSpeed { path: "/dev/x".into(), why: "it is made up".to_owned() }),
+                _ => Err(DiskError::OneSpeed { path: "/dev/x".into(), why: "it is a fake".to_owned() }),
             }
         }
     }

@@ -128,7 +128,7 @@ impl World<'_> {
             .or_else(|| (in_memory > 0).then(|| format!("it keeps {in_memory} bytes of strips in memory")))
     }
 
-    /// At rest: every column has its strip of everything that was stored, and nobody has what was deleted.
+    /// At rest: every column has its strip of everything that was stored, and no server has what was deleted.
     pub fn r4_columns_are_right(&mut self) {
         let chunk_bytes = self.scenario.params().chunk_bytes;
         let sets: Vec<(SetId, SetEntry)> =

@@ -157,7 +157,7 @@ impl World<'_> {
     /// A client got the answer that a block fails its checksum everywhere.
     pub fn check_corrupt(&mut self, op: usize) {
         if !self.invariants.rot_seen {
-            self.fail("R9", format!("op {op} was told of damage, and nothing was damaged"));
+            self.fail("R9", format!("op {op} was answered with damage, and nothing was damaged"));
         }
     }
 

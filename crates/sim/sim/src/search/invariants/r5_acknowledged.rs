@@ -80,11 +80,11 @@ mod tests {
     fn an_acknowledgement_without_the_offload_is_seen() {
         let mut world = in_low_gear();
         ask(&mut world, write(2, 1));
-        let (from, keeper, sleeper) = (primary(&world), holder(&world), secondary(&world));
+        let (from, holder, sleeper) = (primary(&world), holder(&world), secondary(&world));
         world.invariants.acknowledged.clear();
         world.r5_every_copy_is_durable(from, 1, &DONE);
         assert_eq!(broken(&mut world), None);
-        world.server(keeper).store.drop_role(GROUP, Role::Offload { stands_for: sleeper });
+        world.server(holder).store.drop_role(GROUP, Role::Offload { stands_for: sleeper });
         world.invariants.acknowledged.clear();
         world.r5_every_copy_is_durable(from, 1, &DONE);
         assert_eq!(broken(&mut world), Some("R5"));

@@ -74,17 +74,17 @@ mod tests {
     #[test]
     fn offload_that_is_dropped_before_the_sleeper_has_it_is_seen() {
         let mut world = in_low_gear();
-        let (keeper, sleeper) = (holder(&world), secondary(&world));
+        let (holder, sleeper) = (holder(&world), secondary(&world));
         let role = Role::Offload { stands_for: sleeper };
-        world.r6_nothing_is_lost_with_it(keeper, GROUP, role);
+        world.r6_nothing_is_lost_with_it(holder, GROUP, role);
         assert_eq!(broken(&mut world), None, "nothing was written since it sleeps");
         ask(&mut world, write(0, 1));
-        world.r6_nothing_is_lost_with_it(keeper, GROUP, role);
+        world.r6_nothing_is_lost_with_it(holder, GROUP, role);
         assert_eq!(broken(&mut world), Some("R6"));
         // The sleeping server has it after all.
-        let kept = world.servers[&keeper].store.kept(GROUP, role);
+        let kept = world.servers[&holder].store.kept(GROUP, role);
         world.server(sleeper).store.give(GROUP, Role::Replica, &kept);
-        world.r6_nothing_is_lost_with_it(keeper, GROUP, role);
+        world.r6_nothing_is_lost_with_it(holder, GROUP, role);
         assert_eq!(broken(&mut world), None, "{:?}", entry(&world));
     }
 }

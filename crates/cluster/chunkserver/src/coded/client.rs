@@ -1,0 +1,382 @@
+//! Clients' strips: writes, zeroes and deletions are stored under the epoch that they came with; reads are served from
+//! the store, and what is missing or damaged there is rebuilt first.
+//!
+//! A block that is here is right under any epoch, because rows are immutable. That a block was never written is said
+//! only by a server with a lease: without one, it may have been replaced, and others may have written since.
+
+use super::plan::REBUILD_BLOCKS;
+use super::read::Read;
+use super::rebuild::{Blocks, Candidate, Ended, For};
+use super::set::CodedSet;
+use crate::common::api::{ClientToken, StoreCommand, StoreOutcome};
+use crate::common::blocks::{BLOCK, blocks_of, crcs_of, whole};
+use crate::common::config::PlantedBug;
+use crate::common::context::Context;
+use crate::common::wait::{ColumnWait, Wait};
+use bytes::Bytes;
+use ebb_types::{
+    ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Cursor, Epoch, Kind,
+    RECORD_BLOCKS_MAX, Record, Refusal, Role, Rows, ServerReport, Unready, Version, block_crcs, piece_crcs,
+};
+use std::collections::BTreeSet;
+
+/// Maximum client requests in flight; more are turned away.
+const WAITING_MAX: usize = 4096;
+
+impl CodedSet {
+    pub fn on_client(
+        &mut self,
+        cx: &mut Context,
+        token: ClientToken,
+        request: ClientRequest,
+        payload: Bytes,
+    ) {
+        let Some((_, column)) = request.group.column() else { return };
+        if let Err(reply) = self.admit(cx, column, &request, &payload) {
+            return cx.reply(token, reply);
+        }
+        cx.shared.client_ops += 1;
+        let (chunk, (offset, len)) = (request.op.chunk(), request.op.range());
+        let write = !matches!(request.op, ChunkOp::Read { .. });
+        cx.shared.streams.count(&mut cx.shared.stats.load, write, chunk, offset, len);
+        match request.op {
+            ChunkOp::Read { must_exist, .. } => {
+                let (first, count) = blocks_of(&request.op);
+                let read = Read {
+                    token,
+                    column,
+                    chunk,
+                    offset,
+                    len,
+                    must_exist,
+                    first,
+                    count,
+                    tried: BTreeSet::new(),
+                    damaged: None,
+                    waiting: 0,
+                    lacking: false,
+                    stale: false,
+                    failed: false,
+                };
+                let id = cx.shared.token();
+                self.reads.insert(id, read);
+                self.read_on(cx, id);
+            }
+            op => self.write(cx, token, (column, request.epoch), op, payload),
+        }
+    }
+
+    /// Why a request is not carried out, if it is not.
+    fn admit(
+        &mut self,
+        cx: &mut Context,
+        column: usize,
+        request: &ClientRequest,
+        payload: &Bytes,
+    ) -> Result<(), ClientReply> {
+        let retry = |why| Err(ClientReply::Retry { why });
+        let takes_old = cx.config.has(PlantedBug::SkipColumnFence) && request.op.kind().is_some();
+        if request.epoch < self.epoch() && !takes_old {
+            return Err(self.moved());
+        }
+        self.known.fence = self.known.fence.max(request.epoch);
+        if self.known.fence > self.epoch() && !takes_old {
+            return retry(Unready::Behind);
+        }
+        if cx.shared.stats.poisoned || cx.shared.client_ops >= WAITING_MAX {
+            return retry(Unready::Busy);
+        }
+        if cx.map.set_of(request.op.chunk()) != Some(self.known.id) || column >= self.known.entry.strips() {
+            return Err(ClientReply::Failed { why: ChunkError::Malformed });
+        }
+        let rows = Rows::new(self.known.entry.shape, cx.config.chunk_bytes);
+        if let Some(why) = fault(&request.op, payload.len(), rows.column_bytes()) {
+            return Err(ClientReply::Failed { why });
+        }
+        if self.known.entry.targets(request.op.chunk()).get(column) != Some(&Some(cx.me)) && !takes_old {
+            return Err(self.moved());
+        }
+        if let ChunkOp::Write { crcs, .. } = &request.op
+            && *crcs != block_crcs(payload)
+        {
+            cx.shared.stats.damage.garbled += 1;
+            return retry(Unready::Garbled);
+        }
+        // R10: deletions make room.
+        let adds = matches!(request.op, ChunkOp::Write { .. } | ChunkOp::Zero { .. });
+        if adds && !self.known.bears_a_loss(request.op.chunk()) {
+            return retry(Unready::TooFewCopies);
+        }
+        if adds && cx.full {
+            return Err(ClientReply::Failed { why: ChunkError::NoSpace });
+        }
+        Ok(())
+    }
+
+    /// Its version says which epoch it was taken under: the client compares that over all strips.
+    fn write(
+        &mut self,
+        cx: &mut Context,
+        client: ClientToken,
+        (column, epoch): (usize, Epoch),
+        op: ChunkOp,
+        payload: Bytes,
+    ) {
+        let role = self.known.role_for(cx.me, column);
+        if !self.known.is_own(cx.me, column) {
+            cx.shared.stats.offloaded_bytes += payload.len() as u64;
+        }
+        let (chunk, request) = (op.chunk(), op.request());
+        let (content, seq) = match op {
+            ChunkOp::Write { ref crcs, .. } => (Content::Data { crcs: crcs.clone() }, 1),
+            ChunkOp::Delete { .. } => (Content::Delete, 2),
+            _ => (Content::Zero, 1),
+        };
+        let (first, count) = if content == Content::Delete { (0, 0) } else { blocks_of(&op) };
+        let (version, must_fit) = (Version { epoch, seq }, content == Content::Delete);
+        let record =
+            Record { group: self.known.group(column), chunk, first, count, version, request, content };
+        let wait = Wait::Column(ColumnWait::Written { client, version, kept: (column, role) });
+        // With `committed` it leaves no tail: nothing of columns is ever settled.
+        let token =
+            cx.store(wait, StoreCommand::Apply { role, record, payload, must_fit, committed: version });
+        self.storing.insert(token, epoch);
+        if must_fit && self.known.is_own(cx.me, column) {
+            self.delete_kept(cx, chunk, version);
+        }
+    }
+
+    /// Strips of a deleted chunk may be kept here for columns whose target is another server by now: no request comes
+    /// for those. If this is cut short, the next fill finds the tombstone.
+    fn delete_kept(&self, cx: &mut Context, chunk: ChunkId, version: Version) {
+        let targets = self.known.entry.targets(chunk);
+        let of_others = |column: &usize| targets.get(*column) != Some(&Some(cx.me));
+        for column in self.known.kept_columns().into_iter().filter(of_others).collect::<Vec<_>>() {
+            let Some(role) = self.known.role_of(cx.me, column) else { continue };
+            let wait = ColumnWait::KeptList { kept: (column, role), chunk, version };
+            let (group, since, after) = (self.known.group(column), Epoch(0), Cursor::before(chunk));
+            cx.store(Wait::Column(wait), StoreCommand::List { role, group, since, after });
+        }
+    }
+
+    pub(super) fn delete_listed(
+        &self,
+        cx: &mut Context,
+        kept: (usize, Role),
+        (chunk, version): (ChunkId, Version),
+        outcome: StoreOutcome,
+    ) {
+        let StoreOutcome::Listed(page) = outcome else { return };
+        if page.runs.iter().any(|run| run.chunk == chunk && run.kind != Kind::Delete) {
+            self.delete_in(cx, kept, chunk, version);
+        }
+    }
+
+    /// Deletes a chunk of which another column has a tombstone.
+    pub(super) fn delete_in(&self, cx: &mut Context, kept: (usize, Role), chunk: ChunkId, version: Version) {
+        let (group, role, content) = (self.known.group(kept.0), kept.1, Content::Delete);
+        let record = Record { group, chunk, first: 0, count: 0, version, request: None, content };
+        let (payload, must_fit, committed) = (Bytes::new(), true, version);
+        let wait = Wait::Column(ColumnWait::KeptDeleted { kept });
+        cx.store(wait, StoreCommand::Apply { role, record, payload, must_fit, committed });
+    }
+
+    pub(super) fn on_written(
+        &mut self,
+        cx: &mut Context,
+        client: ClientToken,
+        version: Version,
+        outcome: &StoreOutcome,
+    ) {
+        let reply = match outcome {
+            StoreOutcome::Failed(Refusal::NoSpace) => ClientReply::Failed { why: ChunkError::NoSpace },
+            StoreOutcome::Failed(_) => ClientReply::Retry { why: Unready::Busy },
+            _ => ClientReply::Done { newest: version },
+        };
+        self.finish(cx, client, reply, Bytes::new());
+    }
+
+    pub(super) fn finish(&self, cx: &mut Context, token: ClientToken, reply: ClientReply, payload: Bytes) {
+        cx.shared.client_ops -= 1;
+        cx.reply_with(token, reply, payload);
+    }
+
+    fn end_read(&mut self, cx: &mut Context, id: u64, reply: ClientReply) {
+        if let Some(read) = self.reads.remove(&id) {
+            self.finish(cx, read.token, reply, Bytes::new());
+        }
+    }
+
+    /// Reads the blocks from the store, at first or again.
+    pub(super) fn read_on(&mut self, cx: &mut Context, id: u64) {
+        let Some(read) = self.reads.get(&id) else { return };
+        let Read { column, chunk, first, count, .. } = *read;
+        let group = self.known.group(column);
+        let role = self.known.role_for(cx.me, column);
+        cx.store(
+            Wait::Column(ColumnWait::Read { read: id }),
+            StoreCommand::Read { role, group, chunk, first, count },
+        );
+    }
+
+    pub(super) fn on_read(&mut self, cx: &mut Context, id: u64, outcome: StoreOutcome) {
+        if !self.reads.contains_key(&id) {
+            return; // its epoch ended
+        }
+        match outcome {
+            StoreOutcome::Read { records, payload } => self.on_blocks(cx, id, &records, payload),
+            StoreOutcome::Damaged { block, lost, .. } => self.on_damaged(cx, id, (block, lost.is_some())),
+            _ => self.end_read(cx, id, ClientReply::Retry { why: Unready::Busy }),
+        }
+    }
+
+    fn on_blocks(&mut self, cx: &mut Context, id: u64, records: &[Record], payload: Bytes) {
+        let Some(read) = self.reads.get_mut(&id) else { return };
+        let unwritten = || records.iter().filter(|r| r.is_never_written());
+        let blocks = unwritten().flat_map(|r| r.first..r.first + r.count);
+        // What was tried, is still not here, and could not be had was never written or is deleted.
+        let gaps: Vec<u32> = blocks.filter(|block| !read.tried.contains(block)).collect();
+        if !gaps.is_empty() && !self.known.is_whole(cx.me, read.column) {
+            read.tried.extend(&gaps);
+            return self.rebuild(cx, id, &gaps, false);
+        }
+        if unwritten().next().is_some() && !cx.has_lease() {
+            return self.end_read(cx, id, ClientReply::Retry { why: Unready::NoLease });
+        }
+        if unwritten().next().is_some() && read.must_exist {
+            return self.end_read(cx, id, ClientReply::Failed { why: ChunkError::Missing });
+        }
+        let (offset, len) = (read.offset, read.len);
+        let start = (offset - read.first * BLOCK) as usize;
+        let bytes = whole(records, payload).slice(start..start + len as usize);
+        let aligned = offset % BLOCK == 0 && len % BLOCK == 0;
+        let crcs = if aligned { crcs_of(records) } else { piece_crcs(offset, &bytes) };
+        if let Some(read) = self.reads.remove(&id) {
+            self.finish(cx, read.token, ClientReply::Data { crcs }, bytes);
+        }
+    }
+
+    fn on_damaged(&mut self, cx: &mut Context, id: u64, (block, lost): (u32, bool)) {
+        let Some(read) = self.reads.get_mut(&id) else { return };
+        if read.damaged.is_some_and(|(before, _)| before == block) {
+            return self.end_read(cx, id, ClientReply::Retry { why: Unready::Busy });
+        }
+        read.damaged = Some((block, lost));
+        self.rebuild(cx, id, &[block], true);
+    }
+
+    fn rebuild(&mut self, cx: &mut Context, id: u64, blocks: &[u32], repair: bool) {
+        let Some(read) = self.reads.get(&id) else { return };
+        let (column, chunk) = (read.column, read.chunk);
+        let mut runs: Vec<(u32, u32)> = Vec::new();
+        for &block in blocks {
+            match runs.last_mut().filter(|(first, count)| first + count == block && *count < REBUILD_BLOCKS) {
+                Some((_, count)) => *count += 1,
+                None => runs.push((block, 1)),
+            }
+        }
+        let waiting = runs.len();
+        for (first, count) in runs {
+            let candidates = self.candidates(cx, Blocks { column, chunk, first, count });
+            self.rebuilds.demand(&self.known, Blocks { column, chunk, first, count }, repair, id, candidates);
+        }
+        if let Some(read) = self.reads.get_mut(&id) {
+            read.waiting = waiting;
+        }
+    }
+
+    /// Who may have the strip itself, then who may have others: data, parity, extra ones; own servers and present
+    /// holders before those that may have been holders.
+    pub(super) fn candidates(&self, cx: &Context, of: Blocks) -> Vec<Candidate> {
+        let entry = &self.known.entry;
+        let targets = entry.targets(of.chunk);
+        let live = self.known.others(cx.me, cx.map);
+        let order =
+            std::iter::once(of.column).chain((0..entry.strips()).filter(|column| *column != of.column));
+        let (mut likely, mut perhaps) = (Vec::new(), Vec::new());
+        for column in order {
+            let own = entry.columns.get(column).map(|own| own.server);
+            let here = self.known.role_of(cx.me, column).is_some() && column != of.column;
+            for server in live.iter().copied().chain(here.then_some(cx.me)) {
+                let candidate = Candidate { column, server, first: of.first, count: of.count };
+                if own == Some(server) || targets[column] == Some(server) || server == cx.me {
+                    likely.push(candidate);
+                } else if entry.missing_since(column).is_some() {
+                    perhaps.push(candidate);
+                }
+            }
+        }
+        likely.append(&mut perhaps);
+        likely
+    }
+
+    pub(super) fn on_rebuilt(&mut self, cx: &mut Context, ended: &Ended) {
+        let For::Reads(reads) = &ended.wanted else { return };
+        for &id in reads {
+            let Some(read) = self.reads.get_mut(&id) else { continue };
+            read.waiting -= 1;
+            read.lacking |= !ended.lacking.is_empty();
+            read.stale |= ended.stale;
+            read.failed |= ended.failed;
+            let (damaged, absent) = (read.damaged, ended.absent.clone());
+            if read.waiting > 0 {
+                continue;
+            }
+            let Read { lacking, stale, failed, .. } = *read;
+            match damaged.filter(|(block, _)| absent.contains(block)) {
+                _ if lacking && stale => self.end_read(cx, id, ClientReply::Retry { why: Unready::Behind }),
+                _ if lacking => {
+                    self.report_damage(cx, ended.of.column);
+                    self.end_read(cx, id, ClientReply::Retry { why: Unready::TooFewCopies });
+                }
+                _ if failed => self.end_read(cx, id, ClientReply::Retry { why: Unready::Busy }),
+                Some((block, true)) => self.clear(cx, id, block),
+                Some((_, false)) => self.end_read(cx, id, ClientReply::Failed { why: ChunkError::Corrupt }),
+                None => self.read_on(cx, id),
+            }
+        }
+    }
+
+    /// A block whose version is lost was never written as a whole.
+    fn clear(&mut self, cx: &mut Context, id: u64, block: u32) {
+        let Some(read) = self.reads.get(&id) else { return };
+        let (column, chunk, group) = (read.column, read.chunk, self.known.group(read.column));
+        let (version, content) = (Version::ZERO, Content::Zero);
+        let record = Record { group, chunk, first: block, count: 1, version, request: None, content };
+        let role = self.known.role_for(cx.me, column);
+        let command = StoreCommand::Repair { role, record, payload: Bytes::new() };
+        cx.store(Wait::Column(ColumnWait::Cleared { read: id }), command);
+    }
+
+    /// Wakes the servers that may have what is needed.
+    fn report_damage(&mut self, cx: &mut Context, column: usize) {
+        if self.damage_reported.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after) {
+            self.damage_reported = Some(cx.now);
+            cx.report(ServerReport::Damaged { group: self.known.group(column), epoch: self.epoch() });
+        }
+    }
+}
+
+/// Why a request can never be carried out, if so.
+fn fault(op: &ChunkOp, payload_len: usize, column_bytes: u32) -> Option<ChunkError> {
+    let (offset, len) = op.range();
+    let carried = if matches!(op, ChunkOp::Write { .. }) { len as usize } else { 0 };
+    if payload_len != carried {
+        return Some(ChunkError::Malformed);
+    }
+    if matches!(op, ChunkOp::Delete { .. }) {
+        return None;
+    }
+    if len == 0 || offset.checked_add(len).is_none_or(|end| end > column_bytes) {
+        return Some(ChunkError::OutOfRange);
+    }
+    // Rows are immutable and their blocks have one version: there is nothing to look for.
+    if matches!(op, ChunkOp::Look { .. } | ChunkOp::Zero { up_to: Some(_), .. }) {
+        return Some(ChunkError::Malformed);
+    }
+    let reads = matches!(op, ChunkOp::Read { .. });
+    if !reads && (offset % BLOCK != 0 || len % BLOCK != 0) {
+        return Some(ChunkError::Malformed);
+    }
+    (blocks_of(op).1 > RECORD_BLOCKS_MAX).then_some(ChunkError::OutOfRange)
+}

@@ -1,0 +1,254 @@
+//! This server's part in one set: dispatches what concerns it, follows its configuration, drops what no configuration
+//! needs.
+
+use super::fill::Fill;
+use super::known::Known;
+use super::page::Scrub;
+use super::read::Read;
+use super::rebuild::{For, Rebuilds};
+use crate::common::api::{Command, StoreOutcome, StoreToken};
+use crate::common::config::PlantedBug;
+use crate::common::context::Context;
+use crate::common::wait::{Ask, ColumnWait};
+use ebb_types::{
+    ClientReply, Epoch, Moment, Refusal, Role, ServerId, ServerReport, SetEntry, SetId, SlotState,
+};
+use std::collections::BTreeMap;
+
+pub(crate) struct CodedSet {
+    pub(super) known: Known,
+    /// Clients' strips that are not durable yet, with the epoch that they were taken under.
+    pub(super) storing: BTreeMap<StoreToken, Epoch>,
+    /// Questions of other servers that wait for those.
+    pub(super) asks: Vec<Ask>,
+    pub(super) reads: BTreeMap<u64, Read>,
+    pub(super) rebuilds: Rebuilds,
+    pub(super) fill: Option<Fill>,
+    pub(super) scrub: Option<Scrub>,
+    /// The own column is catching up under the present configuration.
+    own_catches_up: bool,
+    /// Others stand in for the own column.
+    is_away: bool,
+    reported: Option<Moment>,
+    pub(super) damage_reported: Option<Moment>,
+}
+
+impl CodedSet {
+    pub fn new(id: SetId) -> CodedSet {
+        CodedSet {
+            known: Known::new(id),
+            storing: BTreeMap::new(),
+            asks: Vec::new(),
+            reads: BTreeMap::new(),
+            rebuilds: Rebuilds::default(),
+            fill: None,
+            scrub: None,
+            own_catches_up: false,
+            is_away: true,
+            reported: None,
+            damage_reported: None,
+        }
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.known.epoch()
+    }
+
+    pub fn fence(&self) -> Epoch {
+        self.known.fence
+    }
+
+    /// Notes that the store keeps this.
+    pub fn keep(&mut self, column: usize, role: Role) {
+        self.known.keep(column, role);
+    }
+
+    pub fn is_catching_up(&self) -> bool {
+        self.own_catches_up && self.fill.as_ref().is_some_and(|fill| !fill.is_complete())
+    }
+
+    /// Strips that this server should keep for others may be missing here.
+    pub fn recomputes(&self) -> bool {
+        let own = usize::from(self.own_catches_up);
+        self.fill.as_ref().is_some_and(|fill| fill.columns() > own && !fill.is_complete())
+    }
+
+    /// A fill that is complete is over, but for the report that the map has not followed yet.
+    pub fn is_busy(&self) -> bool {
+        let fills = self.fill.as_ref().is_some_and(|fill| self.own_catches_up || !fill.is_complete());
+        fills || !self.rebuilds.is_empty() || !self.reads.is_empty()
+    }
+
+    /// A scrub may wait only for time to pass, and keeps no server awake.
+    pub fn wants_ticks(&self) -> bool {
+        self.is_busy() || self.is_scrubbing()
+    }
+
+    /// R7: the set hibernates, or its column is away, so others stand in for it, and nothing is kept for others.
+    /// Nothing is in flight.
+    pub fn may_sleep(&self) -> bool {
+        let idle = self.storing.is_empty() && self.asks.is_empty() && !self.is_busy();
+        idle && (self.known.entry.hibernates() || self.is_away && !self.known.keeps_offload())
+    }
+
+    pub fn adopt(&mut self, cx: &mut Context, entry: SetEntry) {
+        if entry.epoch > self.epoch() {
+            self.rebuilds.clear(cx, &self.known, false);
+            (self.fill, self.scrub) = (None, None);
+            self.known.adopt(entry);
+            (self.reported, self.damage_reported) = (None, None);
+            for read in std::mem::take(&mut self.reads).into_values() {
+                self.finish(cx, read.token, self.moved(), bytes::Bytes::new());
+            }
+            let own = self.known.entry.columns.iter().find(|own| own.server == cx.me);
+            self.is_away = own.is_none_or(|own| own.is_away());
+            self.own_catches_up = own.is_some_and(|own| matches!(own.state, SlotState::CatchingUp { .. }));
+            if let Some(own) = self.known.entry.column_of(cx.me) {
+                self.known.keep(own, Role::Replica);
+            }
+            self.fill = Fill::new(cx, &self.known);
+        }
+        self.drop_unneeded(cx);
+        self.give_asked(cx);
+    }
+
+    pub(super) fn moved(&self) -> ClientReply {
+        ClientReply::SetMoved { set: self.known.id, entry: self.known.entry.clone() }
+    }
+
+    /// Another server that refused an older epoch knows a newer one: so does this server now.
+    pub(super) fn fence_to_refusal(&mut self, refusal: Option<&Refusal>) {
+        if let Some(Refusal::Stale { newest }) = refusal {
+            self.known.fence = self.known.fence.max(*newest);
+        }
+    }
+
+    pub fn drop_unneeded(&mut self, cx: &mut Context) {
+        let early = cx.config.has(PlantedBug::DropStripsEarly);
+        for (column, role) in self.known.take_unneeded(cx.me, early) {
+            let group = self.known.group(column);
+            cx.shared.memory.drop_all(group, role);
+            cx.out.push(match role {
+                Role::Replica => Command::DropReplica { group },
+                Role::Offload { stands_for } => Command::DropOffload { group, stands_for },
+            });
+        }
+    }
+
+    /// Something else of the map changed.
+    pub fn follow_map(&mut self, cx: &mut Context) {
+        if let Some(fill) = &mut self.fill {
+            fill.follow_map(cx, &self.known, &mut self.rebuilds);
+        }
+    }
+
+    pub fn peer_lost(&mut self, cx: &mut Context, peer: ServerId) {
+        self.rebuilds.peer_lost(cx, &mut self.known, peer);
+        if let Some(fill) = &mut self.fill {
+            fill.peer_lost(cx, peer);
+        }
+        self.scrub_lost_peer(cx, peer);
+    }
+
+    pub fn tick(&mut self, cx: &mut Context) {
+        self.rebuilds.tick(cx, &self.known);
+        if let Some(fill) = &self.fill {
+            fill.tick(cx, &self.known);
+        }
+        self.tick_scrub(cx);
+    }
+
+    pub fn on_stored(
+        &mut self,
+        cx: &mut Context,
+        token: StoreToken,
+        wait: ColumnWait,
+        outcome: StoreOutcome,
+    ) {
+        let failed = matches!(outcome, StoreOutcome::Failed(_));
+        let kept = match &wait {
+            ColumnWait::Written { kept, .. }
+            | ColumnWait::Rebuilt { kept, .. }
+            | ColumnWait::FillDeleted { kept, .. }
+            | ColumnWait::KeptDeleted { kept } => Some(*kept),
+            _ => None,
+        };
+        self.storing.remove(&token);
+        match wait {
+            ColumnWait::Written { client, version, .. } => self.on_written(cx, client, version, &outcome),
+            ColumnWait::Read { read } => self.on_read(cx, read, outcome),
+            ColumnWait::Rebuilt { job, .. } => self.rebuilds.on_stored(cx, &self.known, job, failed),
+            ColumnWait::Source { token } => self.rebuilds.on_source(cx, &mut self.known, token, outcome),
+            ColumnWait::FillList { token } => {
+                if let Some(fill) = &mut self.fill {
+                    fill.on_own_list(cx, token, outcome);
+                }
+            }
+            ColumnWait::FillDeleted { pass, .. } => {
+                if let Some(fill) = &mut self.fill {
+                    fill.on_ended(pass, !failed);
+                }
+            }
+            ColumnWait::KeptList { kept, chunk, version } => {
+                self.delete_listed(cx, kept, (chunk, version), outcome)
+            }
+            ColumnWait::KeptDeleted { .. } => {}
+            ColumnWait::ScrubList { token } => {
+                let page = if let StoreOutcome::Listed(page) = outcome { Some(page) } else { None };
+                self.on_scrub_listed(cx, (cx.me, token), page);
+            }
+            ColumnWait::ScrubRead { token } => self.on_scrub_read(cx, token, outcome),
+            ColumnWait::ScrubCleared { token } => self.on_scrub_cleared(cx, token),
+            ColumnWait::Cleared { read } => self.read_on(cx, read),
+            ColumnWait::For(ask) => self.on_asked(cx, &ask, outcome),
+        }
+        // It may have been dropped while it was on its way to the store.
+        if let Some((column, role)) = kept.filter(|_| !failed)
+            && self.known.keep(column, role)
+        {
+            self.drop_unneeded(cx);
+        }
+        self.give_asked(cx);
+    }
+
+    /// Does what can be done now. Called after every event.
+    pub fn pump(&mut self, cx: &mut Context) {
+        loop {
+            if let Some(fill) = &mut self.fill {
+                let may_list_own = !self.storing.values().any(|epoch| *epoch < self.known.epoch());
+                fill.pump(cx, &self.known, &mut self.rebuilds, may_list_own);
+            }
+            self.rebuilds.pump(cx, &mut self.known);
+            let ended = self.rebuilds.take_ended();
+            if ended.is_empty() {
+                break;
+            }
+            for ended in ended {
+                match &ended.wanted {
+                    For::Fill { pass } => {
+                        let complete = ended.absent.is_empty() && ended.lacking.is_empty() && !ended.failed;
+                        let fill = self.fill.as_mut();
+                        fill.into_iter().for_each(|fill| fill.on_ended(*pass, complete));
+                    }
+                    For::Reads(_) => self.on_rebuilt(cx, &ended),
+                    For::Scrub { token, .. } => self.on_scrub_rebuilt(cx, *token, ended),
+                }
+            }
+        }
+        self.advance_scrub(cx);
+        self.report_caught_up(cx);
+    }
+
+    /// Repeated until the map follows.
+    fn report_caught_up(&mut self, cx: &mut Context) {
+        let complete = self.own_catches_up && self.fill.as_ref().is_some_and(Fill::is_complete);
+        let due = self.reported.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after);
+        if let Some(own) = self.known.entry.column_of(cx.me)
+            && complete
+            && due
+        {
+            self.reported = Some(cx.now);
+            cx.report(ServerReport::CaughtUp { group: self.known.group(own), epoch: self.epoch() });
+        }
+    }
+}

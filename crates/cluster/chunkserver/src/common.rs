@@ -1,0 +1,9 @@
+//! What replicated groups and coded sets share: events and commands, configuration, records, waiting.
+
+pub(crate) mod api;
+pub(crate) mod blocks;
+pub(crate) mod config;
+pub(crate) mod context;
+pub(crate) mod due;
+pub(crate) mod run_map;
+pub(crate) mod wait;

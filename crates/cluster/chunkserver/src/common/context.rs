@@ -1,0 +1,180 @@
+//! What a group's handlers may use of the rest of their server: the moment, the map, the lease, the figures; and the
+//! commands that they give.
+
+use crate::coded::Memory;
+use crate::common::api::{ClientToken, Command, StoreCommand, StoreOutcome, StoreToken};
+use crate::common::config::{Config, PlantedBug};
+use crate::common::due::{Pace, Scrubbed, Wanted};
+use crate::common::wait::Wait;
+use bytes::Bytes;
+use ebb_types::{
+    ChunkOp, ClientReply, ClusterMap, Epoch, GroupId, Incarnation, Moment, ParityDebt, PeerMessage, Role,
+    ServerId, ServerReport, StoreId, Streams, Unready, Version,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The rest of the server, as far as handlers of one group may use it.
+pub(crate) struct Context<'a> {
+    pub group: GroupId,
+    pub now: Moment,
+    pub me: ServerId,
+    pub config: &'a Config,
+    pub map: &'a ClusterMap,
+    pub lease_until: Moment,
+    pub draining: bool,
+    pub full: bool,
+    pub shared: &'a mut Shared,
+    pub out: &'a mut Vec<Command>,
+}
+
+/// State of the server that all groups share.
+#[derive(Default)]
+pub(crate) struct Shared {
+    /// Base of the tokens of this incarnation's requests to other servers.
+    first_peer_token: u64,
+    next_token: u64,
+    pub waits: BTreeMap<StoreToken, (GroupId, Wait)>,
+    /// Strips that are kept in memory, and commands that were carried out there: their outcomes are taken in after the
+    /// event.
+    pub memory: Memory,
+    pub answered: VecDeque<(StoreToken, StoreOutcome)>,
+    pub stats: crate::common::api::Stats,
+    /// Distinguishes random requests from streaming ones.
+    pub streams: Streams,
+    /// Fetches in flight over all groups: bounds memory and the share that catch-up takes from clients.
+    pub fetches: usize,
+    /// Bytes that rebuilds of strips have in flight.
+    pub rebuild_bytes: usize,
+    /// Groups that would fetch more if allowed to, with their number of complete copies.
+    pub wants_fetches: BTreeSet<(usize, GroupId)>,
+    /// Client operations in flight: while there are any, catch-up takes less.
+    pub client_ops: usize,
+    /// Servers that refused a write for lack of space, and when.
+    pub full_peers: BTreeMap<ServerId, Moment>,
+    /// Scrubs that members want of groups whose primary is this server; their pace; and results for replicas here.
+    pub scrub_wanted: BTreeMap<GroupId, Wanted>,
+    pub scrub_pace: Pace,
+    pub scrubbed: Vec<Scrubbed>,
+    /// When each other server was last heard, and when it was last reported as silent.
+    pub heard: BTreeMap<ServerId, Moment>,
+    suspected: BTreeMap<ServerId, Moment>,
+}
+
+impl Shared {
+    pub fn new(run: Incarnation, store: StoreId) -> Shared {
+        Shared { first_peer_token: run.fingerprint(store), ..Shared::default() }
+    }
+
+    pub fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+
+    /// A token for a request to another server. No earlier incarnation used it: a late reply to that incarnation, taken
+    /// for a reply to this one, would leave a hole. Every incarnation counts from its own base among 2^64.
+    pub fn peer_token(&mut self) -> u64 {
+        self.first_peer_token.wrapping_add(self.token())
+    }
+}
+
+impl Context<'_> {
+    pub fn store(&mut self, wait: Wait, command: StoreCommand) -> StoreToken {
+        let token = StoreToken(self.shared.token());
+        self.shared.waits.insert(token, (self.group, wait));
+        let budget = self.memory_for(&command);
+        match budget.and_then(|budget| self.shared.memory.take(budget, token, &command)) {
+            Some(outcome) => self.shared.answered.push_back((token, outcome)),
+            None => self.out.push(Command::Store { token, command }),
+        }
+        token
+    }
+
+    /// The most bytes of memory for what the command concerns; `None`: only the store keeps it.
+    fn memory_for(&self, command: &StoreCommand) -> Option<u64> {
+        let (group, role) = match command {
+            StoreCommand::Apply { role, record, .. } | StoreCommand::Repair { role, record, .. } => {
+                (record.group, *role)
+            }
+            StoreCommand::Read { role, group, .. }
+            | StoreCommand::Check { role, group, .. }
+            | StoreCommand::List { role, group, .. }
+            | StoreCommand::Newer { role, group, .. } => (*group, *role),
+        };
+        let (set, column) = group.column()?;
+        let entry = self.map.set(set)?;
+        let pool = self.map.pools.get(&entry.pool)?;
+        // Strips of a data column are clients' data.
+        let is_data = column < entry.shape.data();
+        let is_kept_here = !is_data && role != Role::Replica;
+        (is_kept_here && pool.parity_debt == ParityDebt::Ram).then_some(pool.parity_buffer_bytes)
+    }
+
+    pub fn send(&mut self, to: ServerId, message: PeerMessage) {
+        self.send_with(to, message, Bytes::new());
+    }
+
+    pub fn send_with(&mut self, to: ServerId, message: PeerMessage, payload: Bytes) {
+        self.out.push(Command::Send { to, message, payload });
+    }
+
+    pub fn reply(&mut self, token: ClientToken, reply: ClientReply) {
+        self.reply_with(token, reply, Bytes::new());
+    }
+
+    pub fn reply_with(&mut self, token: ClientToken, reply: ClientReply, payload: Bytes) {
+        self.out.push(Command::Reply { token, reply, payload });
+    }
+
+    pub fn reply_retry(&mut self, token: ClientToken, why: Unready) {
+        self.reply(token, ClientReply::Retry { why });
+    }
+
+    pub fn report(&mut self, report: ServerReport) {
+        self.out.push(Command::Report(report));
+    }
+
+    /// Reports a server that has owed a reply since that moment, if it has sent nothing at all for `suspect_after`. The
+    /// metadata service wants repeated reports of a silent server, but not one per group.
+    pub fn suspect_if_silent(&mut self, epoch: Epoch, server: ServerId, since: Moment) {
+        let heard = self.shared.heard.get(&server).copied().unwrap_or(Moment::ZERO);
+        let received = self.shared.suspected.get(&server).copied().unwrap_or(Moment::ZERO);
+        let silent = self.now.since(heard.max(since)) >= self.config.suspect_after;
+        if silent && self.now.since(received) >= self.config.resend_after {
+            self.shared.suspected.insert(server, self.now);
+            self.report(ServerReport::Suspect { group: self.group, epoch, server });
+        }
+    }
+
+    /// Reports something that cannot happen unless this program has a bug. The caller continues as well as it can.
+    /// A debug build stops here, the fault search fails, and the cluster logs it and counts it in `ebb status`.
+    pub fn bug(&mut self, what: &'static str) {
+        debug_assert!(false, "{:?}: {what}", self.group);
+        self.shared.stats.bugs += 1;
+        self.out.push(Command::Bug { group: self.group, what });
+    }
+
+    pub fn has_lease(&self) -> bool {
+        self.now < self.lease_until || self.config.has(PlantedBug::IgnoreLease)
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Waiting {
+    pub token: ClientToken,
+    pub op: ChunkOp,
+    pub payload: Bytes,
+    pub since: Version,
+    /// It was ordered before: copies may exist, whether or not this server's store took it.
+    pub ordered: bool,
+}
+
+impl Waiting {
+    /// Replies to a request that is not carried out now. One that was ordered before may still take effect: its client
+    /// must not treat it as new.
+    pub fn turn_away(self, cx: &mut Context, reply: ClientReply) {
+        match self.ordered {
+            true => cx.reply_retry(self.token, Unready::Interrupted),
+            false => cx.reply(self.token, reply),
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Repair: blocks that are damaged here are fetched from other copies (R9), by the primary for an operation that needs
+//! them, or by any member for its own copy. It ends when they can be read again, or when no copy is left to ask.
+//!
+//! A block that fails its checksum still has a version, and the store takes no older one for it: any copy may be tried.
+//! Of a *lost* block (its metadata is damaged, or its file is gone) not even the version is known, so any reply would
+//! be believed. Therefore only copies that surely have everything are asked: a replica that is in sync; one that was in
+//! sync until an epoch that the block is older than; or one that was in sync, together with the covered holder that has
+//! everything since then. The holder's reply comes first, so that nothing older is ever visible. From other copies only
+//! a version as new as the block can have been is accepted. A replica that still misses some of the blocks refuses,
+//! unless they are older than what it misses: then it must answer, because it could be waiting for a listing of this
+//! replica, which waits for the repair.
+
+use crate::common::api::{StoreCommand, StoreOutcome};
+use crate::common::blocks::split_payload;
+use crate::common::context::Context;
+use crate::common::run_map::Source;
+use crate::common::wait::Wait;
+use crate::replicated::member::Member;
+use bytes::Bytes;
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, PeerMessage, Record, Refusal, Role, ServerId,
+    Slot, SlotState, Version, block_crcs,
+};
+use std::collections::BTreeMap;
+
+/// Lost blocks that are repaired together: the store loses a metadata page as a whole.
+const AROUND: u32 = 256;
+
+/// The repairs in progress, in one epoch.
+#[derive(Default)]
+pub(crate) struct Repairs(BTreeMap<u64, Repair>);
+
+struct Repair {
+    wanted: Wanted,
+    /// Copies to ask, and how many were asked.
+    copies: Vec<Copy>,
+    tried: usize,
+    step: Step,
+}
+
+/// The blocks to repair.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// The operation that waits for it. `None`: the member repairs its own copy.
+    op: Option<u64>,
+    chunk: ChunkId,
+    first: u32,
+    count: u32,
+    /// The version of some blocks is not known: they were not newer than this one.
+    lost: Option<Version>,
+    /// The blocks are not damaged here but missing, as if never written, and the client of `op` knows that they were
+    /// written.
+    sought: bool,
+}
+
+enum Step {
+    /// About to ask a copy, or waiting for the reply of the last copy asked under this token.
+    Asking { token: Option<u64> },
+    /// `left` records are still being written.
+    Writing { left: usize },
+    /// Reading the blocks back.
+    Checking,
+}
+
+/// How a repair ended.
+#[must_use]
+pub(crate) enum Ended {
+    /// It did not.
+    Not,
+    /// The blocks can be read again. With the operation that waits for them.
+    Repaired(Option<u64>),
+    /// No live copy has them.
+    GivenUp(GivenUp),
+}
+
+pub(crate) struct GivenUp {
+    pub op: Option<u64>,
+    pub blocks: (u32, u32),
+    /// They are missing here, as if never written.
+    pub sought: bool,
+}
+
+/// A copy that may have the blocks.
+#[derive(Clone, Copy)]
+struct Copy {
+    source: Source,
+    /// Blocks that it does not have were never written, apart from writes that the preceding copy in the list has.
+    whole: bool,
+    /// The blocks are older than everything it misses.
+    older: bool,
+    /// It may miss blocks or have older ones: only a version as new as a lost block can have been is believed.
+    partial: bool,
+    /// Asked only if the preceding copy in the list has answered.
+    second: bool,
+}
+
+impl Copy {
+    fn any(source: Source) -> Copy {
+        Copy { source, whole: false, older: false, partial: false, second: false }
+    }
+}
+
+/// The copies to ask: first those that have everything, then all others.
+fn copies(cx: &Context, member: &Member, lost: Option<Version>) -> Vec<Copy> {
+    let live = |server| server != cx.me && cx.map.is_live(server);
+    let replica = |slot: &Slot, older, second| {
+        let source = (slot.server, Role::Replica);
+        Copy { source, whole: true, older, partial: false, second }
+    };
+    let older = |slot: &Slot| match slot.state {
+        SlotState::InSync => false,
+        SlotState::CatchingUp { since } | SlotState::Away { since } => {
+            lost.is_some_and(|newest| newest.epoch < since)
+        }
+    };
+    let is_whole = |slot: &Slot| slot.state == SlotState::InSync || older(slot);
+    let slots = member.entry().slots.iter().filter(|slot| live(slot.server));
+    let (complete, partial): (Vec<&Slot>, Vec<&Slot>) = slots.partition(|slot| is_whole(slot));
+    let mut copies: Vec<Copy> = complete.iter().map(|slot| replica(slot, older(slot), false)).collect();
+    for slot in partial {
+        if let Some(holder) = slot.holder.filter(|s| s.covered && live(s.server)) {
+            let kept = (holder.server, Role::Offload { stands_for: slot.server });
+            copies.push(Copy::any(kept));
+            copies.push(replica(slot, false, true));
+        }
+    }
+    for source in member.other_copies(cx) {
+        if !copies.iter().any(|c| c.source == source && !c.second) {
+            copies.push(Copy { partial: lost.is_some(), ..Copy::any(source) });
+        }
+    }
+    copies
+}
+
+impl Repairs {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether this member is repairing blocks for its own copy: listings wait for that.
+    pub fn any_own(&self) -> bool {
+        self.0.values().any(|r| r.wanted.op.is_none())
+    }
+
+    /// The epoch ended: its operations are carried over, and its replies are not waited for.
+    pub fn new_epoch(&mut self) {
+        self.0.clear();
+    }
+
+    /// Repairs damaged blocks for an operation, unless the same repair is already in progress.
+    pub fn repair(
+        &mut self,
+        cx: &mut Context,
+        member: &Member,
+        op: Option<u64>,
+        (chunk, first, count): (ChunkId, u32, u32),
+        lost: Option<Version>,
+    ) -> Ended {
+        let same = |r: &Repair| (r.wanted.op, r.wanted.chunk, r.wanted.first) == (op, chunk, first);
+        if self.0.values().any(same) {
+            return Ended::Not;
+        }
+        let wanted = Wanted { op, chunk, first, count, lost, sought: false };
+        self.begin(cx, member, wanted, copies(cx, member, lost))
+    }
+
+    /// Repairs a block for this member's own copy, and if it is lost its neighbours too, which usually are as well.
+    /// Returns the last block.
+    pub fn repair_around(
+        &mut self,
+        cx: &mut Context,
+        member: &Member,
+        (chunk, block): (ChunkId, u32),
+        lost: Option<Version>,
+    ) -> (Cursor, Ended) {
+        let blocks = cx.config.chunk_bytes / BLOCK_BYTES as u32;
+        let first = if lost.is_some() { block / AROUND * AROUND } else { block };
+        let count = if lost.is_some() { AROUND.min(blocks.saturating_sub(first)).max(1) } else { 1 };
+        let ended = self.repair(cx, member, None, (chunk, first, count), lost);
+        (Cursor { chunk, block: first + count - 1 }, ended)
+    }
+
+    /// Looks for blocks that are not here, as if never written, and that the client of `op` knows to be written. Any
+    /// copy, including this one, may have lost them without noticing: so only copies that should have everything are
+    /// asked.
+    pub fn seek(
+        &mut self,
+        cx: &mut Context,
+        member: &Member,
+        op: u64,
+        (chunk, first, count): (ChunkId, u32, u32),
+    ) -> Ended {
+        let lost = Some(Version { epoch: Epoch(u32::MAX), seq: u64::MAX });
+        cx.shared.stats.damage.sought += 1;
+        let mut copies = copies(cx, member, lost);
+        copies.retain(|copy| !copy.partial);
+        let wanted = Wanted { op: Some(op), chunk, first, count, lost, sought: true };
+        self.begin(cx, member, wanted, copies)
+    }
+
+    /// Fetches blocks for an operation from a copy that has a newer version.
+    pub fn fetch_newer(
+        &mut self,
+        cx: &mut Context,
+        member: &Member,
+        (op, source): (u64, Source),
+        (chunk, first, count): (ChunkId, u32, u32),
+    ) -> Ended {
+        let wanted = Wanted { op: Some(op), chunk, first, count, lost: None, sought: false };
+        self.begin(cx, member, wanted, vec![Copy::any(source)])
+    }
+
+    fn begin(&mut self, cx: &mut Context, member: &Member, wanted: Wanted, copies: Vec<Copy>) -> Ended {
+        let id = cx.shared.token();
+        self.0.insert(id, Repair { wanted, copies, tried: 0, step: Step::Asking { token: None } });
+        self.ask_next(cx, member, id, false)
+    }
+
+    /// Asks the next copy. `answered`: whether the preceding copy sent a usable reply.
+    fn ask_next(&mut self, cx: &mut Context, member: &Member, id: u64, answered: bool) -> Ended {
+        let Some(repair) = self.0.get_mut(&id) else {
+            cx.bug("a repair that does not exist asked a copy");
+            return Ended::Not;
+        };
+        // The second of a pair is asked right after the first, or not at all.
+        let tried = repair.tried;
+        let may = |(n, copy): &(usize, &Copy)| {
+            cx.map.is_live(copy.source.0) && (!copy.second || (answered && *n == tried))
+        };
+        let next = repair.copies.iter().enumerate().skip(tried).find(may).map(|(n, copy)| (n, *copy));
+        let Some((n, Copy { source: (to, role), whole, older, .. })) = next else {
+            return self.give_up(cx, id);
+        };
+        let whole = whole && !older;
+        let token = cx.shared.peer_token();
+        repair.tried = n + 1;
+        repair.step = Step::Asking { token: Some(token) };
+        let Wanted { chunk, first, count, .. } = repair.wanted;
+        let (group, epoch) = (member.id(), member.epoch());
+        cx.send(to, PeerMessage::Fetch { group, epoch, token, role, chunk, first, count, whole });
+        Ended::Not
+    }
+
+    fn give_up(&mut self, cx: &mut Context, id: u64) -> Ended {
+        let Some(Repair { wanted, .. }) = self.0.remove(&id) else { return Ended::Not };
+        cx.shared.stats.damage.unrepaired += 1;
+        let Wanted { op, first, count, sought, .. } = wanted;
+        Ended::GivenUp(GivenUp { op, blocks: (first, count), sought })
+    }
+
+    /// The repair that this token's reply is for.
+    pub fn awaiting(&self, token: u64) -> Option<u64> {
+        let asked = |r: &Repair| matches!(r.step, Step::Asking { token: Some(asked) } if asked == token);
+        self.0.iter().find(|(_, r)| asked(r)).map(|(id, _)| *id)
+    }
+
+    /// The copy that was asked replied.
+    pub fn on_reply(
+        &mut self,
+        cx: &mut Context,
+        member: &Member,
+        id: u64,
+        result: Result<Vec<Record>, Refusal>,
+        payload: &Bytes,
+    ) -> Ended {
+        let Some(repair) = self.0.get_mut(&id) else { return Ended::Not };
+        let Wanted { chunk, first, count, lost, sought, .. } = repair.wanted;
+        let Copy { source, whole, partial, .. } = repair.copies[repair.tried - 1];
+        let parts = result.ok().and_then(|r| sound_parts(cx.group, (chunk, first, count), r, payload));
+        let Some(mut parts) = parts else { return self.ask_next(cx, member, id, false) };
+        // "Never written" counts only from a copy that would have the block.
+        parts.retain(|(record, _)| !record.is_never_written() || (whole && lost.is_some() && !sought));
+        let since = member.asked_since(source, Epoch(0));
+        parts.retain(|(record, _)| record.is_never_written() || record.version.epoch >= since);
+        parts.retain(|(record, _)| !partial || lost.is_none_or(|newest| record.version >= newest));
+        if parts.is_empty() {
+            return self.ask_next(cx, member, id, true);
+        }
+        repair.step = Step::Writing { left: parts.len() };
+        for (record, payload) in parts {
+            if record.version > Version::ZERO {
+                cx.shared.stats.repaired_blocks += u64::from(record.count);
+            }
+            let command = StoreCommand::Repair { role: Role::Replica, record, payload };
+            cx.store(Wait::RepairWritten { repair: id }, command);
+        }
+        Ended::Not
+    }
+
+    /// A record is written. One of a repair that ended with its epoch is not waited for any more.
+    pub fn on_written(&mut self, cx: &mut Context, member: &Member, id: u64) -> Ended {
+        let Some(repair) = self.0.get_mut(&id) else { return Ended::Not };
+        let Step::Writing { left } = &mut repair.step else {
+            cx.bug("a repair that writes nothing has written");
+            return Ended::Not;
+        };
+        *left -= 1;
+        if *left > 0 {
+            return Ended::Not;
+        }
+        // The second copy of a pair has what is older than the first: only both together are complete.
+        if repair.copies.get(repair.tried).is_some_and(|next| next.second) {
+            return self.ask_next(cx, member, id, true);
+        }
+        repair.step = Step::Checking;
+        let (group, Wanted { chunk, first, count, .. }) = (member.id(), repair.wanted);
+        let command = StoreCommand::Read { role: Role::Replica, group, chunk, first, count };
+        cx.store(Wait::RepairChecked { repair: id }, command);
+        Ended::Not
+    }
+
+    /// The blocks were read back.
+    pub fn on_checked(&mut self, cx: &mut Context, member: &Member, id: u64, outcome: StoreOutcome) -> Ended {
+        let Some(repair) = self.0.get_mut(&id) else { return Ended::Not };
+        match outcome {
+            // The copy was older than the damaged blocks, or had only some of them.
+            StoreOutcome::Damaged { lost, .. } => {
+                if lost > repair.wanted.lost {
+                    (repair.copies, repair.tried) = (copies(cx, member, lost), 0);
+                    repair.wanted.lost = lost;
+                }
+                self.ask_next(cx, member, id, false)
+            }
+            StoreOutcome::Read { records, .. } => {
+                if repair.wanted.sought && records.iter().any(Record::is_never_written) {
+                    return self.ask_next(cx, member, id, false);
+                }
+                let op = repair.wanted.op;
+                self.0.remove(&id);
+                Ended::Repaired(op)
+            }
+            _ => self.give_up(cx, id),
+        }
+    }
+
+    /// The repairs that wait for this server, whose connection broke, or which sleeps: its copy counts as useless. Any
+    /// other server is waited for, however long it takes.
+    pub fn waiting_for(&self, peer: ServerId) -> Vec<u64> {
+        let waits = |r: &Repair| {
+            matches!(r.step, Step::Asking { token: Some(_) }) && r.copies[r.tried - 1].source.0 == peer
+        };
+        self.0.iter().filter(|(_, r)| waits(r)).map(|(id, _)| *id).collect()
+    }
+
+    /// The copy asked last will not answer. A repair may have ended meanwhile: one that ended let operations continue.
+    pub fn copy_lost(&mut self, cx: &mut Context, member: &Member, id: u64) -> Ended {
+        if !self.0.contains_key(&id) {
+            return Ended::Not;
+        }
+        self.ask_next(cx, member, id, false)
+    }
+}
+
+/// The records that another server sent of blocks `first..first + count`, if they are of these blocks and sound.
+fn sound_parts(
+    group: GroupId,
+    (chunk, first, count): (ChunkId, u32, u32),
+    records: Vec<Record>,
+    payload: &Bytes,
+) -> Option<Vec<(Record, Bytes)>> {
+    let sound = |(record, payload): &(Record, Bytes)| {
+        let inside = record.first >= first && record.first + record.count <= first + count;
+        let fits = match &record.content {
+            Content::Data { crcs } => *crcs == block_crcs(payload),
+            content => *content == Content::Zero,
+        };
+        record.fault(payload.len()).is_none()
+            && (record.group, record.chunk) == (group, chunk)
+            && inside
+            && fits
+    };
+    split_payload(records, payload).filter(|parts| parts.iter().all(sound))
+}
