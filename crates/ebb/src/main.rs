@@ -239,15 +239,13 @@ struct ConfigArg {
 impl Sub {
     /// Whether the command stores user data or results. The others only write files that the user names.
     fn keeps_data(&self) -> bool {
-        matches!(
-            self,
-            Sub::Dev(_)
-                | Sub::Server { .. }
-                | Sub::Meta { .. }
-                | Sub::Gateway { .. }
-                | Sub::Lab { .. }
-                | Sub::Mirror(_)
-        )
+        match self {
+            Sub::Dev(_) | Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. } | Sub::Mirror(_) => {
+                true
+            }
+            Sub::Lab { command } => command.keeps_data(),
+            _ => false,
+        }
     }
 }
 
@@ -360,23 +358,18 @@ fn main() -> ExitCode {
         // Files written by it and its children are readable by their owner only.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
-    let default = if matches!(
-        cli.command,
-        Sub::Server { .. }
-            | Sub::Meta { .. }
-            | Sub::Gateway { .. }
-            | Sub::Mirror(_)
-            | Sub::Volume(_)
-            | Sub::Page(_)
-            | Sub::Lab { .. }
-    ) {
+    let default = match &cli.command {
         // The S3 library logs every refused request as an error.
-        "info,s3s=off"
-    } else if matches!(cli.command, Sub::Dev(_)) {
+        Sub::Server { .. }
+        | Sub::Meta { .. }
+        | Sub::Gateway { .. }
+        | Sub::Mirror(_)
+        | Sub::Volume(_)
+        | Sub::Page(_) => "info,s3s=off",
+        Sub::Lab { command } if command.serves() => "info,s3s=off",
         // Who did what through the page.
-        "warn,ebb_web=info"
-    } else {
-        "warn"
+        Sub::Dev(_) => "warn,ebb_web=info",
+        _ => "warn",
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("EBB_LOG").unwrap_or_else(|_| default.into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();

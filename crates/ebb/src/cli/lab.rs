@@ -63,6 +63,19 @@ pub enum LabCommand {
     Agent(eval::AgentArgs),
 }
 
+impl LabCommand {
+    /// Whether it stores user data or results. The others only write files that the user names.
+    pub fn keeps_data(&self) -> bool {
+        use LabCommand::{Agent, Eval, Replay, Serve};
+        matches!(self, Replay(_) | Eval { .. } | Serve(_) | Agent(_))
+    }
+
+    /// Whether it is a server, whose log says what it does.
+    pub fn serves(&self) -> bool {
+        matches!(self, LabCommand::Serve(_))
+    }
+}
+
 #[derive(Subcommand)]
 pub enum BenchTarget {
     /// Measure any S3 endpoint: objects per second, latency, CPU of the server processes. Keys from AWS_ACCESS_KEY_ID

@@ -85,7 +85,7 @@ pub fn write_pid_file(data: &Path, pid: u32) -> Result<(), SwitchError> {
     let gone = || SwitchError::Process { pid, source: ErrorKind::NotFound.into() };
     let start = Stat::read(pid)?.ok_or_else(gone)?.start;
     let text = format!("{pid} {start} {}\n", boot_id(pid)?);
-    let written = ebb_files::replace_file(&path, text.as_bytes(), 0o644);
+    let written = ebb_files::replace_file(&path, text.as_bytes(), 0o600);
     written.map_err(|source| SwitchError::PidFile { path, source })
 }
 
