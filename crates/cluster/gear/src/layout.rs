@@ -6,8 +6,8 @@
 //!
 //! Invariants: slot k of a power-aware chunk group is a server of gear group k; gear group 0 is the lowest gear,
 //! the last to sleep; the r servers of a chunk group are distinct and in as many different racks as there are, up
-//! to r; within a gear group all servers hold the same number of chunk groups, plus or minus one, as far as the
-//! racks allow. Sierra draws servers at random per chunk; a chunk group is r draws for many chunks, so here chance
+//! to r; no server of a power-aware layout holds none; within a gear group all servers hold the same number of chunk
+//! groups, plus or minus one, as far as the racks allow. Sierra draws servers at random per chunk; a chunk group is r draws for many chunks, so here chance
 //! only breaks ties between equally loaded servers.
 
 use ebb_types::Random;
@@ -160,27 +160,99 @@ pub fn layout(
     Ok(Layout { scheme, replicas, servers: places, groups, primaries })
 }
 
+/// A rack and its servers.
+type Rack<'a> = (RackId, &'a BTreeSet<ServerId>);
+
 /// Deals gear groups to the racks in rotation: every rack's servers, and all servers, are divided evenly (plus or
 /// minus one). Smallest rack first, because racks of fewer than r servers must start at different gear groups; if
-/// that leaves no r servers of different gear groups and racks, the first racks are dealt last.
+/// that leaves a server that no chunk group could use, the first racks are dealt last, and where no rotation will
+/// do, the racks are parted.
 fn rotate(racks: &BTreeMap<RackId, BTreeSet<ServerId>>, replicas: u8) -> BTreeMap<ServerId, Place> {
-    let mut order: Vec<_> = racks.iter().collect();
-    order.sort_by_key(|(rack, servers)| (servers.len(), **rack));
-    let deal = |first: usize| -> BTreeMap<ServerId, Place> {
-        let racks = order[first..].iter().chain(&order[..first]);
-        let dealt = racks.flat_map(|(rack, servers)| servers.iter().map(|server| (**rack, *server)));
+    let mut order: Vec<Rack> = racks.iter().map(|(rack, servers)| (*rack, servers)).collect();
+    order.sort_by_key(|(rack, servers)| (servers.len(), *rack));
+    deal(&order, replicas)
+}
+
+/// `racks`: the smallest first.
+fn deal(racks: &[Rack], replicas: u8) -> BTreeMap<ServerId, Place> {
+    let rotation = |first: usize| -> BTreeMap<ServerId, Place> {
+        let racks = racks[first..].iter().chain(&racks[..first]);
+        let dealt = racks.flat_map(|(rack, servers)| servers.iter().map(|server| (*rack, *server)));
         let gears = (0..replicas).cycle();
         dealt.zip(gears).map(|((rack, id), gear)| (id, Place { rack, gear_group: GearGroup(gear) })).collect()
     };
+    let full = |places: &BTreeMap<ServerId, Place>| every_server_can_hold(places, racks.len(), replicas);
+    let rotated = (0..racks.len()).map(rotation).find(full);
+    rotated.unwrap_or_else(|| part(racks, replicas))
+}
+
+/// Whether each server is in some choice of one server per gear group, in as many racks as possible. With about as
+/// many racks as replicas it may not be: a gear group with servers in one rack only takes that rack from all others.
+fn every_server_can_hold(places: &BTreeMap<ServerId, Place>, racks: usize, replicas: u8) -> bool {
     let r = usize::from(replicas);
-    let apart = |places: &BTreeMap<ServerId, Place>| {
-        let slots = cheapest_slots(
-            &queues(places, r, || 0).iter().map(|q| cheapest(q, places, r)).collect::<Vec<_>>(),
-        );
-        let used: BTreeSet<RackId> = slots.iter().map(|slot| places[&slot.2].rack).collect();
-        used.len() == r.min(racks.len())
+    let candidates: Vec<_> = queues(places, r, || 0).iter().map(|queue| cheapest(queue, places, r)).collect();
+    let alike: BTreeMap<(usize, RackId), ServerId> =
+        places.iter().map(|(id, p)| ((usize::from(p.gear_group.0), p.rack), *id)).collect();
+    alike.into_iter().all(|((gear, rack), id)| {
+        let mut candidates = candidates.clone();
+        candidates[gear] = vec![Candidate { cost: 0, queued: (0, 0, id), rack }];
+        let chosen = cheapest_slots(&candidates);
+        let used: BTreeSet<RackId> = chosen.iter().map(|queued| places[&queued.2].rack).collect();
+        used.len() == r.min(racks)
+    })
+}
+
+/// Some racks share some of the gear groups, and the others the rest, so that no choice in one part limits the
+/// other: whole racks may then sleep, and gear groups differ in size, but every server holds chunk groups. Of all
+/// partings the most even one, then the one with the most racks in each gear group. Small gear groups are low gears.
+fn part(racks: &[Rack], replicas: u8) -> BTreeMap<ServerId, Place> {
+    let partings = (1..replicas).flat_map(|some| {
+        let parts =
+            (0..racks.len()).flat_map(move |first| (first + 1..=racks.len()).map(move |end| first..end));
+        parts.filter_map(move |taken| {
+            let rest = [&racks[..taken.start], &racks[taken.end..]].concat();
+            let fits = |part: &[Rack], gears: u8| {
+                let (gears, servers) =
+                    (usize::from(gears), part.iter().map(|rack| rack.1.len()).sum::<usize>());
+                let apart = if racks.len() < usize::from(replicas) {
+                    part.len() <= gears
+                } else {
+                    part.len() >= gears
+                };
+                apart && !part.is_empty() && servers >= gears
+            };
+            let fit = fits(&racks[taken.clone()], some) && fits(&rest, replicas - some);
+            fit.then(|| {
+                let mut places = deal(&racks[taken], some);
+                let above = |p: Place| Place { gear_group: GearGroup(p.gear_group.0 + some), ..p };
+                places.extend(deal(&rest, replicas - some).into_iter().map(|(id, p)| (id, above(p))));
+                places
+            })
+        })
+    });
+    let sizes = |places: &BTreeMap<ServerId, Place>| -> Vec<usize> {
+        let size = |gear| places.values().filter(|p| p.gear_group.0 == gear).count();
+        (0..replicas).map(size).collect()
     };
-    (0..order.len()).map(deal).find(apart).unwrap_or_else(|| deal(0))
+    let price = |places: &BTreeMap<ServerId, Place>| {
+        let sizes = sizes(places);
+        let cells: BTreeSet<_> = places.values().map(|p| (p.rack, p.gear_group.0)).collect();
+        (
+            sizes.iter().max().copied(),
+            std::cmp::Reverse(sizes.iter().min().copied()),
+            std::cmp::Reverse(cells.len()),
+        )
+    };
+    let mut places = partings.min_by_key(price).expect("one gear group can always be parted from the others");
+    let sizes = sizes(&places);
+    let mut rank: Vec<u8> = (0..replicas).collect();
+    rank.sort_by_key(|gear| sizes[usize::from(*gear)]);
+    for place in places.values_mut() {
+        let low =
+            rank.iter().position(|gear| *gear == place.gear_group.0).expect("every gear group has a rank");
+        place.gear_group = GearGroup(low as u8);
+    }
+    places
 }
 
 /// Assigns whole racks to gear groups, the largest rack first, always to the smallest gear group.
