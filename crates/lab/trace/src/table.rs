@@ -106,7 +106,7 @@ pub(crate) fn cells(line: &[u8], separator: Option<u8>) -> impl Iterator<Item = 
     std::iter::from_fn(move || {
         let text = rest?;
         let end = match separator {
-            Some(separator) => text.iter().position(|&b| b == separator),
+            Some(separator) => end_of_cell(text, separator),
             None => text.iter().position(u8::is_ascii_whitespace),
         };
         let cell = &text[..end.unwrap_or(text.len())];
@@ -117,6 +117,14 @@ pub(crate) fn cells(line: &[u8], separator: Option<u8>) -> impl Iterator<Item = 
         let cell = cell.trim_ascii();
         Some(cell.strip_prefix(b"\"").and_then(|cell| cell.strip_suffix(b"\"")).unwrap_or(cell))
     })
+}
+
+/// A separator between quotes does not separate.
+fn end_of_cell(text: &[u8], separator: u8) -> Option<usize> {
+    let opened = text.trim_ascii_start().strip_prefix(b"\"");
+    let closed = opened.and_then(|cell| Some(&cell[cell.iter().position(|&b| b == b'"')? + 1..]));
+    let from = closed.map_or(0, |behind| text.len() - behind.len());
+    text[from..].iter().position(|&b| b == separator).map(|end| from + end)
 }
 
 /// What separates the cells of a line; `None`: blanks.
@@ -225,6 +233,17 @@ mod tests {
             assert_eq!(requests[1].at, Duration::from_secs(1), "{columns}");
             assert_eq!((requests[1].device, requests[1].kind, requests[1].len), (1, Kind::Write, 1024));
         }
+    }
+
+    #[test]
+    fn a_separator_between_quotes_shifts_no_column() {
+        let columns = "time=1,device=2,op=3,offset=4,size=5";
+        let requests = read("0,\"vm 7, disk\",R,4096,512\n1, \"a\" ,W,0,1024\n", columns).unwrap();
+        assert_eq!((requests[0].offset, requests[0].len), (4096, 512));
+        assert_eq!((requests[1].kind, requests[1].len), (Kind::Write, 1024));
+        let error = read("0,a,R,4096,\"1,024\"\n", columns).unwrap_err();
+        let TraceError::Bad { reason, .. } = error else { panic!("{error}") };
+        assert_eq!(reason, Reason::Number { field: "size" });
     }
 
     #[test]

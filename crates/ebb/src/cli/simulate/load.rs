@@ -8,8 +8,8 @@ use ebb_eval::traces;
 use ebb_output::{Progress, clear_line, table};
 use ebb_power::PowerModel;
 use ebb_sim::load::{
-    self, Case, Cold, Fold, Given, LoadColumns, Outcome, Point, Policy, PoolOutcome, Price, Provision,
-    Report, Requests, Score, Series, Setup, Timeline,
+    self, Case, Cold, Fold, Found, Given, LoadColumns, Outcome, Outlier, Point, Policy, PoolOutcome, Price,
+    Provision, Report, Requests, Score, Setup, Timeline,
 };
 use ebb_types::Shape;
 use serde::Serialize;
@@ -48,7 +48,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "DAYS", default_value_t = 6)]
     train: u32,
     /// `peak`: the highest step needs all servers; or the load that one server sustains, in the series' unit
-    #[arg(long, value_name = "peak|LOAD", default_value = "peak", value_parser = parse_provision)]
+    #[arg(long, value_name = "peak|LOAD", default_value = "peak", value_parser = parse_provision, allow_negative_numbers = true)]
     provision: Provision,
     /// Time between two loads, such as 1h, 1m, 1s [default: as the series says]
     #[arg(long, value_parser = parse_time)]
@@ -159,6 +159,7 @@ struct SeriesJson<'a> {
     gaps: usize,
     zero_steps: usize,
     load_per_server: f64,
+    outlier: Option<Outlier>,
 }
 
 pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
@@ -167,7 +168,9 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
         writable(path)?;
     }
     let name = args.series.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let (mut series, begins) = read(args, &name)?;
+    let found = read(args, &name)?;
+    let (begins, outlier) = (found.begins, found.outlier().filter(|_| args.provision == Provision::Peak));
+    let mut series = found.series;
     let zeros = if args.zeros == Zeros::Gap { series.zeros_are_gaps() } else { 0 };
     let gaps = series.gaps(zeros);
     let mut case = Case::new(setup(args)?, &series).map_err(|e| refused(e.to_string()))?;
@@ -207,20 +210,20 @@ pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
         std::fs::write(path, load::csv(&case, &outcomes)).map_err(io("write", path))?;
     }
     if args.json {
-        println!("{}", json(&report));
+        println!("{}", json(&report, outlier));
     } else {
-        print!("{}", text(&report, [args.html.as_deref(), args.csv.as_deref()]));
+        print!("{}", text(&report, outlier, [args.html.as_deref(), args.csv.as_deref()]));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the series, in steps, and when it begins.
-fn read(args: &LoadArgs, name: &str) -> Result<(Series, Option<i64>), NodeError> {
+/// Reads the series, in steps.
+fn read(args: &LoadArgs, name: &str) -> Result<Found, NodeError> {
     let file = std::fs::File::open(&args.series).map_err(io("read", &args.series))?;
     let length = file.metadata().map_or(0, |about| about.len());
     let fold = args.step.map_or(Fold::AtLeast(Duration::from_secs(60)), Fold::To);
     let given = Given { interval: args.interval, fold, columns: args.columns.clone() };
-    let series = load::read_dated(traces::heard(Box::new(file), length, &reading()), name, &given);
+    let series = load::read_found(traces::heard(Box::new(file), length, &reading()), name, &given);
     clear_line();
     series.map_err(|error| NodeError::Refused(format!("{}: {error}", args.series.display())))
 }
@@ -266,7 +269,7 @@ fn play(
     Policy::ALL.into_iter().filter(wanted).map(heard).collect()
 }
 
-fn json(report: &Report) -> String {
+fn json(report: &Report, outlier: Option<Outlier>) -> String {
     let case = report.case;
     ebb_output::json(&Json {
         series: SeriesJson {
@@ -277,6 +280,7 @@ fn json(report: &Report) -> String {
             gaps: report.gaps.runs,
             zero_steps: report.gaps.zeros,
             load_per_server: case.per_server,
+            outlier,
         },
         servers: case.setup.servers,
         replicas: case.setup.replicas,
@@ -289,7 +293,7 @@ fn json(report: &Report) -> String {
     })
 }
 
-fn text(report: &Report, written: [Option<&Path>; 2]) -> String {
+fn text(report: &Report, outlier: Option<Outlier>, written: [Option<&Path>; 2]) -> String {
     let case = report.case;
     let days = (case.loads.len() - case.first) as f64 * case.step.as_secs_f64() / 86_400.0;
     let mut out = format!(
@@ -301,6 +305,13 @@ fn text(report: &Report, written: [Option<&Path>; 2]) -> String {
         case.setup.replicas,
         load::gaps_text(report.gaps, case.step)
     );
+    if let Some(Outlier { line, load, times_p99 }) = outlier {
+        let _ = writeln!(
+            out,
+            "The highest load, {load} in line {line}, is {times_p99:.0} times the 99th percentile, and sets how much a server sustains. \
+             If it is a mistake, leave it empty; or give --provision LOAD.\n"
+        );
+    }
     let rows: Vec<Vec<String>> =
         report.outcomes.iter().map(|(outcome, _)| load::cells(outcome, report.price)).collect();
     table(&mut out, &load::header(report.price), &rows);

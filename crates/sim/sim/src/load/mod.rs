@@ -8,6 +8,7 @@
 //! evenly and to take turns, so a server draws the mean of the types.
 
 mod bound;
+mod cells;
 mod cold;
 mod csv;
 mod fleet;
@@ -27,7 +28,7 @@ pub use page::{POINT_HEADER, Price, Report, cells, gaps_text, header, html, poin
 pub use pools::{Cold, Kept, PoolOutcome, Requests};
 pub use power::{PowerError, free_transitions, power};
 pub use score::{Score, scores};
-pub use series::{Fold, Gaps, Given, LoadColumns, Series, SeriesError, read, read_dated};
+pub use series::{Fold, Found, Gaps, Given, LoadColumns, Outlier, Series, SeriesError, read, read_found};
 
 pub use crate::depths::Suspend;
 

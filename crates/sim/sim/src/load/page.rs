@@ -38,9 +38,12 @@ impl std::str::FromStr for Price {
         let text = text.trim();
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, currency) = text.split_at(end);
+        let currency = currency.trim();
+        // `0,30EUR` and `1e9EUR` are numbers that end too early.
+        let a_name = !currency.contains(|c: char| c.is_ascii_digit() || c == ',' || c == '.');
+        let per_kwh = number.parse().ok().filter(|number: &f64| number.is_finite() && a_name);
         let wrong = || format!("{text:?} is not a price of a kilowatt-hour: write it like 0.30EUR");
-        let per_kwh = number.parse().map_err(|_| wrong())?;
-        Ok(Price { per_kwh, currency: currency.trim().to_owned() })
+        Ok(Price { per_kwh: per_kwh.ok_or_else(wrong)?, currency: currency.to_owned() })
     }
 }
 

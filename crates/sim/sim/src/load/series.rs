@@ -3,8 +3,12 @@
 //! Missing records are gaps, never a load of zero: missing rows, empty cells, `NaN`, and, unless the user says that
 //! they are real, intervals of exactly zero, because a service without any load for a whole interval was probably not
 //! recorded.
+//!
+//! A misread series is worse than a refused one: what could be read in two ways is refused, with its line.
 
+use super::cells::{Quote, cells, separator};
 use ebb_trace::Column;
+use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 use time::{Date, Month};
@@ -14,6 +18,10 @@ const MAX_INTERVALS: usize = 100_000_000;
 /// Most steps, which are kept in memory: seven years of minutes.
 const MAX_STEPS: usize = 4_000_000;
 const MAX_BYTES: u64 = 2 << 30;
+/// Longest row whose quotes hold line ends. Behind a quote that nothing closes, a file would be one row.
+const MOST_ROW: usize = 16 << 10;
+/// A highest step so many times above the 99th percentile is named.
+const OUTLIER: f64 = 3.0;
 
 /// Loads of consecutive intervals; `None` is a gap.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,11 +58,26 @@ pub enum SeriesError {
     )]
     Negative { line: usize, value: f64 },
     #[error(
-        "line {line}: {text:?} is not a time; use 2024-01-31 13:45:00, seconds since 1970, or a running number"
+        "line {line}: {text:?} has a comma, for thousands or for decimals: write 1060 or 1.06; or put ; between columns, \
+         then a comma is for decimals"
+    )]
+    Comma { line: usize, text: String },
+    #[error(
+        "line {line}: nothing closes a quote that this line opens: remove it, or double it within a cell"
+    )]
+    OpenQuote { line: usize },
+    #[error("line {line}: text follows a closing quote: double the quotes within a cell")]
+    TextBehindQuote { line: usize },
+    #[error("it is UTF-16: save it as UTF-8, such as with `iconv -f UTF-16 -t UTF-8`")]
+    Utf16,
+    #[error(
+        "line {line}: {text:?} is not a time of whole seconds; use 2024-01-31 13:45:00, with or without a zone such as \
+         +02:00, seconds or milliseconds since 1970, or a running number"
     )]
     NotATime { line: usize, text: String },
     #[error(
-        "line {line}: the time is not later than that of the line before: sort the series and remove repetitions"
+        "line {line}: the time is not later than that of the line before: if a clock was set back there, write the times \
+         in UTC; else sort the series and remove repetitions"
     )]
     Order { line: usize },
     #[error(
@@ -62,10 +85,14 @@ pub enum SeriesError {
     )]
     OffGrid { line: usize, interval: Duration },
     #[error(
-        "line {line}: {columns} columns; use two, time and load, or one number per interval, or say which is which, such as --column \
-         load=3,time=1"
+        "line {line}: {columns} columns; use two, time and load, or one number per interval, or say which is which with --column \
+         load=COLUMN,time=COLUMN. If a comma is the decimal sign, put ; between columns"
     )]
     Columns { line: usize, columns: usize },
+    #[error(
+        "line {line}: {columns} columns, and the first line has {titles}. If a comma is the decimal sign, put ; between columns"
+    )]
+    Ragged { line: usize, columns: usize, titles: usize },
     #[error("no column is called {title:?}")]
     NoColumn { title: String },
     #[error(
@@ -129,18 +156,43 @@ impl std::str::FromStr for LoadColumns {
 
 /// Reads a series; its first bytes determine the compression. Memory grows with the number of steps, not of lines.
 pub fn read(input: Box<dyn Read + Send>, name: &str, given: &Given) -> Result<Series, SeriesError> {
-    read_dated(input, name, given).map(|(series, _)| series)
+    read_found(input, name, given).map(|found| found.series)
 }
 
-/// A series, and the second since 1970 at which it begins, if its times say that.
-pub fn read_dated(
-    input: Box<dyn Read + Send>,
-    name: &str,
-    given: &Given,
-) -> Result<(Series, Option<i64>), SeriesError> {
+/// A series, with what only its text shows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    pub series: Series,
+    /// Second since 1970 at which it begins, if its times say that.
+    pub begins: Option<i64>,
+    /// The line of the highest interval.
+    highest_line: usize,
+}
+
+/// A step so far above the others that it may be a mistake. With `--provision peak` it sets the provisioning.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Outlier {
+    /// The line of the highest interval.
+    pub line: usize,
+    pub load: f64,
+    /// How many times the 99th percentile of the steps it is.
+    pub times_p99: f64,
+}
+
+impl Found {
+    pub fn outlier(&self) -> Option<Outlier> {
+        let mut steps: Vec<f64> = self.series.values.iter().flatten().copied().collect();
+        steps.sort_by(f64::total_cmp);
+        let (load, p99) = (*steps.last()?, steps[(steps.len() - 1) * 99 / 100]);
+        let found = p99 > 0.0 && load > OUTLIER * p99;
+        found.then(|| Outlier { line: self.highest_line, load, times_p99: load / p99 })
+    }
+}
+
+pub fn read_found(input: Box<dyn Read + Send>, name: &str, given: &Given) -> Result<Found, SeriesError> {
     let mut input = BufReader::new(ebb_trace::decompress(input)?.take(MAX_BYTES + 1));
-    let mut parser = Parser { given, name, places: None, unit: None, rows: Rows::None };
-    let (mut line, mut number, mut bytes) = (Vec::new(), 0, 0);
+    let mut parser = Parser { given, name, table: None, unit: None, rows: Rows::None };
+    let (mut line, mut row, mut number, mut bytes, mut first) = (Vec::new(), String::new(), 0, 0, 0);
     loop {
         line.clear();
         let length = input.read_until(b'\n', &mut line)?;
@@ -148,23 +200,48 @@ pub fn read_dated(
         if bytes > MAX_BYTES {
             return Err(SeriesError::TooLarge);
         }
-        if length == 0 {
+        if length == 0 && row.is_empty() {
             return parser.end();
         }
+        if length == 0 {
+            return Err(SeriesError::OpenQuote { line: first });
+        }
         number += 1;
-        let text = String::from_utf8_lossy(&line);
-        parser.line(number, text.trim_start_matches('\u{feff}').trim())?;
+        if number == 1
+            && (line.starts_with(b"\xff\xfe") || line.starts_with(b"\xfe\xff") || line.contains(&0))
+        {
+            return Err(SeriesError::Utf16);
+        }
+        if row.is_empty() {
+            first = number;
+        }
+        row.push_str(&String::from_utf8_lossy(&line));
+        match parser.line(first, row.trim_start_matches('\u{feff}').trim()) {
+            Err(SeriesError::OpenQuote { .. }) if row.len() < MOST_ROW => {}
+            read => {
+                read?;
+                row.clear();
+            }
+        }
     }
 }
 
 /// Where load and time are in a line.
 type Places = (usize, Option<usize>);
 
+/// What the first line that counts shows.
+#[derive(Clone, Copy)]
+struct Table {
+    places: Places,
+    separator: char,
+    /// Its columns.
+    titles: usize,
+}
+
 struct Parser<'a> {
     given: &'a Given,
     name: &'a str,
-    /// Known from the first line that counts.
-    places: Option<Places>,
+    table: Option<Table>,
     /// An interval that the title of the times' column names.
     unit: Option<Duration>,
     rows: Rows,
@@ -207,41 +284,47 @@ impl Parser<'_> {
         if text.starts_with('#') || (text.is_empty() && matches!(self.rows, Rows::None)) {
             return Ok(());
         }
-        let cells: Vec<&str> =
-            text.split([',', ';', '\t']).map(|cell| cell.trim().trim_matches('"')).collect();
-        let places = match self.places {
-            Some(places) => places,
+        let separator = self.table.map_or_else(|| separator(text), |table| table.separator);
+        let cells = cells(text, separator).map_err(|quote| match quote {
+            Quote::Open => SeriesError::OpenQuote { line },
+            Quote::TextBehind => SeriesError::TextBehindQuote { line },
+        })?;
+        let table = match self.table {
+            Some(table) => table,
             None => {
                 let (places, titles) = self.look(line, &cells)?;
-                self.places = Some(places);
+                let table = Table { places, separator, titles: cells.len() };
+                self.table = Some(table);
                 if titles {
                     let titled = cells.get(places.1.unwrap_or(0)).map(|title| title.to_lowercase());
                     self.unit = titled.as_deref().and_then(unit_of_column);
                     return Ok(());
                 }
-                places
+                table
             }
         };
+        if cells.iter().skip(table.titles).any(|more| !more.is_empty()) {
+            return Err(SeriesError::Ragged { line, columns: cells.len(), titles: table.titles });
+        }
         let missing = || SeriesError::Columns { line, columns: cells.len() };
         let few = self.given.columns.is_none();
-        match places {
+        match table.places {
             (_, None) if few && cells.len() > 1 => Err(missing()),
-            (_, None) if few && text.is_empty() => self.list(line, ""),
-            (_, None) if few => text.split_whitespace().try_for_each(|load| self.list(line, load)),
-            (load, None) => self.list(line, cells.get(load).ok_or_else(missing)?),
+            (_, None) if few && text.is_empty() => self.list(line, "", separator),
+            (_, None) if few => text.split_whitespace().try_for_each(|load| self.list(line, load, separator)),
+            (load, None) => self.list(line, cells.get(load).ok_or_else(missing)?, separator),
             (_, Some(_)) if text.is_empty() => Ok(()),
-            (_, Some(_)) if few && cells.len() != 2 => Err(missing()),
             (load, Some(time)) => {
                 let (load, text) = (cells.get(load), cells.get(time));
                 let (load, text) = load.zip(text).ok_or_else(missing)?;
                 let time = time_of(text).ok_or_else(|| SeriesError::NotATime { line, text: short(text) })?;
-                self.timed(Row { line, time, load: number(line, load)? })
+                self.timed(Row { line, time, load: number(line, load, separator)? })
             }
         }
     }
 
     /// From the first line: where the columns are, and whether it holds titles.
-    fn look(&self, line: usize, cells: &[&str]) -> Result<(Places, bool), SeriesError> {
+    fn look(&self, line: usize, cells: &[Cow<str>]) -> Result<(Places, bool), SeriesError> {
         let titled = |cell: &str| cell.starts_with(|c: char| c.is_alphabetic()) && !is_missing(cell);
         let Some(columns) = &self.given.columns else {
             return match cells {
@@ -260,7 +343,7 @@ impl Parser<'_> {
         Ok(((load, time), titles || cells.get(load).is_some_and(|cell| titled(cell))))
     }
 
-    fn list(&mut self, line: usize, text: &str) -> Result<(), SeriesError> {
+    fn list(&mut self, line: usize, text: &str, separator: char) -> Result<(), SeriesError> {
         if let Rows::None = self.rows {
             let interval = self.given.interval.or(self.unit).or_else(|| unit_of_name(self.name));
             let steps = Steps::new(interval.ok_or(SeriesError::Interval)?, self.given.fold)?;
@@ -276,7 +359,7 @@ impl Parser<'_> {
         for _ in 0..std::mem::take(empty) {
             steps.push(line, None)?;
         }
-        steps.push(line, number(line, text)?)
+        steps.push(line, number(line, text, separator)?)
     }
 
     fn timed(&mut self, row: Row) -> Result<(), SeriesError> {
@@ -333,16 +416,18 @@ impl Parser<'_> {
         rows.into_iter().try_for_each(|row| self.timed(row))
     }
 
-    fn end(mut self) -> Result<(Series, Option<i64>), SeriesError> {
+    fn end(mut self) -> Result<Found, SeriesError> {
         self.learn()?;
-        match self.rows {
-            Rows::List { steps, .. } => Ok((steps.end()?, None)),
+        let (steps, begins) = match self.rows {
+            Rows::List { steps, .. } => (steps, None),
             Rows::Timed { steps, origin, .. } => {
                 let dated = self.unit.is_none() && origin > DATED;
-                Ok((steps.end()?, dated.then_some(origin)))
+                (steps, dated.then_some(origin))
             }
-            Rows::None | Rows::Learning(_) => Err(SeriesError::Empty),
-        }
+            Rows::None | Rows::Learning(_) => return Err(SeriesError::Empty),
+        };
+        let highest_line = steps.highest.1;
+        Ok(Found { series: steps.end()?, begins, highest_line })
     }
 }
 
@@ -355,6 +440,8 @@ struct Steps {
     pushed: usize,
     /// Of the step that has not ended: intervals, those that were recorded, and their sum.
     open: (usize, usize, f64),
+    /// The highest load of an interval, and its line.
+    highest: (f64, usize),
     values: Vec<Option<f64>>,
 }
 
@@ -369,7 +456,15 @@ impl Steps {
         if each == 0 || u32::try_from(each).ok().and_then(|each| interval.checked_mul(each)) != Some(step) {
             return Err(SeriesError::Step { step, interval });
         }
-        Ok(Steps { interval, step, each, pushed: 0, open: (0, 0, 0.0), values: Vec::new() })
+        Ok(Steps {
+            interval,
+            step,
+            each,
+            pushed: 0,
+            open: (0, 0, 0.0),
+            highest: (0.0, 0),
+            values: Vec::new(),
+        })
     }
 
     /// Whether there is room for an interval with this index.
@@ -383,6 +478,9 @@ impl Steps {
     fn push(&mut self, line: usize, load: Option<f64>) -> Result<(), SeriesError> {
         self.room(line, self.pushed)?;
         self.pushed += 1;
+        if let Some(load) = load.filter(|load| *load > self.highest.0) {
+            self.highest = (load, line);
+        }
         self.add(load);
         Ok(())
     }
@@ -418,11 +516,19 @@ fn is_missing(text: &str) -> bool {
     matches!(text.to_ascii_lowercase().as_str(), "" | "nan" | "na" | "n/a" | "null" | "none" | "-")
 }
 
-fn number(line: usize, text: &str) -> Result<Option<f64>, SeriesError> {
+/// Behind another separator than a comma, a comma is the decimal sign.
+fn number(line: usize, text: &str, separator: char) -> Result<Option<f64>, SeriesError> {
     if is_missing(text) {
         return Ok(None);
     }
-    let value: f64 = text.parse().map_err(|_| SeriesError::NotANumber { line, text: short(text) })?;
+    let decimal = match text.contains(',') && separator != ',' && !text.contains('.') {
+        true => Cow::Owned(text.replacen(',', ".", 1)),
+        false => Cow::Borrowed(text),
+    };
+    let value: f64 = decimal.parse().map_err(|_| match text.contains(',') {
+        true => SeriesError::Comma { line, text: short(text) },
+        false => SeriesError::NotANumber { line, text: short(text) },
+    })?;
     match value {
         v if !v.is_finite() => Err(SeriesError::NotANumber { line, text: short(text) }),
         v if v < 0.0 => Err(SeriesError::Negative { line, value }),
@@ -451,21 +557,55 @@ fn unit_of_name(name: &str) -> Option<Duration> {
 
 /// Seconds since 1970, a running number, or a date with a time of day.
 fn time_of(text: &str) -> Option<i64> {
-    if let Ok(number) = text.parse::<f64>() {
-        return (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64);
+    if let Ok(number) = text.parse::<i64>() {
+        return whole_seconds(number);
     }
-    let (date, clock) = text.trim_end_matches('Z').split_once([' ', 'T']).unwrap_or((text, "0:0"));
+    if let Ok(number) = text.parse::<f64>() {
+        return (number.fract() == 0.0 && number.abs() < 1e15)
+            .then(|| whole_seconds(number as i64))
+            .flatten();
+    }
+    let (date, rest) = text.split_once([' ', 'T']).unwrap_or((text, "0:0"));
+    let (clock, zone) = rest.split_at(rest.find(['+', '-', 'Z', 'z', 'U']).unwrap_or(rest.len()));
     let mut parts = date.split('-').map(|part| part.parse::<u16>().ok());
     let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
     let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
     let date = Date::from_calendar_date(i32::from(year), month, u8::try_from(day).ok()?).ok()?;
-    let mut parts = clock.split(':').map(|part| part.parse::<f64>().ok().filter(|s| s.fract() == 0.0));
+    let mut parts = clock.trim().split(':').map(|part| part.parse::<f64>().ok().filter(|s| s.fract() == 0.0));
     let (hours, minutes) = (parts.next()??, parts.next()??);
     let seconds = parts.next().unwrap_or(Some(0.0))?;
     let legal =
         (0.0..24.0).contains(&hours) && (0.0..60.0).contains(&minutes) && (0.0..61.0).contains(&seconds);
     let midnight = date.midnight().assume_utc().unix_timestamp();
-    legal.then(|| midnight + (hours * 3600.0 + minutes * 60.0 + seconds) as i64)
+    let there = midnight + (hours * 3600.0 + minutes * 60.0 + seconds) as i64;
+    zone_seconds(zone.trim()).filter(|_| legal).map(|ahead| there - ahead)
+}
+
+/// The seconds in a number of seconds, or of milliseconds, microseconds or nanoseconds since 1970, which its size shows:
+/// seconds have ten digits for centuries, and each finer unit has three more.
+fn whole_seconds(number: i64) -> Option<i64> {
+    let unit = match number.unsigned_abs() {
+        ..100_000_000_000 => 1,
+        ..100_000_000_000_000 => 1_000,
+        ..100_000_000_000_000_000 => 1_000_000,
+        _ => 1_000_000_000,
+    };
+    (number % unit == 0).then_some(number / unit)
+}
+
+/// How far a zone is ahead of UTC: `Z`, `+02:00`, `-0330`, `+01`; no zone is UTC.
+fn zone_seconds(zone: &str) -> Option<i64> {
+    let sign = match zone.chars().next() {
+        None => return Some(0),
+        Some('+') => 1,
+        Some('-') => -1,
+        Some(_) => return matches!(zone, "Z" | "z" | "UTC").then_some(0),
+    };
+    let digits: String = zone[1..].chars().filter(|c| *c != ':').collect();
+    let (hours, minutes) = (digits.get(..2)?.parse::<u8>().ok()?, digits.get(2..)?);
+    let minutes = if minutes.is_empty() { 0 } else { minutes.parse::<u8>().ok()? };
+    let legal = hours < 15 && minutes < 60 && digits.len() <= 4;
+    legal.then(|| sign * (i64::from(hours) * 3600 + i64::from(minutes) * 60))
 }
 
 impl Series {

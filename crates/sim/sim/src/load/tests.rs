@@ -335,6 +335,65 @@ fn bad_series_are_refused_with_the_line() {
     assert!(parse_error_without_name().contains("--interval"));
 }
 
+/// Each was once read as another load, without a word.
+#[test]
+fn what_could_be_another_number_is_refused_with_its_line() {
+    let refused = |text: &str, columns: Option<&str>| {
+        let given = Given { columns: columns.map(|c| c.parse().unwrap()), ..Given::default() };
+        let text = std::io::Cursor::new(text.to_owned());
+        read(Box::new(text), "x", &given).unwrap_err().to_string()
+    };
+    let decimals = "t,l\n2026-03-23T00:00:00Z,20,67\n2026-03-23T01:00:00Z,21,96\n";
+    for columns in [None, Some("load=3,time=1"), Some("load=2,time=1")] {
+        let error = refused(decimals, columns);
+        assert!(error.contains("decimal sign") || error.contains("no column"), "{error}");
+        assert!(!error.contains("load=3"), "the remedy names a column that was not looked at: {error}");
+    }
+    let thousands = "t,l\n2026-03-01T07:00:00Z,\"990\"\n2026-03-01T08:00:00Z,\"1,060\"\n";
+    for columns in [None, Some("load=2,time=1")] {
+        assert!(refused(thousands, columns).contains("line 3: \"1,060\" has a comma"));
+    }
+    assert!(refused("t;l\n0;1.060,5\n", None).contains("line 2"));
+    assert!(refused("t;l\n0;1,060,500\n", None).contains("line 2"));
+    assert!(refused("t,l\n0,\"1\"2\n", None).contains("line 2: text follows"));
+    assert!(refused("t,l\n0,\"1\n1,2\n2,3\n", None).contains("line 2: nothing closes"));
+    assert!(refused("t,l\n1700000000500,1\n", None).contains("whole seconds"));
+    assert!(refused("t,l\n2026-10-25 02:00:00,1\n2026-10-25 02:00:00,1\n", None).contains("UTC"));
+    let utf16: Vec<u8> = "t,l\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for text in [[b"\xff\xfe", &utf16[..]].concat(), utf16] {
+        let error = read(Box::new(std::io::Cursor::new(text)), "x", &Given::default()).unwrap_err();
+        assert!(error.to_string().contains("UTF-16"), "{error}");
+    }
+}
+
+#[test]
+fn tables_of_other_countries_and_programs_are_understood() {
+    let right = [Some(20.67), Some(1060.5)];
+    for text in [
+        "Zeit;Last\n2026-03-23T00:00:00Z;20,670\n2026-03-23T01:00:00Z;1060,5\n",
+        "Zeit\tLast\n2026-03-23T02:00:00+02:00\t20,67\n2026-03-23T03:00:00+0200\t1060,5\n",
+        "\"Zeit\",\"Last\nin MW\"\n1774224000000,20.67\n1774227600000,1060.5\n",
+        "t,l\n\"2026-03-22 20:30:00-03:30\",\"20.67\"\n\"2026-03-22 21:30:00-03:30\",\"1060.5\",\n",
+    ] {
+        let found = read_found(Box::new(std::io::Cursor::new(text)), "x", &Given::default());
+        let found = found.unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!((found.series.interval, &found.series.values[..]), (HOUR, &right[..]), "{text}");
+        assert_eq!(found.begins, Some(1_774_224_000), "{text}");
+    }
+}
+
+#[test]
+fn a_load_far_above_the_others_is_named() {
+    let outlier = |high: &str| {
+        let rows: String =
+            (0..300).map(|hour| format!("{hour},{}\n", if hour == 29 { high } else { "100" })).collect();
+        let text = std::io::Cursor::new(format!("hour,load\n{rows}"));
+        read_found(Box::new(text), "x", &Given::default()).unwrap().outlier()
+    };
+    assert_eq!(outlier("1e30"), Some(Outlier { line: 31, load: 1e30, times_p99: 1e28 }));
+    assert_eq!(outlier("300"), None);
+}
+
 #[test]
 fn columns_are_named_by_number_or_title() {
     let text = "host,when,ops,load\na,0,9,1\nb,3600,9,\"2\"\nc,7200,9,3\n";
@@ -444,7 +503,9 @@ fn the_page_holds_the_policies_the_frontier_and_the_servers() {
     let kwh = |outcome: &Outcome| outcome.modelled_joules.0 / 3.6e6 / case.seconds() * 31_557_600.0;
     assert!((ebb.modelled_kwh_per_year / kwh(ebb) - 1.0).abs() < 1e-12);
     assert!(page.contains(&format!("<td class=\"n\">{:.0} EUR</td>", 0.5 * kwh(ebb))));
-    assert!("0.3.3".parse::<Price>().is_err() && "EUR".parse::<Price>().is_err());
+    for wrong in ["0.3.3", "EUR", "EUR0.30", "0,30EUR", "1e999EUR", "1e2EUR", &"9".repeat(400)] {
+        assert!(wrong.parse::<Price>().is_err(), "{wrong}");
+    }
 }
 
 /// Every step of the policy that takes long is heard, so that a terminal can show how far it is.
