@@ -17,8 +17,7 @@ fn path(cluster: &Cluster, id: u16) -> toml::Table {
     let (pid, log) = (data.join("server.pid"), data.with_extension("log"));
     let (pid, log) = (pid.display(), log.display());
     let wake = format!("setsid {EBB} server --id {id} --config {config} </dev/null >>{log} 2>&1 &");
-    let state =
-        format!("if read pid rest <{pid} && kill -0 $pid; then echo on; else echo off; fi 2>/dev/null");
+    let state = format!("if read pid <{pid} && kill -0 $pid; then echo on; else echo off; fi 2>/dev/null");
     let program = |script: String| toml::Value::from(vec!["sh".to_owned(), "-c".to_owned(), script]);
     let mut table = toml::Table::new();
     table.insert("driver".into(), "command".into());

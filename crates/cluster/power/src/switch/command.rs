@@ -1,7 +1,7 @@
 //! Programs of the user's: a power distribution unit, a smart plug, a hypervisor. They are run without a shell, and
 //! must end with success within the time limit.
 //!
-//! A program is a list: its path, and its arguments. Its environment has `EBB_SERVER` (the server's number) and, for
+//! A program is a list: its path, and its arguments. Its environment has `EBB_SERVER` (the server's number), `EBB_SERVER_NAME` (`server-7`) and, for
 //! `sleep`, `EBB_DEPTH` (`standby` or `off`). What `sleep` does is the user's affair: without it, the machine puts
 //! itself to sleep.
 
@@ -55,7 +55,9 @@ impl Programs {
     fn run(&self, list: &[String], depth: Option<&str>) -> Result<String, SwitchError> {
         let (program, arguments) = list.split_first().expect("lists are checked");
         let mut command = Command::new(program);
-        command.args(arguments).env("EBB_SERVER", &self.server).envs(depth.map(|depth| ("EBB_DEPTH", depth)));
+        let name = format!("server-{}", self.server);
+        command.args(arguments).env("EBB_SERVER", &self.server).env("EBB_SERVER_NAME", name);
+        command.envs(depth.map(|depth| ("EBB_DEPTH", depth)));
         program::run(command, self.timeout)
             .map_err(|error| SwitchError::Unreachable { machine: list.join(" "), why: error.to_string() })
     }

@@ -23,7 +23,7 @@ pub struct Launch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Managed {
-    /// The server's data directory: `server.pid` is in it.
+    /// The server's data directory: `server.process` is in it.
     pub data: PathBuf,
     /// `None`: a server whose process has ended cannot be woken.
     pub launch: Option<Launch>,

@@ -2,8 +2,9 @@
 //!
 //! Standby is SIGSTOP and SIGCONT. Off ends the process, and waking starts it again: it ends by itself after it has
 //! reported that it is ready, and one that has not gets SIGTERM. The metadata process that switches is generally not
-//! the parent, so a server is found by `server.pid` in its data directory. That file holds pid, start time and boot id:
-//! a pid that was reused by another process is never signalled. The signal goes through a pidfd opened before the start
+//! the parent, so a server is found by `server.process` in its data directory. That file holds pid, start time and boot
+//! id: a pid that was reused by another process is never signalled. `server.pid` beside it has the pid alone, for
+//! service managers and scripts; Ebb never reads it. The signal goes through a pidfd opened before the start
 //! time is compared, so the process cannot be replaced in between either.
 //!
 //! Started servers get their own session: otherwise the kernel would hang up the stopped ones when the process that
@@ -69,6 +70,10 @@ fn is_gone(error: &std::io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
+fn process_path(data: &Path) -> PathBuf {
+    data.join("server.process")
+}
+
 fn pid_path(data: &Path) -> PathBuf {
     data.join("server.pid")
 }
@@ -78,24 +83,32 @@ fn boot_id(pid: u32) -> Result<String, SwitchError> {
     text.map(|id| id.trim().to_string()).map_err(|source| SwitchError::Process { pid, source })
 }
 
-/// Writes `server.pid` for process `pid` into the data directory, atomically: a reader sees the old or the new one. A
-/// server calls it with its own pid once it holds its data directory.
+/// Writes `server.process` and `server.pid` for process `pid` into the data directory, each atomically: a reader sees
+/// the old or the new one. A server calls it with its own pid once it holds its data directory.
 pub fn write_pid_file(data: &Path, pid: u32) -> Result<(), SwitchError> {
-    let path = pid_path(data);
     let gone = || SwitchError::Process { pid, source: ErrorKind::NotFound.into() };
     let start = Stat::read(pid)?.ok_or_else(gone)?.start;
-    let text = format!("{pid} {start} {}\n", boot_id(pid)?);
-    let written = ebb_files::replace_file(&path, text.as_bytes(), 0o600);
-    written.map_err(|source| SwitchError::PidFile { path, source })
+    let files = [
+        (process_path(data), format!("{pid} {start} {}\n", boot_id(pid)?), 0o600),
+        (pid_path(data), format!("{pid}\n"), 0o644),
+    ];
+    files.into_iter().try_for_each(|(path, text, mode)| {
+        let written = ebb_files::replace_file(&path, text.as_bytes(), mode);
+        written.map_err(|source| SwitchError::PidFile { path, source })
+    })
 }
 
-/// Removes `server.pid` if it names process `pid`. A server calls it with its own pid when it ends.
+/// Removes both files if they name process `pid`. A server calls it with its own pid when it ends.
 pub fn remove_pid_file(data: &Path, pid: u32) -> Result<(), SwitchError> {
-    let path = pid_path(data);
-    match read_pid_file(&path)? {
-        Some(identity) if identity.pid == pid => {
-            std::fs::remove_file(&path).map_err(|source| SwitchError::PidFile { path, source })
-        }
+    match read_pid_file(&process_path(data))? {
+        Some(identity) if identity.pid == pid => [pid_path(data), process_path(data)]
+            .into_iter()
+            .try_for_each(|path| match std::fs::remove_file(&path) {
+                Err(source) if source.kind() != ErrorKind::NotFound => {
+                    Err(SwitchError::PidFile { path, source })
+                }
+                _ => Ok(()),
+            }),
         _ => Ok(()),
     }
 }
@@ -164,7 +177,7 @@ impl Found {
 
 /// The process named in the pid file of `data`, if it runs. An unreadable file counts as not running.
 pub fn running_pid(data: &Path) -> Option<u32> {
-    Found::by_pid_file(&pid_path(data)).ok().flatten().map(|found| found.pid)
+    Found::by_pid_file(&process_path(data)).ok().flatten().map(|found| found.pid)
 }
 
 /// Starts a server: in its own session, without input, its output appended to the log, its pid file written. The caller
@@ -229,11 +242,14 @@ impl Process {
         {
             self.child = None;
         }
-        Found::by_pid_file(&pid_path(&self.managed.data))
+        Found::by_pid_file(&process_path(&self.managed.data))
     }
 
     fn not_running(&self) -> SwitchError {
-        SwitchError::NotRunning { machine: self.about.machine.clone(), path: pid_path(&self.managed.data) }
+        SwitchError::NotRunning {
+            machine: self.about.machine.clone(),
+            path: process_path(&self.managed.data),
+        }
     }
 }
 

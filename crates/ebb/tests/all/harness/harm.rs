@@ -47,7 +47,9 @@ fn files(directory: &Path) -> Vec<PathBuf> {
             let about = entry.metadata().expect("about a file");
             if about.is_dir() {
                 left.push(entry.path());
-            } else if about.len() > 0 && entry.file_name() != "server.pid" {
+            } else if about.len() > 0
+                && !["server.pid", "server.process"].iter().any(|own| entry.file_name() == *own)
+            {
                 found.push(entry.path());
             }
         }

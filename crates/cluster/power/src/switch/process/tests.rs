@@ -93,13 +93,13 @@ fn a_pid_that_another_process_has_got_is_never_signalled() {
     let child = sleeper();
     let pid = child.0.id();
     write_pid_file(data.path(), pid).unwrap();
-    let written = std::fs::read_to_string(pid_path(data.path())).unwrap();
+    let written = std::fs::read_to_string(process_path(data.path())).unwrap();
     let words: Vec<&str> = written.split_whitespace().collect();
     let start: u64 = words[1].parse().unwrap();
     let other_start = format!("{pid} {} {}\n", start + 1, words[2]);
     let other_boot = format!("{pid} {start} 00000000-0000-0000-0000-000000000000\n");
     for forged in [other_start, other_boot] {
-        std::fs::write(pid_path(data.path()), forged).unwrap();
+        std::fs::write(process_path(data.path()), forged).unwrap();
         let switch = switch(data.path(), None);
         assert_eq!(switch.observe(), PowerState::Off);
         assert!(matches!(switch.sleep(Depth::Standby), Err(SwitchError::NotRunning { .. })));
@@ -121,11 +121,11 @@ fn off_ends_the_process_and_waking_starts_it_again() {
     switch.sleep(Depth::Off).unwrap();
     switch.wake().unwrap();
     assert_eq!(switch.observe(), PowerState::On);
-    let second = read_pid_file(&pid_path(data.path())).unwrap().unwrap();
+    let second = read_pid_file(&process_path(data.path())).unwrap().unwrap();
     assert_ne!(second.pid, first.0.id());
     // A second call must not start a second process.
     switch.wake().unwrap();
-    assert_eq!(read_pid_file(&pid_path(data.path())).unwrap().unwrap(), second);
+    assert_eq!(read_pid_file(&process_path(data.path())).unwrap().unwrap(), second);
     wait_for("both starts in the log", || log().matches("started").count() == 2);
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", second.pid)).unwrap();
     let session = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap().to_string();
@@ -139,13 +139,13 @@ fn a_started_process_that_ends_is_reaped_and_started_again() {
     let data = tempfile::tempdir().unwrap();
     let switch = switch(data.path(), Some(shell(data.path(), "exit 7")));
     switch.wake().unwrap();
-    let pid = read_pid_file(&pid_path(data.path())).unwrap().unwrap().pid;
+    let pid = read_pid_file(&process_path(data.path())).unwrap().unwrap().pid;
     wait_for("the zombie to go", || {
         assert_ne!(switch.observe(), PowerState::Unknown);
         Stat::read(pid).unwrap().is_none()
     });
     switch.wake().unwrap();
-    assert_ne!(read_pid_file(&pid_path(data.path())).unwrap().unwrap().pid, pid);
+    assert_ne!(read_pid_file(&process_path(data.path())).unwrap().unwrap().pid, pid);
 }
 
 #[test]
@@ -181,7 +181,9 @@ fn a_server_removes_its_own_pid_file_only() {
     remove_pid_file(data.path(), me).unwrap();
     write_pid_file(data.path(), me).unwrap();
     remove_pid_file(data.path(), me + 1).unwrap();
-    assert!(pid_path(data.path()).exists());
+    assert!(process_path(data.path()).exists());
+    let pid = std::fs::read_to_string(data.path().join("server.pid")).unwrap();
+    assert_eq!(pid, format!("{me}\n"), "a pid file holds a pid: `kill $(cat server.pid)`");
     remove_pid_file(data.path(), me).unwrap();
     assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
 }
@@ -192,11 +194,11 @@ fn errors_name_the_place_and_the_remedy() {
     let known = switch(data.path(), None);
     assert_eq!(known.observe(), PowerState::Off);
     for text in ["", "12", "0 5 boot", "1 5 boot", "-7 5 boot", "99999999999 5 boot", "12 x boot"] {
-        std::fs::write(pid_path(data.path()), text).unwrap();
+        std::fs::write(process_path(data.path()), text).unwrap();
         assert_eq!(known.observe(), PowerState::Unknown, "{text:?}");
-        assert!(known.sleep(Depth::Standby).unwrap_err().to_string().contains("server.pid"), "{text:?}");
+        assert!(known.sleep(Depth::Standby).unwrap_err().to_string().contains("server.process"), "{text:?}");
     }
-    std::fs::remove_file(pid_path(data.path())).unwrap();
+    std::fs::remove_file(process_path(data.path())).unwrap();
     let mut command = shell(data.path(), "");
     command.program = "/nonexistent/ebb".into();
     let error = switch(data.path(), Some(command)).wake().unwrap_err();
