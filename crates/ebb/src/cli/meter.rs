@@ -43,7 +43,7 @@ pub enum MeterCommand {
         #[arg(required = true, value_name = "METER")]
         meters: Vec<String>,
         /// Duration in seconds
-        #[arg(long, value_name = "N", value_parser = seconds, default_value = "1")]
+        #[arg(long, value_name = "N", value_parser = seconds, default_value = "1", allow_negative_numbers = true)]
         seconds: Duration,
         /// Time between readings, such as 200ms [default: each meter's own]
         #[arg(long, value_name = "TIME", value_parser = ebb_meter::parse_interval)]
@@ -251,11 +251,24 @@ fn show(recording: &Recording, window: &Window, json: bool) {
         print!("{}", window_text(window));
     }
     for meter in recording.meters.iter().filter(|_| !json) {
-        if let Some(failure) = &meter.last_failure {
-            eprintln!("{}: {} of {} readings failed: {failure}", meter.name, meter.failed_reads, meter.reads);
-        }
+        missing(meter, window).iter().for_each(|line| eprintln!("{line}"));
     }
     let _ = std::io::stdout().flush();
+}
+
+/// Why values are missing.
+fn missing(meter: &MeterRecord, window: &Window) -> Vec<String> {
+    let name = &meter.name;
+    let failure = meter.last_failure.as_ref().map(|failure| match meter.failed_reads {
+        0 => format!("{name}: no value: {failure}"),
+        failed => format!("{name}: {failed} of {} readings failed: {failure}", meter.reads),
+    });
+    let uncovered =
+        window.figures.iter().filter(|f| f.meter == *name && f.coverage < 1.0).filter_map(|figures| {
+            let track = meter.tracks.iter().find(|track| track.channel.name == figures.channel.name)?;
+            Some(format!("{name}, {}: {}", figures.channel.name, track.why_uncovered()?))
+        });
+    failure.into_iter().chain(uncovered).collect()
 }
 
 /// Three decimals for small numbers, one for large ones; a dash for an absent value.
@@ -283,7 +296,11 @@ fn window_text(window: &Window) -> String {
             number(figures.max, unit),
             number(figures.energy.map(|energy| energy.0), "J"),
             format!("{:.0} %", figures.coverage * 100.0),
-            figures.samples.to_string(),
+            match figures.samples {
+                // One before the window and one behind it.
+                0 if figures.coverage > 0.0 => "2 around".into(),
+                within => within.to_string(),
+            },
             figures.channel.source.name().into(),
         ]);
     }
@@ -403,6 +420,28 @@ mod tests {
         assert_eq!((&meter["coverage"], &meter["failed_reads"]), (&json!(0.5), &json!(1)));
         assert_eq!(meter["channels"][2]["mean"], Value::Null);
         assert_eq!(meter["channels"][1]["unit"], "°C");
+    }
+
+    #[test]
+    fn what_is_missing_is_explained() {
+        let mut recording = recording();
+        let at = |seconds| Moment(seconds * 1_000_000_000);
+        let sample = |seconds, joules| Sample { at: at(seconds), value: Some(joules) };
+        recording.meters[0].tracks[2].channel.quantity = Quantity::Energy { range: Some(10_000.0) };
+        recording.meters[0].tracks[2].samples = vec![sample(0, 100.0), sample(60, 90.0)];
+        let window = recording.window(at(1), at(59));
+        let lines = missing(&recording.meters[0], &window);
+        assert_eq!(lines[0], "bmc: 1 of 3 readings failed: no answer");
+        assert!(
+            lines[1].starts_with("bmc, gone: in the 60 s") && lines[1].contains("at least every 5 s"),
+            "{lines:?}"
+        );
+        recording.meters[0].failed_reads = 0;
+        assert_eq!(missing(&recording.meters[0], &window)[0], "bmc: no value: no answer");
+        // A slow meter: one reading before the window, one behind it.
+        recording.meters[0].tracks[0].samples = vec![sample(0, 100.0), sample(1, 100.0)];
+        let text = window_text(&recording.window(Moment(500_000_000), Moment(600_000_000)));
+        assert!(text.lines().nth(1).unwrap().contains("2 around"), "{text}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! hwmon: sensor chips of mainboards, power supplies, processors, graphics cards and drives.
 //!
+//! A chip that does not know its power says 0xFFFFFFFF in its own unit, which is no reading.
+//!
 //! A chip is named after its driver and its device (`nvme@nvme0`), because the kernel renumbers chips at every boot.
 
 use super::spec::Spec;
@@ -22,7 +24,11 @@ const SENSORS: &[(&str, &str, Quantity, f64)] = &[
 pub(super) struct Sensors {
     channels: Vec<Channel>,
     files: Vec<(PathBuf, f64)>,
+    absent: Option<String>,
 }
+
+/// A chip's "unknown" in microwatts: it counts in these, in milliwatts or in watts.
+const UNKNOWN: [i64; 3] = [u32::MAX as i64, u32::MAX as i64 * 1_000, u32::MAX as i64 * 1_000_000];
 
 /// `nvme@nvme0`: the driver's name and the device.
 fn chip_name(dir: &Path) -> Result<Option<String>, MeterError> {
@@ -35,7 +41,7 @@ fn chip_name(dir: &Path) -> Result<Option<String>, MeterError> {
 impl Sensors {
     /// The sensors of the chip in `dir` whose files start with `prefix`; channels are named `CHIP/LABEL`.
     pub(super) fn of_chip(dir: &Path, chip: &str, prefix: &str) -> Result<Sensors, MeterError> {
-        let mut sensors = Sensors { channels: Vec::new(), files: Vec::new() };
+        let mut sensors = Sensors { channels: Vec::new(), files: Vec::new(), absent: None };
         let names = sysfs::names(dir);
         let present = |name: &str| names.iter().any(|other| other == name);
         for name in &names {
@@ -88,7 +94,24 @@ impl Meter for Sensors {
     }
 
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
-        self.files.iter().map(|(path, scale)| sysfs::sensor(path, *scale)).collect()
+        self.absent = None;
+        let read = |(channel, (path, scale)): (&Channel, &(PathBuf, f64))| {
+            let value = sysfs::sensor(path, *scale)?;
+            let unknown = |value: &f64| {
+                channel.quantity == Quantity::Power && UNKNOWN.contains(&((value / scale).round() as i64))
+            };
+            if value.as_ref().is_some_and(unknown) {
+                self.absent =
+                    Some(format!("{}: the chip says that it does not know (0xFFFFFFFF)", path.display()));
+                return Ok(None);
+            }
+            Ok(value)
+        };
+        self.channels.iter().zip(&self.files).map(read).collect()
+    }
+
+    fn why_absent(&self) -> Option<String> {
+        self.absent.clone()
     }
 }
 
@@ -111,7 +134,7 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
         spec.address()
             .is_none_or(|a| chip == a || chip.split_once('@').is_some_and(|(driver, _)| driver == a))
     };
-    let mut all = Sensors { channels: Vec::new(), files: Vec::new() };
+    let mut all = Sensors { channels: Vec::new(), files: Vec::new(), absent: None };
     for (dir, chip) in chips.iter().filter(|(_, chip)| wanted(chip)) {
         all.append(Sensors::of_chip(dir, chip, "")?);
     }
@@ -171,6 +194,25 @@ mod tests {
         write(&dir, "sys/class/hwmon/hwmon4/name", "acpitz");
         let error = open_on(&machine, "hwmon:acpitz").map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("measures nothing"), "{error}");
+    }
+
+    #[test]
+    fn what_a_chip_does_not_know_is_absent_with_its_reason() {
+        let (dir, machine) = machine();
+        let at = "sys/class/hwmon/hwmon0";
+        write(&dir, &format!("{at}/name"), "amdgpu");
+        write(&dir, &format!("{at}/power1_average"), "31000000\n");
+        write(&dir, &format!("{at}/temp1_input"), "41500\n");
+        let mut open = open_on(&machine, "hwmon").unwrap();
+        for unknown in ["4294967295", "4294967295000", "4294967295000000"] {
+            write(&dir, &format!("{at}/power1_average"), unknown);
+            assert_eq!(open.meter.read().unwrap(), [None, Some(41.5)], "{unknown}");
+            let why = open.meter.why_absent().unwrap();
+            assert!(why.contains("power1_average") && why.contains("does not know"), "{why}");
+        }
+        write(&dir, &format!("{at}/power1_average"), "4294967294");
+        assert!(open.meter.read().unwrap()[0].is_some());
+        assert_eq!(open.meter.why_absent(), None);
     }
 
     #[test]

@@ -22,6 +22,7 @@ struct Ipmi {
     channels: Vec<Channel>,
     /// When it was opened, and what the controller said then; until the first reading.
     opened: Option<(Instant, Vec<Option<f64>>)>,
+    absent: Option<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -71,6 +72,13 @@ fn dcmi_watts(output: &str) -> Option<f64> {
     leading_number(field(INSTANTANEOUS)?)
 }
 
+/// Why an answer has no watts.
+fn why_no_watts(output: &str) -> String {
+    let state = output.lines().map(str::trim).find(|line| line.starts_with("Power reading state is"));
+    let words = state.unwrap_or(output.trim()).split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("`ipmitool {}` said {words:?}: switch power measurement on in the controller", DCMI.join(" "))
+}
+
 /// Lines of `sdr list full` as comma-separated values: name, value, unit, status.
 fn sensors(output: &str) -> Vec<(String, Quantity, Option<f64>)> {
     let sensor = |line: &str| {
@@ -113,6 +121,7 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
         };
         spec.unavailable(error.to_string(), remedy)
     };
+    let mut absent = None;
     let (channels, readings): (Vec<Channel>, Vec<Option<f64>>) = match way {
         Way::Dcmi => {
             let answer = ask(&target, DCMI).map_err(unavailable)?;
@@ -123,7 +132,9 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
                 }));
             }
             let sees = "the whole machine at its power supplies' inputs";
-            (vec![channel("power".into(), Quantity::Power, sees)], vec![dcmi_watts(&answer)])
+            let watts = dcmi_watts(&answer);
+            absent = watts.is_none().then(|| why_no_watts(&answer));
+            (vec![channel("power".into(), Quantity::Power, sees)], vec![watts])
         }
         Way::Sensors => listed(&target)
             .map_err(unavailable)?
@@ -139,7 +150,7 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
             "leave the option sensors away, or use Redfish",
         ));
     }
-    Ok(Box::new(Ipmi { target, way, channels, opened: Some((Instant::now(), readings)) }))
+    Ok(Box::new(Ipmi { target, way, channels, opened: Some((Instant::now(), readings)), absent }))
 }
 
 impl Meter for Ipmi {
@@ -154,13 +165,22 @@ impl Meter for Ipmi {
             return Ok(readings);
         }
         match self.way {
-            Way::Dcmi => Ok(vec![dcmi_watts(&ask(&self.target, DCMI)?)]),
+            Way::Dcmi => {
+                let answer = ask(&self.target, DCMI)?;
+                let watts = dcmi_watts(&answer);
+                self.absent = watts.is_none().then(|| why_no_watts(&answer));
+                Ok(vec![watts])
+            }
             Way::Sensors => {
                 let now = listed(&self.target)?;
                 let reading = |channel: &Channel| now.iter().find(|(name, ..)| *name == channel.name)?.2;
                 Ok(self.channels.iter().map(reading).collect())
             }
         }
+    }
+
+    fn why_absent(&self) -> Option<String> {
+        self.absent.clone()
     }
 }
 
@@ -188,6 +208,8 @@ mod tests {
         };
         assert_eq!(dcmi_watts(&answer("214", "activated")), Some(214.0));
         assert_eq!(dcmi_watts(&answer("0", "deactivated")), None);
+        let why = why_no_watts(&answer("0", "deactivated"));
+        assert!(why.contains("\"Power reading state is: deactivated\""), "{why}");
         assert_eq!(dcmi_watts("DCMI request failed"), None);
     }
 

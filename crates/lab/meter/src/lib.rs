@@ -131,6 +131,10 @@ pub trait Meter: Send {
     /// One reading per channel, in the order of [`Meter::channels`], each in its quantity's unit. `None`: that channel
     /// has no reading now. An error: no channel has one.
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError>;
+    /// Why a channel had no reading last time, where the driver knows.
+    fn why_absent(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A meter that is ready to be read.

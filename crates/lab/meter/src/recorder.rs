@@ -151,21 +151,22 @@ fn run(
         };
         let before = now();
         let readings = meter.read();
-        file(&mut lock(record), before, now(), readings);
+        file(&mut lock(record), [before, now()], readings, meter.why_absent());
         drop(asker);
     }
 }
 
 fn file(
     record: &mut MeterRecord,
-    before: Moment,
-    after: Moment,
+    [before, after]: [Moment; 2],
     readings: Result<Vec<Option<f64>>, MeterError>,
+    absent: Option<String>,
 ) {
     let took = after.since(before);
     let at = before + took / 2;
     record.reads += 1;
     record.slowest_read = record.slowest_read.max(took);
+    record.last_failure = absent.or(record.last_failure.take());
     let readings = readings.unwrap_or_else(|error| {
         record.failed_reads += 1;
         record.last_failure = Some(error.to_string());

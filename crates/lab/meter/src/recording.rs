@@ -38,7 +38,7 @@ pub struct MeterRecord {
     pub reads: u64,
     /// Reads that failed completely.
     pub failed_reads: u64,
-    /// Why the last one failed.
+    /// Why the last one failed, or had no value for a channel.
     pub last_failure: Option<String>,
     /// How long the slowest read took.
     pub slowest_read: Duration,
@@ -212,6 +212,19 @@ impl Track {
             }
         }
         steps
+    }
+
+    /// Why a counter with readings covers no time.
+    pub fn why_uncovered(&self) -> Option<String> {
+        let Quantity::Energy { range: Some(range) } = self.channel.quantity else { return None };
+        let readings: Vec<Moment> = self.samples.iter().filter(|s| s.value.is_some()).map(|s| s.at).collect();
+        let longest = range / MOST_WATTS;
+        let gap = |pair: &[Moment]| pair[1].since(pair[0]).as_secs_f64();
+        let gap = readings.windows(2).map(gap).find(|gap| *gap > longest)?;
+        Some(format!(
+            "in the {gap:.0} s between two readings the counter may have wrapped more than once: read it at least every \
+             {longest:.0} s"
+        ))
     }
 
     /// Drops the samples that no window from `moment` on needs.
