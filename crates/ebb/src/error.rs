@@ -2,6 +2,7 @@
 
 use ebb_client::transport::TransportError;
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +15,7 @@ pub enum NodeError {
     Store(#[from] ebb_store::OpenError),
     #[error(transparent)]
     Files(#[from] ebb_store::FlatError),
-    #[error("cannot listen on {address}: {source}")]
+    #[error("{}", listening(.address, .source))]
     Listen { address: String, source: TransportError },
     #[error(transparent)]
     Client(#[from] ebb_client::ClientError),
@@ -40,8 +41,58 @@ pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io
     move |source| NodeError::Io { action, path, source }
 }
 
-/// Refuses an output that cannot be written, before the work. What is in the file stays.
+/// Refuses an output that cannot be written, before the work. What is in the file stays, and no file is left where none
+/// was: the work may fail.
 pub fn writable(path: &Path) -> Result<(), NodeError> {
-    let opened = OpenOptions::new().create(true).append(true).open(path);
-    opened.map(drop).map_err(io("write", path))
+    let made = OpenOptions::new().write(true).create_new(true).open(path);
+    let opened = match made {
+        Ok(file) => {
+            drop(file);
+            std::fs::remove_file(path)
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            OpenOptions::new().append(true).open(path).map(drop)
+        }
+        Err(error) => Err(error),
+    };
+    opened.map_err(io("write", path))
+}
+
+fn listening(address: &str, source: &TransportError) -> String {
+    match source {
+        TransportError::Io(error) if error.kind() == ErrorKind::AddrInUse => {
+            format!(
+                "another process listens on {address}: stop it, or change the address in the configuration file"
+            )
+        }
+        _ => format!("cannot listen on {address}: {source}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_of_an_output_leaves_no_file_and_keeps_what_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report.html");
+        writable(&path).unwrap();
+        assert!(!path.exists(), "the work may fail");
+        std::fs::write(&path, "old").unwrap();
+        writable(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
+        assert!(writable(&directory.path().join("none/report.html")).is_err());
+        assert!(writable(directory.path()).is_err());
+    }
+
+    #[test]
+    fn a_port_in_use_is_named_as_such() {
+        let text = |kind: ErrorKind| {
+            NodeError::Listen { address: "127.0.0.1:9100".into(), source: TransportError::Io(kind.into()) }
+                .to_string()
+        };
+        assert!(text(ErrorKind::AddrInUse).starts_with("another process listens on 127.0.0.1:9100"));
+        assert!(text(ErrorKind::PermissionDenied).starts_with("cannot listen on 127.0.0.1:9100"));
+    }
 }

@@ -219,7 +219,9 @@ enum Sub {
     #[command(after_help = cli::mirror::EXAMPLES)]
     Mirror(cli::mirror::MirrorArgs),
     /// Compare the content of all replicas (awake servers only: shift to the top gear first)
-    #[command(after_help = "Example: ebb gear set 3/3 && ebb verify --read")]
+    #[command(
+        after_help = "Example: ebb gear set 3/3 --wait && ebb verify --read\nExit codes: 0 all replicas are equal, 1 some could not be compared, 3 some differ"
+    )]
     Verify {
         /// Read every block and check it, instead of comparing recorded checksums
         #[arg(long)]

@@ -87,9 +87,9 @@ pub enum ClientError {
     )]
     Unknown { chunk: ChunkId, tries: u32, waited: Duration, server: Option<ServerId> },
     #[error(
-        "no metadata leader answered for {waited:?} at {}: {last}; check that most metadata servers run and that the \
-         addresses are right. Without a leader every server stays as it is: none sleeps or wakes",
-        .addresses.join(", ")
+        "no metadata leader answered for {} s at {}: {last}. Most metadata servers must run; without a leader every server \
+         stays as it is: none sleeps or wakes",
+        .waited.as_secs(), .addresses.join(", ")
     )]
     NoMeta { addresses: Vec<String>, waited: Duration, last: Trouble },
     /// The configuration is wrong: retrying does not help.

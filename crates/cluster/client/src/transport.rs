@@ -121,9 +121,7 @@ pub struct Listener {
 impl Listener {
     /// Listens on `host:port`; port zero picks a free one ([`Listener::address`]).
     pub async fn bind(address: &str, secret: &Secret, own: Identity) -> Result<Listener, TransportError> {
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|error| TransportError::Connect { address: address.to_owned(), error })?;
+        let listener = TcpListener::bind(address).await?;
         Ok(Listener { listener, own, secret: secret.clone() })
     }
 

@@ -9,7 +9,7 @@ use crate::raft::{LogFile, Node, Progress, RaftError};
 use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
 use ebb_types::{
     ALLOCATE_MAX, AdminReply, AdminRequest, ClusterStatus, Depth, MapDelta, MetaFailure, MetaPush, MetaReply,
-    MetaRequest, Moment, NamespaceQuery, Notice, NoticeRecord, ServerId,
+    MetaRequest, MetadataMember, Moment, NamespaceQuery, Notice, NoticeRecord, ServerId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -138,8 +138,15 @@ impl<L: LogFile> Member<L> {
     /// `None`: it does not lead.
     pub fn status(&self, now: Moment) -> Option<ClusterStatus> {
         self.leading?;
-        let status = self.controller.status(now, &self.state)?;
-        Some(ClusterStatus { metadata: self.node.members(), ..status })
+        let mut status = self.controller.status(now, &self.state)?;
+        self.add_members(&mut status);
+        Some(status)
+    }
+
+    /// The metadata members, and what an operator should know of them.
+    fn add_members(&self, status: &mut ClusterStatus) {
+        status.metadata = self.node.members(self.config.timing.raft_tick);
+        status.notes.extend(member_notes(&status.metadata));
     }
 
     /// The gear that this member asks for as leader, and the term in which it leads.
@@ -505,7 +512,7 @@ impl<L: LogFile> Member<L> {
                 Unproven::Push(outcome) => outcome,
                 Unproven::Admin { token, mut reply } => {
                     if let MetaReply::Admin(AdminReply::Status(status)) = &mut reply {
-                        status.metadata = self.node.members();
+                        self.add_members(status);
                     }
                     Outcome::Reply { token, reply }
                 }
@@ -558,6 +565,23 @@ fn give_up(waiters: Vec<Waiter>, reply: MetaReply, out: &mut Vec<Outcome>) {
             out.push(Outcome::Reply { token, reply: reply.clone() });
         }
     }
+}
+
+/// One note per member that is silent, with how many more may fail.
+fn member_notes(members: &[MetadataMember]) -> Vec<String> {
+    let voters = members.iter().filter(|m| m.votes).count();
+    let heard = members.iter().filter(|m| m.votes && !m.is_silent()).count();
+    let more = match heard.saturating_sub(voters / 2 + 1) {
+        0 => "one more loss stops the cluster".to_owned(),
+        more => format!("{more} more may fail"),
+    };
+    let silent = members.iter().filter(|m| m.is_silent()).map(|m| {
+        let (id, seconds) = (m.id, m.heard_millis.unwrap_or(0) / 1000);
+        format!(
+            "metadata server {id} has not been heard for {seconds} s: start it, or if its log is lost, `ebb meta --id {id} --join`; {more}"
+        )
+    });
+    silent.collect()
 }
 
 #[cfg(test)]

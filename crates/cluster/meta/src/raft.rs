@@ -34,6 +34,7 @@ use raft::eraftpb::{
 use raft::{ProgressState, RawNode, SnapshotStatus, StateRole, Storage};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of entries kept in memory: normally, and while a member is sent a snapshot.
 const KEPT_BYTES: usize = 4 << 20;
@@ -110,6 +111,10 @@ pub struct Node<L: LogFile> {
     applied: u64,
     seed: u64,
     ticks: usize,
+    /// The tick at which this member began to lead.
+    leads_since: Option<usize>,
+    /// Per other member, the tick at which its last message came.
+    heard: BTreeMap<MemberId, usize>,
     /// Per id: ticks spent waiting for a snapshot.
     waiting: BTreeMap<u64, u32>,
     /// Membership changes that are applied but not durable.
@@ -166,6 +171,8 @@ impl<L: LogFile> Node<L> {
             applied,
             seed,
             ticks: 0,
+            leads_since: None,
+            heard: BTreeMap::new(),
             waiting: BTreeMap::new(),
             unsaved: Vec::new(),
             courier: Courier::default(),
@@ -217,18 +224,29 @@ impl<L: LogFile> Node<L> {
     }
 
     /// The membership state of every seat in the configuration file, in order.
-    pub fn members(&self) -> Vec<MetadataMember> {
+    pub fn members(&self, tick: Duration) -> Vec<MetadataMember> {
         let stand = &self.raw.store().members;
         let has = |ids: &[u64], member: MemberId| ids.iter().any(|id| seat(*id) == member);
         let mut seats: Vec<MemberId> = self.others.iter().copied().chain([seat(self.birth.id)]).collect();
         seats.sort_unstable();
-        let standing = seats.into_iter().map(|id| MetadataMember {
-            id,
-            votes: has(&stand.voters, id),
-            learns: has(&stand.learners, id),
-            leads: self.leader() == Some(id),
+        let standing = seats.into_iter().map(|id| {
+            let (votes, learns) = (has(&stand.voters, id), has(&stand.learners, id));
+            let silent = self.silent_ticks(id).filter(|_| votes || learns);
+            let heard_millis = silent.map(|ticks| (tick * ticks).as_millis() as u64);
+            MetadataMember { id, votes, learns, leads: self.leader() == Some(id), heard_millis }
         });
         standing.collect()
+    }
+
+    /// Ticks since this member, which leads, has heard that one. While it follows, it hears its leader only.
+    fn silent_ticks(&self, id: MemberId) -> Option<u32> {
+        let since = self.leads_since.filter(|_| id != seat(self.birth.id))?;
+        let heard = self.heard.get(&id).map_or(since, |tick| since.max(*tick));
+        Some(u32::try_from(self.ticks - heard).unwrap_or(u32::MAX))
+    }
+
+    fn note_whether_it_leads(&mut self) {
+        self.leads_since = self.is_leader().then(|| self.leads_since.unwrap_or(self.ticks));
     }
 
     /// Whether the log has room for `bytes` more; `last`: the reserve may be used.
@@ -252,6 +270,9 @@ impl<L: LogFile> Node<L> {
 
     /// Processes a message from another member. Untrusted input: what cannot be read is dropped.
     pub fn step(&mut self, from: MemberId, bytes: &[u8]) -> Result<(), RaftError> {
+        if self.others.contains(&from) {
+            self.heard.insert(from, self.ticks);
+        }
         // The staged snapshot is installed by the next [`Node::ready`].
         let is_free = self.arrived.is_none();
         let stage = |at, bytes: &[u8]| {
@@ -316,6 +337,7 @@ impl<L: LogFile> Node<L> {
         }
         // The library refuses messages that do not match its state; those are late and harmless.
         let _ = self.raw.step(message);
+        self.note_whether_it_leads();
         self.fix_timeout();
         Ok(())
     }
@@ -323,6 +345,7 @@ impl<L: LogFile> Node<L> {
     /// One tick has passed. Needed only with several members.
     pub fn tick(&mut self) -> Result<(), RaftError> {
         self.raw.tick();
+        self.note_whether_it_leads();
         self.fix_timeout();
         self.courier.tick(&mut self.outbox)?;
         self.ticks += 1;

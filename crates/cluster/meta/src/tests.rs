@@ -174,6 +174,34 @@ fn bootstrap(servers: u16, r: u8, groups: u32, scheme: ebb_gear::Scheme) -> Boot
     Bootstrap::of_layout(params, &layout, schedule, |id, _| format!("127.0.0.1:{}", 7000 + id.0))
 }
 
+/// Clusters of an older release may have some: they draw power for nothing.
+#[test]
+fn servers_that_hold_nothing_are_named() {
+    let mut bootstrap = bootstrap(9, 3, 36, ebb_gear::Scheme::Rotated);
+    let noted = |bootstrap: &Bootstrap| {
+        let mut world = World::of(bootstrap.clone(), Controller::new(Timing::default(), processes()));
+        world.run(3000);
+        let notes = world.status().notes;
+        notes.into_iter().find(|note| note.contains("nothing is stored on"))
+    };
+    assert_eq!(noted(&bootstrap), None);
+    let place = |bootstrap: &Bootstrap, id: ServerId| {
+        let server = bootstrap.servers.iter().find(|s| s.id == id).expect("a server");
+        (server.gear_group, server.rack)
+    };
+    let gear_group = place(&bootstrap, ServerId(8)).0;
+    let others: Vec<ServerId> =
+        (0..8).map(ServerId).filter(|id| place(&bootstrap, *id).0 == gear_group).collect();
+    for group in &mut bootstrap.groups {
+        for slot in 0..group.len() {
+            let free = others.iter().find(|id| !group.contains(id));
+            group[slot] = if group[slot] == ServerId(8) { *free.expect("another one") } else { group[slot] };
+        }
+    }
+    let note = noted(&bootstrap).expect("a note");
+    assert!(note.starts_with("nothing is stored on server-8:"), "{note}");
+}
+
 /// Every server's switch is a process on this machine.
 fn processes() -> Switches {
     let process = WakePath { name: "process".into(), reliable: true, patience: None };

@@ -15,7 +15,10 @@ use crate::error::NodeError;
 use clap::Subcommand;
 use ebb_client::Client;
 use ebb_output::print_json;
-use ebb_types::{AdminReply, AdminRequest, ClusterStatus, GearWish, NoticeRecord, PlannedHour, ServerId};
+use ebb_types::{
+    AdminReply, AdminRequest, ClusterStatus, GearMode, GearWish, Health, NoticeRecord, PlannedHour, PoolId,
+    Room, Served, ServerId, ServerState,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -24,8 +27,6 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Exit code of a check that ran and found a difference, so scripts can tell it from a check that could not run.
-const DIFFERENT: u8 = 3;
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +85,11 @@ pub enum GearCommand {
     /// Keep a number of servers, or a gear, awake until another command changes it
     Set {
         /// 12: keep 12 servers awake; 2/3: two of three gear groups
-        #[arg(value_name = "SERVERS|GEAR/GEARS")]
+        #[arg(value_name = "SERVERS|GEAR/GEARS", allow_negative_numbers = true)]
         wish: Wish,
+        /// Return when the servers are so, and what they missed has been copied
+        #[arg(long)]
+        wait: bool,
     },
     /// Let load and forecast choose
     Auto,
@@ -97,7 +101,7 @@ pub enum GearCommand {
 
 pub async fn connect(file: &Path) -> Result<(Config, Client), NodeError> {
     let config = Config::load(file)?;
-    let client = Connector::new(&config)?.connect().await?;
+    let client = Connector::new(&config)?.connect_for_a_person().await?;
     Ok((config, client))
 }
 
@@ -120,6 +124,9 @@ pub fn secret(file: &Path, admin: Option<&Path>) -> Result<(), NodeError> {
 /// Output of `ebb status --json`.
 #[derive(Serialize)]
 struct Shown<'a> {
+    health: Health,
+    room: Option<Room>,
+    served: Served,
     #[serde(flatten)]
     status: &'a ClusterStatus,
     /// With `--measured`.
@@ -145,7 +152,10 @@ pub async fn show_status(
     }
     let measured = readings.as_ref();
     match output {
-        Output::Json => print_json(&Shown { status: &status, measured }),
+        Output::Json => {
+            let (health, room, served) = (status.health(), status.room(), status.served());
+            print_json(&Shown { health, room, served, status: &status, measured });
+        }
         Output::Text => print!("{}", show::page(&status, measured, why)),
     }
     Ok(ExitCode::SUCCESS)
@@ -172,19 +182,60 @@ pub async fn pool(file: &Path, output: Output, command: PoolCommand) -> Result<E
 pub async fn gear(file: &Path, output: Output, command: GearCommand) -> Result<ExitCode, NodeError> {
     let (config, client) = connect(file).await?;
     let request = match command {
-        GearCommand::Set { wish } => AdminRequest::GearSet(wish.of(config.cluster.replicas)?),
+        GearCommand::Set { wish, .. } => AdminRequest::GearSet(wish.of(config.cluster.replicas)?),
         GearCommand::Auto => AdminRequest::GearAuto,
         GearCommand::Plan => return show_plan(&client, output).await,
         GearCommand::Apply => AdminRequest::SetSchedule(config.schedule()),
     };
-    match (ask(&client, request).await?, output) {
-        (_, Output::Json) => print_json(&BTreeMap::from([("done", true)])),
-        (_, Output::Text) => {
-            println!("decided; `ebb status` shows how far it is");
+    ask(&client, request).await?;
+    if let GearCommand::Set { wish, wait: true } = command {
+        wait_for(&client, wish, output).await?;
+    }
+    match output {
+        Output::Json => print_json(&BTreeMap::from([("done", true)])),
+        Output::Text => {
+            match command {
+                GearCommand::Set { wait: true, .. } => println!("done"),
+                _ => println!("decided; `ebb status` shows how far it is"),
+            }
             status(&client).await?.notes.iter().for_each(|note| println!("note: {note}"));
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Until the cluster is as was wished, however long that takes: the line shows what is missing.
+async fn wait_for(client: &Client, wish: Wish, output: Output) -> Result<(), NodeError> {
+    let mut line = StatusLine::new(output == Output::Json);
+    loop {
+        let status = status(client).await?;
+        if !line.silent {
+            line.show(&status);
+        }
+        if stands(&status, wish)? {
+            line.end();
+            return Ok(());
+        }
+        tokio::time::sleep(STATUS_INTERVAL).await;
+    }
+}
+
+/// Whether the servers are as the wish wants them, and every replica on an awake server is in sync.
+fn stands(status: &ClusterStatus, wish: Wish) -> Result<bool, NodeError> {
+    let gear = &status.gear;
+    if gear.mode != GearMode::Manual {
+        return Err(NodeError::Refused("another command has changed the gear meanwhile".into()));
+    }
+    let all = match wish {
+        Wish::Servers(servers) => {
+            let there = status.servers.iter().filter(|s| s.pool == PoolId::REPLICATED && !s.logger);
+            servers as usize >= there.filter(|s| s.state != ServerState::Lost).count()
+        }
+        Wish::Gear { gear, of } => gear == of,
+    };
+    // A replica is also away where its server failed.
+    let in_sync = status.groups.catching_up == 0 && !(all && status.groups.away > 0);
+    Ok(in_sync && !gear.shifting)
 }
 
 pub async fn notices(file: &Path, output: Output) -> Result<ExitCode, NodeError> {
@@ -286,7 +337,13 @@ pub async fn verify(file: &Path, output: Output, read: bool) -> Result<ExitCode,
             }
         }
     }
-    Ok(if comparison.is_identical() { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+    let replicas = config.cluster.replicas;
+    if comparison.groups_different == 0 && comparison.groups_out_of_sync > 0 {
+        eprintln!(
+            "nothing differs, and not everything could be compared: first wake all servers, with `ebb gear set {replicas}/{replicas} --wait`"
+        );
+    }
+    Ok(comparison.exit_code())
 }
 
 /// Output of `ebb scrub --json`.
@@ -445,6 +502,13 @@ impl StatusLine {
         let _ = if self.terminal { write!(out, "\r\x1b[K{line}") } else { writeln!(out, "{line}") };
         let _ = out.flush();
         self.last = line;
+    }
+
+    /// What follows begins on a line of its own.
+    fn end(&mut self) {
+        if self.terminal && !std::mem::take(&mut self.last).is_empty() {
+            println!();
+        }
     }
 
     fn note(&mut self, text: &str) {

@@ -151,7 +151,7 @@ fn sleeper(switches: &Switches, server: ebb_types::ServerId) -> &'static str {
 }
 
 fn servers_text(switches: &Switches, depth: Depth) -> String {
-    let mut out = format!("Servers sleep in {}.\n", word(depth));
+    let mut out = format!("Servers sleep at depth {}.\n", word(depth));
     for (server, paths) in switches.servers() {
         if paths.is_empty() {
             out += &format!("\n{server}: no power path: it never sleeps\n");

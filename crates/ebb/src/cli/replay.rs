@@ -6,7 +6,7 @@ use crate::cli::trace::{Percent, reading};
 use crate::cli::trace_options::TraceOptions;
 use crate::cli::{verify, volume};
 use crate::cluster::config::Config;
-use crate::cluster::connect::Connector;
+use crate::cluster::connect::{Connector, ask};
 use crate::cluster::launch::Stop;
 use crate::error::{NodeError, io, writable};
 use clap::error::ErrorKind;
@@ -20,7 +20,7 @@ use ebb_replay::drive::{
 };
 use ebb_replay::{Cluster, Comparison, ReplayOptions, ReplayReport};
 use ebb_trace::{BalancedFilter, Scaled, Trace, TraceReader};
-use ebb_types::{Bytes, VolumeHome, parse_bytes, parse_duration};
+use ebb_types::{AdminReply, AdminRequest, Bytes, VolumeHome, parse_bytes, parse_duration};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "TARGET", default_value = "cluster")]
     target: Place,
     /// Trace seconds per second
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     speed: f64,
     /// Keep this share of the trace's load, such as 30%
     #[arg(long, value_name = "PERCENT")]
@@ -141,6 +141,10 @@ struct ClusterArgs {
     /// Read the servers' management controllers meanwhile ([[server.power]]), and compare with the modelled watts
     #[arg(long, requires = "config")]
     measure: bool,
+    /// Begin although the running cluster has recorded hours: a replay sets the clock of its schedule, and the hours,
+    /// from which it forecasts, are lost
+    #[arg(long, requires = "config")]
+    forget_hours: bool,
     /// Replay a second time with every server awake, and compare the response times of the same stretches
     #[arg(long)]
     beside_always_on: bool,
@@ -148,6 +152,23 @@ struct ClusterArgs {
     /// archive=6+3
     #[arg(long, value_name = "NAME[=K+M]")]
     pool: Option<PoolArg>,
+}
+
+impl ClusterArgs {
+    /// Refuses to cost a cluster what it has learnt, unasked.
+    async fn may_forget(&self, client: &Client) -> Result<(), NodeError> {
+        let AdminReply::Hours(hours) = ask(client, AdminRequest::ListHours).await? else {
+            return Err(refused("unexpected answer of the metadata service"));
+        };
+        match hours.len() {
+            0 => Ok(()),
+            _ if self.forget_hours => Ok(()),
+            count => Err(refused(format!(
+                "this cluster has recorded {count} hours, from which it forecasts. A replay sets the clock of its schedule and \
+                 they are lost: replay on a cluster of its own (without --config), or give --forget-hours"
+            ))),
+        }
+    }
 }
 
 /// `--pool`.
@@ -223,6 +244,7 @@ impl ClusterArgs {
             ("--servers", self.servers.is_some()),
             ("--racks", self.racks.is_some()),
             ("--measure", self.measure),
+            ("--forget-hours", self.forget_hours),
             ("--beside-always-on", self.beside_always_on),
             ("--pool", self.pool.is_some()),
         ];
@@ -460,6 +482,7 @@ impl ReplayArgs {
     async fn on_running(&self, trace: &Arc<Trace>, config: &Config) -> Result<ExitCode, NodeError> {
         // No other client writes to the volumes.
         let client = Connector::new(config)?.sole_writer().connect().await?;
+        self.cluster.may_forget(&client).await?;
         let options = ReplayOptions {
             home: self.cluster.home(&client, trace)?,
             speed: self.speed,

@@ -5,7 +5,7 @@ use crate::cli::readings::Readings;
 use crate::cli::words::{letter, word};
 use crate::daemon::clock;
 use ebb_types::{
-    Bytes, ClusterStatus, DamageVitals, Depth, Exam, PathStatus, PoolId, ScrubVitals, ServerState,
+    Bytes, ClusterStatus, DamageVitals, Depth, Exam, PathStatus, PoolId, Room, ScrubVitals, ServerState,
     ServerStatus, Watts,
 };
 use std::fmt::Write;
@@ -28,6 +28,33 @@ fn power(status: &ClusterStatus) -> String {
             power.oracle_modelled_watts
         )
     })
+}
+
+/// What an operator looks for first.
+fn health(status: &ClusterStatus) -> String {
+    let health = status.health();
+    let mut out = format!("health   {}\n", health.word.name());
+    for because in &health.because {
+        let _ = writeln!(out, "         {because}");
+    }
+    if let Some(Room { used_bytes, capacity_bytes, servers }) = status.room() {
+        let percent = 100.0 * used_bytes as f64 / capacity_bytes.max(1) as f64;
+        let (used, all) = (Bytes(used_bytes), Bytes(capacity_bytes));
+        let _ = writeln!(
+            out,
+            "room     {used} of {all} used by all copies, {percent:.0} %, on {servers} servers"
+        );
+    }
+    let s = status.served();
+    let _ = writeln!(
+        out,
+        "serves   {:.0} reads/s of {}/s, {:.0} writes/s of {}/s",
+        s.reads_per_second,
+        Bytes(s.read_bytes_per_second as u64),
+        s.writes_per_second,
+        Bytes(s.written_bytes_per_second as u64)
+    );
+    out
 }
 
 fn watts(watts: Option<Watts>) -> String {
@@ -68,7 +95,7 @@ fn replicated(status: &ClusterStatus) -> usize {
     status.servers.iter().filter(there).count()
 }
 
-/// `1 leads, 2 votes, 3 learns`
+/// `1 leads, 2 votes, 3 votes, NOT HEARD for 20 s`
 fn metadata(members: &[ebb_types::MetadataMember]) -> String {
     let stand = |m: &ebb_types::MetadataMember| match (m.leads, m.votes, m.learns) {
         (true, _, _) => "leads",
@@ -76,7 +103,11 @@ fn metadata(members: &[ebb_types::MetadataMember]) -> String {
         (_, _, true) => "learns, and will vote",
         _ => "is not a member: start it with --join",
     };
-    members.iter().map(|m| format!("{} {}", m.id, stand(m))).collect::<Vec<_>>().join(", ")
+    let silent = |m: &ebb_types::MetadataMember| match m.heard_millis.filter(|_| m.is_silent()) {
+        Some(millis) => format!(", NOT HEARD for {} s", millis / 1000),
+        None => String::new(),
+    };
+    members.iter().map(|m| format!("{} {}{}", m.id, stand(m), silent(m))).collect::<Vec<_>>().join(", ")
 }
 
 /// Results of the scrubs, and how late they are.
@@ -201,6 +232,7 @@ pub fn page(status: &ClusterStatus, measured: Option<&Readings>, why: bool) -> S
         ebb_types::GearMode::Manual => "set by hand",
     };
     let forecast = gear.forecast.map_or("none yet".into(), |f| format!("{f:.2}"));
+    out += &health(status);
     let _ = writeln!(
         out,
         "gear     {} of {}, {} of {} servers, {mode}{}{}",
@@ -296,6 +328,19 @@ fn servers(status: &ClusterStatus, measured: Option<&Readings>, why: bool) -> St
 mod tests {
     use super::*;
     use ebb_types::{GearGroup, Incarnation, PowerStatus, RackId, ServerId, StoreId, Why};
+
+    #[test]
+    fn a_metadata_server_that_is_not_heard_is_shown() {
+        let member = |id, heard_millis| ebb_types::MetadataMember {
+            id,
+            votes: true,
+            learns: false,
+            leads: heard_millis.is_none(),
+            heard_millis,
+        };
+        let text = metadata(&[member(1, None), member(2, Some(200)), member(3, Some(20_400))]);
+        assert_eq!(text, "1 leads, 2 votes, 3 votes, NOT HEARD for 20 s");
+    }
 
     #[test]
     fn a_server_that_refuses_to_sleep_is_not_shown_asleep_and_says_why() {

@@ -9,6 +9,7 @@ use ebb_client::{Client, Secret};
 use ebb_types::{ChunkId, GroupId, InspectReply, InspectRequest, ServerId, SlotState};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
 
 /// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -31,9 +32,17 @@ pub struct Difference {
     pub servers: Vec<u16>,
 }
 
+/// Exit code of a check that ran and found a difference, so scripts can tell it from a check that could not run.
+const DIFFERENT: u8 = 3;
+
 impl Comparison {
-    pub fn is_identical(&self) -> bool {
-        self.groups_different == 0 && self.groups_out_of_sync == 0
+    /// One that could not compare everything failed, and found nothing.
+    pub fn exit_code(&self) -> ExitCode {
+        match (self.groups_different, self.groups_out_of_sync) {
+            (0, 0) => ExitCode::SUCCESS,
+            (0, _) => ExitCode::FAILURE,
+            _ => ExitCode::from(DIFFERENT),
+        }
     }
 }
 
@@ -142,4 +151,20 @@ async fn ask(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_that_could_not_compare_all_is_no_difference() {
+        let code = |groups_different, groups_out_of_sync| {
+            let comparison = Comparison { groups_different, groups_out_of_sync, ..Comparison::default() };
+            format!("{:?}", comparison.exit_code())
+        };
+        assert_eq!(code(0, 0), format!("{:?}", ExitCode::SUCCESS));
+        assert_eq!(code(0, 576), format!("{:?}", ExitCode::from(1)));
+        assert_eq!(code(1, 576), format!("{:?}", ExitCode::from(3)));
+    }
 }

@@ -20,7 +20,7 @@ use ebb_types::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -573,7 +573,7 @@ impl Config {
         Ok(OwnMachine::new(self.power.suspend.clone(), self.power.off.clone(), macs))
     }
 
-    /// No two processes share a port, a directory or a disk.
+    /// No two processes share a port, and no two of one machine share a directory or a disk.
     fn check_places(&self) -> Result<(), ConfigError> {
         let meta = self
             .meta
@@ -586,7 +586,8 @@ impl Config {
         let gateway = (1..)
             .zip(&self.gateway)
             .map(|(n, g)| (format!("gateway {n}"), [Some(&g.address), g.metrics.as_ref()], None));
-        let (mut addresses, mut data) = (BTreeMap::new(), BTreeMap::new());
+        let mut addresses = BTreeMap::new();
+        let mut data: BTreeMap<PathBuf, Vec<(String, String)>> = BTreeMap::new();
         for (who, of_it, directory) in meta.chain(server).chain(gateway) {
             for address in of_it.into_iter().flatten() {
                 resolve(&who, address)?;
@@ -595,19 +596,22 @@ impl Config {
                     return Err(ConfigError::OverlappingAddress { address, first, second: who });
                 }
             }
-            if let Some(directory) = directory
-                && let Some(first) = data.insert(directory.clone(), who.clone())
-            {
+            let Some((directory, address)) = directory.zip(of_it[0]) else { continue };
+            let there = data.entry(directory.clone()).or_default();
+            if let Some(first) = on_one_machine(there, address) {
                 return Err(ConfigError::OverlappingData { data: directory.clone(), first, second: who });
             }
+            there.push((address.clone(), who));
         }
-        let mut disks = BTreeMap::new();
+        let mut disks: BTreeMap<PathBuf, Vec<(String, String)>> = BTreeMap::new();
         for server in &self.server {
             for disk in server.disks.iter().flatten() {
                 let second = format!("server {}", server.id);
-                if let Some(first) = disks.insert(disk.clone(), second.clone()) {
+                let there = disks.entry(disk.clone()).or_default();
+                if let Some(first) = on_one_machine(there, &server.address) {
                     return Err(ConfigError::OverlappingDisk { disk: disk.clone(), first, second });
                 }
+                there.push((server.address.clone(), second));
             }
         }
         Ok(())
@@ -853,6 +857,22 @@ fn resolve(who: &str, address: &str) -> Result<SocketAddr, ConfigError> {
     found.next().ok_or_else(|| problem("the name has no address".into()))
 }
 
+/// Which of these processes, each with its address, is on the machine of `address`. A machine of two names is not
+/// recognised: there, the lock in the directory stops the second process.
+fn on_one_machine(there: &[(String, String)], address: &str) -> Option<String> {
+    let host = |address: &str| {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        host.trim_matches(['[', ']']).to_ascii_lowercase()
+    };
+    let is_this = |host: &str| {
+        let ip = host.parse::<IpAddr>().ok();
+        host == "localhost" || ip.is_some_and(|ip| ip.is_loopback() || ip.is_unspecified())
+    };
+    let one = host(address);
+    let shares = |other: &str| other == one || (is_this(other) && is_this(&one));
+    there.iter().find(|(other, _)| shares(&host(other))).map(|(_, who)| who.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1043,6 +1063,7 @@ mod tests {
             ("127.0.0.1:9202", "127.0.0.1:9201", "server 1 and server 2 share the address 127.0.0.1:9201"),
             ("127.0.0.1:9202", "127.0.0.1", "server 2: \"127.0.0.1\" is not an address"),
             ("data = \"server-2\"", "data = \"server-1\"", "share the data directory server-1"),
+            ("data = \"server-2\"", "data = \"meta-1\"", "share the data directory meta-1"),
             ("id = 2\n", "id = 1\n", "[[server]] has id 1 twice"),
             ("data = \"server-1\"", "data = \"server-1\"\ndisks = [\"d\", \"d\"]", "share the disk d"),
             ("data = \"server-1\"", "data = \"server-1\"\ndisks = [\"d\"]", "array of length 2"),
@@ -1057,6 +1078,29 @@ mod tests {
             let error = check(&text).unwrap_err();
             assert!(error.contains(expected), "{to:?} gave {error:?}, expected {expected:?}");
         }
+    }
+
+    #[test]
+    fn servers_of_different_machines_may_have_equal_directories_and_disks() {
+        let shared = |address: &str| {
+            let text = example().replacen("127.0.0.1:9201", "10.0.0.1:9201", 1);
+            let text = text.replacen("127.0.0.1:9202", address, 1);
+            let text =
+                text.replacen("\"server-1\"", "\"/var/lib/ebb\"\ndisks = [\"/dev/sda\", \"/dev/sdb\"]", 1);
+            check(&text.replacen("\"server-2\"", "\"/var/lib/ebb\"\ndisks = [\"/dev/sda\", \"/dev/sdb\"]", 1))
+        };
+        for other in ["10.0.0.2:9201", "127.0.0.1:9202", "[::1]:9202"] {
+            assert_eq!(shared(other).map(|_| ()), Ok(()), "{other}");
+        }
+        let error = shared("10.0.0.1:9202").unwrap_err();
+        assert!(error.contains("server 1 and server 2 share the data directory /var/lib/ebb"), "{error}");
+        let there = |address: &str| vec![(address.to_owned(), "server 1".to_owned())];
+        for (one, other) in
+            [("127.0.0.1:1", "[::1]:2"), ("localhost:1", "127.0.0.2:2"), ("Node7:1", "node7:2")]
+        {
+            assert!(on_one_machine(&there(one), other).is_some(), "{one} {other}");
+        }
+        assert_eq!(on_one_machine(&there("node7:1"), "node8:1"), None);
     }
 
     /// The example with these power paths of server 9.

@@ -3,8 +3,13 @@
 use crate::cluster::config::Config;
 use crate::error::NodeError;
 use ebb_client::{Client, ClientConfig, Secret};
+use ebb_output::Progress;
 use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaReply, MetaRequest};
+use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// Connects clients to one cluster.
 #[derive(Clone)]
@@ -33,6 +38,49 @@ impl Connector {
     pub async fn connect(self) -> Result<Client, NodeError> {
         Ok(Client::connect(self.0).await?)
     }
+
+    /// For a person, who is told what the program waits for, and soon where there is nothing to wait for.
+    pub async fn connect_for_a_person(self) -> Result<Client, NodeError> {
+        let addresses = self.0.meta.clone();
+        let mut line = Progress::new();
+        let connecting = self.connect();
+        tokio::pin!(connecting);
+        if let Ok(done) = timeout(SILENCE, &mut connecting).await {
+            return done;
+        }
+        let names = addresses.join(", ");
+        line.show(format_args!("waiting for a metadata leader at {names}"));
+        let early = timeout(GIVE_UP - SILENCE, &mut connecting).await;
+        let refused = early.is_err() && all_refuse(&addresses).await;
+        let done = match early {
+            Ok(done) => done,
+            Err(_) if refused => Err(NodeError::Refused(format!(
+                "no metadata leader answered for {} s at {names}: no process listens there; start the metadata servers, or name \
+                 another file with --config",
+                GIVE_UP.as_secs()
+            ))),
+            Err(_) => connecting.await,
+        };
+        line.clear();
+        done
+    }
+}
+
+/// After it a person is told what the program waits for.
+const SILENCE: Duration = Duration::from_secs(2);
+/// After it the program gives up if each metadata server's machine says that nothing listens. Longer than a process takes
+/// to start again.
+const GIVE_UP: Duration = Duration::from_secs(3);
+
+/// Whether each machine is there, and says that no process listens.
+async fn all_refuse(addresses: &[String]) -> bool {
+    for address in addresses {
+        let tried = timeout(Duration::from_secs(1), TcpStream::connect(address)).await;
+        if !matches!(tried, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused) {
+            return false;
+        }
+    }
+    true
 }
 
 /// An administrator's request and its answer.
@@ -48,5 +96,22 @@ pub async fn status(client: &Client) -> Result<ClusterStatus, NodeError> {
     match ask(client, AdminRequest::Status).await? {
         AdminReply::Status(status) => Ok(*status),
         other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_machine_where_nothing_listens_refuses_and_one_that_is_silent_does_not() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = listener.local_addr().unwrap().to_string();
+        let gone = {
+            let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            closed.local_addr().unwrap().to_string()
+        };
+        assert!(all_refuse(&[gone.clone(), gone.clone()]).await);
+        assert!(!all_refuse(&[gone, there]).await, "a process that listens may soon have a leader");
     }
 }

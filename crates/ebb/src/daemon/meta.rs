@@ -24,7 +24,7 @@ use ebb_power::SwitchError;
 use ebb_power::switch::Magic;
 use ebb_types::{
     AdminReply, AdminRequest, ClusterParams, Depth, MachineOrder, MapDelta, MetaFailure, MetaPush, MetaReply,
-    MetaRequest, Moment, ServerId, ServerMessage, ServerState, SleepRefusal,
+    MetaRequest, Moment, RackId, ServerId, ServerMessage, ServerState, SleepRefusal,
 };
 use power::{Heard, Power};
 use std::cell::RefCell;
@@ -180,6 +180,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     let driver = Rc::new(RefCell::new(Driver {
         id: section.id,
         params: config.params()?,
+        racks: bootstrap.servers.iter().map(|server| (server.id, server.rack)).collect(),
         unchecked: Some(bootstrap),
         data: data.clone(),
         member,
@@ -206,10 +207,27 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     Ok(())
 }
 
+/// One note per server that is in another rack than the configuration file has it in.
+fn other_racks(
+    file: &BTreeMap<ServerId, RackId>,
+    there: impl IntoIterator<Item = (ServerId, RackId)>,
+) -> Vec<String> {
+    let other = there.into_iter().filter_map(|(id, rack)| {
+        let named = file.get(&id).filter(|named| **named != rack)?;
+        Some(format!(
+            "the file has {id} in {named}, the cluster in {rack}: racks are read when a cluster is founded, so the file is not \
+             followed; set it back"
+        ))
+    });
+    other.collect()
+}
+
 struct Driver {
     id: u64,
     /// The cluster's parameters in the configuration file.
     params: ClusterParams,
+    /// The configuration file's racks. They are read when the cluster is founded.
+    racks: BTreeMap<ServerId, RackId>,
     /// The configuration file's pools, until they have been compared with those of the cluster.
     unchecked: Option<Bootstrap>,
     data: PathBuf,
@@ -293,6 +311,8 @@ impl Driver {
         {
             let founded = self.member.delta(0);
             pools::unchanged(&file, &founded).map_err(|why| NodeError::Refused(format!("{data}: {why}")))?;
+            let there = self.member.state().servers().map(|entry| (entry.id, entry.rack));
+            other_racks(&self.racks, there).iter().for_each(|note| tracing::warn!("{note}"));
         }
         match params {
             Some(found) if found.cluster != self.params.cluster => Err(NodeError::Refused(format!(
@@ -300,9 +320,8 @@ impl Driver {
                 found.cluster, self.params.cluster
             ))),
             Some(found) if !found.is_described_by(&self.params) => Err(NodeError::Refused(format!(
-                "the cluster in {data} was created with other parameters ({found:?}) than in this configuration file \
-                 ({:?}): they cannot be changed; restore the file, or create a new cluster",
-                self.params
+                "{data} was created with other parameters: {}; they cannot be changed: restore the file, or create a new cluster",
+                found.unlike(&self.params)
             ))),
             _ => Ok(()),
         }
@@ -330,6 +349,8 @@ impl Driver {
                     }
                     (MetaReply::Admin(AdminReply::Status(status)), Call::Status) => {
                         self.power.fill(clock::now(), status);
+                        let there: Vec<_> = status.servers.iter().map(|s| (s.id, s.rack)).collect();
+                        status.notes.extend(other_racks(&self.racks, there));
                     }
                     _ => {}
                 }
@@ -564,4 +585,19 @@ async fn serve(shared: Shared, connection: Connection) {
 /// Servers' states may have changed, or how deep they sleep.
 fn changes_power(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::MapChanged { .. } | Outcome::Switch { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rack_that_was_changed_in_the_file_is_noted() {
+        let file = BTreeMap::from([(ServerId(1), RackId(1)), (ServerId(5), RackId(1))]);
+        let there = |rack| [(ServerId(1), RackId(1)), (ServerId(5), RackId(rack)), (ServerId(9), RackId(3))];
+        assert_eq!(other_racks(&file, there(1)), [""; 0]);
+        let notes = other_racks(&file, there(2));
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].starts_with("the file has server-5 in rack-1, the cluster in rack-2"), "{notes:?}");
+    }
 }

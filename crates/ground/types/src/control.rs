@@ -356,6 +356,17 @@ pub struct MetadataMember {
     /// Has joined, and will vote when it has learnt everything. Neither `votes` nor `learns`: it never joined.
     pub learns: bool,
     pub leads: bool,
+    /// Time since the leader last heard it, or began to lead; absent for the leader, and for one that never joined.
+    pub heard_millis: Option<u64>,
+}
+
+impl MetadataMember {
+    /// Members answer several times a second: one that has not for so long is down, or cut off.
+    pub const SILENT_MILLIS: u64 = 5_000;
+
+    pub fn is_silent(&self) -> bool {
+        self.heard_millis.is_some_and(|millis| millis >= MetadataMember::SILENT_MILLIS)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@
 
 pub mod control;
 pub mod frame;
+pub mod health;
 pub mod id;
 pub mod latency;
 pub mod load;
@@ -26,6 +27,7 @@ pub mod volume;
 pub mod why;
 
 pub use control::*;
+pub use health::*;
 pub use id::*;
 pub use latency::*;
 pub use load::*;

@@ -33,6 +33,21 @@ impl ClusterParams {
     pub fn is_described_by(&self, file: &ClusterParams) -> bool {
         *self == ClusterParams { instance: self.instance, ..file.clone() }
     }
+
+    /// What the cluster was founded with and what the configuration file says, where they differ.
+    pub fn unlike(&self, file: &ClusterParams) -> String {
+        let all = [
+            ("chunk groups (servers times groups_per_server)", self.groups.into(), file.groups.into()),
+            ("copies (replicas)", self.replicas.into(), file.replicas.into()),
+            ("bytes per chunk (chunk_mib)", u64::from(self.chunk_bytes), u64::from(file.chunk_bytes)),
+            ("ms of lease (lease_millis)", self.lease_millis.into(), file.lease_millis.into()),
+        ];
+        let cluster = (self.cluster != file.cluster)
+            .then(|| format!("it is cluster {:016x}, the file has {:016x}", self.cluster, file.cluster));
+        let other = all.into_iter().filter(|(_, founded, file)| founded != file);
+        let words = other.map(|(what, founded, file)| format!("it has {founded} {what}, the file {file}"));
+        cluster.into_iter().chain(words).collect::<Vec<_>>().join("; ")
+    }
 }
 
 /// State of a server. `Asleep` is intended, `Failed` is not: they are never confused.
@@ -332,7 +347,27 @@ pub(crate) fn chunk_hash(chunk: ChunkId) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     use crate::ObjectId;
+
+    #[test]
+    fn other_parameters_are_named_in_words() {
+        let founded = ClusterParams {
+            cluster: 0xa7,
+            instance: 1,
+            chunk_bytes: 1 << 26,
+            replicas: 3,
+            groups: 320,
+            lease_millis: 3000,
+        };
+        assert_eq!(founded.unlike(&founded), "");
+        let file = ClusterParams { groups: 384, cluster: 0xa8, ..founded.clone() };
+        assert_eq!(
+            founded.unlike(&file),
+            "it is cluster 00000000000000a7, the file has 00000000000000a8; it has 320 chunk groups (servers times groups_per_server), \
+             the file 384"
+        );
+    }
 
     #[test]
     fn chunks_spread_evenly_over_groups() {

@@ -100,6 +100,11 @@ export class Now {
 
   tiles(store) {
     const { now, outlook } = store;
+    tile('tile-health', now.health.word, [...now.health.because, `metadata: ${members(now.metadata)}`].join('; '), { raw: now.health.word, bad: now.health.word === 'critical' });
+    const room = now.room;
+    tile('tile-room', room ? `${count(100 * room.used_bytes / Math.max(1, room.capacity_bytes))} %` : 'unknown', room ? `${bytes(room.used_bytes)} of ${bytes(room.capacity_bytes)} on ${count(room.servers)} servers` : 'no server has been heard yet', { raw: room?.used_bytes, share: room ? room.used_bytes / Math.max(1, room.capacity_bytes) : 0 });
+    const s = now.served;
+    tile('tile-served', `${count(s.reads_per_second + s.writes_per_second)}/s`, `${count(s.reads_per_second)} reads/s of ${bytes(s.read_bytes_per_second)}/s, ${count(s.writes_per_second)} writes/s of ${bytes(s.written_bytes_per_second)}/s, at the chunk servers`, { raw: s.reads_per_second + s.writes_per_second });
     const { modelled_watts: used, always_on_modelled_watts: all, oracle_modelled_watts: least } = now.power ?? {};
     tile('tile-power', watts(used), used == null ? 'no leader adds it up' : `of ${watts(all)} with all awake, ${share(used / all)}; an oracle ${watts(least)}`, { raw: used, share: used / all });
     tile('tile-servers', `${now.gear.servers_awake} of ${now.servers}`, gear(now), { raw: now.gear.servers_awake });
@@ -181,6 +186,12 @@ export class Now {
     const columns = [0, 1, 2, 3, 4].map(n => numbers.map(hour => rows.get(hour)[n]));
     this.hours.show([numbers.map(hour => (outlook.schedule.hour_zero_unix_millis + hour * outlook.schedule.hour_millis) / 1000), ...columns]);
   }
+}
+
+/// `1 leads, 2 votes, 3 not heard for 20 s`
+function members(all) {
+  const stands = m => (m.heard_millis >= 5000 ? `not heard for ${span(m.heard_millis)}` : m.leads ? 'leads' : m.votes ? 'votes' : m.learns ? 'learns' : 'has not joined');
+  return all.map(m => `${m.id} ${stands(m)}`).join(', ');
 }
 
 /// With a gap wherever two times are further apart than `most` seconds.

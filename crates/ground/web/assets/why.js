@@ -110,7 +110,7 @@ export class Why {
     const second = element('td');
     second.append(letter(state), ` ${STATES[state]}`);
     const since = this.strip.since(row);
-    const group = server.logger ? 'logger' : server.pool === 0 ? String(server.gear_group + 1) : `pool ${server.pool}`;
+    const group = server.logger ? 'logger' : server.pool === 0 ? String(server.gear_group) : `pool ${server.pool}`;
     made.append(first, second, element('td', String(server.rack)), element('td', group), element('td', since === undefined ? '–' : clock(since)));
     return made;
   }

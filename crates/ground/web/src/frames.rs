@@ -5,9 +5,10 @@
 
 use crate::history::{Columns, Figures, Series, Strip};
 use ebb_types::{
-    ClusterPower, ClusterStatus, EnergyStatus, GearGroup, GearMode, GearStatus, GroupCounts, HourRecord,
-    LatencyFigures, LatencyStatus, LoadBand, MetadataMember, NoticeRecord, PlannedHour, PoolId, PoolStatus,
-    RackId, RackSwitchStatus, Schedule, ServerId, ServerState, ServerStatus, ShiftRecord, Watts,
+    ClusterPower, ClusterStatus, EnergyStatus, GearGroup, GearMode, GearStatus, GroupCounts, Health,
+    HourRecord, LatencyFigures, LatencyStatus, LoadBand, MetadataMember, NoticeRecord, PlannedHour, PoolId,
+    PoolStatus, RackId, RackSwitchStatus, Room, Schedule, Served, ServerId, ServerState, ServerStatus,
+    ShiftRecord, Watts,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -103,6 +104,10 @@ impl PoolNow {
 #[derive(Clone, Debug, Serialize)]
 pub struct Now {
     at_unix_millis: u64,
+    health: Health,
+    /// Absent until a server has been heard.
+    room: Option<Room>,
+    served: Served,
     gear: GearStatus,
     replicas: u8,
     groups: GroupCounts,
@@ -141,6 +146,9 @@ impl Now {
         };
         Now {
             at_unix_millis,
+            health: status.health(),
+            room: status.room(),
+            served: status.served(),
             gear: status.gear.clone(),
             replicas: status.params.replicas,
             groups: status.groups,
@@ -427,6 +435,41 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn health_is_one_word_with_its_reasons() {
+        use ebb_types::{HealthWord, LoadCount, MetadataMember, Room};
+        let mut status = crate::tests::made_up::status(3);
+        assert_eq!(status.health(), Health { word: HealthWord::Healthy, because: Vec::new() });
+        // A sleeper is healthy, and counts as full as it was.
+        crate::tests::made_up::put(&mut status.servers[0], ServerState::Asleep);
+        assert_eq!(status.health().word, HealthWord::Healthy);
+        assert_eq!(status.room(), Some(Room { used_bytes: 3 << 40, capacity_bytes: 12 << 40, servers: 3 }));
+        crate::tests::made_up::put(&mut status.servers[1], ServerState::Failed);
+        status.metadata.push(MetadataMember {
+            id: 2,
+            votes: true,
+            learns: false,
+            leads: false,
+            heard_millis: Some(20_400),
+        });
+        let health = status.health();
+        assert_eq!(health.word, HealthWord::Degraded);
+        assert_eq!(health.because, ["metadata server 2 not heard for 20 s", "server 2: failed"]);
+        status.groups.without_target = 4;
+        let health = status.health();
+        assert_eq!(health.word, HealthWord::Critical);
+        assert_eq!(health.because[0], "4 chunk groups refuse writes");
+        let vitals = status.servers[2].vitals.as_mut().unwrap();
+        (vitals.load, vitals.load_millis) =
+            (LoadCount { reads: 30, read_bytes: 9_000, ..LoadCount::default() }, 500);
+        let served = status.served();
+        assert_eq!(
+            (served.reads_per_second, served.read_bytes_per_second, served.writes_per_second),
+            (60.0, 18_000.0, 0.0)
+        );
+        assert_eq!(Now::of(&status, &Outlook::default(), 0).health, health, "the page shows the same");
+    }
 
     #[test]
     fn what_a_sleeper_said_last_is_no_debt() {

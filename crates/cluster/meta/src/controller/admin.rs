@@ -124,7 +124,7 @@ impl Leading {
         });
         let still = (!self.has_switches())
             .then(|| "dry run: power.switch is \"none\", so no server is put to sleep".to_owned());
-        few.into_iter().chain(still).collect()
+        few.into_iter().chain(empty_servers(state)).chain(still).collect()
     }
 
     pub(crate) fn status(&self, now: Moment, state: &State) -> ClusterStatus {
@@ -250,6 +250,26 @@ impl Leading {
         };
         state.servers().map(one).collect()
     }
+}
+
+/// Servers that no chunk group uses: clusters of an older release may have some.
+fn empty_servers(state: &State) -> Option<String> {
+    let used: BTreeSet<ServerId> =
+        state.groups().flat_map(|(_, group)| group.slots.iter().map(|slot| slot.server)).collect();
+    let empty = servers_of(state, |e| {
+        e.pool == PoolId::REPLICATED
+            && !e.is_logger()
+            && e.state != ServerState::Lost
+            && !used.contains(&e.id)
+    });
+    let names: Vec<String> = empty.iter().map(ServerId::to_string).collect();
+    (!used.is_empty() && !names.is_empty()).then(|| {
+        format!(
+            "nothing is stored on {}: by racks and gear groups no chunk group can use it; a cluster that is founded \
+             anew deals gear groups so that every server holds some",
+            names.join(", ")
+        )
+    })
 }
 
 impl Leading {

@@ -725,3 +725,17 @@ impl ManyKeys {
         found
     }
 }
+
+#[test]
+fn silent_members_are_noted_with_what_may_still_fail() {
+    let member =
+        |id, votes, heard_millis| MetadataMember { id, votes, learns: !votes, leads: id == 1, heard_millis };
+    let three = [member(1, true, None), member(2, true, Some(100)), member(3, true, Some(20_400))];
+    let notes = member_notes(&three);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].starts_with("metadata server 3 has not been heard for 20 s"), "{notes:?}");
+    assert!(notes[0].ends_with("one more loss stops the cluster"), "{notes:?}");
+    let five: Vec<_> = (1..=5).map(|id| member(id, true, Some(if id == 5 { 9_000 } else { 10 }))).collect();
+    assert!(member_notes(&five)[0].ends_with("1 more may fail"), "{:?}", member_notes(&five));
+    assert_eq!(member_notes(&three[..2]), [""; 0]);
+}

@@ -414,7 +414,8 @@ impl Cluster {
     /// Whether every member knows that every member votes. Until then the loss of another one may be one too many: the
     /// library counts a majority of the *applied* members.
     fn all_vote(&self) -> bool {
-        let knows = |m: &Member| m.node.as_ref().is_some_and(|n| n.members().iter().all(|m| m.votes));
+        let knows =
+            |m: &Member| m.node.as_ref().is_some_and(|n| n.members(Duration::ZERO).iter().all(|m| m.votes));
         self.leader().is_some() && self.nodes.values().all(knows)
     }
 
@@ -521,6 +522,37 @@ fn a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost() {
         assert_eq!(allocated(&mut state), kills);
         cluster.start(leader);
     }
+}
+
+/// Dying is not leaving: the member still votes, as far as the configuration knows.
+#[test]
+fn the_leader_knows_how_long_each_member_has_been_silent() {
+    let mut cluster = Cluster::new(4);
+    let leader = cluster.elect();
+    let rounds = |cluster: &mut Cluster, count| (0..count).for_each(|_| cluster.round(0));
+    let silent = |cluster: &Cluster, of: MemberId| -> BTreeMap<MemberId, Option<u64>> {
+        let node = cluster.nodes[&of].node.as_ref().unwrap();
+        node.members(Duration::from_millis(100)).iter().map(|m| (m.id, m.heard_millis)).collect()
+    };
+    rounds(&mut cluster, 50);
+    let others: Vec<MemberId> = MEMBERS.into_iter().filter(|id| *id != leader).collect();
+    let at_first = silent(&cluster, leader);
+    assert_eq!(at_first[&leader], None);
+    assert!(others.iter().all(|id| at_first[id].is_some_and(|millis| millis < 1_000)), "{at_first:?}");
+    assert!(silent(&cluster, others[0]).values().all(Option::is_none), "a follower hears its leader only");
+    let [gone, stays] = others[..] else { panic!("two others") };
+    cluster.kill(gone);
+    rounds(&mut cluster, 200);
+    let later = silent(&cluster, leader);
+    assert!(later[&gone].is_some_and(|millis| (19_000..21_000).contains(&millis)), "{later:?}");
+    assert!(later[&stays].is_some_and(|millis| millis < 1_000), "{later:?}");
+    // A new leader has heard none of those that followed, for as long: it counts from its beginning.
+    cluster.start(gone);
+    rounds(&mut cluster, 20);
+    cluster.kill(leader);
+    let next = cluster.elect();
+    let now = silent(&cluster, next);
+    assert!(now.values().flatten().all(|millis| *millis < 2_000), "{now:?}");
 }
 
 #[test]

@@ -62,6 +62,10 @@ impl NoticeCounts {
 /// The cluster.
 pub fn report(status: &ClusterStatus, page: &mut Page) {
     report_gear(status, page);
+    for member in &status.metadata {
+        let seconds = member.heard_millis.map(|millis| millis as f64 / 1e3);
+        page.put_known(names::SILENT, &[&member.id], seconds);
+    }
     let groups = &status.groups;
     for (condition, count) in [
         ("total", groups.total),

@@ -41,6 +41,7 @@ metrics! {
     SHIFTS = Counter "ebb_shifts_total" ["reason"] "Changes of the servers wanted awake since this process started";
 
     // Of the leader, for the cluster.
+    SILENT = Gauge "ebb_metadata_silent_seconds" ["peer"] "Time since the leader last heard this metadata server, which has joined; it answers several times a second";
     GEAR = Gauge "ebb_gear" [] "Gear groups wanted awake, the last one perhaps in part";
     GEAR_MANUAL = Gauge "ebb_gear_manual" [] "1: an administrator set the gear";
     GEAR_SHIFTING = Gauge "ebb_gear_shifting" [] "1: some server is not yet as the gear wants it";

@@ -698,8 +698,8 @@ impl Server {
             }
             MetaPush::Params(params) if !params.is_described_by(&self.about.params) => {
                 let why = format!(
-                    "the cluster was created with other parameters ({params:?}) than in this configuration file ({:?})",
-                    self.about.params
+                    "the cluster was created with other parameters than in this configuration file: {}",
+                    params.unlike(&self.about.params)
                 );
                 self.stop(Ended::Rejected { why });
             }

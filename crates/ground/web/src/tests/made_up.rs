@@ -299,7 +299,7 @@ pub fn status(servers: u16) -> ClusterStatus {
         debt_bytes: 0,
         schedule: Schedule::default(),
         notes: Vec::new(),
-        metadata: vec![MetadataMember { id: 1, votes: true, learns: false, leads: true }],
+        metadata: vec![MetadataMember { id: 1, votes: true, learns: false, leads: true, heard_millis: None }],
         power: None,
         energy: Some(EnergyStatus { modelled_joules: Joules(8.4e6), span_millis: 21_600_000 }),
         rack_switches: None,
