@@ -207,8 +207,9 @@ pub enum Refusal {
 /// A client's operation, for a chunk's primary. Offsets and lengths are bytes within the chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChunkOp {
-    /// Never-written bytes read as zero. With `must_exist` they count as damage instead: they are looked for on other
-    /// copies, and it is an error if no copy has them.
+    /// Blocks that were never written, or were zeroed, read as zero. With `must_exist` the reader knows that data was
+    /// written there. Then never-written blocks count as damage: they are looked for on other copies, and it is an
+    /// error if no copy has them. Zeroed ones were freed meanwhile, which is the same error.
     Read { chunk: ChunkId, offset: u32, len: u32, must_exist: bool },
     /// Payload: the bytes. One checksum per block touched: [`crate::piece_crcs`].
     Write { chunk: ChunkId, offset: u32, len: u32, request: RequestId, crcs: Vec<u32> },
