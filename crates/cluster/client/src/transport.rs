@@ -12,6 +12,7 @@
 
 use crate::handshake;
 use crate::secret::Secret;
+use crate::strangers::{Stranger, Strangers};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ebb_types::frame::{self, BODY_MAX, FrameError, HEADER_BYTES, Header, PAYLOAD_MAX};
 use serde::{Serialize, de::DeserializeOwned};
@@ -116,6 +117,7 @@ pub struct Listener {
     listener: TcpListener,
     own: Identity,
     secret: Secret,
+    strangers: Strangers,
 }
 
 impl Listener {
@@ -124,7 +126,7 @@ impl Listener {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| TransportError::Connect { address: address.to_owned(), error })?;
-        Ok(Listener { listener, own, secret: secret.clone() })
+        Ok(Listener { listener, own, secret: secret.clone(), strangers: Strangers::new() })
     }
 
     pub fn address(&self) -> io::Result<SocketAddr> {
@@ -137,7 +139,9 @@ impl Listener {
         loop {
             match self.listener.accept().await {
                 Ok((stream, address)) => {
-                    return Incoming { stream, address, own: self.own, secret: self.secret.clone() };
+                    let (own, secret) = (self.own, self.secret.clone());
+                    let stranger = self.strangers.admit().await;
+                    return Incoming { stream, address, own, secret, stranger };
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
@@ -152,17 +156,22 @@ pub struct Incoming {
     pub address: SocketAddr,
     own: Identity,
     secret: Secret,
+    stranger: Stranger,
 }
 
 impl Incoming {
     pub async fn handshake(self) -> Result<Connection, TransportError> {
-        let Incoming { mut stream, address, own, secret } = self;
+        let Incoming { mut stream, address, own, secret, stranger } = self;
         let shake = async {
             prepare(&stream)?;
             let peer = handshake::answer(&mut stream, own, &secret).await?;
             Connection::start(stream, peer)
         };
-        within_deadline(&address.to_string(), shake).await
+        let address = address.to_string();
+        tokio::select! {
+            done = within_deadline(&address, shake) => done,
+            () = stranger.gives_way() => Err(TransportError::Crowd { address: address.clone() }),
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, ObjectId, Role, crc3
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 fn failed(action: &'static str, path: &str) -> impl FnOnce(io::Error) -> OpenError {
@@ -47,6 +47,8 @@ impl StoreCore {
         let shared = Shared {
             index: Mutex::new(index),
             poisoned: AtomicBool::new(false),
+            short: AtomicI32::new(0),
+            moves: AtomicU64::new(0),
             disk: disk.clone(),
             config: config.clone(),
             store: owner.store,
@@ -66,6 +68,8 @@ impl StoreCore {
             reads: RefCell::new(Recent::new(PIECES_REMEMBERED)),
             group_dirs,
             removed_in: BTreeSet::new(),
+            unneeded: BTreeSet::new(),
+            segment_removed: false,
             half_dropped: unlink,
         };
         core.finish_removals()?;

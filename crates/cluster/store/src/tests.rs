@@ -559,6 +559,122 @@ fn poisons<G: Ground>() {
     assert!(store.figures().poisoned);
 }
 
+/// Carries out operations, and again those that were not possible at the time.
+fn run_patiently(store: &mut StoreCore, mut ops: Vec<(Token, Op)>) {
+    while !ops.is_empty() {
+        let mut again = Vec::new();
+        for Completion { token, outcome } in run(store, ops.clone()) {
+            match outcome {
+                Outcome::Applied | Outcome::Done => {}
+                Outcome::Failed(StoreError::NotNow { .. }) => again.push(token),
+                other => panic!("{other:?}"),
+            }
+        }
+        ops.retain(|(token, _)| again.contains(token));
+    }
+}
+
+/// A store whose process finds no descriptors for a while, from its `calls`th call on. Returns whether it ended before.
+fn be_short_once(seed: u64, calls: u64) -> bool {
+    const TIMES: u64 = 3;
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let (mut workload, mut model) = (Workload::new(seed), Model::default());
+    disk.be_short(calls, TIMES);
+    for _ in 0..16 {
+        let ops = workload.batch();
+        ops.iter().for_each(|(_, op)| model.carry_out(op));
+        run_patiently(&mut store, ops);
+        store.settle();
+    }
+    let ended = disk.short_for() == TIMES;
+    disk.be_short(0, 0);
+    assert!(!store.figures().poisoned);
+    assert_same(&snapshot(&mut store), &model.snapshot(), &format!("short from {calls} on"));
+    let (mut again, _) = open(&disk.crash(seed ^ calls)).unwrap();
+    assert_same(&snapshot(&mut again), &model.snapshot(), &format!("after a crash, short from {calls} on"));
+    run_patiently(&mut store, vec![(1, Op::Flush)]);
+    drop(store);
+    let (mut again, _) = open(&disk).unwrap();
+    assert_same(&snapshot(&mut again), &model.snapshot(), &format!("opened again, short from {calls} on"));
+    ended
+}
+
+#[test]
+fn a_shortage_is_never_damage() {
+    for seed in seeds(12) {
+        let _seed = OnFailure("a_shortage_is_never_damage", seed);
+        let mut calls = 0;
+        while !be_short_once(seed, calls) {
+            calls += 1;
+        }
+        assert!(calls > 50, "the workload calls: {calls}");
+    }
+}
+
+#[test]
+fn a_read_in_a_shortage_reports_no_damage() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    assert_eq!(one(&mut store, apply(Role::Replica, data(1, 1, 0, 2, version(1, 1)))), Outcome::Applied);
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    let (role, group, chunk) = (Role::Replica, GroupId(1), chunk(1));
+    let read = Op::Read { role, group, chunk, first: 0, count: 2 };
+    let check = Op::Check { role, group, chunk, first: 0, count: 2 };
+    let mut not_now = 0;
+    for calls in 0..8 {
+        for op in [&read, &check] {
+            let (mut store, _) = open(&disk).unwrap();
+            disk.be_short(calls, 1);
+            match one(&mut store, op.clone()) {
+                Outcome::Read(_) => {}
+                Outcome::Failed(StoreError::NotNow { .. }) => not_now += 1,
+                other => panic!("short at call {calls}: {other:?}"),
+            }
+            disk.be_short(0, 0);
+            assert!(matches!(one(&mut store, op.clone()), Outcome::Read(_)), "it has passed");
+        }
+    }
+    assert!(not_now >= 6, "opening, the pages, the bytes: {not_now}");
+}
+
+/// What N5 did to a whole server: a chunk file had to be opened, and there was no descriptor left.
+#[test]
+fn the_io_thread_tries_again_what_a_shortage_prevented() {
+    let disk = MemDisk::new();
+    let (core, _) = open(&disk).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let handle = StoreHandle::start(core, move |done| sender.send(done).unwrap()).unwrap();
+    disk.be_short(0, 3);
+    handle.submit(1, apply(Role::Replica, data(1, 1, 0, 64, version(1, 1))));
+    handle.submit(2, Op::DropReplica { group: GroupId(1) });
+    handle.submit(
+        3,
+        Op::List { role: Role::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 },
+    );
+    handle.wake();
+    let mut done: Vec<Completion> = Vec::new();
+    while done.len() < 3 {
+        done.extend(receiver.recv().unwrap());
+    }
+    done.sort_by_key(|c| c.token);
+    let empty = Outcome::Listed(ListPage::default());
+    let outcomes: Vec<Outcome> = done.into_iter().map(|c| c.outcome).collect();
+    assert_eq!(
+        outcomes,
+        [Outcome::Applied, Outcome::Done, empty],
+        "in order, and the drop last of the writes"
+    );
+    assert_eq!((handle.figures().not_now, handle.pending_bytes()), (None, 0));
+    // One that is to end waits for nothing.
+    disk.be_short(0, u64::MAX);
+    handle.submit(4, apply(Role::Replica, data(1, 2, 0, 64, version(1, 2))));
+    handle.wake();
+    drop(handle);
+    let last = receiver.recv().unwrap().pop().unwrap();
+    assert!(matches!(last.outcome, Outcome::Failed(StoreError::NotNow { .. })), "{last:?}");
+}
+
 #[test]
 fn what_a_failed_sync_left_in_memory_is_durable_before_anyone_relies_on_it() {
     let disk = MemDisk::new();

@@ -385,7 +385,7 @@ impl Server {
                     tracing::warn!("cannot keep the cluster map's version: {error}");
                 }
             } else if let Some((group, role)) = self.drops.remove(&token) {
-                if let Outcome::Failed(StoreError::NoSpace { .. }) = outcome {
+                if let Outcome::Failed(StoreError::NoSpace { .. } | StoreError::NotNow { .. }) = outcome {
                     self.handle(Event::NotDropped { group, role });
                 }
             } else if let Some((sender, id)) = self.inspections.remove(&token) {
