@@ -10,6 +10,7 @@ mod driver;
 mod machine;
 mod scrubs;
 mod silence;
+mod stall;
 
 use crate::cluster::config::Config;
 use crate::cluster::launch::Stop;
@@ -39,6 +40,9 @@ use tokio::task::{LocalSet, spawn_local};
 
 const META_PAUSE_MIN: Duration = Duration::from_millis(20);
 const META_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Nothing is lost: the next start recovers the store.
+const STORE_ENDED: &str = "the store's thread ended because of a bug in this program, which its log shows: start the server again and report it";
 
 type Shared = Rc<RefCell<Server>>;
 
@@ -188,7 +192,10 @@ async fn run_once(
     metrics::open(section.metrics.as_deref(), page).await?;
     loop {
         tokio::select! {
-            Some(batch) = completions.recv() => shared.borrow_mut().on_completions(batch),
+            batch = completions.recv() => match batch {
+                Some(batch) => shared.borrow_mut().on_completions(batch),
+                None => return Err(NodeError::Refused(STORE_ENDED.into())),
+            },
             () = stop.asked() => break,
             () = stopping.notified() => break,
         }

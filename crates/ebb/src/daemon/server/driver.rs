@@ -14,6 +14,7 @@
 use super::machine;
 use super::scrubs::Scrubs;
 use super::silence::Silence;
+use super::stall::{Moves, Stall};
 use super::{Shared, dial};
 use crate::daemon::metrics::server::ServerFigures;
 use crate::daemon::{clock, heap};
@@ -97,6 +98,9 @@ pub struct Server {
     /// What the store remembers of the metadata, and the write that updates it, if any.
     remembered: Membership,
     remembering: Option<u64>,
+    stall: Stall,
+    /// The flush whose end shows that a store that hung has caught up.
+    unstalling: Option<u64>,
     /// The flush that shows, for an exam, whether the store takes writes.
     examining: Option<u64>,
     /// Why this run ends, unless it was asked to.
@@ -255,6 +259,8 @@ impl Server {
             map_gap: false,
             remembered: about.remembered,
             remembering: None,
+            stall: Stall::new(clock::now()),
+            unstalling: None,
             examining: None,
             ended: None,
             stopping,
@@ -376,6 +382,10 @@ impl Server {
             {
                 self.sleep = Sleep::Ready { map_version };
                 self.say_ready(map_version);
+            } else if self.unstalling == Some(token) {
+                self.unstalling = None;
+                self.stall.flushed(clock::now());
+                tracing::info!("the store moves again: this server takes part again");
             } else if self.examining == Some(token) {
                 self.examining = None;
                 self.say_exam(!matches!(outcome, Outcome::Failed(_)));
@@ -424,6 +434,23 @@ impl Server {
                 );
             }
             self.handle(Event::Space { full });
+        }
+    }
+
+    /// A store that hangs would keep its groups waiting: such a server asks for no lease until all that waits is done.
+    fn watch_store(&mut self, now: Moment) {
+        let (busy, count) = self.store.moves();
+        let not_now = self.store.figures().not_now;
+        let moves = Moves { busy, count, short: not_now.is_some() };
+        let lease = Duration::from_millis(self.about.params.lease_millis.into());
+        if self.stall.look(now, moves, lease) {
+            let short = not_now.map(|errno| StoreError::NotNow { errno }.to_string());
+            let why = short.unwrap_or_else(|| "its disk does not answer".to_owned());
+            tracing::error!(
+                "the store has not moved for longer than a lease ({lease:?}): {why}. This server serves nothing until it does; look at \
+                 the kernel log and the disk"
+            );
+            self.unstalling = Some(self.submit_own(Op::Flush));
         }
     }
 
@@ -563,6 +590,7 @@ impl Server {
         self.watch_space();
         self.remember();
         let now = clock::now();
+        self.watch_store(now);
         if let Some(news) = self.silence.pass(now) {
             news.log();
         }
@@ -619,6 +647,7 @@ impl Server {
             damage: stats.damage,
             scrub: stats.scrub,
             poisoned: stats.poisoned || figures.poisoned,
+            stalled: self.stall.is_stalled(),
             bugs: stats.bugs,
         }
     }

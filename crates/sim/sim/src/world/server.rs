@@ -454,6 +454,7 @@ impl World<'_> {
             damage: stats.damage,
             scrub: stats.scrub,
             poisoned: stats.poisoned,
+            stalled: false,
             bugs: stats.bugs,
         };
         let (incarnation, mark, sent) = (server.incarnation, server.store.mark(), server.clock.at(now));
