@@ -1693,6 +1693,31 @@ fn what_is_not_known_to_be_on_all_targets_is_in_the_tail_whatever_was_written_si
     assert_eq!(tail(&open(&disk).unwrap().1, 1), [version(1, 10)]);
 }
 
+/// N3: so a crash of all servers leaves nothing to be written again, and no room is needed for that.
+#[test]
+fn a_note_of_what_is_on_all_targets_empties_the_tail() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    for seq in 1..=3 {
+        one(&mut store, apply(Role::Replica, data(1, seq as u32, 0, 1, version(1, seq))));
+    }
+    let (_, recovered) = open(&disk).unwrap();
+    assert_eq!(recovered.tails[&GroupId(1)].open.len(), 3);
+    let (mut store, _) = open(&disk).unwrap();
+    disk.set_capacity(Some(disk.used() + 4096));
+    let nowhere = ChunkId { object: ObjectId(u64::MAX), index: u32::MAX };
+    let (mut record, payload) = note(1, 1, 0, 1, version(1, 3));
+    record.chunk = nowhere;
+    let op = apply_after(version(1, 3), Role::Replica, (record, payload));
+    assert_eq!(one(&mut store, op), Outcome::Applied, "it needs next to no room");
+    let before = snapshot(&mut store);
+    drop(store);
+    disk.set_capacity(None);
+    let (mut store, recovered) = open(&disk.crash(1)).unwrap();
+    assert!(recovered.tails[&GroupId(1)].open.is_empty(), "{:?}", recovered.tails);
+    assert_same(&snapshot(&mut store), &before, "after the note");
+}
+
 #[test]
 fn a_tail_has_every_record_that_is_under_way() {
     let disk = MemDisk::new();

@@ -405,6 +405,9 @@ pub struct Vitals {
     pub in_flight: u32,
     /// Catch-ups in progress here.
     pub catching_up: u32,
+    /// Groups whose primary is here and that do not serve all their blocks: it is being activated, or waits for room or
+    /// copies to settle what its predecessor left open.
+    pub unsettled: u32,
     /// Bytes of offload taken, and bytes reclaimed by returning replicas, since start.
     pub offloaded_bytes: u64,
     pub reclaimed_bytes: u64,

@@ -48,6 +48,9 @@ const DIAL_PAUSE: Duration = Duration::from_millis(200);
 /// Share of the capacity beyond which no new client writes are accepted: the rest is reserved for work that must not
 /// fail (R10).
 const SOFT_LIMIT: f64 = 0.95;
+/// Share of the capacity beyond which the store records what is on all targets as soon as nothing else does: it may
+/// have no room to write that again after a crash.
+const NOTE_LIMIT: f64 = 0.75;
 /// Store tokens from here on belong to the driver, those below to the core.
 const OWN_TOKENS: u64 = 1 << 63;
 
@@ -588,6 +591,10 @@ impl Server {
     pub fn send_heartbeat(&mut self) {
         self.handle(Event::Beat { unix_seconds: clock::unix_millis() / 1000 });
         self.watch_space();
+        let figures = self.store.figures();
+        if figures.used.0 as f64 > figures.capacity.0 as f64 * NOTE_LIMIT && !self.ending {
+            self.handle(Event::NoteCommits);
+        }
         self.remember();
         let now = clock::now();
         self.watch_store(now);
@@ -641,6 +648,7 @@ impl Server {
             memory_bytes: stats.memory_bytes,
             in_flight: stats.in_flight + self.store.queued() as u32,
             catching_up: stats.catching_up,
+            unsettled: stats.unsettled,
             offloaded_bytes: stats.offloaded_bytes,
             reclaimed_bytes: stats.reclaimed_bytes,
             repaired_blocks: stats.repaired_blocks,
