@@ -124,6 +124,19 @@ impl Store {
         self.chunks.retain(|(r, g, _), _| (*r, *g) != (role, group));
     }
 
+    pub fn forget(&mut self, group: GroupId, up_to: Version) {
+        for ((role, of, _), chunk) in &mut self.chunks {
+            if (*role, *of) == (Role::Replica, group) {
+                chunk.tombstone = chunk.tombstone.filter(|version| *version > up_to);
+            }
+        }
+    }
+
+    /// Deletions that it remembers.
+    pub fn tombstones(&self) -> usize {
+        self.chunks.values().filter(|chunk| chunk.tombstone.is_some()).count()
+    }
+
     /// The bytes of a block, zeroes if it is there as zeroes.
     pub fn block(&self, group: GroupId, chunk: ChunkId, block: u32) -> Option<Bytes> {
         let role = self.roles.iter().find(|(g, _)| *g == group)?.1;
