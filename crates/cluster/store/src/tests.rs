@@ -849,6 +849,31 @@ fn a_damaged_block_is_reported_and_replaced_by_an_equal_version() {
     }
 }
 
+/// It lies in the open segment, at its end, when the power fails: it is not torn, and what follows it is not lost.
+#[test]
+fn a_block_that_is_stored_as_lost_stays_an_error_and_hides_nothing() {
+    let lost = |block| {
+        let (mut record, _) = data(1, 1, block, 1, version(1, 5));
+        record.content = Content::Data { crcs: vec![lost_block_crc()] };
+        (record, Bytes::from_static(&[0; BLOCK_BYTES]))
+    };
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let after = data(1, 1, 7, 1, version(1, 6));
+    let ops = vec![(1, apply(Role::Replica, lost(2))), (2, apply(Role::Replica, after))];
+    assert!(run(&mut store, ops).iter().all(|c| c.outcome == Outcome::Applied));
+    let is_lost = Outcome::Failed(StoreError::Corrupt { chunk: chunk(1), block: 2 });
+    for when in ["at once", "after a crash", "in its file"] {
+        let (mut again, recovered) = open(&disk.crash(1)).unwrap();
+        assert_eq!(recovered.torn_bytes, 0, "{when}");
+        for store in [&mut store, &mut again] {
+            assert_eq!(read(store, Role::Replica, 1, 1, 2, 1), is_lost, "{when}");
+            assert!(matches!(read(store, Role::Replica, 1, 1, 7, 1), Outcome::Read(_)), "{when}");
+        }
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    }
+}
+
 #[test]
 fn damaged_metadata_is_an_error_and_never_older_data() {
     for pending in [false, true] {

@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 use ebb_chunkserver::{StoreCommand, StoreOutcome};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Cursor, GroupId, Kind, ListPage, Record, Role, Run, Version, block_crcs,
+    lost_block_crc,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -93,6 +94,11 @@ impl Store {
             if old.is_none_or(|old| old < record.version || (repair && old == record.version)) {
                 content.blocks.insert(block, (record.version, data));
                 self.damaged.remove(&(record.group, record.chunk, block));
+                if let Content::Data { crcs } = &record.content
+                    && crcs[nth as usize] == lost_block_crc()
+                {
+                    self.damaged.insert((record.group, record.chunk, block));
+                }
             }
         }
         StoreOutcome::Applied
