@@ -116,13 +116,15 @@ impl Replica {
 
     /// Figures for the heartbeat.
     pub fn stats(&self) -> Stats {
-        // Only busy groups have requests waiting or a catch-up.
+        // Only busy groups have requests waiting, a catch-up or something to settle.
         let busy = || self.busy.iter().filter_map(|id| self.groups.get(id));
         let catching_up = busy().filter(|g| g.is_catching_up()).count() + self.columns.catching_up();
+        let unsettled = busy().filter(|g| g.is_unsettled()).count() as u32;
         let waiting: usize = busy().map(|g| g.waiting()).sum();
         let in_flight = (self.shared.client_ops + waiting) as u32;
         Stats {
             catching_up: catching_up as u32,
+            unsettled,
             in_flight,
             memory_bytes: self.shared.memory.bytes(),
             ..self.shared.stats
@@ -180,6 +182,12 @@ impl Replica {
                 }
             }
             Event::Space { full } => self.full = full,
+            Event::NoteCommits if self.draining => {} // it comes to rest
+            Event::NoteCommits => {
+                for id in self.groups.keys().copied().collect::<Vec<_>>() {
+                    self.with_group(now, id, out, |group, cx| group.note_commit(cx));
+                }
+            }
             Event::Client { token, request, payload } => self.on_client(now, token, request, payload, out),
             Event::Peer { from, message, payload } => self.on_peer(now, from, message, payload, out),
             Event::PeerLost { peer } => self.peer_lost(now, peer, out),

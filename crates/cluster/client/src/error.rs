@@ -17,6 +17,8 @@ pub enum TransportError {
     Connect { address: String, error: io::Error },
     #[error("{address} did not finish the handshake within {after:?}; the process may be stopped")]
     HandshakeTimeout { address: String, after: Duration },
+    #[error("{address} had not proved who it is when too many others called, and made room for them")]
+    Crowd { address: String },
     #[error("the connection was closed during the handshake")]
     HandshakeCut,
     #[error("the other side is not an Ebb process; check the address and port")]

@@ -15,6 +15,7 @@ mod link;
 mod meta;
 mod object;
 mod secret;
+mod strangers;
 pub mod transport;
 
 pub use client::{Client, ClientConfig, Counters};

@@ -12,6 +12,7 @@
 
 use crate::handshake;
 use crate::secret::Secret;
+use crate::strangers::{Stranger, Strangers};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ebb_types::frame::{self, BODY_MAX, FrameError, HEADER_BYTES, Header, PAYLOAD_MAX};
 use serde::{Serialize, de::DeserializeOwned};
@@ -116,13 +117,14 @@ pub struct Listener {
     listener: TcpListener,
     own: Identity,
     secret: Secret,
+    strangers: Strangers,
 }
 
 impl Listener {
     /// Listens on `host:port`; port zero picks a free one ([`Listener::address`]).
     pub async fn bind(address: &str, secret: &Secret, own: Identity) -> Result<Listener, TransportError> {
         let listener = TcpListener::bind(address).await?;
-        Ok(Listener { listener, own, secret: secret.clone() })
+        Ok(Listener { listener, own, secret: secret.clone(), strangers: Strangers::new() })
     }
 
     pub fn address(&self) -> io::Result<SocketAddr> {
@@ -135,7 +137,9 @@ impl Listener {
         loop {
             match self.listener.accept().await {
                 Ok((stream, address)) => {
-                    return Incoming { stream, address, own: self.own, secret: self.secret.clone() };
+                    let (own, secret) = (self.own, self.secret.clone());
+                    let stranger = self.strangers.admit().await;
+                    return Incoming { stream, address, own, secret, stranger };
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
@@ -150,17 +154,22 @@ pub struct Incoming {
     pub address: SocketAddr,
     own: Identity,
     secret: Secret,
+    stranger: Stranger,
 }
 
 impl Incoming {
     pub async fn handshake(self) -> Result<Connection, TransportError> {
-        let Incoming { mut stream, address, own, secret } = self;
+        let Incoming { mut stream, address, own, secret, stranger } = self;
         let shake = async {
             prepare(&stream)?;
             let peer = handshake::answer(&mut stream, own, &secret).await?;
             Connection::start(stream, peer)
         };
-        within_deadline(&address.to_string(), shake).await
+        let address = address.to_string();
+        tokio::select! {
+            done = within_deadline(&address, shake) => done,
+            () = stranger.gives_way() => Err(TransportError::Crowd { address: address.clone() }),
+        }
     }
 }
 

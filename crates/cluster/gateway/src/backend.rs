@@ -4,8 +4,8 @@
 
 use ebb_client::Summed;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply,
-    ObjectId, PoolId,
+    BLOCK_BYTES, ChunkId, Moment, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery,
+    NamespaceReply, ObjectId, PoolId,
 };
 use std::future::Future;
 use std::time::Duration;
@@ -30,6 +30,9 @@ impl Pool {
 /// passes.
 pub trait Backend: Send + Sync + 'static {
     fn chunk_bytes(&self) -> u32;
+
+    /// The time since some start, with the time that this machine was suspended.
+    fn now(&self) -> Moment;
 
     /// The erasure-coded pools.
     fn pools(&self) -> Vec<Pool>;

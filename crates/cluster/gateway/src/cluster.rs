@@ -3,10 +3,11 @@
 use super::backend::{Backend, BackendError, Pool};
 use ebb_client::{Client, ClientError, Summed};
 use ebb_types::{
-    AdminReply, AdminRequest, ChunkError, ChunkId, GearStatus, MetaFailure, MetaReply, MetaRequest,
+    AdminReply, AdminRequest, ChunkError, ChunkId, GearStatus, MetaFailure, MetaReply, MetaRequest, Moment,
     NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId, PlannedHour,
     Rows,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 pub struct Cluster {
     client: Client,
@@ -46,6 +47,11 @@ impl From<ClientError> for BackendError {
 impl Backend for Cluster {
     fn chunk_bytes(&self) -> u32 {
         self.chunk_bytes
+    }
+
+    fn now(&self) -> Moment {
+        let t = clock_gettime(ClockId::Boottime);
+        Moment(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
     }
 
     fn pools(&self) -> Vec<Pool> {

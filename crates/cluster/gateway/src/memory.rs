@@ -5,13 +5,14 @@ use super::backend::{Backend, BackendError, Pool};
 use ebb_client::Summed;
 use ebb_meta::Namespace;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp, NamespaceQuery,
-    NamespaceReply, ObjectId, PoolId, RequestId, piece_crcs,
+    BLOCK_BYTES, ChunkError, ChunkId, Moment, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp,
+    NamespaceQuery, NamespaceReply, ObjectId, PoolId, RequestId, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
 
 /// One gateway's connection to the cluster.
 pub struct Memory {
@@ -21,6 +22,7 @@ pub struct Memory {
     client: u64,
     /// Changes that are carried out before the gateway is cut off; it gets no reply to the last one.
     fuse: AtomicU64,
+    started: Instant,
 }
 
 #[derive(Default)]
@@ -28,6 +30,10 @@ struct State {
     chunks: BTreeMap<ChunkId, Vec<u8>>,
     /// Rows of erasure-coded chunks that were ever written.
     rows: BTreeSet<(ChunkId, usize)>,
+    /// Blocks that were set to zero.
+    freed: BTreeSet<(ChunkId, usize)>,
+    /// For how long the machine was suspended.
+    suspended: Duration,
     namespace: Namespace,
     next_object: u64,
     next_request: u64,
@@ -44,13 +50,14 @@ impl Memory {
     }
 
     pub fn with_pools(chunk_bytes: u32, pools: Vec<Pool>) -> Memory {
-        Memory { chunk_bytes, pools, state: Arc::default(), client: 1, fuse: AtomicU64::new(u64::MAX) }
+        let (fuse, started) = (AtomicU64::new(u64::MAX), Instant::now());
+        Memory { chunk_bytes, pools, state: Arc::default(), client: 1, fuse, started }
     }
 
     /// Another gateway's connection to the same cluster.
     pub fn another(&self, client: u64, fuse: u64) -> Memory {
-        let (state, pools) = (self.state.clone(), self.pools.clone());
-        Memory { chunk_bytes: self.chunk_bytes, pools, state, client, fuse: AtomicU64::new(fuse) }
+        let (state, pools, fuse) = (self.state.clone(), self.pools.clone(), AtomicU64::new(fuse));
+        Memory { chunk_bytes: self.chunk_bytes, pools, state, client, fuse, started: self.started }
     }
 
     /// Whether the gateway was cut off.
@@ -79,6 +86,11 @@ impl Memory {
     /// The erasure-coded pools hibernate until they are woken.
     pub fn hibernate(&self) {
         self.state.lock().unwrap().hibernates = true;
+    }
+
+    /// The machine stands still for this long, and its other clocks with it.
+    pub fn suspend(&self, time: Duration) {
+        self.state.lock().unwrap().suspended += time;
     }
 
     /// From now on chunk operations fail with this error.
@@ -139,6 +151,7 @@ impl Memory {
         let (from, to) = (offset as usize, offset as usize + len);
         assert!(to <= self.chunk_bytes as usize, "{chunk}: {from}..{to} lies outside");
         state.writes += 1;
+        state.freed.retain(|(of, block)| *of != chunk || !(from..to).contains(&(block * BLOCK_BYTES)));
         let bytes = state.chunks.entry(chunk).or_default();
         if bytes.len() < to {
             bytes.resize(to, 0);
@@ -151,6 +164,10 @@ impl Memory {
 impl Backend for Memory {
     fn chunk_bytes(&self) -> u32 {
         self.chunk_bytes
+    }
+
+    fn now(&self) -> Moment {
+        Moment::ZERO + self.started.elapsed() + self.state.lock().unwrap().suspended
     }
 
     fn pools(&self) -> Vec<Pool> {
@@ -173,13 +190,14 @@ impl Backend for Memory {
         if let Some(error) = &state.broken {
             return Err(error.clone());
         }
-        let bytes = state
-            .chunks
-            .get(&chunk)
-            .map_or(&[][..], |bytes| bytes.get(offset as usize..).unwrap_or_default());
-        let mut out = bytes[..bytes.len().min(len as usize)].to_vec();
-        out.resize(len as usize, 0);
-        Ok(Summed { crcs: piece_crcs(offset, &out), bytes: out.into() })
+        let (start, end) = (offset as usize, (offset + len) as usize);
+        let bytes = state.chunks.get(&chunk).and_then(|bytes| bytes.get(start..end));
+        let blocks = start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES);
+        let is_freed = state.freed.range((chunk, blocks.start)..(chunk, blocks.end)).next().is_some();
+        match bytes.filter(|_| !is_freed) {
+            Some(bytes) => Ok(Summed { crcs: piece_crcs(offset, bytes), bytes: bytes.to_vec().into() }),
+            None => Err(BackendError::Failed(ChunkError::Missing.to_string())),
+        }
     }
 
     async fn write(&self, chunk: ChunkId, offset: u32, data: Summed) -> Result<(), BackendError> {
@@ -197,6 +215,8 @@ impl Backend for Memory {
         self.is_connected().await;
         assert_eq!(chunk.object.pool(), PoolId::REPLICATED, "a coded chunk has no parts to set to zero");
         let outcome = self.change(chunk, offset, len as usize, |bytes| bytes.fill(0));
+        let blocks = (offset as usize).div_ceil(BLOCK_BYTES)..(offset + len) as usize / BLOCK_BYTES;
+        self.state.lock().unwrap().freed.extend(blocks.map(|block| (chunk, block)));
         self.has_changed().await;
         outcome
     }

@@ -1,29 +1,30 @@
 //! Reads the bytes of an object, in bounded memory, and never returns bytes that were freed meanwhile.
 //!
-//! A key can be overwritten or deleted while it is read; the janitor then frees its bytes, and they read as zero. The
-//! janitor waits for [`GRACE`] after it sees an extent in the garbage, so bytes read within that time of a lookup are
-//! right. A reader that takes longer looks the key up again, and aborts if it now names other bytes. If the bytes were
-//! moved to another pool, it continues there.
+//! A key can be overwritten or deleted while it is read; the janitor then frees its bytes. It waits for [`GRACE`] after
+//! it sees an extent in the garbage, so bytes read within that time of a lookup are there. A reader that takes longer
+//! looks the key up again, and aborts if it now names other bytes. If the bytes were moved to another pool, it
+//! continues there. Should all clocks fail (the host paused this virtual machine), the chunk servers still answer with
+//! an error: what was freed is missing, never zeroes (`must_exist`).
 //!
 //! In case anything else corrupted the bytes on the way: an extent that is read whole must have the checksum that was
-//! computed when its bytes were received (R14).
+//! computed when its bytes were received (R14). A range of an extent has only its blocks' checksums, which the client
+//! library compares: the namespace keeps one sum per extent, and a sum per block would take as much room as its names.
 
 use super::backend::{Backend, BackendError};
 use super::names::{NameError, Names};
 use super::store::{Piece, Store};
 use bytes::{Bytes, BytesMut};
 use ebb_client::Summed;
-use ebb_types::{CrcOfBlocks, Extent, NamespaceError, ObjectMeta, hold_the_same};
+use ebb_types::{CrcOfBlocks, Extent, Moment, NamespaceError, ObjectMeta, hold_the_same};
 use futures_util::{Stream, StreamExt};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// Time between the janitor seeing garbage and freeing it.
 pub const GRACE: Duration = Duration::from_secs(3);
-/// A lookup vouches for bytes read within this time after it. The rest of the grace period allows for clocks of unequal
-/// speed.
+/// A lookup vouches for bytes read within this time after it, by a clock that runs through suspend. The rest of the
+/// grace period allows for clocks of unequal speed.
 const VERIFIED_FOR: Duration = Duration::from_secs(2);
 /// Pieces that are read ahead of a client, and their bytes; these are shared by all clients, but each has at least one
 /// piece.
@@ -42,7 +43,7 @@ pub struct Reader<B> {
 /// Where the object's bytes are.
 struct Place {
     /// The key named them at this time or later.
-    verified: Instant,
+    verified: Moment,
     /// The extents, if they are no longer those of `meta`.
     moved: Option<Arc<Vec<Extent>>>,
 }
@@ -55,7 +56,7 @@ impl<B: Backend> Reader<B> {
         bucket: &str,
         key: &str,
     ) -> Result<Arc<Reader<B>>, NameError> {
-        let place = Mutex::new(Place { verified: Instant::now(), moved: None });
+        let place = Mutex::new(Place { verified: store.now(), moved: None });
         let meta = names.object(bucket, key).await?;
         let (store, names) = (store.clone(), names.clone());
         Ok(Arc::new(Reader { store, names, bucket: bucket.into(), key: key.into(), meta, place }))
@@ -101,11 +102,11 @@ impl<B: Backend> Reader<B> {
     async fn still_named(&self) -> Result<Option<Arc<Vec<Extent>>>, NameError> {
         {
             let place = self.place();
-            if place.verified.elapsed() <= VERIFIED_FOR {
+            if self.store.now().since(place.verified) <= VERIFIED_FOR {
                 return Ok(place.moved.clone());
             }
         }
-        let asked = Instant::now();
+        let asked = self.store.now();
         let found = match self.names.object(&self.bucket, &self.key).await {
             Ok(meta) => Some(meta).filter(|meta| self.is_same_object(meta)),
             Err(NameError::Refused(NamespaceError::NoSuchKey)) => None,

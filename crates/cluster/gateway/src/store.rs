@@ -18,7 +18,7 @@ use super::place::{Item, Place, Unnamed};
 use bytes::BytesMut;
 use ebb_client::Summed;
 use ebb_client::budget::{Budget, Share};
-use ebb_types::{BLOCK_BYTES, ChunkId, CrcOfBlocks, Extent, NamespaceOp, PoolId, crc32c, piece_crcs};
+use ebb_types::{BLOCK_BYTES, ChunkId, CrcOfBlocks, Extent, Moment, NamespaceOp, PoolId, crc32c, piece_crcs};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -147,6 +147,10 @@ impl<B: Backend> Store<B> {
     pub fn reading(self: &Arc<Self>) -> Reading<B> {
         self.readers.fetch_add(1, Ordering::Relaxed);
         Reading(self.clone())
+    }
+
+    pub fn now(&self) -> Moment {
+        self.backend.now()
     }
 
     /// Reads a piece.

@@ -482,6 +482,25 @@ async fn a_reader_never_sees_freed_bytes() {
     assert!(reader.read(pieces[2]).await.is_err());
 }
 
+/// Another gateway frees the bytes while the reader's machine is suspended: only the clock that goes on says so.
+#[tokio::test(start_paused = true)]
+async fn a_reader_whose_machine_was_suspended_looks_its_key_up_again() {
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    put(&gateway, "key", Bytes::from(vec![9; 50_000]), Condition::Any).await.unwrap();
+    let reader = gateway.open("b", "key").await.unwrap();
+    let piece = reader.pieces(4096..8192)[0];
+    put(&gateway, "key", Bytes::from(vec![8; 50_000]), Condition::Any).await.unwrap();
+    assert_eq!(reader.read(piece).await.unwrap().bytes, vec![9; 4096], "nothing is freed yet");
+    backend.zero(piece.chunk, 0, 53_248).await.unwrap();
+    let missing = reader.read(piece).await.unwrap_err().to_string();
+    assert!(missing.contains("were removed"), "zeroes that were never written are not given: {missing}");
+    backend.suspend(Duration::from_secs(11));
+    let replaced = reader.read(piece).await.unwrap_err().to_string();
+    assert!(replaced.contains("the object was replaced"), "{replaced}");
+}
+
 #[tokio::test]
 async fn errors_of_the_cluster_get_codes_that_clients_understand() {
     let backend = Arc::new(Memory::new(1 << 20));

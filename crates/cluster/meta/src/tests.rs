@@ -20,6 +20,7 @@ struct FakeServer {
     position: u64,
     alive: bool,
     poisoned: bool,
+    stalled: bool,
     map: ClusterMap,
     lease_until: Moment,
     next_beat: Moment,
@@ -224,6 +225,7 @@ impl World {
             position: 0,
             alive: true,
             poisoned: false,
+            stalled: false,
             map: ClusterMap::default(),
             lease_until: Moment::ZERO,
             next_beat: Moment::ZERO,
@@ -480,7 +482,7 @@ impl World {
             fake.draining = false;
         }
         let (server, incarnation, map_version) = (id, fake.run, fake.map.version);
-        let poisoned = fake.poisoned;
+        let (poisoned, stalled) = (fake.poisoned, fake.stalled);
         let (used_bytes, debt_bytes) = self.used_percent.get(&id).copied().unwrap_or_default();
         let own_bytes = self.own_bytes;
         let room = Vitals { used_bytes, own_bytes, debt_bytes, capacity_bytes: 100, ..Vitals::default() };
@@ -488,7 +490,7 @@ impl World {
         if !self.latency.is_zero() {
             (0..4).for_each(|_| latencies.reads.add(self.latency));
         }
-        let vitals = Box::new(Vitals { poisoned, load, load_millis, latencies, ..room });
+        let vitals = Box::new(Vitals { poisoned, stalled, load, load_millis, latencies, ..room });
         fake.position += 1;
         let mark = StoreMark { store: fake.store, position: fake.position };
         let heartbeat =
@@ -1169,6 +1171,23 @@ fn a_poisoned_store_fails_its_server_although_it_answers() {
     world.servers.get_mut(&ServerId(3)).unwrap().poisoned = false;
     world.restart(3);
     world.run(3000);
+    assert_eq!(world.states(), "AAAAAAAAA");
+    assert!(world.state.groups().all(|(_, g)| g.is_in_sync()));
+}
+
+/// It once came back every time that its suspicion was over, with the same hung disk.
+#[test]
+fn a_server_whose_store_hangs_stays_failed_until_that_moves() {
+    let mut world = started();
+    world.servers.get_mut(&ServerId(3)).unwrap().stalled = true;
+    world.run(4000);
+    world.assert_served();
+    for _ in 0..60 {
+        world.run(1000);
+        assert_eq!(world.state.server(ServerId(3)).unwrap().state, ServerState::Failed);
+    }
+    world.servers.get_mut(&ServerId(3)).unwrap().stalled = false;
+    world.run(4000);
     assert_eq!(world.states(), "AAAAAAAAA");
     assert!(world.state.groups().all(|(_, g)| g.is_in_sync()));
 }

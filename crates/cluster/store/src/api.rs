@@ -233,6 +233,8 @@ pub struct Figures {
     /// Bytes of data kept as offload: the debt.
     pub offload: Bytes,
     pub poisoned: bool,
+    /// The errno for which the I/O thread waits and tries again ([`StoreError::NotNow`]).
+    pub not_now: Option<i32>,
     pub mark: StoreMark,
 }
 
@@ -283,6 +285,13 @@ pub enum StoreError {
         "the disk failed to make data durable; the store serves nothing until it is opened again: check the disk"
     )]
     Poisoned,
+    /// It lacks file descriptors or memory, or was interrupted: nothing is damaged, and the same operation may succeed
+    /// later.
+    #[error(
+        "the store cannot do this now ({}) and tries again: raise the limit of open files, or free memory",
+        std::io::Error::from_raw_os_error(*errno)
+    )]
+    NotNow { errno: i32 },
     #[error("block {block} of {chunk} fails its checksum: fetch it from another copy")]
     Corrupt { chunk: ChunkId, block: u32 },
     /// Its metadata is damaged or gone: not even its version is known, only that it was not newer than `newest`.
@@ -300,6 +309,7 @@ impl StoreError {
             StoreError::Poisoned => Refusal::Poisoned,
             StoreError::Corrupt { .. } | StoreError::Lost { .. } => Refusal::Corrupt,
             StoreError::Malformed(_) => Refusal::Malformed,
+            StoreError::NotNow { .. } => Refusal::NotReady,
         }
     }
 }

@@ -8,28 +8,30 @@
 //! only the checksums, is written to the segment. A torn write to the file thus hits only blocks that no record refers
 //! to. Everything else reaches the chunk files later ([`crate::settle`]).
 //!
-//! A failed sync poisons the store (R9): the disk's content is then unknown, so nothing more is served.
+//! A failed sync poisons the store (R9): the disk's content is then unknown, so nothing more is served. Shortage is not
+//! damage (R18): what fails for want of descriptors or memory leaves everything as it was, and is tried again.
 
 use crate::disk::{Disk, DiskFile};
-use crate::index::{Cell, FileId, FileKey, Index, Miss, Place, Segment, Settled};
+use crate::index::{Cell, FileId, FileKey, Index, Miss, Place, Segment};
 use crate::inventory::Inventory;
 use crate::layout::{
-    CHUNK_PAGE, Head, HeadKind, PAGE_BLOCKS, PAGE_BYTES, Page, PageId, RECORD_ALIGN, SEGMENT_HEADER_BYTES,
-    SEQ_MAX, Superblock, block_offset, segment_header, slot_offset,
+    CHUNK_PAGE, Head, HeadKind, PAGE_BLOCKS, PAGE_BYTES, Page, PageId, SEQ_MAX, Superblock, block_offset,
+    segment_header, slot_offset,
 };
+use crate::open::{OpenSegment, Staged, write_batch};
 use crate::overlay::Position;
 use crate::recent::Recent;
 use crate::superblock::write_superblock;
 use crate::{Completion, Config, Figures, Op, Outcome, PlantedBug, StoreError, Token};
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, Kind, ObjectId, RECORD_BLOCKS_MAX, Record, RequestId,
-    Role, StoreId, StoreMark, TailRun, Version,
+    BLOCK_BYTES, ChunkId, Content, GroupId, RECORD_BLOCKS_MAX, Record, Role, StoreId, StoreMark, Version,
 };
+use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Maximum payload bytes in one group commit: bounds how long the first record waits for the others.
@@ -41,6 +43,10 @@ type Results = Vec<(Token, Result<Outcome, StoreError>)>;
 pub(crate) struct Shared {
     pub index: Mutex<Index>,
     pub poisoned: AtomicBool,
+    /// The errno of what the I/O thread waits for; zero: for nothing.
+    pub short: AtomicI32,
+    /// Steps of the I/O thread that ended: a disk that hangs ends none.
+    pub moves: AtomicU64,
     pub disk: Arc<dyn Disk>,
     pub config: Config,
     pub store: StoreId,
@@ -49,6 +55,11 @@ pub(crate) struct Shared {
 impl Shared {
     pub fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().expect("the index is whole: its methods do not panic")
+    }
+
+    /// A call of the disk has returned.
+    pub fn moved(&self) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn figures(&self) -> Figures {
@@ -62,6 +73,7 @@ impl Shared {
             own: ebb_types::Bytes(kept.own),
             offload: ebb_types::Bytes(kept.offload),
             poisoned: self.poisoned.load(Ordering::Relaxed),
+            not_now: Some(self.short.load(Ordering::Relaxed)).filter(|errno| *errno != 0),
             mark: StoreMark { store: self.store, position },
         }
     }
@@ -73,46 +85,6 @@ impl Shared {
         let physical = (used + free).saturating_sub(self.config.checkpoint_bytes);
         self.config.capacity.map_or(physical, |limit| limit.0.min(physical))
     }
-}
-
-/// The segment being written.
-pub(crate) struct OpenSegment {
-    pub number: u32,
-    file: Arc<dyn DiskFile>,
-    /// Durable length. Zero: the header is still to be written.
-    len: u32,
-    salt: u32,
-    header: [u8; SEGMENT_HEADER_BYTES],
-    /// Length of the file: zeroes from `len` on.
-    ahead: u32,
-    /// Truncated after a failed write; the truncation is not durable before the next sync.
-    cut: bool,
-}
-
-impl OpenSegment {
-    /// The position of its end among all segments.
-    pub(crate) fn end(&self) -> u64 {
-        u64::from(self.number) << 32 | u64::from(self.len)
-    }
-
-    /// Where the next record goes.
-    fn next(&self) -> u64 {
-        if self.len == 0 { SEGMENT_HEADER_BYTES as u64 } else { self.len.into() }
-    }
-
-    /// Cuts off whatever follows the records.
-    fn cut(&mut self) -> io::Result<()> {
-        self.file.truncate(self.len.into())?;
-        (self.ahead, self.cut) = (self.len, true);
-        Ok(())
-    }
-}
-
-/// A record on its way to the segment.
-pub(crate) struct Staged {
-    pub head: Head,
-    /// Payload of a [`HeadKind::Data`] record; otherwise empty.
-    pub payload: Bytes,
 }
 
 /// A checkpoint in progress.
@@ -149,6 +121,10 @@ pub struct StoreCore {
     pub(crate) reads: RefCell<Recent<(FileId, u64), ()>>,
     /// Groups with chunk files whose removal is not durable yet: their tombstones are still needed.
     pub(crate) removed_in: BTreeSet<GroupId>,
+    /// Chunk files that are still to be removed: a shortage prevented it.
+    pub(crate) unneeded: BTreeSet<FileKey>,
+    /// A segment was removed, and that is not durable yet.
+    pub(crate) segment_removed: bool,
     /// Replicas whose removal a crash interrupted. Recovery removed their files, and records that before anything else
     /// is written.
     pub(crate) half_dropped: BTreeSet<GroupId>,
@@ -177,18 +153,48 @@ fn means_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// What there was too little of, if the call failed for that. A failed sync is never a shortage: what it should have
+/// made durable may be gone.
+pub(crate) fn shortage(error: &io::Error) -> Option<StoreError> {
+    const SHORT: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::AGAIN];
+    let errno = error.raw_os_error()?;
+    SHORT.iter().any(|short| short.raw_os_error() == errno).then_some(StoreError::NotNow { errno })
+}
+
+/// The first operation that has to be tried again.
+pub(crate) fn not_now(done: &[Completion]) -> Option<StoreError> {
+    done.iter().find_map(|completion| match &completion.outcome {
+        Outcome::Failed(error @ StoreError::NotNow { .. }) => Some(error.clone()),
+        _ => None,
+    })
+}
+
 impl StoreCore {
     /// Carries out `ops` and adds a completion for each: first all writes, as one group commit, then the rest. But
-    /// operations submitted before a drop are answered before the drop.
+    /// operations submitted before a drop are answered before the drop, and none overtakes one that has to be tried
+    /// again.
     pub fn execute(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>) {
+        let before = done.len();
         let mut batch = Vec::new();
         let mut batch_bytes = 0;
         let mut others = Vec::new();
+        let mut short = None;
         for (token, op) in ops {
-            if matches!(op, Op::DropOffload { .. } | Op::DropReplica { .. }) && !others.is_empty() {
+            let drops = matches!(op, Op::DropOffload { .. } | Op::DropReplica { .. });
+            if drops && !others.is_empty() {
                 self.commit(std::mem::take(&mut batch), done);
                 batch_bytes = 0;
                 self.answer_all(std::mem::take(&mut others), done);
+                short = not_now(&done[before..]);
+            }
+            if matches!(op, Op::DropReplica { .. }) {
+                self.commit(std::mem::take(&mut batch), done);
+                batch_bytes = 0;
+                short = not_now(&done[before..]);
+            }
+            if let Some(error) = short.clone() {
+                done.push(Completion { token, outcome: Outcome::Failed(error) });
+                continue;
             }
             match op {
                 Op::Apply { ref payload, .. } => {
@@ -197,14 +203,14 @@ impl StoreCore {
                     if batch_bytes >= BATCH_BYTES {
                         self.commit(std::mem::take(&mut batch), done);
                         batch_bytes = 0;
+                        short = not_now(&done[before..]);
                     }
                 }
                 Op::DropOffload { .. } => batch.push((token, op)),
                 Op::DropReplica { group } => {
-                    self.commit(std::mem::take(&mut batch), done);
-                    batch_bytes = 0;
                     let outcome = self.guard(|store| store.drop_replica(group).map(|()| Outcome::Done));
                     done.push(Completion { token, outcome });
+                    short = not_now(&done[before..]);
                 }
                 other => others.push((token, other)),
             }
@@ -282,9 +288,14 @@ impl StoreCore {
         StoreError::Poisoned
     }
 
-    /// The error for a failed write: a full disk recovers, any other failure poisons the store.
+    /// The error for a failed write: a full disk recovers, and so does a shortage; any other failure poisons the store.
     pub(crate) fn write_failed(&self, error: &io::Error) -> StoreError {
-        if means_full(error) { self.no_space() } else { self.poison() }
+        if means_full(error) { self.no_space() } else { self.unless_short(error) }
+    }
+
+    /// The error for a call that must not fail: it poisons the store, unless it failed for a shortage.
+    pub(crate) fn unless_short(&self, error: &io::Error) -> StoreError {
+        shortage(error).unwrap_or_else(|| self.poison())
     }
 
     fn no_space(&self) -> StoreError {
@@ -295,6 +306,7 @@ impl StoreCore {
     /// Queries the index, and loads what it misses until it can answer.
     pub(crate) fn look<T>(&self, ask: impl Fn(&mut Index) -> Result<T, Miss>) -> Result<T, StoreError> {
         loop {
+            self.shared.moved();
             let miss = match ask(&mut self.shared.index()) {
                 Ok(answer) => return Ok(answer),
                 Err(miss) => miss,
@@ -327,7 +339,7 @@ impl StoreCore {
                 }
                 Arc::new(Absent)
             }
-            Err(_) => return Err(self.poison()),
+            Err(error) => return Err(self.unless_short(&error)),
         };
         index.files.insert(id, file.clone());
         Ok(file)
@@ -346,7 +358,7 @@ impl StoreCore {
             Ok(number) if open.number().is_ok_and(|known| known == number) => {}
             Ok(_) => self.shared.index().forget_file(key),
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.shared.index().forget_file(key),
-            Err(_) => return Err(self.poison()),
+            Err(error) => return Err(self.unless_short(&error)),
         }
         Ok(())
     }
@@ -367,6 +379,9 @@ impl StoreCore {
         let file = self.file(FileId::Chunk(key))?;
         let mut slot = Vec::new();
         let read = file.read(&mut slot, PAGE_BYTES, slot_offset(number, generation));
+        if let Some(short) = read.as_ref().err().and_then(shortage) {
+            return Err(short);
+        }
         let at = PageId { group: key.0, chunk: key.1, file: settled.file, page: number };
         let found = read.ok().and_then(|()| Page::decode(&slot, &at, generation));
         // Blocks beyond the chunk size are not lost: no repair would reach them.
@@ -397,9 +412,10 @@ impl StoreCore {
             self.disk.open(&chunk_path(key), true)
         })();
         let file = made.map_err(|e| self.write_failed(&e))?;
-        self.disk.sync_dir(&dir).map_err(|_| self.poison())?;
-        if self.group_dirs.insert(key.0) {
-            self.disk.sync_dir("chunks").map_err(|_| self.poison())?;
+        self.disk.sync_dir(&dir).map_err(|e| self.unless_short(&e))?;
+        if !self.group_dirs.contains(&key.0) {
+            self.disk.sync_dir("chunks").map_err(|e| self.unless_short(&e))?;
+            self.group_dirs.insert(key.0);
         }
         let mut index = self.shared.index();
         index.files.insert(FileId::Chunk(key), file.clone());
@@ -431,7 +447,12 @@ impl StoreCore {
             // A checkpoint may free segments.
             self.unsettled_bytes = self.unsettled_bytes.max(self.config.checkpoint_bytes);
         }
+        let mut short = None;
         for (token, op) in ops {
+            if let Some(error) = short.clone() {
+                results.push((token, Err(error)));
+                continue;
+            }
             let outcome = if matches!(op, Op::Apply { .. }) { Outcome::Applied } else { Outcome::Done };
             let result = match op {
                 _ if self.is_poisoned() => Err(StoreError::Poisoned),
@@ -456,6 +477,9 @@ impl StoreCore {
                 }
                 _ => unreachable!("only writes are committed"),
             };
+            if let Err(error @ StoreError::NotNow { .. }) = &result {
+                short = Some(error.clone());
+            }
             let result = result.map(|record| {
                 staged.extend(record.map(|record| (results.len(), record)));
                 outcome
@@ -466,6 +490,7 @@ impl StoreCore {
             if file.sync().is_err() {
                 self.poison();
             }
+            self.shared.moved();
             let allocated = file.allocated().unwrap_or(0);
             self.shared.index().set_allocated(key, allocated);
         }
@@ -493,6 +518,10 @@ impl StoreCore {
             return;
         }
         let Err(error) = self.append(&mut records) else { return };
+        if let StoreError::NotNow { .. } = error {
+            slots.into_iter().for_each(|slot| results[slot].1 = Err(error.clone()));
+            return;
+        }
         let mut small = Vec::new();
         let mut small_slots = Vec::new();
         for (slot, record) in slots.into_iter().zip(records) {
@@ -645,34 +674,45 @@ impl StoreCore {
             chunks.into_iter().flatten().filter(|(_, c)| c.has_file).map(|(id, _)| (group, *id)).collect()
         };
         for key in &keys {
+            self.removed_in.insert(group);
             self.remove(&chunk_path(*key))?;
             self.shared.index().forget_file(*key);
+            self.shared.moved();
         }
-        if !keys.is_empty() {
-            self.disk.sync_dir(&group_path(group)).map_err(|_| self.poison())?;
-        }
+        self.sync_removals(group)?;
         self.shared.index().tidy(Role::Replica, group);
+        Ok(())
+    }
+
+    /// Makes the removal of a group's chunk files durable.
+    pub(crate) fn sync_removals(&mut self, group: GroupId) -> Result<(), StoreError> {
+        if self.removed_in.contains(&group) {
+            self.disk.sync_dir(&group_path(group)).map_err(|e| self.unless_short(&e))?;
+            self.removed_in.remove(&group);
+        }
         Ok(())
     }
 
     /// Removes a chunk's file if nothing in it is valid: the chunk was deleted, or no record ever referred to the file.
     pub(crate) fn remove_unneeded(&mut self, key: FileKey) -> Result<(), StoreError> {
-        let mut index = self.shared.index();
-        let chunk = index.chunk(Role::Replica, key.0, key.1);
-        if !chunk.is_some_and(|c| c.has_file && c.settled.is_none() && c.overlay.is_empty()) {
+        let is_needed = {
+            let index = self.shared.index();
+            let chunk = index.chunk(Role::Replica, key.0, key.1);
+            !chunk.is_some_and(|c| c.has_file && c.settled.is_none() && c.overlay.is_empty())
+        };
+        if is_needed {
             return Ok(());
         }
-        index.forget_file(key);
-        drop(index);
-        self.remove(&chunk_path(key))?;
         self.removed_in.insert(key.0);
+        self.remove(&chunk_path(key))?;
+        self.shared.index().forget_file(key);
         Ok(())
     }
 
     /// Removes a file; succeeds if there is none.
     pub(crate) fn remove(&self, path: &str) -> Result<(), StoreError> {
         match self.disk.remove(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.poison()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.unless_short(&error)),
             _ => Ok(()),
         }
     }
@@ -685,6 +725,9 @@ impl StoreCore {
         if self.open.is_none() {
             self.open_segment()?;
         }
+        if self.open.as_ref().is_some_and(|open| open.uncut) {
+            self.cut()?;
+        }
         self.write_ahead(records)?;
         let open = self.open.as_ref().expect("just opened");
         let (number, file, start, is_new) = (open.number, open.file.clone(), open.len, open.len == 0);
@@ -692,9 +735,15 @@ impl StoreCore {
             Ok(written) => written,
             Err(error) => return Err(self.take_back(&error)),
         };
-        let synced = self.config.has(PlantedBug::SkipSync) || file.sync().is_ok();
-        if !synced || (is_new && self.disk.sync_dir("segments").is_err()) {
+        if !self.config.has(PlantedBug::SkipSync) && file.sync().is_err() {
             return Err(self.poison());
+        }
+        self.shared.moved();
+        if is_new && let Err(error) = self.disk.sync_dir("segments") {
+            return Err(match self.unless_short(&error) {
+                StoreError::NotNow { .. } => self.take_back(&error),
+                failure => failure,
+            });
         }
         let open = self.open.as_mut().expect("still open");
         (open.len, open.ahead, open.cut) = (end, open.ahead.max(end), false);
@@ -717,7 +766,12 @@ impl StoreCore {
         for record in
             records.iter().filter(|r| r.head.kind == HeadKind::Delete && r.head.role == Role::Replica)
         {
-            self.remove_unneeded((record.head.group, record.head.chunk))?;
+            let key = (record.head.group, record.head.chunk);
+            match self.remove_unneeded(key) {
+                // The record is durable; only the file is left.
+                Err(StoreError::NotNow { .. }) => _ = self.unneeded.insert(key),
+                other => other?,
+            }
         }
         Ok(())
     }
@@ -747,22 +801,27 @@ impl StoreCore {
 
     /// Leaves no trace of a failed write to the open segment.
     fn take_back(&mut self, error: &io::Error) -> StoreError {
-        let failure = self.write_failed(error);
-        let open = self.open.as_mut().expect("it was written to");
-        if failure != StoreError::Poisoned && open.cut().is_err() {
-            return self.poison();
+        match self.write_failed(error) {
+            StoreError::Poisoned => StoreError::Poisoned,
+            failure => self.cut().err().unwrap_or(failure),
         }
-        failure
+    }
+
+    /// Cuts off whatever follows the records of the open segment.
+    fn cut(&mut self) -> Result<(), StoreError> {
+        let open = self.open.as_mut().expect("it was written to");
+        let cut = open.cut();
+        cut.map_err(|error| self.unless_short(&error))
     }
 
     /// Writes the segment lengths to the inventory, if they changed, so that vanished records are noticed. On a full
-    /// disk it is done later.
+    /// disk, or in a shortage, it is done later.
     pub fn rest(&mut self) -> Result<(), StoreError> {
         if self.is_poisoned() {
             return Err(StoreError::Poisoned);
         }
         match self.note_segments(|_| true) {
-            Err(StoreError::NoSpace { .. }) => Ok(()),
+            Err(StoreError::NoSpace { .. } | StoreError::NotNow { .. }) => Ok(()),
             other => other,
         }
     }
@@ -785,75 +844,25 @@ impl StoreCore {
         let file = self.disk.open(&segment_path(number), true).map_err(|e| self.write_failed(&e))?;
         self.next_segment += 1;
         let (header, salt) = segment_header(number, &self.owner);
-        self.open = Some(OpenSegment { number, file, len: 0, salt, header, ahead: 0, cut: false });
+        self.open =
+            Some(OpenSegment { number, file, len: 0, salt, header, ahead: 0, cut: false, uncut: false });
         Ok(())
     }
 
     /// Seals the open segment. From then on anything in it but whole records is damage.
     fn seal(&mut self) -> Result<(), StoreError> {
-        if let Some(open) = &mut self.open {
-            if open.len == 0 {
-                return Ok(());
-            }
-            let ended = if open.ahead > open.len { open.cut() } else { Ok(()) };
-            if ended.is_err() || (open.cut && open.file.sync().is_err()) {
-                return Err(self.poison());
-            }
+        let Some(open) = &self.open else { return Ok(()) };
+        if open.len == 0 {
+            return Ok(());
+        }
+        if open.ahead > open.len || open.uncut {
+            self.cut()?;
+        }
+        if self.open.as_ref().is_some_and(|open| open.cut && open.file.sync().is_err()) {
+            return Err(self.poison());
         }
         self.open = None;
         Ok(())
-    }
-}
-
-impl Staged {
-    /// States that a chunk file durably holds what its pages of this generation say.
-    pub(crate) fn settled((group, chunk): FileKey, settled: &Settled) -> Staged {
-        let mut record = Staged::marker(HeadKind::Settled, Role::Replica, group);
-        (record.head.chunk, record.head.first) = (chunk, settled.generation);
-        (record.head.count, record.head.version) = (settled.blocks, settled.newest);
-        record.head.request = Some(RequestId { client: settled.file, seq: settled.before.to_u64() });
-        record
-    }
-
-    pub(crate) fn deletion(role: Role, group: GroupId, chunk: ChunkId, version: Version) -> Staged {
-        let mut record = Staged::marker(HeadKind::Delete, role, group);
-        (record.head.chunk, record.head.version) = (chunk, version);
-        record
-    }
-
-    /// States that a record may not be on all targets, when its segment is retired. A note is copied as a note.
-    pub(crate) fn open(role: Role, group: GroupId, TailRun { run, request }: TailRun) -> Staged {
-        let kind = if run.kind == Kind::Note { HeadKind::Note } else { HeadKind::Open };
-        let mut record = Staged::marker(kind, role, group);
-        (record.head.chunk, record.head.first, record.head.count) = (run.chunk, run.first, run.count);
-        (record.head.version, record.head.request) = (run.version, request);
-        record
-    }
-
-    /// Whether it drops everything of the role and group.
-    fn drops(&self, role: Role, group: GroupId) -> bool {
-        self.head.kind == HeadKind::Drop && (self.head.role, self.head.group) == (role, group)
-    }
-
-    /// A record that names no chunk.
-    pub(crate) fn marker(kind: HeadKind, role: Role, group: GroupId) -> Staged {
-        let chunk = ChunkId { object: ObjectId(0), index: 0 };
-        let head = Head {
-            kind,
-            role,
-            group,
-            chunk,
-            first: 0,
-            count: 0,
-            version: Version { epoch: Epoch(0), seq: 0 },
-            request: None,
-            moved: false,
-            repair: false,
-            crcs: Vec::new(),
-            synced: 0,
-            committed: Version::ZERO,
-        };
-        Staged { head, payload: Bytes::new() }
     }
 }
 
@@ -888,43 +897,4 @@ impl DiskFile for Absent {
     fn number(&self) -> io::Result<u64> {
         Err(io::ErrorKind::NotFound.into())
     }
-}
-
-/// Writes records at the segment's end; returns their positions and the new end.
-fn write_batch(open: &OpenSegment, records: &mut [Staged]) -> io::Result<(Vec<Position>, u32)> {
-    const PADDING: [u8; RECORD_ALIGN] = [0; RECORD_ALIGN];
-    let mut at = open.next();
-    let mut heads = Vec::with_capacity(records.iter().map(|r| r.head.head_len()).sum());
-    let mut positions = Vec::with_capacity(records.len());
-    for record in records.iter_mut() {
-        let offset = u32::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
-        let position = Position { segment: open.number, offset };
-        record.head.synced = open.len;
-        if record.head.kind == HeadKind::Drop && !record.head.moved {
-            record.head.version.seq = position.to_u64();
-        }
-        record.head.encode(open.salt, &mut heads);
-        positions.push(position);
-        at += record.head.record_len() as u64;
-    }
-    let end = u32::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
-    let mut parts = Vec::with_capacity(3 * records.len() + 1);
-    if open.len == 0 {
-        parts.push(IoSlice::new(&open.header));
-    }
-    let mut rest = &heads[..];
-    for record in records.iter() {
-        let (head, after) = rest.split_at(record.head.head_len());
-        rest = after;
-        parts.push(IoSlice::new(head));
-        if !record.payload.is_empty() {
-            parts.push(IoSlice::new(&record.payload));
-        }
-        let padding = record.head.record_len() - record.head.head_len() - record.payload.len();
-        if padding > 0 {
-            parts.push(IoSlice::new(&PADDING[..padding]));
-        }
-    }
-    open.file.write(&mut parts, open.len as u64)?;
-    Ok((positions, end))
 }

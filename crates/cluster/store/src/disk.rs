@@ -138,7 +138,8 @@ impl Disk for LinuxDisk {
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        File::open(self.root.join(path))?.sync_all()
+        // Only opening it may fail for a shortage: a failed sync must not pass for one.
+        File::open(self.root.join(path))?.sync_all().map_err(io::Error::other)
     }
 
     fn free_bytes(&self) -> io::Result<u64> {

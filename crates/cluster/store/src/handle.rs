@@ -1,12 +1,14 @@
 //! The store on its own I/O thread. The thread takes whatever was queued while it was busy, so that under load many
 //! applies share one sync and none waits for a batch to fill. It is woken when the caller has submitted all that it
 //! has at the time, so that these share one too. Completions of a batch are delivered together, so that the receiver is
-//! woken once. When idle it records the segment lengths once, then sleeps without a timer.
+//! woken once. When idle it records the segment lengths once, then sleeps without a timer. What fails for want of
+//! descriptors or memory it tries again, and nothing overtakes that.
 
-use crate::core::{BATCH_BYTES, Shared, StoreCore};
+use crate::core::{BATCH_BYTES, Shared, StoreCore, not_now};
 use crate::query::{Piece, ReadFault, ReadPlan, check_range};
 use crate::{Completion, Figures, Op, ReadBlocks, StoreError, Token};
 use ebb_types::{ChunkId, GroupId, RECORD_BLOCKS_MAX, Role};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -17,6 +19,8 @@ const LULL: Duration = Duration::from_millis(5);
 /// Blocks of reads answered together: bounds memory.
 const READ_BLOCKS: u32 = 512;
 
+/// Pause before an operation that failed for a shortage is tried again.
+const SHORTAGE: Duration = Duration::from_millis(50);
 /// When nothing was submitted for this long, the store comes to rest.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -34,6 +38,8 @@ struct Inbox {
     wake: Condvar,
     /// Payload bytes submitted and not completed.
     pending: AtomicUsize,
+    /// Operations submitted and not completed.
+    open: AtomicUsize,
 }
 
 impl Inbox {
@@ -67,6 +73,7 @@ impl StoreHandle {
     /// Queues an operation, for [`StoreHandle::wake`].
     pub fn submit(&self, token: Token, op: Op) {
         self.inbox.pending.fetch_add(payload_bytes(&op), Ordering::Relaxed);
+        self.inbox.open.fetch_add(1, Ordering::Relaxed);
         self.inbox.lock().ops.push((token, op));
     }
 
@@ -88,6 +95,11 @@ impl StoreHandle {
     /// this before they submit more: nothing else bounds it.
     pub fn pending_bytes(&self) -> usize {
         self.inbox.pending.load(Ordering::Relaxed)
+    }
+
+    /// Whether the I/O thread has anything to do, and how many steps of it have ended: a disk that hangs ends none.
+    pub fn moves(&self) -> (bool, u64) {
+        (self.inbox.open.load(Ordering::Relaxed) > 0, self.shared.moves.load(Ordering::Relaxed))
     }
 
     pub fn figures(&self) -> Figures {
@@ -147,13 +159,21 @@ fn payload_bytes(op: &Op) -> usize {
 }
 
 fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completion>)) {
-    let mut answer = |core: &mut StoreCore, ops: Vec<(Token, Op)>| {
-        if !ops.is_empty() {
-            let bytes = ops.iter().map(|(_, op)| payload_bytes(op)).sum();
+    let mut answer = |core: &mut StoreCore, mut ops: Vec<(Token, Op)>| {
+        while !ops.is_empty() {
             let mut done = Vec::with_capacity(ops.len());
-            core.execute(ops, &mut done);
-            inbox.pending.fetch_sub(bytes, Ordering::Relaxed);
-            deliver(done);
+            core.execute(ops.clone(), &mut done);
+            let again = put_off(core, inbox, &mut ops, &mut done);
+            inbox.pending.fetch_sub(ops.iter().map(|(_, op)| payload_bytes(op)).sum(), Ordering::Relaxed);
+            inbox.open.fetch_sub(ops.len(), Ordering::Relaxed);
+            if !done.is_empty() {
+                deliver(done);
+            }
+            ops = again;
+            if !ops.is_empty() {
+                let pause = |queue: &mut Queue| !queue.stop;
+                drop(inbox.wake.wait_timeout_while(inbox.lock(), SHORTAGE, pause));
+            }
         }
     };
     let mut unsettled = false;
@@ -210,6 +230,25 @@ fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completio
         }
         unsettled |= core.settle_paced();
     }
+}
+
+/// Takes out the operations that failed for a shortage, and their completions. When the store is to end, they fail like
+/// others.
+fn put_off(
+    core: &StoreCore,
+    inbox: &Inbox,
+    ops: &mut Vec<(Token, Op)>,
+    done: &mut Vec<Completion>,
+) -> Vec<(Token, Op)> {
+    let short = not_now(done);
+    let errno = if let Some(StoreError::NotNow { errno }) = short { errno } else { 0 };
+    core.shared.short.store(errno, Ordering::Relaxed);
+    if errno == 0 || inbox.lock().stop {
+        return Vec::new();
+    }
+    let is_short = |c: &mut Completion| not_now(std::slice::from_ref(c)).is_some();
+    let again: BTreeSet<Token> = done.extract_if(.., is_short).map(|c| c.token).collect();
+    ops.extract_if(.., |(token, _)| again.contains(token)).collect()
 }
 
 fn is_read(op: &Op) -> bool {

@@ -21,6 +21,7 @@ mod index;
 mod inventory;
 mod layout;
 pub mod mem;
+mod open;
 mod overlay;
 mod query;
 mod recent;

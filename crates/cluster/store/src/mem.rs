@@ -4,6 +4,7 @@
 
 use crate::disk::{DirEntry, Disk, DiskFile};
 use ebb_types::Random;
+use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -134,6 +135,8 @@ struct State {
     /// Syncs that will still fail.
     fail_syncs: u64,
     capacity: Option<u64>,
+    /// So many calls from now on succeed, and so many after them find no descriptor.
+    short: (u64, u64),
     /// Its files grow ahead by themselves, so that the store writes no zeroes ahead.
     grows_ahead: bool,
 }
@@ -147,6 +150,19 @@ impl State {
         }
         self.operations += 1;
         Ok(self.stop_after.is_some_and(|stop| self.operations > stop))
+    }
+
+    /// An error while the process has too few descriptors.
+    fn lack(&mut self) -> io::Result<()> {
+        match &mut self.short {
+            (_, 0) => {}
+            (0, fails) => {
+                *fails -= 1;
+                return Err(Errno::MFILE.into());
+            }
+            (succeed, _) => *succeed -= 1,
+        }
+        Ok(())
     }
 
     fn sync_fails(&mut self) -> bool {
@@ -228,6 +244,17 @@ impl MemDisk {
     /// bytes can still be read, until the power fails.
     pub fn fail_syncs(&self, times: u64) {
         self.state().fail_syncs = times;
+    }
+
+    /// After `calls` more calls, the next `times` fail for want of a descriptor: any that reads or changes the disk but
+    /// a sync of a file.
+    pub fn be_short(&self, calls: u64, times: u64) {
+        self.state().short = (calls, times);
+    }
+
+    /// Calls that are still to fail for want of a descriptor.
+    pub fn short_for(&self) -> u64 {
+        self.state().short.1
     }
 
     /// Sets the capacity in bytes.
@@ -364,6 +391,7 @@ impl MemDisk {
 impl Disk for MemDisk {
     fn open(&self, path: &str, create: bool) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.state();
+        state.lack()?;
         let inode = match state.now.files.get(path) {
             Some(inode) => *inode,
             None if !create || !(parent(path).is_empty() || state.now.dirs.contains(parent(path))) => {
@@ -383,6 +411,7 @@ impl Disk for MemDisk {
 
     fn remove(&self, path: &str) -> io::Result<()> {
         let mut state = self.state();
+        state.lack()?;
         let last = state.count()?;
         if !state.now.files.contains_key(path) {
             return Err(io::ErrorKind::NotFound.into());
@@ -393,6 +422,7 @@ impl Disk for MemDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.state();
+        state.lack()?;
         let last = state.count()?;
         let inode = *state.now.files.get(from).ok_or(io::ErrorKind::NotFound)?;
         state.rename_now(NameChange::Set(to.to_string(), inode));
@@ -402,6 +432,7 @@ impl Disk for MemDisk {
 
     fn create_dir(&self, path: &str) -> io::Result<()> {
         let mut state = self.state();
+        state.lack()?;
         let last = state.count()?;
         if !state.now.dirs.contains(path) {
             state.rename_now(NameChange::Set(path.to_string(), DIR));
@@ -423,6 +454,7 @@ impl Disk for MemDisk {
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
         let mut state = self.state();
+        state.lack()?;
         let last = state.count()?;
         if state.sync_fails() {
             return Err(io::Error::other("sync failed"));
@@ -458,6 +490,7 @@ struct MemFile {
 impl MemFile {
     fn change(&self, change: Change) -> io::Result<()> {
         let mut state = self.disk.state();
+        state.lack()?;
         let last = state.count()?;
         let inode = &mut state.inodes[self.inode];
         inode.now.apply(&change);
@@ -468,7 +501,9 @@ impl MemFile {
 
 impl DiskFile for MemFile {
     fn read(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<()> {
-        self.disk.state().inodes[self.inode].now.read(out, len, offset);
+        let mut state = self.disk.state();
+        state.lack()?;
+        state.inodes[self.inode].now.read(out, len, offset);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Queries of stored data: read, list, compare, digest. Each is a loop of short lookups in the [`Index`]; what a lookup
 //! misses is loaded before the next.
 
-use crate::core::StoreCore;
+use crate::core::{StoreCore, shortage};
 use crate::disk::{DIRECT_ALIGN, DiskFile};
 use crate::index::{Cell, FileId, Index, Miss, Place};
 use crate::layout::{CHUNK_BLOCKS_MAX, CHUNK_PAGE, PAGE_BLOCKS, block_offset};
@@ -235,8 +235,10 @@ impl StoreCore {
         let read = |piece: &Piece, out: &mut Vec<u8>| {
             let file = self.file(piece.file).map_err(ReadFault::Failed)?;
             let start = out.len();
-            if read(&*file, piece, out).is_err() {
+            // Bytes that the disk does not give fail their checksum; a shortage says nothing about them.
+            if let Err(error) = read(&*file, piece, out) {
                 out.truncate(start);
+                return shortage(&error).map_or(Ok(()), |short| Err(ReadFault::Failed(short)));
             }
             Ok(())
         };

@@ -19,11 +19,11 @@ use crate::query::PIECES_REMEMBERED;
 use crate::recent::Recent;
 use crate::superblock::{SUPERBLOCK, SUPERBLOCK_NEW, write_superblock};
 use crate::{Config, DONE_RUNS, Membership, OpenError, Recovered};
-use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, ObjectId, Role, crc32c};
+use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, ObjectId, Role, crc32c, lost_block_crc};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 fn failed(action: &'static str, path: &str) -> impl FnOnce(io::Error) -> OpenError {
@@ -47,6 +47,8 @@ impl StoreCore {
         let shared = Shared {
             index: Mutex::new(index),
             poisoned: AtomicBool::new(false),
+            short: AtomicI32::new(0),
+            moves: AtomicU64::new(0),
             disk: disk.clone(),
             config: config.clone(),
             store: owner.store,
@@ -66,6 +68,8 @@ impl StoreCore {
             reads: RefCell::new(Recent::new(PIECES_REMEMBERED)),
             group_dirs,
             removed_in: BTreeSet::new(),
+            unneeded: BTreeSet::new(),
+            segment_removed: false,
             half_dropped: unlink,
         };
         core.finish_removals()?;
@@ -309,8 +313,13 @@ impl Scan<'_> {
             payload.clear();
             let from = *at as u64 + head.head_len() as u64;
             file.read(&mut payload, head.payload_len(), from).map_err(failed("read", path))?;
+            // A block that was stored as lost never matches.
+            let is_lost = |block: &[u8], crc| crc == lost_block_crc() && block.iter().all(|byte| *byte == 0);
             let whole = payload.len() == head.payload_len()
-                && payload.chunks(BLOCK_BYTES).zip(&head.crcs).all(|(block, crc)| crc32c(block) == *crc);
+                && payload
+                    .chunks(BLOCK_BYTES)
+                    .zip(&head.crcs)
+                    .all(|(block, crc)| crc32c(block) == *crc || is_lost(block, *crc));
             if !whole {
                 end = *at as u64;
                 break;

@@ -12,13 +12,14 @@
 //! so that what it voids does not come back at the next start.
 
 use crate::StoreError;
-use crate::core::{Checkpoint, Staged, StoreCore, group_path, segment_path};
+use crate::core::{Checkpoint, StoreCore, segment_path, shortage};
 use crate::disk::DiskFile;
 use crate::index::{FileId, FileKey, Settled};
 use crate::layout::{
     CHUNK_PAGE, Entry as BlockEntry, EntryKind, Head, HeadKind, MARKER_BYTES, PAGE_BLOCKS, Page, PageId,
     block_offset,
 };
+use crate::open::Staged;
 use crate::overlay::{Extent, ExtentPlace, Position};
 use bytes::Bytes;
 use ebb_types::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, GroupId, Role, Version};
@@ -67,8 +68,17 @@ impl StoreCore {
         if self.checkpoint.is_none() && self.unsettled_bytes < self.config.checkpoint_bytes {
             return false;
         }
-        // A failure surfaces elsewhere: a full disk at the next write, a poisoned store at every operation.
-        while self.step().is_ok() {
+        // A failure surfaces elsewhere: a full disk at the next write, a poisoned store at every operation. After a
+        // shortage the next write finds it due again.
+        loop {
+            match self.step() {
+                Ok(()) => {}
+                Err(StoreError::NotNow { .. }) => {
+                    self.unsettled_bytes = self.unsettled_bytes.max(self.config.checkpoint_bytes);
+                    break;
+                }
+                Err(_) => break,
+            }
             if self.checkpoint.is_none() || self.unsettled_bytes < OVERDUE * self.config.checkpoint_bytes {
                 return self.checkpoint.is_some();
             }
@@ -105,6 +115,7 @@ impl StoreCore {
     }
 
     fn step(&mut self) -> Result<(), StoreError> {
+        self.shared.moved();
         let Some(mut checkpoint) = self.checkpoint.take() else {
             self.unsettled_bytes = 0;
             let chunks = self.shared.index().unsettled().into_iter().rev().map(|key| (key, 0)).collect();
@@ -157,8 +168,9 @@ impl StoreCore {
         if moved.is_empty() {
             return Ok(());
         }
-        if moved.iter().any(|(_, file, ..)| file.sync().is_err()) {
-            return Err(self.poison());
+        for (_, file, ..) in &moved {
+            file.sync().map_err(|_| self.poison())?;
+            self.shared.moved();
         }
         self.append(&mut records)?;
         for (key, file, pages, range) in moved {
@@ -318,8 +330,12 @@ impl StoreCore {
     /// retries. Newest first, because they are popped from the end.
     fn retirable(&mut self) -> Result<Vec<u32>, StoreError> {
         // A removed file that came back without its tombstone would undo a deletion.
-        for group in std::mem::take(&mut self.removed_in) {
-            self.disk.sync_dir(&group_path(group)).map_err(|_| self.poison())?;
+        while let Some(&key) = self.unneeded.first() {
+            self.remove_unneeded(key)?;
+            self.unneeded.remove(&key);
+        }
+        while let Some(&group) = self.removed_in.first() {
+            self.sync_removals(group)?;
         }
         let open = self.open.as_ref().map(|open| open.number);
         let mut index = self.shared.index();
@@ -350,6 +366,7 @@ impl StoreCore {
     /// Copies what is live in a segment to the open one, as much as one step may; when all is copied, deletes it and
     /// returns true.
     fn retire(&mut self, number: u32) -> Result<bool, StoreError> {
+        self.sync_segments()?;
         let (extents, last) = self.extents_of(number, STEP_BYTES);
         let mut batch = Vec::with_capacity(extents.len());
         for (role, group, chunk, first, extent) in extents {
@@ -365,9 +382,23 @@ impl StoreCore {
             return Ok(false);
         }
         self.note_segments(|other| other != number)?;
-        // Durable before a newer segment, which may void something in this one, is deleted.
         self.remove(&segment_path(number))?;
-        self.disk.sync_dir("segments").map_err(|_| self.poison())?;
+        self.segment_removed = true;
+        self.forget_segment(number);
+        self.sync_segments()?;
+        Ok(true)
+    }
+
+    /// Makes the removal of a segment durable: before a newer one, which may void something in it, is deleted.
+    fn sync_segments(&mut self) -> Result<(), StoreError> {
+        if self.segment_removed {
+            self.disk.sync_dir("segments").map_err(|e| self.unless_short(&e))?;
+            self.segment_removed = false;
+        }
+        Ok(())
+    }
+
+    fn forget_segment(&mut self, number: u32) {
         let mut index = self.shared.index();
         index.forgotten_moved(number);
         let marks = index.drops.len();
@@ -377,7 +408,6 @@ impl StoreCore {
         assert_eq!(segment.live, marks * MARKER_BYTES, "all that is needed of a segment was copied");
         index.files.forget(|file| *file == FileId::Segment(number));
         index.bury();
-        Ok(true)
     }
 
     /// The tombstones, drops, `Settled` marks and open records of a segment, as records for another.
@@ -440,7 +470,8 @@ impl StoreCore {
             ExtentPlace::File => HeadKind::InFile,
             ExtentPlace::Segment(offset) => {
                 let file = self.file(FileId::Segment(extent.at.segment))?;
-                read_fully(&*file, &mut payload, extent.data_bytes() as usize, offset as u64);
+                read_fully(&*file, &mut payload, extent.data_bytes() as usize, offset as u64)
+                    .map_err(|e| self.unless_short(&e))?;
                 HeadKind::Data
             }
         };
@@ -460,13 +491,17 @@ impl StoreCore {
     }
 }
 
-/// Reads what can be read; the rest becomes zeroes, which then fail their checksums.
-fn read_fully(file: &dyn DiskFile, out: &mut Vec<u8>, len: usize, offset: u64) {
+/// Reads what can be read; the rest becomes zeroes, which then fail their checksums. Only a shortage is an error.
+fn read_fully(file: &dyn DiskFile, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<()> {
     let start = out.len();
-    if file.read(out, len, offset).is_err() {
+    if let Err(error) = file.read(out, len, offset) {
         out.truncate(start);
+        if shortage(&error).is_some() {
+            return Err(error);
+        }
     }
     out.resize(start + len, 0);
+    Ok(())
 }
 
 /// Blocks that are contiguous both in a segment and in the chunk file.
@@ -504,7 +539,7 @@ impl<'a> RunWriter<'a> {
                 s.len += BLOCK_BYTES;
                 return Ok(());
             }
-            _ => self.load(),
+            _ => self.load()?,
         }
         if !adjoins {
             self.write()?;
@@ -524,14 +559,15 @@ impl<'a> RunWriter<'a> {
     }
 
     fn finish(mut self) -> io::Result<()> {
-        self.load();
+        self.load()?;
         self.write()?;
         self.make_hole()
     }
 
-    fn load(&mut self) {
-        if let Some(source) = self.source.take() {
-            read_fully(&*source.segment, &mut self.bytes, source.len, source.offset);
+    fn load(&mut self) -> io::Result<()> {
+        match self.source.take() {
+            Some(source) => read_fully(&*source.segment, &mut self.bytes, source.len, source.offset),
+            None => Ok(()),
         }
     }
 

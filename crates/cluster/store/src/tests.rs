@@ -559,6 +559,122 @@ fn poisons<G: Ground>() {
     assert!(store.figures().poisoned);
 }
 
+/// Carries out operations, and again those that were not possible at the time.
+fn run_patiently(store: &mut StoreCore, mut ops: Vec<(Token, Op)>) {
+    while !ops.is_empty() {
+        let mut again = Vec::new();
+        for Completion { token, outcome } in run(store, ops.clone()) {
+            match outcome {
+                Outcome::Applied | Outcome::Done => {}
+                Outcome::Failed(StoreError::NotNow { .. }) => again.push(token),
+                other => panic!("{other:?}"),
+            }
+        }
+        ops.retain(|(token, _)| again.contains(token));
+    }
+}
+
+/// A store whose process finds no descriptors for a while, from its `calls`th call on. Returns whether it ended before.
+fn be_short_once(seed: u64, calls: u64) -> bool {
+    const TIMES: u64 = 3;
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let (mut workload, mut model) = (Workload::new(seed), Model::default());
+    disk.be_short(calls, TIMES);
+    for _ in 0..16 {
+        let ops = workload.batch();
+        ops.iter().for_each(|(_, op)| model.carry_out(op));
+        run_patiently(&mut store, ops);
+        store.settle();
+    }
+    let ended = disk.short_for() == TIMES;
+    disk.be_short(0, 0);
+    assert!(!store.figures().poisoned);
+    assert_same(&snapshot(&mut store), &model.snapshot(), &format!("short from {calls} on"));
+    let (mut again, _) = open(&disk.crash(seed ^ calls)).unwrap();
+    assert_same(&snapshot(&mut again), &model.snapshot(), &format!("after a crash, short from {calls} on"));
+    run_patiently(&mut store, vec![(1, Op::Flush)]);
+    drop(store);
+    let (mut again, _) = open(&disk).unwrap();
+    assert_same(&snapshot(&mut again), &model.snapshot(), &format!("opened again, short from {calls} on"));
+    ended
+}
+
+#[test]
+fn a_shortage_is_never_damage() {
+    for seed in seeds(12) {
+        let _seed = OnFailure("a_shortage_is_never_damage", seed);
+        let mut calls = 0;
+        while !be_short_once(seed, calls) {
+            calls += 1;
+        }
+        assert!(calls > 50, "the workload calls: {calls}");
+    }
+}
+
+#[test]
+fn a_read_in_a_shortage_reports_no_damage() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    assert_eq!(one(&mut store, apply(Role::Replica, data(1, 1, 0, 2, version(1, 1)))), Outcome::Applied);
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    let (role, group, chunk) = (Role::Replica, GroupId(1), chunk(1));
+    let read = Op::Read { role, group, chunk, first: 0, count: 2 };
+    let check = Op::Check { role, group, chunk, first: 0, count: 2 };
+    let mut not_now = 0;
+    for calls in 0..8 {
+        for op in [&read, &check] {
+            let (mut store, _) = open(&disk).unwrap();
+            disk.be_short(calls, 1);
+            match one(&mut store, op.clone()) {
+                Outcome::Read(_) => {}
+                Outcome::Failed(StoreError::NotNow { .. }) => not_now += 1,
+                other => panic!("short at call {calls}: {other:?}"),
+            }
+            disk.be_short(0, 0);
+            assert!(matches!(one(&mut store, op.clone()), Outcome::Read(_)), "it has passed");
+        }
+    }
+    assert!(not_now >= 6, "opening, the pages, the bytes: {not_now}");
+}
+
+/// What N5 did to a whole server: a chunk file had to be opened, and there was no descriptor left.
+#[test]
+fn the_io_thread_tries_again_what_a_shortage_prevented() {
+    let disk = MemDisk::new();
+    let (core, _) = open(&disk).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let handle = StoreHandle::start(core, move |done| sender.send(done).unwrap()).unwrap();
+    disk.be_short(0, 3);
+    handle.submit(1, apply(Role::Replica, data(1, 1, 0, 64, version(1, 1))));
+    handle.submit(2, Op::DropReplica { group: GroupId(1) });
+    handle.submit(
+        3,
+        Op::List { role: Role::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 },
+    );
+    handle.wake();
+    let mut done: Vec<Completion> = Vec::new();
+    while done.len() < 3 {
+        done.extend(receiver.recv().unwrap());
+    }
+    done.sort_by_key(|c| c.token);
+    let empty = Outcome::Listed(ListPage::default());
+    let outcomes: Vec<Outcome> = done.into_iter().map(|c| c.outcome).collect();
+    assert_eq!(
+        outcomes,
+        [Outcome::Applied, Outcome::Done, empty],
+        "in order, and the drop last of the writes"
+    );
+    assert_eq!((handle.figures().not_now, handle.pending_bytes()), (None, 0));
+    // One that is to end waits for nothing.
+    disk.be_short(0, u64::MAX);
+    handle.submit(4, apply(Role::Replica, data(1, 2, 0, 64, version(1, 2))));
+    handle.wake();
+    drop(handle);
+    let last = receiver.recv().unwrap().pop().unwrap();
+    assert!(matches!(last.outcome, Outcome::Failed(StoreError::NotNow { .. })), "{last:?}");
+}
+
 #[test]
 fn what_a_failed_sync_left_in_memory_is_durable_before_anyone_relies_on_it() {
     let disk = MemDisk::new();
@@ -730,6 +846,31 @@ fn a_damaged_block_is_reported_and_replaced_by_an_equal_version() {
             assert_eq!(blocks.payload, good.1);
             assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
         }
+    }
+}
+
+/// It lies in the open segment, at its end, when the power fails: it is not torn, and what follows it is not lost.
+#[test]
+fn a_block_that_is_stored_as_lost_stays_an_error_and_hides_nothing() {
+    let lost = |block| {
+        let (mut record, _) = data(1, 1, block, 1, version(1, 5));
+        record.content = Content::Data { crcs: vec![lost_block_crc()] };
+        (record, Bytes::from_static(&[0; BLOCK_BYTES]))
+    };
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let after = data(1, 1, 7, 1, version(1, 6));
+    let ops = vec![(1, apply(Role::Replica, lost(2))), (2, apply(Role::Replica, after))];
+    assert!(run(&mut store, ops).iter().all(|c| c.outcome == Outcome::Applied));
+    let is_lost = Outcome::Failed(StoreError::Corrupt { chunk: chunk(1), block: 2 });
+    for when in ["at once", "after a crash", "in its file"] {
+        let (mut again, recovered) = open(&disk.crash(1)).unwrap();
+        assert_eq!(recovered.torn_bytes, 0, "{when}");
+        for store in [&mut store, &mut again] {
+            assert_eq!(read(store, Role::Replica, 1, 1, 2, 1), is_lost, "{when}");
+            assert!(matches!(read(store, Role::Replica, 1, 1, 7, 1), Outcome::Read(_)), "{when}");
+        }
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
     }
 }
 
@@ -1575,6 +1716,31 @@ fn what_is_not_known_to_be_on_all_targets_is_in_the_tail_whatever_was_written_si
     write(&mut store, apply_after(version(1, 9), Role::Replica, data(1, 1, 0, 1, version(1, 10))));
     drop(store);
     assert_eq!(tail(&open(&disk).unwrap().1, 1), [version(1, 10)]);
+}
+
+/// N3: so a crash of all servers leaves nothing to be written again, and no room is needed for that.
+#[test]
+fn a_note_of_what_is_on_all_targets_empties_the_tail() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    for seq in 1..=3 {
+        one(&mut store, apply(Role::Replica, data(1, seq as u32, 0, 1, version(1, seq))));
+    }
+    let (_, recovered) = open(&disk).unwrap();
+    assert_eq!(recovered.tails[&GroupId(1)].open.len(), 3);
+    let (mut store, _) = open(&disk).unwrap();
+    disk.set_capacity(Some(disk.used() + 4096));
+    let nowhere = ChunkId { object: ObjectId(u64::MAX), index: u32::MAX };
+    let (mut record, payload) = note(1, 1, 0, 1, version(1, 3));
+    record.chunk = nowhere;
+    let op = apply_after(version(1, 3), Role::Replica, (record, payload));
+    assert_eq!(one(&mut store, op), Outcome::Applied, "it needs next to no room");
+    let before = snapshot(&mut store);
+    drop(store);
+    disk.set_capacity(None);
+    let (mut store, recovered) = open(&disk.crash(1)).unwrap();
+    assert!(recovered.tails[&GroupId(1)].open.is_empty(), "{:?}", recovered.tails);
+    assert_same(&snapshot(&mut store), &before, "after the note");
 }
 
 #[test]

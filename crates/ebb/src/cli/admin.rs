@@ -332,6 +332,12 @@ pub async fn verify(file: &Path, output: Output, read: bool) -> Result<ExitCode,
                 comparison.blocks,
                 comparison.groups_out_of_sync
             );
+            if comparison.groups_busy > 0 {
+                println!(
+                    "{} groups were written or freed all the time and could not be compared: try again in a quieter hour",
+                    comparison.groups_busy
+                );
+            }
             for d in &comparison.differences {
                 println!("group {} on servers {:?}: chunks {}", d.group, d.servers, d.chunks.join(" "));
             }

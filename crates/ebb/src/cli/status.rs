@@ -83,8 +83,8 @@ pub fn line(status: &ClusterStatus) -> String {
     if status.groups.at_risk > 0 {
         let _ = write!(line, "  AT RISK: {} groups", status.groups.at_risk);
     }
-    if status.groups.without_primary > 0 {
-        let _ = write!(line, "  NOT SERVED: {} groups", status.groups.without_primary);
+    if status.groups.not_served > 0 {
+        let _ = write!(line, "  NOT SERVED: {} groups", status.groups.not_served);
     }
     line
 }
@@ -265,6 +265,10 @@ pub fn page(status: &ClusterStatus, measured: Option<&Readings>, why: bool) -> S
     );
     for (count, what) in [
         (g.without_primary, "not served: no server can"),
+        (
+            g.not_served.saturating_sub(g.without_primary),
+            "not fully served: their primaries settle what a crash left, and may wait for room or for copies",
+        ),
         (g.without_target, "refuse writes: too few servers are awake for r copies"),
         (g.at_risk, "at risk: some writes have fewer than r copies on awake servers"),
         (g.sharing_rack, "with two copies in one rack: both are lost if that rack fails"),

@@ -10,6 +10,15 @@ use ebb_types::{ChunkId, GroupId, InspectReply, InspectRequest, ServerId, SlotSt
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// A group that differs is compared again after this pause, this often: while a write is under way, one replica has it
+/// before another.
+const PAUSE: Duration = Duration::from_secs(2);
+const AGAIN: u32 = 15;
+/// Comparisons in a row between which no replica's chunk changed, after which a difference counts: a record is under
+/// way for less, or its server is suspected.
+const STEADY: u32 = 4;
 
 /// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -19,6 +28,8 @@ pub struct Comparison {
     pub groups_out_of_sync: u32,
     /// Groups whose replicas differ.
     pub groups_different: u32,
+    /// Groups that were written or freed all the time: they could not be compared.
+    pub groups_busy: u32,
     /// Blocks of 4 KiB that are not all zero, counted once per group.
     pub blocks: u64,
     pub differences: Vec<Difference>,
@@ -38,7 +49,7 @@ const DIFFERENT: u8 = 3;
 impl Comparison {
     /// One that could not compare everything failed, and found nothing.
     pub fn exit_code(&self) -> ExitCode {
-        match (self.groups_different, self.groups_out_of_sync) {
+        match (self.groups_different, self.groups_out_of_sync + self.groups_busy) {
             (0, 0) => ExitCode::SUCCESS,
             (0, _) => ExitCode::FAILURE,
             _ => ExitCode::from(DIFFERENT),
@@ -52,43 +63,124 @@ struct Digest {
     chunks: BTreeMap<ChunkId, u64>,
 }
 
+/// A group's replicas.
+type Replicas = BTreeMap<ServerId, Digest>;
+
 /// Asks every server for the digests of its groups. `verify`: read every block and check it against its checksum.
 pub async fn compare(config: &Config, client: &Client, verify: bool) -> Result<Comparison, NodeError> {
     let map = client.map();
-    let mut wanted: BTreeMap<ServerId, Vec<GroupId>> = BTreeMap::new();
     let mut comparison = Comparison::default();
-    let mut compared = Vec::new();
+    let mut compared: BTreeSet<GroupId> = BTreeSet::new();
     for (id, entry) in (0..).map(GroupId).zip(&map.groups) {
         if entry.is_in_sync() {
-            compared.push(id);
-            entry.slots.iter().for_each(|s| wanted.entry(s.server).or_default().push(id));
+            compared.insert(id);
         } else if entry.slots.iter().any(|s| s.state != SlotState::InSync) {
             comparison.groups_out_of_sync += 1;
         }
     }
-    let mut digests: BTreeMap<(GroupId, ServerId), Digest> = BTreeMap::new();
+    comparison.groups_compared = compared.len() as u32;
+    let first = digests(config, client, &compared, verify).await?;
+    comparison.blocks = first.values().filter_map(|of| of.values().next()).map(|d| d.blocks).sum();
+    let mut suspects = Suspects::new(first);
+    for _ in 0..AGAIN {
+        if suspects.is_empty() {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+        let again = digests(config, client, &suspects.groups(), false).await?;
+        suspects.compare_again(again);
+    }
+    let (different, busy) = suspects.judge();
+    comparison.groups_different = different.len() as u32;
+    comparison.groups_busy = busy;
+    comparison.differences = different;
+    Ok(comparison)
+}
+
+/// The digests of these groups from all their servers, as far as they are still in sync.
+async fn digests(
+    config: &Config,
+    client: &Client,
+    groups: &BTreeSet<GroupId>,
+    verify: bool,
+) -> Result<BTreeMap<GroupId, Replicas>, NodeError> {
+    let map = client.map();
+    let mut wanted: BTreeMap<ServerId, Vec<GroupId>> = BTreeMap::new();
+    for (id, entry) in (0..).map(GroupId).zip(&map.groups).filter(|(id, _)| groups.contains(id)) {
+        if entry.is_in_sync() {
+            entry.slots.iter().for_each(|s| wanted.entry(s.server).or_default().push(id));
+        }
+    }
+    let mut digests: BTreeMap<GroupId, Replicas> = BTreeMap::new();
     for (server, groups) in wanted {
         let refused = |why: String| NodeError::Refused(format!("{server} cannot be compared: {why}"));
         ask(reach(config, client, server).await?, &groups, verify, |group, digest| {
-            digests.insert((group, server), digest);
+            digests.entry(group).or_default().insert(server, digest);
         })
         .await
         .map_err(refused)?;
     }
-    for group in compared {
-        comparison.groups_compared += 1;
-        let of_group: Vec<(ServerId, &Digest)> = digests
-            .range((group, ServerId(0))..=(group, ServerId(u16::MAX)))
-            .map(|((_, s), d)| (*s, d))
-            .collect();
-        let Some((_, first)) = of_group.first() else { continue };
-        comparison.blocks += first.blocks;
-        if of_group.iter().any(|(_, d)| d.digest != first.digest) {
-            comparison.groups_different += 1;
-            comparison.differences.push(difference(group, &of_group));
+    Ok(digests)
+}
+
+/// Groups whose replicas have differed in every comparison so far, and in how many of them in a row nothing has changed
+/// in the chunks that differ.
+struct Suspects(BTreeMap<GroupId, (Replicas, u32)>);
+
+impl Suspects {
+    fn new(first: BTreeMap<GroupId, Replicas>) -> Suspects {
+        let differ = first.into_iter().filter(|(_, replicas)| !differing(replicas).is_empty());
+        Suspects(differ.map(|(group, replicas)| (group, (replicas, 1))).collect())
+    }
+
+    /// Those that are not settled either way.
+    fn groups(&self) -> BTreeSet<GroupId> {
+        self.0.iter().filter(|(_, (_, steady))| *steady < STEADY).map(|(group, _)| *group).collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.groups().is_empty()
+    }
+
+    /// Takes another comparison of [`Suspects::groups`].
+    fn compare_again(&mut self, mut again: BTreeMap<GroupId, Replicas>) {
+        for group in self.groups() {
+            let Some(now) = again.remove(&group) else { continue };
+            let Some((before, steady)) = self.0.get_mut(&group) else { continue };
+            let differ = differing(&now);
+            let of = |replicas: &Replicas, chunk: &ChunkId| {
+                replicas.iter().map(|(s, d)| (*s, d.chunks.get(chunk).copied())).collect::<Vec<_>>()
+            };
+            let stays = differ.iter().any(|chunk| of(before, chunk) == of(&now, chunk));
+            *steady = if stays { *steady + 1 } else { 1 };
+            *before = now;
+            if differ.is_empty() {
+                self.0.remove(&group);
+            }
         }
     }
-    Ok(comparison)
+
+    /// The groups that differ, and the number of those that never stood still.
+    fn judge(self) -> (Vec<Difference>, u32) {
+        let (steady, busy): (Vec<_>, Vec<_>) =
+            self.0.into_iter().partition(|(_, (_, steady))| *steady >= STEADY);
+        let different = steady.into_iter().map(|(group, (replicas, _))| Difference {
+            group: group.0,
+            chunks: differing(&replicas).iter().map(|c| format!("{}.{}", c.object.0, c.index)).collect(),
+            servers: replicas.keys().map(|server| server.0).collect(),
+        });
+        (different.collect(), busy.len() as u32)
+    }
+}
+
+/// The chunks in which the replicas differ.
+fn differing(replicas: &Replicas) -> BTreeSet<ChunkId> {
+    let Some(first) = replicas.values().next() else { return BTreeSet::new() };
+    if replicas.values().all(|d| d.digest == first.digest) {
+        return BTreeSet::new();
+    }
+    let all = replicas.values().flat_map(|d| d.chunks.keys().copied());
+    all.filter(|chunk| replicas.values().any(|d| d.chunks.get(chunk) != first.chunks.get(chunk))).collect()
 }
 
 async fn reach(config: &Config, client: &Client, server: ServerId) -> Result<Connection, NodeError> {
@@ -109,19 +201,6 @@ pub async fn scrub(config: &Config, client: &Client, server: ServerId) -> Result
     match frame.map(|frame| frame.decode::<InspectReply>()) {
         Some(Ok((_, InspectReply::Scrub { replicas }))) => Ok(replicas),
         other => Err(refused(format!("its answer is {other:?}"))),
-    }
-}
-
-fn difference(group: GroupId, replicas: &[(ServerId, &Digest)]) -> Difference {
-    let all: BTreeSet<ChunkId> = replicas.iter().flat_map(|(_, d)| d.chunks.keys().copied()).collect();
-    let differs = |chunk: &ChunkId| {
-        let of = |d: &Digest| d.chunks.get(chunk).copied();
-        replicas.iter().any(|(_, d)| of(d) != of(replicas[0].1))
-    };
-    Difference {
-        group: group.0,
-        chunks: all.iter().filter(|c| differs(c)).map(|c| format!("{}.{}", c.object.0, c.index)).collect(),
-        servers: replicas.iter().map(|(s, _)| s.0).collect(),
     }
 }
 
@@ -156,6 +235,9 @@ async fn ask(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_types::ObjectId;
+
+    const GROUP: GroupId = GroupId(7);
 
     #[test]
     fn a_comparison_that_could_not_compare_all_is_no_difference() {
@@ -166,5 +248,51 @@ mod tests {
         assert_eq!(code(0, 0), format!("{:?}", ExitCode::SUCCESS));
         assert_eq!(code(0, 576), format!("{:?}", ExitCode::from(1)));
         assert_eq!(code(1, 576), format!("{:?}", ExitCode::from(3)));
+    }
+
+    fn chunk(index: u32) -> ChunkId {
+        ChunkId { object: ObjectId(1), index }
+    }
+
+    /// The hashes of two chunks on each of two servers.
+    fn seen(all: [[u64; 2]; 2]) -> BTreeMap<GroupId, Replicas> {
+        let digest = |hashes: [u64; 2]| {
+            let chunks = [(chunk(0), hashes[0]), (chunk(1), hashes[1])].into();
+            Digest { digest: hashes[0] * 1000 + hashes[1], blocks: 2, chunks }
+        };
+        let replicas = (1..).map(ServerId).zip(all.map(digest)).collect();
+        BTreeMap::from([(GROUP, replicas)])
+    }
+
+    #[test]
+    fn what_is_being_written_differs_for_a_moment_only() {
+        assert!(Suspects::new(seen([[1, 2], [1, 2]])).is_empty());
+        let mut suspects = Suspects::new(seen([[1, 2], [1, 3]]));
+        assert_eq!(suspects.groups(), BTreeSet::from([GROUP]));
+        suspects.compare_again(seen([[1, 4], [1, 4]]));
+        assert!(suspects.is_empty());
+        assert_eq!(suspects.judge(), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn what_stays_different_while_nothing_changes_is_named() {
+        let mut suspects = Suspects::new(seen([[1, 2], [1, 3]]));
+        for other in 10..20 {
+            // Another chunk is written all the time.
+            suspects.compare_again(seen([[other, 2], [other + 1, 3]]));
+        }
+        let (different, busy) = suspects.judge();
+        assert_eq!((different.len(), busy), (1, 0));
+        assert_eq!(different[0].servers, [1, 2]);
+        assert!(different[0].chunks.contains(&"1.1".to_owned()), "{different:?}");
+    }
+
+    #[test]
+    fn what_never_stands_still_is_busy_and_not_different() {
+        let mut suspects = Suspects::new(seen([[1, 2], [1, 3]]));
+        for other in 10..20 {
+            suspects.compare_again(seen([[1, other], [1, other + 1]]));
+        }
+        assert_eq!(suspects.judge(), (Vec::new(), 1));
     }
 }

@@ -10,6 +10,7 @@ use crate::cluster::config::{Config, MetaSection};
 use crate::cluster::launch::{Stop, private_directory};
 use crate::cluster::{pools, random};
 use crate::daemon::clock;
+use crate::daemon::files;
 use crate::daemon::heap;
 use crate::daemon::metrics::leader::{MemberFigures, NoticeCounts};
 use crate::daemon::metrics::{self, Page, Source, Targets};
@@ -157,6 +158,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     let member = Member::open(member_config, log, clock::now(), clock::unix_millis()).map_err(in_place)?;
     ebb_power::write_pid_file(&data, std::process::id())?;
     let own = Identity { cluster, party: Party::Meta };
+    files::raise_limit();
     let listener = Listener::bind(&section.address, &secret, own)
         .await
         .map_err(|source| NodeError::Listen { address: section.address.clone(), source })?;

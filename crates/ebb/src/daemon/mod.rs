@@ -2,6 +2,7 @@
 //! sockets, disks and clocks.
 
 pub mod clock;
+pub mod files;
 pub mod gateway;
 pub mod heap;
 pub mod meta;

@@ -10,10 +10,12 @@ mod driver;
 mod machine;
 mod scrubs;
 mod silence;
+mod stall;
 
 use crate::cluster::config::Config;
 use crate::cluster::launch::Stop;
 use crate::cluster::random;
+use crate::daemon::files;
 use crate::daemon::heap;
 use crate::daemon::metrics;
 use crate::error::{NodeError, io};
@@ -28,7 +30,6 @@ use ebb_power::OwnMachine;
 use ebb_store::{Completion, StoreCore, StoreHandle};
 use ebb_types::frame::PAYLOAD_MAX;
 use ebb_types::{ChunkOp, ClientRequest, Depth, Incarnation, MachineOrder, MetaPush, ServerId, StoreId};
-use rustix::process::{Resource, Rlimit};
 use scrubs::Scrubs;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -39,6 +40,9 @@ use tokio::task::{LocalSet, spawn_local};
 
 const META_PAUSE_MIN: Duration = Duration::from_millis(20);
 const META_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Nothing is lost: the next start recovers the store.
+const STORE_ENDED: &str = "the store's thread ended because of a bug in this program, which its log shows: start the server again and report it";
 
 type Shared = Rc<RefCell<Server>>;
 
@@ -188,7 +192,10 @@ async fn run_once(
     metrics::open(section.metrics.as_deref(), page).await?;
     loop {
         tokio::select! {
-            Some(batch) = completions.recv() => shared.borrow_mut().on_completions(batch),
+            batch = completions.recv() => match batch {
+                Some(batch) => shared.borrow_mut().on_completions(batch),
+                None => return Err(NodeError::Refused(STORE_ENDED.into())),
+            },
             () = stop.asked() => break,
             () = stopping.notified() => break,
         }
@@ -197,17 +204,10 @@ async fn run_once(
     Ok(shared.borrow_mut().ended.take())
 }
 
-/// Number of files the store may keep open. The usual limit of 1,024 is for programs that call `select`: it is raised
-/// to the maximum, and half of it is left for connections.
+/// Number of files the store may keep open: half of those that the process may have is left for connections.
 fn open_files() -> usize {
     const ENOUGH: u64 = 4096;
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let now = match rustix::process::setrlimit(Resource::Nofile, raised) {
-        Ok(()) => raised.current,
-        Err(_) => limit.current,
-    };
-    now.map_or(ENOUGH, |files| ENOUGH.min(files / 2)) as usize
+    files::raise_limit().map_or(ENOUGH, |files| ENOUGH.min(files / 2)) as usize
 }
 
 /// A server's last action, so that the next start has nothing to do.

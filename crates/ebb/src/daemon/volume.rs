@@ -1,6 +1,7 @@
 //! Serves a volume of the cluster to NBD clients.
 
 use crate::cluster::launch::Stop;
+use crate::daemon::files;
 use crate::daemon::metrics::traffic::{VolumeOp, VolumeTraffic, report_client};
 use crate::daemon::metrics::{self, Page, names};
 use crate::error::{NodeError, io};
@@ -96,6 +97,7 @@ pub async fn run(
     nbd: &str,
     scraped: Option<&str>,
 ) -> Result<(), NodeError> {
+    files::raise_limit();
     let listener = TcpListener::bind(nbd).await.map_err(io("listen on", nbd))?;
     let address = listener.local_addr().map_err(io("listen on", nbd))?;
     let mut stop = Stop::new()?;

@@ -526,6 +526,8 @@ pub struct GroupCounts {
     /// At least one slot is catching up.
     pub catching_up: u32,
     pub without_primary: u32,
+    /// No server serves it, or its primary does not serve all its blocks yet, by the servers' last heartbeats.
+    pub not_served: u32,
     /// A slot has no target: writes are refused.
     pub without_target: u32,
     /// A holder lacks older offload: some writes have fewer than r copies.

@@ -207,8 +207,9 @@ pub enum Refusal {
 /// A client's operation, for a chunk's primary. Offsets and lengths are bytes within the chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChunkOp {
-    /// Never-written bytes read as zero. With `must_exist` they count as damage instead: they are looked for on other
-    /// copies, and it is an error if no copy has them.
+    /// Blocks that were never written, or were zeroed, read as zero. With `must_exist` the reader knows that data was
+    /// written there. Then never-written blocks count as damage: they are looked for on other copies, and it is an
+    /// error if no copy has them. Zeroed ones were freed meanwhile, which is the same error.
     Read { chunk: ChunkId, offset: u32, len: u32, must_exist: bool },
     /// Payload: the bytes. One checksum per block touched: [`crate::piece_crcs`].
     Write { chunk: ChunkId, offset: u32, len: u32, request: RequestId, crcs: Vec<u32> },
@@ -404,6 +405,9 @@ pub struct Vitals {
     pub in_flight: u32,
     /// Catch-ups in progress here.
     pub catching_up: u32,
+    /// Groups whose primary is here and that do not serve all their blocks: it is being activated, or waits for room or
+    /// copies to settle what its predecessor left open.
+    pub unsettled: u32,
     /// Bytes of offload taken, and bytes reclaimed by returning replicas, since start.
     pub offloaded_bytes: u64,
     pub reclaimed_bytes: u64,
@@ -413,6 +417,8 @@ pub struct Vitals {
     pub scrub: ScrubVitals,
     /// The store failed and refuses to serve (R9).
     pub poisoned: bool,
+    /// The store has not moved for a lease, although it has work: the disk hangs. The server asks for no lease.
+    pub stalled: bool,
     /// Things that cannot happen unless the server's program has a bug, counted since it started. Its log says which.
     pub bugs: u64,
 }

@@ -145,6 +145,12 @@ pub fn piece_crcs(offset: u32, bytes: &[u8]) -> Vec<u32> {
     head.into_iter().chain(rest.chunks(BLOCK_BYTES).map(crc32c)).collect()
 }
 
+/// The checksum under which a server stores a block of zeroes that it knows to be lost on all copies: they never match,
+/// so that a read of the block is an error.
+pub fn lost_block_crc() -> u32 {
+    !zero_block_crc()
+}
+
 /// CRC-32C of a block of zeroes.
 pub fn zero_block_crc() -> u32 {
     static CRC: std::sync::OnceLock<u32> = std::sync::OnceLock::new();

@@ -55,6 +55,7 @@ impl CodedSet {
                     damaged: None,
                     waiting: 0,
                     lacking: false,
+                    ruined: false,
                     stale: false,
                     failed: false,
                 };
@@ -316,13 +317,14 @@ impl CodedSet {
             let Some(read) = self.reads.get_mut(&id) else { continue };
             read.waiting -= 1;
             read.lacking |= !ended.lacking.is_empty();
+            read.ruined |= !ended.ruined.is_empty();
             read.stale |= ended.stale;
             read.failed |= ended.failed;
             let (damaged, absent) = (read.damaged, ended.absent.clone());
             if read.waiting > 0 {
                 continue;
             }
-            let Read { lacking, stale, failed, .. } = *read;
+            let Read { lacking, ruined, stale, failed, .. } = *read;
             match damaged.filter(|(block, _)| absent.contains(block)) {
                 _ if lacking && stale => self.end_read(cx, id, ClientReply::Retry { why: Unready::Behind }),
                 _ if lacking => {
@@ -330,6 +332,7 @@ impl CodedSet {
                     self.end_read(cx, id, ClientReply::Retry { why: Unready::TooFewCopies });
                 }
                 _ if failed => self.end_read(cx, id, ClientReply::Retry { why: Unready::Busy }),
+                _ if ruined => self.end_read(cx, id, ClientReply::Failed { why: ChunkError::Corrupt }),
                 Some((block, true)) => self.clear(cx, id, block),
                 Some((_, false)) => self.end_read(cx, id, ClientReply::Failed { why: ChunkError::Corrupt }),
                 None => self.read_on(cx, id),

@@ -21,6 +21,8 @@ pub(super) struct Read {
     /// Rebuilds in progress.
     pub waiting: usize,
     pub lacking: bool,
+    /// Some blocks are lost for good.
+    pub ruined: bool,
     pub stale: bool,
     pub failed: bool,
 }

@@ -2,7 +2,9 @@
 //!
 //! A job asks its candidates in order of preference, no more of them than suffice if all have what they should, and
 //! others in place of those that do not. What is found is stored; what is not is judged: surely never written as a
-//! whole, or perhaps with servers that do not answer now.
+//! whole, perhaps with servers that do not answer now, or lost: every server that may have it answered, and too few
+//! strips are sound. A fill stores a lost block as such, and goes on: one row must not keep a column out of sync for
+//! ever.
 //!
 //! Invariants: `Shared::fetches` counts the started jobs of fills and scrubs, `Shared::rebuild_bytes` the bytes of all
 //! started jobs.
@@ -17,6 +19,7 @@ use bytes::{Bytes, BytesMut};
 use ebb_erasure::{Code, Coding};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Moment, PeerMessage, Record, Refusal, Role, ServerId, Version, block_crcs,
+    lost_block_crc,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -71,6 +74,8 @@ pub(super) struct Ended {
     pub absent: Vec<u32>,
     /// Too few strips can be had now.
     pub lacking: Vec<u32>,
+    /// Too few strips are sound, and no other server may have any: these blocks are lost for good.
+    pub ruined: Vec<u32>,
     /// Another server knows a newer epoch.
     pub stale: bool,
     /// The store did not take them.
@@ -94,6 +99,9 @@ struct Job {
     found: BTreeMap<u32, Bytes>,
     absent: Vec<u32>,
     lacking: Vec<u32>,
+    ruined: Vec<u32>,
+    /// Blocks of which a candidate has a damaged strip.
+    damaged: BTreeSet<u32>,
     /// A candidate did not say whether it has the blocks.
     unsure: bool,
     stale: bool,
@@ -269,6 +277,8 @@ impl Rebuilds {
             found: BTreeMap::new(),
             absent: Vec::new(),
             lacking: Vec::new(),
+            ruined: Vec::new(),
+            damaged: BTreeSet::new(),
             unsure: false,
             stale: false,
             failed: false,
@@ -323,11 +333,11 @@ impl Rebuilds {
             let oldest = job.oldest.map(|version| version.epoch);
             let of = (job.of.chunk, job.of.column);
             let may = job.unsure || known.may_be_elsewhere(cx.map, of, &hoped, oldest);
-            if may {
-                job.lacking.push(block)
-            } else {
-                job.absent.push(block)
-            };
+            match may {
+                true => job.lacking.push(block),
+                false if job.damaged.contains(&block) => job.ruined.push(block),
+                false => job.absent.push(block),
+            }
         }
         self.keep(cx, known, id);
     }
@@ -384,6 +394,7 @@ impl Rebuilds {
                 let rest = Candidate { first: of.first + half, count: of.count - half, ..of };
                 job.candidates.splice(0..0, [Candidate { count: half, ..of }, rest]);
             }
+            Err(Refusal::Corrupt) => _ = job.damaged.insert(of.first),
             Err(refusal) => {
                 job.unsure = true;
                 job.stale |= matches!(refusal, Refusal::Stale { .. });
@@ -406,23 +417,29 @@ impl Rebuilds {
     fn keep(&mut self, cx: &mut Context, known: &mut Known, id: u64) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Blocks { column, chunk, .. } = job.of;
-        if job.found.is_empty() || job.compares() {
+        if job.compares() {
             return self.end(cx, known, id);
         }
-        let role = known.role_for(cx.me, column);
+        let lost = || (Content::Data { crcs: vec![lost_block_crc()] }, Bytes::from_static(&[0; BLOCK_BYTES]));
+        let fills = matches!(job.wanted, For::Fill { .. });
+        let mut parts: Vec<_> =
+            job.ruined.iter().filter(|_| fills).map(|block| ((*block, 1), lost())).collect();
         let found = std::mem::take(&mut job.found);
         if job.repair {
             cx.shared.stats.repaired_blocks += found.len() as u64;
         }
-        for (first, count, bytes) in runs(found) {
-            let content = match &bytes {
-                Some(bytes) => Content::Data { crcs: block_crcs(bytes) },
-                None => Content::Zero,
-            };
+        parts.extend(runs(found).into_iter().map(|(first, count, bytes)| match bytes {
+            Some(bytes) => ((first, count), (Content::Data { crcs: block_crcs(&bytes) }, bytes)),
+            None => ((first, count), (Content::Zero, Bytes::new())),
+        }));
+        if parts.is_empty() {
+            return self.end(cx, known, id);
+        }
+        let role = known.role_for(cx.me, column);
+        for ((first, count), (content, payload)) in parts {
             let version = job.version;
             let record =
                 Record { group: known.group(column), chunk, first, count, version, request: None, content };
-            let payload = bytes.unwrap_or_default();
             let command = match job.repair {
                 true => StoreCommand::Repair { role, record, payload },
                 false => StoreCommand::Apply { role, record, payload, must_fit: true, committed: version },
@@ -444,9 +461,10 @@ impl Rebuilds {
     fn end(&mut self, cx: &mut Context, known: &Known, id: u64) {
         let Some(job) = self.jobs.remove(&id) else { return };
         self.give_back(cx, known, &job);
-        cx.shared.stats.damage.unrepaired += if job.compares() { 0 } else { job.lacking.len() as u64 };
-        let Job { of, wanted, found, absent, lacking, stale, failed, .. } = job;
-        self.ended.push(Ended { of, wanted, found, absent, lacking, stale, failed });
+        let beyond_repair = (job.lacking.len() + job.ruined.len()) as u64;
+        cx.shared.stats.damage.unrepaired += if job.compares() { 0 } else { beyond_repair };
+        let Job { of, wanted, found, absent, lacking, ruined, stale, failed, .. } = job;
+        self.ended.push(Ended { of, wanted, found, absent, lacking, ruined, stale, failed });
     }
 
     fn give_back(&mut self, cx: &mut Context, known: &Known, job: &Job) {

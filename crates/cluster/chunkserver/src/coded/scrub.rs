@@ -210,7 +210,7 @@ impl CodedSet {
         match &mut scrub.step {
             Step::Rebuilding { token, window, jobs, why } if *token == asked => {
                 *jobs -= 1;
-                let done = ended.lacking.is_empty() && !ended.failed;
+                let done = ended.lacking.is_empty() && ended.ruined.is_empty() && !ended.failed;
                 scrub.sound &= done;
                 if *jobs > 0 {
                     return;

@@ -11,7 +11,7 @@ use crate::common::config::PlantedBug;
 use crate::common::context::Context;
 use crate::common::wait::{Ask, ColumnWait};
 use ebb_types::{
-    ClientReply, Epoch, Moment, Refusal, Role, ServerId, ServerReport, SetEntry, SetId, SlotState,
+    ClientReply, Epoch, Moment, Refusal, Role, ServerId, ServerReport, SetEntry, SetId, SlotState, Version,
 };
 use std::collections::BTreeMap;
 
@@ -29,6 +29,8 @@ pub(crate) struct CodedSet {
     own_catches_up: bool,
     /// Others stand in for the own column.
     is_away: bool,
+    /// Deletions of older epochs are to be forgotten.
+    forgets: bool,
     reported: Option<Moment>,
     pub(super) damage_reported: Option<Moment>,
 }
@@ -45,6 +47,7 @@ impl CodedSet {
             scrub: None,
             own_catches_up: false,
             is_away: true,
+            forgets: false,
             reported: None,
             damage_reported: None,
         }
@@ -106,6 +109,7 @@ impl CodedSet {
             if let Some(own) = self.known.entry.column_of(cx.me) {
                 self.known.keep(own, Role::Replica);
             }
+            self.forgets = self.known.entry.columns.iter().all(|own| own.state == SlotState::InSync);
             self.fill = Fill::new(cx, &self.known);
         }
         self.drop_unneeded(cx);
@@ -237,6 +241,23 @@ impl CodedSet {
         }
         self.advance_scrub(cx);
         self.report_caught_up(cx);
+        self.forget_deletions(cx);
+    }
+
+    /// Has the store forget the own column's deletions of older epochs, under an epoch with all columns in sync. Every
+    /// column has carried them out: it was there, or was filled since. None of them takes a strip of such a chunk
+    /// again: a server that knows this epoch refuses older ones, and one that does not has forgotten nothing. A column
+    /// that falls behind from now on misses only newer deletions, or starts empty.
+    fn forget_deletions(&mut self, cx: &mut Context) {
+        let epoch = self.epoch();
+        if !self.forgets || self.storing.values().any(|taken| *taken < epoch) {
+            return;
+        }
+        self.forgets = false;
+        if let (Some(own), Some(before)) = (self.known.entry.column_of(cx.me), epoch.0.checked_sub(1)) {
+            let up_to = Version { epoch: Epoch(before), seq: u64::MAX };
+            cx.out.push(Command::ForgetTombstones { group: self.known.group(own), up_to });
+        }
     }
 
     /// Repeated until the map follows.

@@ -33,6 +33,9 @@ pub enum Event {
     /// The store passed its soft limit, or is below it again. A full server takes no new client writes, but still takes
     /// whatever keeps acknowledged data safe: rewrites, reclaim, offload being moved (R10).
     Space { full: bool },
+    /// The store is filling up: have it record what is on all targets. After a crash of all servers whatever none of
+    /// them recorded as such is written once more, the last record of every group at least, and there may be no room.
+    NoteCommits,
     /// A client request. `payload`: the bytes of a write.
     Client { token: ClientToken, request: ClientRequest, payload: Bytes },
     /// A message from another server.
@@ -129,6 +132,7 @@ pub struct Stats {
     pub load: LoadCount,
     pub in_flight: u32,
     pub catching_up: u32,
+    pub unsettled: u32,
     pub offloaded_bytes: u64,
     pub reclaimed_bytes: u64,
     /// Bytes kept for sleeping parity servers in memory only.

@@ -11,6 +11,8 @@ pub(crate) enum Wait {
         seq: u64,
         epoch: Epoch,
     },
+    /// A note of what is on all targets.
+    CommitNoted,
     /// A record from other servers: reply to each sender, under the epoch that its copy came with.
     Foreign {
         askers: Vec<(ServerId, Epoch)>,

@@ -85,6 +85,11 @@ impl Group {
         !self.member.is_superseded() && self.primary.as_ref().is_some_and(Primary::is_serving)
     }
 
+    /// Whether it is primary and does not serve all blocks yet.
+    pub fn is_unsettled(&self) -> bool {
+        self.primary.as_ref().is_some_and(|p| !p.is_over() && (!p.is_serving() || p.ops.any_unsettled()))
+    }
+
     pub fn is_catching_up(&self) -> bool {
         self.catch_up.is_some()
     }

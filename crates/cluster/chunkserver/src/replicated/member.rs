@@ -13,8 +13,8 @@ use crate::replicated::applying::Applying;
 use crate::replicated::tail::Tail;
 use bytes::Bytes;
 use ebb_types::{
-    Content, Cursor, Epoch, GroupEntry, GroupId, Kind, ListPage, PeerMessage, Record, Refusal, Role,
-    ServerId, Slot, SlotState, TailRun, Version, block_crcs,
+    ChunkId, Content, Cursor, Epoch, GroupEntry, GroupId, Kind, ListPage, ObjectId, PeerMessage, Record,
+    Refusal, RequestId, Role, ServerId, Slot, SlotState, TailRun, Version, block_crcs,
 };
 use std::collections::BTreeMap;
 
@@ -23,6 +23,8 @@ pub(crate) struct Member {
     entry: GroupEntry,
     fence: Epoch,
     pub tail: Tail,
+    /// The commit point that the store was last told of on its own.
+    noted: Version,
     pub applying: Applying,
     /// Listings requested while records of older epochs were not in the store yet: per requester, its newest request.
     lists: BTreeMap<ServerId, ListFor>,
@@ -37,6 +39,7 @@ impl Member {
             id,
             entry: GroupEntry::unknown(),
             fence,
+            noted: tail.committed(),
             tail,
             applying: Applying::default(),
             lists: BTreeMap::new(),
@@ -121,6 +124,30 @@ impl Member {
         if committed.epoch == epoch {
             self.tail.commit(committed);
             self.forget_deletions(cx, complete);
+        }
+    }
+
+    /// Has the store record what is on all targets, if that has changed. Else it learns it from the next record, and a
+    /// crash before that leaves the last one in the tail.
+    pub fn note_commit(&mut self, cx: &mut Context) {
+        /// No client writes there: no deletion of it hides the note.
+        const NOWHERE: ChunkId = ChunkId { object: ObjectId(u64::MAX), index: u32::MAX };
+        let version = self.tail.committed();
+        if version <= self.noted {
+            return;
+        }
+        self.noted = version;
+        let request = Some(RequestId { client: 0, seq: 0 });
+        let (group, chunk, content) = (self.id, NOWHERE, Content::Note);
+        let record = Record { group, chunk, first: 0, count: 1, version, request, content };
+        let (role, payload, must_fit, committed) = (Role::Replica, Bytes::new(), true, version);
+        let command = StoreCommand::Apply { role, record, payload, must_fit, committed };
+        cx.store(Wait::CommitNoted, command);
+    }
+
+    pub fn commit_noted(&mut self, is_durable: bool) {
+        if !is_durable {
+            self.noted = Version::ZERO; // the next heartbeat tries again
         }
     }
 

@@ -83,6 +83,11 @@ impl Primary {
         matches!(self.phase, Phase::Serving | Phase::Draining)
     }
 
+    /// Another primary may be appointed.
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Released)
+    }
+
     pub fn takes_requests(&self) -> bool {
         matches!(self.phase, Phase::Serving)
     }

@@ -67,6 +67,38 @@ fn parity_that_sleeps_finds_its_strips_when_it_returns() {
     assert!(world.nodes[&id(6)].replica.as_ref().unwrap().stats().reclaimed_bytes > 0);
 }
 
+/// They were remembered for ever: memory, and bytes copied from segment to segment, for each object ever deleted.
+#[test]
+fn deletions_are_forgotten_once_all_columns_are_in_sync_under_a_newer_epoch() {
+    let remembered = |world: &World| world.nodes.values().map(|node| node.store.tombstones()).sum::<usize>();
+    let mut world = fresh();
+    let rows = with_rows(&mut world, 0, 4);
+    assert!(world.delete(rows[0].chunk));
+    world.run();
+    assert_eq!(remembered(&world), 9, "a strip of this epoch may still be on its way");
+    world.sleep(&PARITY);
+    assert!(world.delete(rows[1].chunk));
+    world.run();
+    let all = remembered(&world);
+    assert!(all > 9, "parity has yet to learn of the second one");
+    PARITY[..2].iter().for_each(|n| world.restart(*n));
+    world.run();
+    assert!(remembered(&world) >= 9, "one column is still away");
+    world.restart(PARITY[2]);
+    world.run();
+    assert!(world.entry.columns.iter().all(|own| own.state == SlotState::InSync), "{:?}", world.entry);
+    assert_eq!(remembered(&world), 0);
+    for row in &rows[..2] {
+        for column in 0..9 {
+            let token = world.send_strip(row, column, id(column), Epoch(1));
+            world.run();
+            assert!(!world.is_done(token, Epoch(1)), "a late strip brings nothing back");
+            assert_eq!(world.holders(column, row.chunk), [] as [ServerId; 0]);
+        }
+    }
+    rows[2..].iter().for_each(|row| world.assert_reads(row));
+}
+
 #[test]
 fn holders_keep_until_the_parity_server_has_everything() {
     let mut world = fresh();

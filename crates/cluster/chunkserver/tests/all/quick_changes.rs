@@ -7,8 +7,9 @@ use ebb_chunkserver::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
-    Incarnation, Kind, MapDelta, Moment, PeerMessage, Received, Record, Refusal, RequestId, Role, Run,
-    ServerId, ServerReport, ServerState, Slot, SlotState, StoreId, Unready, Version, block_crcs, piece_crcs,
+    Incarnation, Kind, MapDelta, Moment, PeerMessage, Received, Record, RecoveredTail, Refusal, RequestId,
+    Role, Run, ServerId, ServerReport, ServerState, Slot, SlotState, StoreId, Unready, Version, block_crcs,
+    piece_crcs,
 };
 
 const ME: ServerId = ServerId(1);
@@ -247,6 +248,43 @@ fn a_write_that_was_ordered_is_not_refused_although_the_own_store_failed() {
     let carried_over = primary.configure(2);
     let answered = carried_over.iter().any(|c| matches!(c, Command::Reply { .. }));
     assert!(!answered && apply(&carried_over).is_some(), "{carried_over:?}");
+}
+
+/// N3: without it, every group's last record is written once more after a crash of all servers, and a full cluster has
+/// no room for that.
+#[test]
+fn what_is_on_all_targets_is_recorded_while_the_store_fills_up() {
+    let mut primary = Primary::new();
+    primary.configure(1);
+    let settled = apply(&primary.on(Event::NoteCommits)).expect("nothing of older epochs is open");
+    assert_eq!(settled.1.version, Version::first_of(Epoch(1)));
+    primary.on(Event::Stored { token: settled.0, outcome: StoreOutcome::Applied });
+    let first = apply(&primary.write()).expect("the write is given to the store");
+    assert_eq!(apply(&primary.on(Event::NoteCommits)), None, "it is not yet on all targets");
+    primary.complete(&first);
+    let noted = primary.on(Event::NoteCommits);
+    let committed = noted.iter().find_map(|c| match c {
+        Command::Store { command: StoreCommand::Apply { committed, .. }, .. } => Some(*committed),
+        _ => None,
+    });
+    assert_eq!(committed, Some(first.1.version));
+    let (token, note) = apply(&noted).expect("it is noted");
+    assert_eq!((note.content, note.version), (Content::Note, first.1.version));
+    assert_eq!(apply(&primary.on(Event::NoteCommits)), None, "once");
+    primary.on(Event::Stored { token, outcome: StoreOutcome::Failed(Refusal::NoSpace) });
+    let (token, _) = apply(&primary.on(Event::NoteCommits)).expect("again, until it is durable");
+    primary.on(Event::Stored { token, outcome: StoreOutcome::Applied });
+    assert_eq!(apply(&primary.on(Event::NoteCommits)), None);
+}
+
+/// A directory that is older than the cluster knows must not grow by itself: it is recognised by how far it reaches.
+#[test]
+fn a_server_that_was_just_started_notes_nothing() {
+    let version = Version { epoch: Epoch(1), seq: 7 };
+    let tail = RecoveredTail { committed: version, ..RecoveredTail::default() };
+    let recovered = Recovered { tails: [(GROUP, tail)].into(), ..Recovered::default() };
+    let mut primary = Primary::recovered(recovered);
+    assert_eq!(apply(&primary.on(Event::NoteCommits)), None);
 }
 
 /// R11: obeying metadata that reverted to an older copy would destroy data.

@@ -474,6 +474,15 @@ fn a_block_that_must_exist_and_that_no_copy_has_is_an_error() {
 }
 
 #[test]
+fn a_block_that_must_exist_and_was_freed_is_an_error_and_never_zeroes() {
+    let freed = || StoreOutcome::Read { records: vec![record(NEW, None)], payload: Bytes::new() };
+    let (_, commands) = primary_that_read(true, freed());
+    assert_eq!(reply(&commands), Some(ClientReply::Failed { why: ChunkError::Missing }));
+    let (_, commands) = primary_that_read(false, freed());
+    assert!(matches!(reply(&commands), Some(ClientReply::Data { .. })), "a volume reads what it zeroed");
+}
+
+#[test]
 fn a_repair_does_not_wait_for_a_copy_that_falls_asleep() {
     let (mut primary, commands) = primary_with_a_lost_block(NEW);
     assert_eq!(asked(&commands).expect("a copy is asked for it").to, HOLDER);

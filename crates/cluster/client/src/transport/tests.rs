@@ -190,6 +190,33 @@ async fn strangers_and_other_releases_are_named() {
     assert!(matches!(refused, TransportError::Connect { address: at, .. } if at == address));
 }
 
+/// Thousands of idle connections once took all descriptors of a server, and its store with them.
+#[tokio::test]
+async fn a_crowd_of_silent_callers_is_bounded_and_keeps_no_caller_out() {
+    let (listener, address) = listener().await;
+    let called = async {
+        loop {
+            let incoming = listener.accept().await;
+            tokio::spawn(incoming.handshake());
+        }
+    };
+    let callers = async {
+        let mut crowd = Vec::new();
+        for _ in 0..150 {
+            crowd.push(TcpStream::connect(&address).await.unwrap());
+        }
+        let caller = connect(&address, &secret(1), server()).await.expect("a place is made for it");
+        assert_eq!(caller.peer, meta());
+        let mut byte = Vec::new();
+        crowd[0].read_to_end(&mut byte).await.expect("the first was closed");
+        crowd.len()
+    };
+    tokio::select! {
+        _ = called => unreachable!("it accepts for ever"),
+        crowd = callers => assert_eq!(crowd, 150),
+    }
+}
+
 #[tokio::test]
 async fn a_recorded_handshake_proves_nothing_later() {
     let (listener, address) = listener().await;

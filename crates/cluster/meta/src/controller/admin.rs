@@ -8,9 +8,9 @@ use crate::controller::set_notes::set_notes;
 use crate::{Command, State, Token};
 use ebb_gear::{check_wish, floor_servers};
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GearSteps, MetaFailure, MetaReply,
-    Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry, ServerId, ServerState,
-    ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Vitals,
+    AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GearSteps, GroupCounts,
+    MetaFailure, MetaReply, Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry,
+    ServerId, ServerState, ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Vitals,
 };
 use std::collections::BTreeSet;
 
@@ -150,6 +150,10 @@ impl Leading {
         let replicated = servers.iter().filter(|s| s.pool == PoolId::REPLICATED);
         let debts = replicated.filter(|s| s.state.is_live()).filter_map(|s| s.vitals.as_ref());
         let outlooks = state.servers().filter_map(|e| self.outlook(now, e, state));
+        let replicated = servers.iter().filter(|s| s.pool == PoolId::REPLICATED && s.state.is_live());
+        let unsettled: u32 = replicated.filter_map(|s| s.vitals.as_ref()).map(|v| v.unsettled).sum();
+        let groups = self.census.groups;
+        let groups = GroupCounts { not_served: groups.without_primary + unsettled, ..groups };
         ClusterStatus {
             params: state.params().expect("only a created cluster has a status").clone(),
             map_version: state.version(),
@@ -157,7 +161,7 @@ impl Leading {
             debt_bytes: debts.map(|v| v.debt_bytes).sum(),
             servers,
             pools: state.pools().map(|pool| self.pool_status(now, pool, state)).collect(),
-            groups: self.census.groups,
+            groups,
             schedule,
             notes: self.hardware_notes(state).into_iter().chain(set_notes(state)).chain(outlooks).collect(),
             // The member and its driver fill these in.

@@ -176,6 +176,7 @@ fn conditions(entry: &GroupEntry, state: &State) -> GroupCounts {
         away: any(|s| matches!(s.state, SlotState::Away { .. })),
         catching_up: any(|s| matches!(s.state, SlotState::CatchingUp { .. })),
         without_primary: u32::from(entry.primary.is_none()),
+        not_served: 0, // the servers know
         without_target: any(|s| s.target().is_none()),
         at_risk: any(|s| {
             matches!(s.state, SlotState::Away { .. }) && s.holder.is_some_and(|holder| !holder.covered)

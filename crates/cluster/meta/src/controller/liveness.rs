@@ -76,7 +76,7 @@ impl Leading {
         if mark.store == entry.store {
             live.position = live.position.max(mark.position);
         }
-        live.condemned |= vitals.poisoned;
+        live.condemned |= vitals.poisoned || vitals.stalled;
         let room = live.room.follow(&vitals, self.timing.offload_percent);
         self.dirty |= std::mem::replace(&mut live.room, room) != room;
         live.vitals = vitals.clone();
@@ -260,7 +260,8 @@ impl Leading {
         let Some(live) = self.servers.get(&server) else { return false };
         let heard = |at: Moment| now.since(at) <= self.lease(state) && live.power.shows_awake(at);
         let speaks = live.owed.is_some() && live.heard.is_some_and(heard);
-        speaks && !live.vitals.poisoned && now >= live.shunned_until
+        let works = !live.vitals.poisoned && !live.vitals.stalled;
+        speaks && works && now >= live.shunned_until
     }
 
     /// Whether a group without a primary should wait: one of its servers may still report to this new leader.

@@ -17,6 +17,7 @@ fn counted(state: &State) -> (GroupCounts, BTreeMap<ServerId, (u32, u32)>) {
         counts.away += any(|s| matches!(s.state, SlotState::Away { .. }));
         counts.catching_up += any(|s| matches!(s.state, SlotState::CatchingUp { .. }));
         counts.without_primary += u32::from(entry.primary.is_none());
+        counts.not_served += u32::from(entry.primary.is_none()); // no server says more
         counts.without_target += any(|s| s.target().is_none());
         counts.at_risk +=
             any(|s| matches!(s.state, SlotState::Away { .. }) && s.holder.is_some_and(|h| !h.covered));

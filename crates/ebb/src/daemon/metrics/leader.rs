@@ -73,6 +73,7 @@ pub fn report(status: &ClusterStatus, page: &mut Page) {
         ("away", groups.away),
         ("catching_up", groups.catching_up),
         ("without_primary", groups.without_primary),
+        ("not_served", groups.not_served),
         ("without_target", groups.without_target),
         ("at_risk", groups.at_risk),
         ("sharing_rack", groups.sharing_rack),

@@ -81,6 +81,7 @@ metrics! {
     STORE_CAPACITY = Gauge "ebb_store_capacity_bytes" [] "Bytes usable in the store";
     STORE_OFFLOAD = Gauge "ebb_store_offload_bytes" [] "Bytes kept for sleeping servers";
     STORE_POISONED = Gauge "ebb_store_poisoned" [] "1: the store failed and refuses to serve";
+    STORE_STALLED = Gauge "ebb_store_stalled" [] "1: the store does not move, and the server gets no lease";
     REQUESTS = Counter "ebb_requests_total" ["op"] "Clients' requests; writes are counted once, not once per copy";
     REQUEST_BYTES = Counter "ebb_request_bytes_total" ["op"] "Their bytes";
     RANDOM = Counter "ebb_random_requests_total" ["op"] "The requests that do not stream";

@@ -29,6 +29,7 @@ impl ServerFigures {
             (names::STORE_CAPACITY, vitals.capacity_bytes as f64),
             (names::STORE_OFFLOAD, vitals.debt_bytes as f64),
             (names::STORE_POISONED, flag(vitals.poisoned)),
+            (names::STORE_STALLED, flag(vitals.stalled)),
             (names::IN_FLIGHT, vitals.in_flight.into()),
             (names::CATCH_UPS, vitals.catching_up.into()),
             (names::OFFLOADED, vitals.offloaded_bytes as f64),

@@ -10,6 +10,7 @@ mod timer;
 use crate::cluster::launch::Stop;
 use crate::cluster::random;
 use crate::daemon::clock;
+use crate::daemon::files;
 use crate::daemon::metrics::{self, Page};
 use crate::error::{NodeError, io};
 use crate::mirror::MirrorError;
@@ -176,6 +177,7 @@ pub async fn run(
     (nbd, metrics): (&str, Option<&str>),
     options: Options,
 ) -> Result<(), NodeError> {
+    files::raise_limit();
     let begun = begin(registry, name, &options)?;
     metrics::open(metrics, begun.scraped()).await?;
     let listener = TcpListener::bind(nbd).await.map_err(io("listen on", nbd))?;

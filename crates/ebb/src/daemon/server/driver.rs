@@ -14,6 +14,7 @@
 use super::machine;
 use super::scrubs::Scrubs;
 use super::silence::Silence;
+use super::stall::{Moves, Stall};
 use super::{Shared, dial};
 use crate::daemon::metrics::server::ServerFigures;
 use crate::daemon::{clock, heap};
@@ -47,6 +48,9 @@ const DIAL_PAUSE: Duration = Duration::from_millis(200);
 /// Share of the capacity beyond which no new client writes are accepted: the rest is reserved for work that must not
 /// fail (R10).
 const SOFT_LIMIT: f64 = 0.95;
+/// Share of the capacity beyond which the store records what is on all targets as soon as nothing else does: it may
+/// have no room to write that again after a crash.
+const NOTE_LIMIT: f64 = 0.75;
 /// Store tokens from here on belong to the driver, those below to the core.
 const OWN_TOKENS: u64 = 1 << 63;
 
@@ -90,6 +94,8 @@ pub struct Server {
     /// All of it since the start.
     served: LoadCount,
     latencies: Timed,
+    /// When this run began.
+    began: Moment,
     heartbeat_sent: Moment,
     silence: Silence,
     next_heartbeat: Duration,
@@ -97,6 +103,9 @@ pub struct Server {
     /// What the store remembers of the metadata, and the write that updates it, if any.
     remembered: Membership,
     remembering: Option<u64>,
+    stall: Stall,
+    /// The flush whose end shows that a store that hung has caught up.
+    unstalling: Option<u64>,
     /// The flush that shows, for an exam, whether the store takes writes.
     examining: Option<u64>,
     /// Why this run ends, unless it was asked to.
@@ -249,12 +258,15 @@ impl Server {
             load: (LoadCount::default(), clock::now()),
             served: LoadCount::default(),
             latencies: Timed::default(),
+            began: clock::now(),
             heartbeat_sent: Moment::ZERO,
             silence: Silence::new(clock::now()),
             next_heartbeat: about.heartbeat,
             map_gap: false,
             remembered: about.remembered,
             remembering: None,
+            stall: Stall::new(clock::now()),
+            unstalling: None,
             examining: None,
             ended: None,
             stopping,
@@ -376,6 +388,10 @@ impl Server {
             {
                 self.sleep = Sleep::Ready { map_version };
                 self.say_ready(map_version);
+            } else if self.unstalling == Some(token) {
+                self.unstalling = None;
+                self.stall.flushed(clock::now());
+                tracing::info!("the store moves again: this server takes part again");
             } else if self.examining == Some(token) {
                 self.examining = None;
                 self.say_exam(!matches!(outcome, Outcome::Failed(_)));
@@ -385,7 +401,7 @@ impl Server {
                     tracing::warn!("cannot keep the cluster map's version: {error}");
                 }
             } else if let Some((group, role)) = self.drops.remove(&token) {
-                if let Outcome::Failed(StoreError::NoSpace { .. }) = outcome {
+                if let Outcome::Failed(StoreError::NoSpace { .. } | StoreError::NotNow { .. }) = outcome {
                     self.handle(Event::NotDropped { group, role });
                 }
             } else if let Some((sender, id)) = self.inspections.remove(&token) {
@@ -424,6 +440,23 @@ impl Server {
                 );
             }
             self.handle(Event::Space { full });
+        }
+    }
+
+    /// A store that hangs would keep its groups waiting: such a server asks for no lease until all that waits is done.
+    fn watch_store(&mut self, now: Moment) {
+        let (busy, count) = self.store.moves();
+        let not_now = self.store.figures().not_now;
+        let moves = Moves { busy, count, short: not_now.is_some() };
+        let lease = Duration::from_millis(self.about.params.lease_millis.into());
+        if self.stall.look(now, moves, lease) {
+            let short = not_now.map(|errno| StoreError::NotNow { errno }.to_string());
+            let why = short.unwrap_or_else(|| "its disk does not answer".to_owned());
+            tracing::error!(
+                "the store has not moved for longer than a lease ({lease:?}): {why}. This server serves nothing until it does; look at \
+                 the kernel log and the disk"
+            );
+            self.unstalling = Some(self.submit_own(Op::Flush));
         }
     }
 
@@ -561,8 +594,13 @@ impl Server {
     pub fn send_heartbeat(&mut self) {
         self.handle(Event::Beat { unix_seconds: clock::unix_millis() / 1000 });
         self.watch_space();
+        let figures = self.store.figures();
+        if figures.used.0 as f64 > figures.capacity.0 as f64 * NOTE_LIMIT && !self.ending {
+            self.handle(Event::NoteCommits);
+        }
         self.remember();
         let now = clock::now();
+        self.watch_store(now);
         if let Some(news) = self.silence.pass(now) {
             news.log();
         }
@@ -613,12 +651,14 @@ impl Server {
             memory_bytes: stats.memory_bytes,
             in_flight: stats.in_flight + self.store.queued() as u32,
             catching_up: stats.catching_up,
+            unsettled: stats.unsettled,
             offloaded_bytes: stats.offloaded_bytes,
             reclaimed_bytes: stats.reclaimed_bytes,
             repaired_blocks: stats.repaired_blocks,
             damage: stats.damage,
             scrub: stats.scrub,
             poisoned: stats.poisoned || figures.poisoned,
+            stalled: self.stall.is_stalled(),
             bugs: stats.bugs,
         }
     }
@@ -675,6 +715,7 @@ impl Server {
             news.log();
         }
         match push {
+            MetaPush::Lease { sent, .. } if !is_of_this_run(sent, self.began, clock::now()) => {}
             MetaPush::Lease { sent, next_millis } => {
                 self.next_heartbeat = Duration::from_millis(u64::from(next_millis).max(1));
                 if sent == self.heartbeat_sent {
@@ -775,6 +816,12 @@ async fn go_to_sleep(shared: Shared, incarnation: Incarnation, depth: Depth, hea
     }
 }
 
+/// Whether a lease was asked for by this run. The clock begins again with each start of the machine: a grant that
+/// waited over a quick one would be taken for a lease of days.
+fn is_of_this_run(sent: Moment, began: Moment, now: Moment) -> bool {
+    (began..=now).contains(&sent)
+}
+
 /// The outcome as the core sees it; the log has the details of failures.
 fn core_outcome(outcome: Outcome) -> StoreOutcome {
     match &outcome {
@@ -783,4 +830,16 @@ fn core_outcome(outcome: Outcome) -> StoreOutcome {
         _ => {}
     }
     outcome.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_of_an_earlier_run_or_boot_is_none() {
+        let (began, now) = (Moment(50), Moment(60));
+        assert!([50, 55, 60].into_iter().all(|sent| is_of_this_run(Moment(sent), began, now)));
+        assert!(![0, 49, 61, u64::MAX].into_iter().any(|sent| is_of_this_run(Moment(sent), began, now)));
+    }
 }

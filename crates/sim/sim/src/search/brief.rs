@@ -20,6 +20,7 @@ pub fn brief_event(event: &Event) -> String {
         Event::NotDropped { group, role } => {
             format!("no room to forget the {} of {group}", brief_role(role))
         }
+        Event::NoteCommits => "record what is on all targets".into(),
         Event::Space { full } => format!("the disk {}", if *full { "is nearly full" } else { "has room" }),
         Event::Client { token, request, .. } => {
             format!(

@@ -93,6 +93,27 @@ impl History {
         self.ops.iter().any(|op| op.action == Action::Delete && op.chunk == chunk)
     }
 
+    /// Whether anything that this read asks for may have been zeroed since it was last written as a whole.
+    pub fn may_be_zeroed(&self, read: usize) -> bool {
+        let Op { chunk, action: Action::Read { first, cells }, began, .. } = self.ops[read] else {
+            return false;
+        };
+        let write = Action::Write { first, cells };
+        let is_before =
+            |op: &&Op| op.outcome == Outcome::Done && op.ended.is_some_and(|ended| ended <= began);
+        let written = self.ops.iter().filter(|op| (op.chunk, op.action) == (chunk, write)).filter(is_before);
+        let since = written.map(|op| op.began).max().unwrap_or(0);
+        self.ops.iter().any(|op| {
+            let Action::Zero { first: start, cells: count } = op.action else { return false };
+            let ended = op.ended.filter(|_| op.outcome != Outcome::Unknown);
+            op.chunk == chunk
+                && start < first + cells
+                && first < start + count
+                && op.outcome != Outcome::Refused
+                && ended.is_none_or(|at| at >= since)
+        })
+    }
+
     /// Whether the write identified by a cell's value was acknowledged.
     pub fn is_acknowledged(&self, value: u64) -> bool {
         value > 0 && self.ops.get(value as usize - 1).is_some_and(|op| op.outcome == Outcome::Done)

@@ -431,6 +431,9 @@ impl World<'_> {
             None => (0, store.offload_bytes(), 0),
         };
         let own_bytes = if self.modelled.is_some() { 0 } else { store.own_bytes() };
+        if self.servers[&id].soft_full {
+            self.server_event(id, Event::NoteCommits);
+        }
         self.server_event(id, Event::Beat { unix_seconds: self.unix_seconds() });
         if self.modelled.is_none() {
             self.remember(id);
@@ -448,12 +451,14 @@ impl World<'_> {
             memory_bytes: stats.memory_bytes,
             in_flight: stats.in_flight + queued,
             catching_up: stats.catching_up,
+            unsettled: stats.unsettled,
             offloaded_bytes: stats.offloaded_bytes,
             reclaimed_bytes: stats.reclaimed_bytes,
             repaired_blocks: stats.repaired_blocks,
             damage: stats.damage,
             scrub: stats.scrub,
             poisoned: stats.poisoned,
+            stalled: false,
             bugs: stats.bugs,
         };
         let (incarnation, mark, sent) = (server.incarnation, server.store.mark(), server.clock.at(now));

@@ -187,9 +187,16 @@ impl Group {
         }
     }
 
+    pub fn note_commit(&mut self, cx: &mut Context) {
+        self.member.note_commit(cx);
+    }
+
     fn go_on(&mut self, cx: &mut Context, wait: Wait, outcome: StoreOutcome) {
         match wait {
             Wait::Own { seq, epoch } => self.on_own_stored(cx, (epoch, seq), outcome),
+            Wait::CommitNoted => {
+                self.member.commit_noted(!matches!(outcome, StoreOutcome::Failed(_)));
+            }
             Wait::Foreign { askers, place: (_, _, version, first, _) } => {
                 let result = match outcome {
                     StoreOutcome::Failed(refusal) => Err(refusal),

@@ -217,6 +217,11 @@ impl Group {
         let Work::Client { op: ChunkOp::Read { offset, len, must_exist, .. }, .. } = *op.work() else {
             return cx.bug("an operation other than a read was answered with data");
         };
+        // Zeroed blocks were freed, and no copy has anything newer: their bytes are gone, and zeroes are not they.
+        let is_freed = |r: &Record| !r.is_never_written() && r.content.kind() == Kind::Zero;
+        if must_exist && records.iter().any(is_freed) {
+            return self.fail_op(cx, id, ClientReply::Failed { why: ChunkError::Missing });
+        }
         if must_exist && records.iter().any(Record::is_never_written) {
             let (chunk, (first, count)) = (op.chunk(), op.blocks());
             op.become_repairing(cx);

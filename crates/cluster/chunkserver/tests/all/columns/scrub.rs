@@ -4,7 +4,7 @@ use super::world::{BLOCKS, Row, SET, World, id};
 use super::{PARITY, fresh, with_rows};
 use bytes::Bytes;
 use ebb_chunkserver::{Event, Stats};
-use ebb_types::{Epoch, GroupId, Role, ServerId, SlotState, Version};
+use ebb_types::{ChunkError, ClientReply, Epoch, GroupId, Role, ServerId, SlotState, Version};
 
 fn stats(world: &World, n: usize) -> Stats {
     world.nodes[&id(n)].replica.as_ref().unwrap().stats()
@@ -70,6 +70,47 @@ fn damage_beyond_repair_is_counted_and_tried_again() {
     assert!(scrub(&mut world, 0));
     assert_eq!(stats(&world, 0).scrub.unsound, 0);
     assert!([0, 6].iter().all(|n| world.nodes[&id(*n)].store.damaged.is_empty()));
+}
+
+/// One such row once kept its column out of sync for ever, and with it all keepers of its strips.
+#[test]
+fn a_row_beyond_repair_is_stored_as_lost_and_the_column_completes() {
+    let mut world = fresh();
+    let rows = with_rows(&mut world, 0, 3);
+    world.crash(8);
+    world.run();
+    for n in [0, 1, 6, 7] {
+        let damaged = (group(n), rows[1].chunk, 3);
+        world.nodes.get_mut(&id(n)).unwrap().store.damaged.insert(damaged);
+    }
+    world.replace(8);
+    world.run();
+    assert_eq!(world.entry.columns[8].state, SlotState::InSync);
+    [0, 2].iter().for_each(|n| world.assert_has(&rows[*n], 8, id(8)));
+    let lost: Vec<_> = world.nodes[&id(8)].store.damaged.iter().copied().collect();
+    assert_eq!(lost, [(group(8), rows[1].chunk, 3)], "the rest of the row is there");
+    assert!(stats(&world, 8).damage.unrepaired > 0);
+    for n in [0, 1] {
+        let (reply, _) = world.read(rows[1].chunk, n, BLOCKS as usize * 4096);
+        assert_eq!(reply, ClientReply::Failed { why: ChunkError::Corrupt }, "never zeroes");
+    }
+    // What is not known to be lost is waited for: here with a server that is away.
+    let mut world = fresh();
+    let rows = with_rows(&mut world, 0, 3);
+    world.crash(8);
+    world.crash(2);
+    world.run();
+    for n in [0, 6] {
+        let damaged = (group(n), rows[1].chunk, 3);
+        world.nodes.get_mut(&id(n)).unwrap().store.damaged.insert(damaged);
+    }
+    world.replace(8);
+    world.run();
+    assert!(matches!(world.entry.columns[8].state, SlotState::CatchingUp { .. }));
+    world.restart(2);
+    world.run();
+    assert_eq!(world.entry.columns[8].state, SlotState::InSync);
+    rows.iter().for_each(|row| world.assert_has(row, 8, id(8)));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 use ebb_chunkserver::{StoreCommand, StoreOutcome};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Cursor, GroupId, Kind, ListPage, Record, Role, Run, Version, block_crcs,
+    lost_block_crc,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -93,6 +94,11 @@ impl Store {
             if old.is_none_or(|old| old < record.version || (repair && old == record.version)) {
                 content.blocks.insert(block, (record.version, data));
                 self.damaged.remove(&(record.group, record.chunk, block));
+                if let Content::Data { crcs } = &record.content
+                    && crcs[nth as usize] == lost_block_crc()
+                {
+                    self.damaged.insert((record.group, record.chunk, block));
+                }
             }
         }
         StoreOutcome::Applied
@@ -122,6 +128,19 @@ impl Store {
     pub fn drop_all(&mut self, role: Role, group: GroupId) {
         self.roles.remove(&(group, role));
         self.chunks.retain(|(r, g, _), _| (*r, *g) != (role, group));
+    }
+
+    pub fn forget(&mut self, group: GroupId, up_to: Version) {
+        for ((role, of, _), chunk) in &mut self.chunks {
+            if (*role, *of) == (Role::Replica, group) {
+                chunk.tombstone = chunk.tombstone.filter(|version| *version > up_to);
+            }
+        }
+    }
+
+    /// Deletions that it remembers.
+    pub fn tombstones(&self) -> usize {
+        self.chunks.values().filter(|chunk| chunk.tombstone.is_some()).count()
     }
 
     /// The bytes of a block, zeroes if it is there as zeroes.

@@ -274,7 +274,8 @@ impl World {
             Command::DropReplica { group } => node.store.drop_all(Role::Replica, group),
             Command::ReadyToSleep { .. } => drop(self.ready.insert(server)),
             Command::MapGap | Command::OldMetadata { .. } | Command::Bug { .. } => panic!("{command:?}"),
-            Command::ForgetTombstones { .. } | Command::KeepScrubs { .. } => {}
+            Command::ForgetTombstones { group, up_to } => node.store.forget(group, up_to),
+            Command::KeepScrubs { .. } => {}
         }
     }
 
