@@ -3,6 +3,7 @@
 //! opened on demand.
 
 use crate::budget::{Budget, Share};
+use crate::clock::Clock;
 use crate::error::ClientError;
 use crate::link::{Link, Lost};
 use crate::meta::{Leader, follow};
@@ -22,7 +23,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{OnceCell, watch};
-use tokio::time::Instant;
 
 /// Maximum bytes in flight to one server, and likewise from it.
 const IN_FLIGHT_BYTES: usize = 16 << 20;
@@ -137,8 +137,7 @@ pub(crate) struct Shared {
     wakes_within_millis: AtomicU64,
     refreshing: AtomicBool,
     codes: Mutex<BTreeMap<Shape, Arc<Codes>>>,
-    /// Origin of this client's [`Moment`]s.
-    started: Instant,
+    pub clock: Clock,
     /// Identifies this run of the client in request ids.
     id: u64,
     last_request: AtomicU64,
@@ -154,7 +153,7 @@ impl Shared {
     }
 
     pub fn now(&self) -> Moment {
-        Moment::ZERO + self.started.elapsed()
+        self.clock.now()
     }
 
     /// Notified whenever the view changes from now on.
@@ -244,7 +243,7 @@ impl Shared {
         let Some(question) = question else { return self.refreshing.store(false, Ordering::Relaxed) };
         let shared = self.clone();
         tokio::spawn(async move {
-            let deadline = Instant::now() + shared.config.patience.look;
+            let deadline = shared.now() + shared.config.patience.look;
             if let Ok(MetaReply::Watch { params, map }) = shared.ask_meta(&question, deadline).await {
                 shared.learn(params, &map);
             }
@@ -258,7 +257,7 @@ impl Shared {
         let Some(request) = request else { return };
         let shared = self.clone();
         tokio::spawn(async move {
-            let deadline = Instant::now() + shared.config.patience.look;
+            let deadline = shared.now() + shared.config.patience.look;
             if let Ok(MetaReply::Wakes { within_millis }) = shared.ask_meta(&request, deadline).await {
                 shared.wakes_within_millis.store(within_millis, Ordering::Relaxed);
             }
@@ -301,7 +300,8 @@ impl Client {
         if config.meta.is_empty() {
             return Err(ClientError::NoAddresses);
         }
-        let deadline = Instant::now() + config.patience.deadline;
+        let clock = Clock::new();
+        let deadline = clock.now() + config.patience.deadline;
         let shared = Arc::new(Shared {
             config,
             tally: Tally::default(),
@@ -313,7 +313,7 @@ impl Client {
             wakes_within_millis: AtomicU64::new(0),
             refreshing: AtomicBool::new(false),
             codes: Mutex::default(),
-            started: Instant::now(),
+            clock,
             id: u64::from_le_bytes(random()),
             last_request: AtomicU64::new(0),
         });
@@ -329,6 +329,11 @@ impl Client {
 
     pub fn params(&self) -> ClusterParams {
         self.shared().view().params().cloned().expect("known since connect")
+    }
+
+    /// The clock of this client's deadlines, which runs while the machine is suspended.
+    pub fn clock(&self) -> &Clock {
+        &self.shared().clock
     }
 
     /// The newest map known here.
@@ -403,7 +408,8 @@ impl Client {
     /// Sends a request to the metadata service. Follows the leader and retries until the deadline: every request is
     /// idempotent, or carries an id (`Namespace`).
     pub async fn call(&self, request: MetaRequest) -> Result<MetaReply, ClientError> {
-        self.shared().ask_meta(&request, Instant::now() + self.shared().config.patience.deadline).await
+        let deadline = self.shared().now() + self.shared().config.patience.deadline;
+        self.shared().ask_meta(&request, deadline).await
     }
 
     fn nonsense(&self) -> ClientError {
@@ -512,7 +518,7 @@ impl Client {
 
     /// Waits for a change of the map, or until it is time to look at the request.
     async fn look_again(&self, request: &Request, changes: &mut watch::Receiver<()>) {
-        let due = self.shared().started + request.due().since(Moment::ZERO);
+        let due = self.shared().clock.timer(request.due());
         // Cannot fail: we hold the sender.
         let _ = tokio::time::timeout_at(due, changes.changed()).await;
     }

@@ -8,6 +8,7 @@
 pub mod budget;
 mod chunk;
 mod client;
+mod clock;
 mod coded;
 mod error;
 mod handshake;
@@ -19,6 +20,7 @@ mod strangers;
 pub mod transport;
 
 pub use client::{Client, ClientConfig, Counters};
+pub use clock::Clock;
 pub use ebb_client_core::{Patience, Summed, Trouble};
 pub use error::ClientError;
 pub use secret::{Key, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};

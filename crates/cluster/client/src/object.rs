@@ -78,7 +78,8 @@ impl Client {
         self.each(parts, |client, chunk| async move { client.delete(chunk).await }).await.map(drop)
     }
 
-    /// Runs `work` for every part, several concurrently; the first error ends it. Results are in no particular order.
+    /// Runs `work` for every part, several concurrently. After an error no other part begins; those that are on their
+    /// way have ended when it is returned. Results are in no particular order.
     async fn each<P, T, F>(
         &self,
         parts: impl IntoIterator<Item = P>,
@@ -88,22 +89,66 @@ impl Client {
         T: Send + 'static,
         F: Future<Output = Result<T, ClientError>> + Send + 'static,
     {
-        let mut parts = parts.into_iter().peekable();
-        let mut results = Vec::new();
-        let mut running = JoinSet::new();
-        while let Some(part) = parts.next() {
-            let task = work(self.clone(), part);
-            if parts.peek().is_none() && running.is_empty() && results.is_empty() {
-                return Ok(vec![task.await?]);
-            }
+        let mut tasks = parts.into_iter().map(|part| work(self.clone(), part)).peekable();
+        let Some(first) = tasks.next() else { return Ok(Vec::new()) };
+        if tasks.peek().is_none() {
+            return Ok(vec![first.await?]);
+        }
+        to_their_ends(std::iter::once(first).chain(tasks)).await
+    }
+}
+
+/// Several concurrently; see [`Client::each`].
+async fn to_their_ends<T, F>(mut tasks: impl Iterator<Item = F>) -> Result<Vec<T>, ClientError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, ClientError>> + Send + 'static,
+{
+    let (mut running, mut results) = (JoinSet::new(), Ok(Vec::new()));
+    loop {
+        while running.len() < PIECES_IN_FLIGHT
+            && results.is_ok()
+            && let Some(task) = tasks.next()
+        {
             running.spawn(task);
-            if running.len() >= PIECES_IN_FLIGHT {
-                results.push(running.join_next().await.expect("some run").expect("a piece does not panic")?);
+        }
+        let Some(done) = running.join_next().await else { return results };
+        match (done.expect("a piece does not panic"), &mut results) {
+            (Ok(done), Ok(results)) => results.push(done),
+            (Err(error), Ok(_)) => results = Err(error),
+            (_, Err(_)) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_is_returned_when_all_that_began_has_ended() {
+        let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let tasks = (0..20u64).map(|n| {
+            let (begun, ended) = (begun.clone(), ended.clone());
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(if n == 2 { 1 } else { 10 * (n + 1) })).await;
+                ended.fetch_add(1, Ordering::Relaxed);
+                if n == 2 { Err(ClientError::ObjectRange) } else { Ok(n) }
             }
-        }
-        while let Some(done) = running.join_next().await {
-            results.push(done.expect("a piece does not panic")?);
-        }
-        Ok(results)
+        });
+        assert!(to_their_ends(tasks).await.is_err());
+        let [begun, ended] = [begun, ended].map(|count| count.load(Ordering::Relaxed));
+        assert_eq!((begun, ended), (PIECES_IN_FLIGHT, PIECES_IN_FLIGHT));
+    }
+
+    #[tokio::test]
+    async fn results_of_all_are_returned() {
+        let mut found = to_their_ends((0..20).map(|n| async move { Ok(n) })).await.expect("none fails");
+        found.sort_unstable();
+        assert_eq!(found, Vec::from_iter(0..20));
     }
 }

@@ -1,7 +1,7 @@
 //! What a volume needs of a cluster. A trait, so that tests run volumes on memory.
 
 use bytes::Bytes;
-use ebb_client::{Client, ClientError};
+use ebb_client::{Client, ClientError, Clock};
 use ebb_types::{
     ChunkId, Looked, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId,
     SLICE_BYTES, Version,
@@ -10,6 +10,9 @@ use std::future::Future;
 
 /// A cluster. Offsets of the front are in the volume.
 pub trait Backend: Clone + Send + Sync + 'static {
+    /// Of claims and deadlines: it runs while the machine is suspended.
+    fn clock(&self) -> &Clock;
+
     fn namespace(
         &self,
         op: NamespaceOp,
@@ -90,6 +93,10 @@ fn chunk(object: ObjectId) -> ChunkId {
 }
 
 impl Backend for Client {
+    fn clock(&self) -> &Clock {
+        Client::clock(self)
+    }
+
     async fn namespace(&self, op: NamespaceOp) -> Result<Result<NamespaceDone, NamespaceError>, ClientError> {
         let reply = Client::namespace(self, vec![op]).await?;
         Ok(reply.results.into_iter().next().expect("one result for each op"))

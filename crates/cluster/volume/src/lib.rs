@@ -12,16 +12,21 @@
 //! - One process serves a volume ([`Owner`](owner::Owner)). Blocks leave the front only up to the version that the
 //!   slice's object was made from, so even a server that was taken over and does not know it yet removes nothing newer.
 //!
+//! - Requests that write the same block are carried out in order of arrival, whatever becomes of their callers
+//!   ([`order`]).
+//!
 //! `docs/volumes.md` has the reasons.
 
 mod backend;
 mod error;
 mod io;
 mod mover;
+mod order;
 mod owner;
 mod slice;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use backend::Backend;
 pub use error::VolumeError;
@@ -38,6 +43,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use turns::Turns;
 
 /// Slices are numbered with 32 bits.
 const SIZE_MAX: u64 = SLICE_BYTES as u64 * u32::MAX as u64;
@@ -59,6 +65,7 @@ struct Inner<B> {
     name: String,
     meta: VolumeMeta,
     owner: Owner,
+    turns: Turns,
     /// Those that were touched, or that have an object.
     slices: Mutex<BTreeMap<u32, Arc<Slice>>>,
     /// Blocks that are known to be in the front.
@@ -118,6 +125,7 @@ impl<B: Backend> Volume<B> {
             name: name.to_owned(),
             meta,
             owner,
+            turns: Turns::default(),
             slices: Mutex::new(slices.into_iter().map(slice).collect()),
             front: AtomicU64::new(0),
             writes: AtomicU64::new(0),
@@ -136,7 +144,8 @@ impl<B: Backend> Volume<B> {
         Ok(Volume { inner })
     }
 
-    /// Ends serving the volume: another process may open it at once. Requests that are still running fail.
+    /// Ends serving the volume: another process may open it at once. Requests that are still running fail, and have
+    /// ended by then.
     pub async fn close(self) -> Result<(), VolumeError> {
         self.end().await?;
         let name = self.inner.name.clone();
@@ -156,6 +165,8 @@ impl<B: Backend> Volume<B> {
         let tasks = std::mem::take(&mut *self.inner.tasks.lock().expect("nothing panics under this lock"));
         tasks.iter().for_each(AbortHandle::abort);
         self.inner.owner.end();
+        // What was sent must not come after what the next owner writes.
+        self.flush().await;
         let unused = std::mem::take(&mut *self.inner.ids.lock().expect("nothing panics under this lock"));
         commit(&self.inner.backend, NamespaceOp::Close { packs: Vec::new(), unused }).await
     }

@@ -3,16 +3,18 @@
 //! It claims the volume in the namespace, and again every [`ROUND`]: that is its sign of life. Another process may take
 //! the volume over after it has seen the same sign for [`SILENCE`]. A server whose claim was not confirmed for
 //! [`TRUST`] completes no request until it is: it stops before another one may begin. By then a request that it sent
-//! has ended too: the client library gives up after 30 s.
+//! has ended too: the client library gives up after 30 s. All of these times go on while the machine is suspended
+//! ([`Clock`]).
 
 use crate::backend::Backend;
 use crate::error::VolumeError;
 use crate::{Inner, commit};
-use ebb_types::{NamespaceError, NamespaceOp, VolumeOwner};
+use ebb_client::Clock;
+use ebb_types::{Moment, NamespaceError, NamespaceOp, VolumeOwner};
 use std::sync::Weak;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout_at};
 
 const ROUND: Duration = Duration::from_secs(10);
 /// Pause after a claim that could not be sent.
@@ -28,12 +30,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 enum Claim {
     /// Confirmed; sent at this time.
     Held {
-        since: Instant,
+        since: Moment,
     },
     Lost,
 }
 
 pub(crate) struct Owner {
+    clock: Clock,
     claim: watch::Sender<Claim>,
 }
 
@@ -46,17 +49,21 @@ impl Owner {
     ) -> Result<Owner, VolumeError> {
         let claim = |from: Option<VolumeOwner>| NamespaceOp::ClaimVolume { name: name.to_owned(), from };
         let mut waiting = Some(waiting);
-        let mut seen: Option<(VolumeOwner, Instant)> = None;
+        let clock = backend.clock().clone();
+        let mut seen: Option<(VolumeOwner, Moment)> = None;
         loop {
-            let sent = Instant::now();
-            let silent = seen.filter(|(_, since)| sent.duration_since(*since) >= SILENCE);
+            let sent = clock.now();
+            let silent = seen.filter(|(_, since)| sent.since(*since) >= SILENCE);
             let in_use = match commit(backend, claim(silent.map(|(owner, _)| owner))).await {
-                Ok(()) => return Ok(Owner { claim: watch::Sender::new(Claim::Held { since: sent }) }),
+                Ok(()) => {
+                    let claim = watch::Sender::new(Claim::Held { since: sent });
+                    return Ok(Owner { clock, claim });
+                }
                 Err(VolumeError::Refused(NamespaceError::VolumeInUse(owner))) => owner,
                 Err(error) => return Err(error),
             };
             match seen {
-                None => seen = Some((in_use, Instant::now())),
+                None => seen = Some((in_use, clock.now())),
                 Some((owner, _)) if owner == in_use => {}
                 Some(_) => return Err(VolumeError::InUse(in_use)),
             }
@@ -68,15 +75,15 @@ impl Owner {
     /// Returns once this process is sure to serve the volume.
     pub async fn sure(&self) -> Result<(), VolumeError> {
         let mut claims = self.claim.subscribe();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = self.clock.now() + PATIENCE;
         loop {
             match *claims.borrow_and_update() {
                 Claim::Lost => return Err(VolumeError::Taken),
-                Claim::Held { since } if since.elapsed() < TRUST => return Ok(()),
+                Claim::Held { since } if self.clock.now().since(since) < TRUST => return Ok(()),
                 Claim::Held { .. } => {}
             }
             // The sender is `self`.
-            if timeout_at(deadline, claims.changed()).await.is_err() {
+            if timeout_at(self.clock.timer(deadline), claims.changed()).await.is_err() {
                 return Err(VolumeError::Unconfirmed(PATIENCE));
             }
         }
@@ -106,7 +113,7 @@ pub(crate) async fn stay<B: Backend>(weak: Weak<Inner<B>>) {
     loop {
         sleep(pause).await;
         let Some(volume) = weak.upgrade() else { return };
-        let sent = Instant::now();
+        let sent = volume.owner.clock.now();
         let claim = NamespaceOp::ClaimVolume { name: volume.name.clone(), from: None };
         pause = match commit(&volume.backend, claim).await {
             Ok(()) => {

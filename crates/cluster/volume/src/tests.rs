@@ -3,7 +3,7 @@
 
 use super::*;
 use bytes::Bytes;
-use ebb_client::ClientError;
+use ebb_client::{ClientError, Clock};
 use ebb_meta::Namespace;
 use ebb_types::{
     ChunkError, ChunkId, Epoch, Extent, Looked, NamespaceCommand, NamespaceDone, PoolId, Random, RequestId,
@@ -31,6 +31,8 @@ struct Stored {
     random: Option<Random>,
     /// One request in this many fails.
     failing: Option<u64>,
+    /// Requests take up to seconds.
+    slow: bool,
     /// Garbage by its number, and when it was first seen.
     garbage: BTreeMap<u64, (ObjectId, Instant)>,
 }
@@ -39,6 +41,7 @@ struct Stored {
 #[derive(Clone)]
 struct Fake {
     run: u64,
+    clock: Clock,
     stored: Arc<Mutex<Stored>>,
     /// While `true`, the process stands still: its requests do not reach the cluster.
     stopped: Arc<watch::Sender<bool>>,
@@ -99,17 +102,18 @@ impl Stored {
 
 impl Fake {
     fn other(&self, run: u64) -> Fake {
-        Fake { run, stored: self.stored.clone(), stopped: Arc::new(watch::Sender::new(false)) }
+        let stopped = Arc::new(watch::Sender::new(false));
+        Fake { run, clock: Clock::new(), stored: self.stored.clone(), stopped }
     }
 
     /// Carries out a request, which takes time and may fail.
     async fn ask<T>(&self, act: impl FnOnce(&mut Stored) -> T) -> Result<T, ClientError> {
         let (before, after, fails) = {
             let mut stored = self.stored.lock().unwrap();
-            let failing = stored.failing;
+            let (failing, longest) = (stored.failing, if stored.slow { 2_000 } else { 20 });
             let random = stored.random.as_mut().unwrap();
             let fails = failing.is_some_and(|one_in| random.below(one_in) == 0);
-            (random.below(20), random.below(20), fails.then(|| random.below(2)))
+            (random.below(longest), random.below(longest), fails.then(|| random.below(2)))
         };
         sleep(Duration::from_millis(before)).await;
         let mut stopped = self.stopped.subscribe();
@@ -126,6 +130,10 @@ impl Fake {
 }
 
 impl Backend for Fake {
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     async fn namespace(&self, op: NamespaceOp) -> Result<Result<NamespaceDone, NamespaceError>, ClientError> {
         let run = self.run;
         self.ask(move |stored| {
@@ -221,7 +229,8 @@ impl Backend for Fake {
 
 fn cluster(seed: u64, failing: Option<u64>) -> Fake {
     let stored = Stored { random: Some(Random::new(seed)), serial: 1, failing, ..Stored::default() };
-    Fake { run: 1, stored: Arc::new(Mutex::new(stored)), stopped: Arc::new(watch::Sender::new(false)) }
+    let (stored, stopped) = (Arc::new(Mutex::new(stored)), Arc::new(watch::Sender::new(false)));
+    Fake { run: 1, clock: Clock::new(), stored, stopped }
 }
 
 async fn create(fake: &Fake) {
@@ -414,6 +423,86 @@ fn requests_that_fail_lose_nothing_that_was_acknowledged() {
     }
 }
 
+/// The blocks that a client of several connections uses: on both sides of a slice's end.
+const USED: std::ops::Range<u64> = SLICE_BYTES as u64 / BLOCK - 4..SLICE_BYTES as u64 / BLOCK + 4;
+
+async fn used(volume: &Volume<Fake>) -> Vec<u8> {
+    loop {
+        if let Ok(bytes) = volume.read(USED.start * BLOCK, (USED.end - USED.start) * BLOCK).await {
+            return bytes.chunks(BLOCK_BYTES).map(|block| block[0]).collect();
+        }
+    }
+}
+
+/// A client's connection breaks while a write is on its way. The client asks for it again, or gives it up, and goes on.
+#[test]
+fn what_was_asked_for_on_a_broken_connection_never_comes_after_what_is_newer() {
+    for seed in seeds(60) {
+        virtual_time(async {
+            let fake = cluster(seed, (seed % 3 == 0).then_some(10));
+            let home = (seed % 2 == 0).then_some(HOME);
+            while Volume::create(&fake, "v", SIZE, home).await.is_err() {
+                if Volume::status(&fake, "v").await.is_ok() {
+                    break;
+                }
+            }
+            let volume = open(&fake).await;
+            fake.stored.lock().unwrap().slow = true;
+            let (mut random, mut expected) = (Random::new(seed), vec![0; (USED.end - USED.start) as usize]);
+            for value in 1..40 {
+                let first = random.index(expected.len());
+                let count = 1 + random.index(expected.len() - first);
+                let ask = || {
+                    let bytes = vec![value; count * BLOCK_BYTES].into();
+                    volume.write((USED.start + first as u64) * BLOCK, bytes)
+                };
+                for _ in 0..random.below(3) {
+                    // The server carries it out although the connection has gone, or its task goes, too.
+                    match random.chance(500) {
+                        true => drop(tokio::spawn(ask())),
+                        false => drop(
+                            tokio::time::timeout(Duration::from_millis(random.below(3_000)), ask()).await,
+                        ),
+                    }
+                }
+                if random.chance(800) {
+                    while ask().await.is_err() {}
+                    expected[first..first + count].fill(value);
+                    if random.chance(500) {
+                        assert_eq!(used(&volume).await, expected, "seed {seed}");
+                    }
+                } else {
+                    // Whatever became of it: after a flush that does not change any more.
+                    volume.flush().await;
+                    expected = used(&volume).await;
+                }
+            }
+            sleep(Duration::from_secs(60)).await;
+            assert_eq!(used(&volume).await, expected, "seed {seed}");
+        });
+    }
+}
+
+/// What a server has sent has ended before another one may open the volume.
+#[test]
+fn a_volume_is_closed_when_its_requests_have_ended() {
+    for seed in seeds(20) {
+        virtual_time(async {
+            let fake = cluster(seed, None);
+            create(&fake).await;
+            let volume = open(&fake).await;
+            fake.stored.lock().unwrap().slow = true;
+            drop(tokio::spawn(volume.write(0, vec![1; 3 * SLICE_BYTES as usize].into())));
+            sleep(Duration::from_millis(Random::new(seed).below(4_000))).await;
+            volume.close().await.unwrap();
+            let blocks = |fake: &Fake| fake.stored.lock().unwrap().front.clone();
+            let closed = blocks(&fake);
+            sleep(Duration::from_secs(60)).await;
+            assert!(closed == blocks(&fake), "seed {seed}: it was written to after its end");
+        });
+    }
+}
+
 /// A process is stopped wherever it is, another one takes the volume over, and the first one continues as if nothing
 /// had happened.
 #[test]
@@ -477,6 +566,31 @@ fn a_server_that_gives_signs_of_life_is_not_taken_over() {
         assert!(matches!(second, Err(VolumeError::InUse(owner)) if owner.run == 1));
         volume.read(0, 10).await.unwrap();
     });
+}
+
+/// While a machine is suspended its runtime's clock stands still.
+#[test]
+fn a_server_that_was_suspended_acknowledges_nothing_that_is_not_its_own() {
+    for seed in seeds(20) {
+        virtual_time(async {
+            let first = cluster(seed, None);
+            create(&first).await;
+            let old = open(&first).await;
+            old.write(0, vec![1; BLOCK_BYTES].into()).await.unwrap();
+            first.stopped.send_replace(true);
+            let second = first.other(2);
+            let suspend =
+                || [&first, &second].map(|fake| fake.clock.suspend(owner::SILENCE)).into_iter().count();
+            let new = Volume::open(second.clone(), "v", || _ = suspend()).await.unwrap();
+            new.write(0, vec![2; BLOCK_BYTES].into()).await.unwrap();
+            first.stopped.send_replace(false);
+            let written = old.write(BLOCK, vec![3; BLOCK_BYTES].into()).await;
+            assert!(matches!(written, Err(VolumeError::Taken)), "seed {seed}: {written:?}");
+            assert!(matches!(old.read(0, 1).await, Err(VolumeError::Taken)), "seed {seed}");
+            let both = new.read(0, 2 * BLOCK).await.unwrap();
+            assert_eq!((both[0], both[BLOCK as usize]), (2, 0), "seed {seed}");
+        });
+    }
 }
 
 #[test]
