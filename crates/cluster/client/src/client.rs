@@ -141,6 +141,13 @@ pub(crate) struct Shared {
     /// Identifies this run of the client in request ids.
     id: u64,
     last_request: AtomicU64,
+    /// In which the namespace remembers this client's commands.
+    session: tokio::sync::Mutex<Option<u64>>,
+}
+
+/// This machine's wall clock, to be compared with others'.
+fn wall_millis() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 impl Shared {
@@ -316,6 +323,7 @@ impl Client {
             clock,
             id: u64::from_le_bytes(random()),
             last_request: AtomicU64::new(0),
+            session: tokio::sync::Mutex::default(),
         });
         let follower = tokio::spawn(follow(shared.clone())).abort_handle();
         let client = Client { guard: Arc::new(Guard { shared, follower }) };
@@ -383,14 +391,54 @@ impl Client {
         }
     }
 
-    /// Changes the namespace; see [`NamespaceCommand`] for the results.
+    /// Changes the namespace; see [`NamespaceCommand`] for the results. They are [`NamespaceError::Expired`] if it was
+    /// not answered before the namespace forgot this client: then whether it was carried out is not known.
     pub async fn namespace(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, ClientError> {
-        let ops_len = ops.len();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let command =
-            NamespaceCommand { request: self.next_request(), now_millis: now.as_millis() as u64, ops };
-        match self.call(MetaRequest::Namespace(command)).await? {
-            MetaReply::Namespace(reply) if reply.results.len() == ops_len => Ok(reply),
+        let deadline = Instant::now() + self.shared().config.patience.deadline;
+        loop {
+            let session = self.session(deadline).await?;
+            let (request, clock_millis) = (self.next_request(), wall_millis());
+            let command =
+                NamespaceCommand { request, session: Some(session), clock_millis, ops: ops.clone() };
+            let (reply, repeated) = self.command(command, deadline).await?;
+            if reply.session == session {
+                return Ok(reply);
+            }
+            self.forget_session(session).await;
+            // Sent once and refused, it was never carried out: in another session it is a new command.
+            if repeated || Instant::now() >= deadline {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// The session of this client with the namespace. Begins one if there is none.
+    async fn session(&self, deadline: Instant) -> Result<u64, ClientError> {
+        let mut session = self.shared().session.lock().await;
+        if let Some(known) = *session {
+            return Ok(known);
+        }
+        let first = NamespaceCommand::first(self.next_request(), wall_millis());
+        let (reply, _) = self.command(first, deadline).await?;
+        *session = Some(reply.session);
+        Ok(reply.session)
+    }
+
+    /// The namespace does not know this session any more.
+    async fn forget_session(&self, which: u64) {
+        let mut session = self.shared().session.lock().await;
+        *session = session.filter(|known| *known != which);
+    }
+
+    /// The answer, and whether the command may have arrived more than once.
+    async fn command(
+        &self,
+        command: NamespaceCommand,
+        deadline: Instant,
+    ) -> Result<(NamespaceReply, bool), ClientError> {
+        let ops = command.ops.len();
+        match self.shared().ask_meta_counting(&MetaRequest::Namespace(command), deadline).await? {
+            (MetaReply::Namespace(reply), repeated) if reply.results.len() == ops => Ok((reply, repeated)),
             _ => Err(self.nonsense()),
         }
     }

@@ -172,8 +172,18 @@ impl Shared {
         request: &MetaRequest,
         deadline: Moment,
     ) -> Result<MetaReply, ClientError> {
+        self.ask_meta_counting(request, deadline).await.map(|(reply, _)| reply)
+    }
+
+    /// The same; also returns whether the request was sent before without an answer that says that nothing was done.
+    pub(crate) async fn ask_meta_counting(
+        &self,
+        request: &MetaRequest,
+        deadline: Moment,
+    ) -> Result<(MetaReply, bool), ClientError> {
         let started = self.now();
         let mut pause = RETRY_MIN;
+        let mut repeated = false;
         loop {
             let trouble = match self.find_leader(deadline).await {
                 Err(last) => last,
@@ -181,14 +191,20 @@ impl Shared {
                     Ok(MetaReply::Failed(why @ (MetaFailure::Refused(_) | MetaFailure::Full))) => {
                         return Err(ClientError::Meta(why));
                     }
-                    Ok(MetaReply::Failed(why)) => Trouble::Meta(why),
+                    Ok(MetaReply::Failed(why)) => {
+                        repeated |= why == MetaFailure::Unknown;
+                        Trouble::Meta(why)
+                    }
                     Ok(MetaReply::NotLeader { leader }) => {
                         *self.hint() = leader;
                         link.close();
                         Trouble::NoLeader
                     }
-                    Ok(reply) => return Ok(reply),
-                    Err(trouble) => trouble,
+                    Ok(reply) => return Ok((reply, repeated)),
+                    Err(trouble) => {
+                        repeated = true;
+                        trouble
+                    }
                 },
             };
             let next = self.now() + pause;

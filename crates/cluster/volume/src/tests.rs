@@ -138,7 +138,8 @@ impl Backend for Fake {
         let run = self.run;
         self.ask(move |stored| {
             let request = RequestId { client: run, seq: stored.version().seq };
-            let command = NamespaceCommand { request, now_millis: 0, ops: vec![op] };
+            let session = Some(stored.namespace.introduce(run));
+            let command = NamespaceCommand { request, session, clock_millis: 0, ops: vec![op] };
             let result = stored.namespace.apply(&command, |pool| pool == POOL).results.remove(0);
             stored.free();
             result

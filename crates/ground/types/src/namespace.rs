@@ -184,10 +184,21 @@ pub type BucketSettings = BTreeMap<BucketSetting, Vec<u8>>;
 pub struct NamespaceCommand {
     /// A repeated command with the same id is answered, not carried out again.
     pub request: RequestId,
-    /// The sender's clock in milliseconds since 1970: becomes the modification time.
-    pub now_millis: u64,
+    /// `None`: this is the sender's first command. It has no ops, and its answer names the session in which the
+    /// sender's commands are remembered. A client that was silent for long is forgotten; a command of that session may
+    /// have been carried out before, so it is refused.
+    pub session: Option<u64>,
+    /// The sender's clock in milliseconds since 1970. It is compared with others and decides nothing.
+    pub clock_millis: u64,
     /// At most [`OPS_MAX`].
     pub ops: Vec<NamespaceOp>,
+}
+
+impl NamespaceCommand {
+    /// A client's first command.
+    pub fn first(request: RequestId, clock_millis: u64) -> NamespaceCommand {
+        NamespaceCommand { request, session: None, clock_millis, ops: Vec::new() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -326,6 +337,8 @@ pub enum NamespaceOp {
 /// Reply to a [`NamespaceCommand`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceReply {
+    /// The sender's session; zero: it is not known in the one that it named, and nothing was carried out.
+    pub session: u64,
     /// One per op.
     pub results: Vec<Result<NamespaceDone, NamespaceError>>,
     /// Number of extents in the garbage queue.
@@ -341,6 +354,8 @@ pub enum NamespaceDone {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamespaceQuery {
+    /// The time by which the age of objects is judged.
+    Now,
     Buckets,
     Bucket {
         bucket: String,
@@ -399,6 +414,10 @@ pub enum NamespaceQuery {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamespaceAnswer {
+    /// Milliseconds since 1970.
+    Now {
+        unix_millis: u64,
+    },
     /// Name and creation time.
     Buckets(Vec<(String, u64)>),
     Bucket {
@@ -498,6 +517,9 @@ pub enum NamespaceError {
     TooMany,
     #[error("the request is too old to know whether it was carried out: check before you send it again")]
     Expired,
+    /// The time cannot be told.
+    #[error("nothing is judged by its age now: {why}")]
+    ClocksApart { why: String },
     #[error("the data was given up because its writer was silent for too long: send the object again")]
     NotLeased,
     #[error("the cluster has no {pool}: nothing can be written there")]

@@ -31,7 +31,7 @@ use ebb_types::frame::FrameError;
 use ebb_types::{
     ClientReply, ClientRequest, ClusterParams, Depth, ExamReport, GroupId, Incarnation, InspectReply,
     InspectRequest, LoadCount, MachineOrder, MetaPush, Moment, PeerMessage, Role, ServedLatencies, ServerId,
-    ServerMessage, SleepRefusal, Vitals,
+    ServerMessage, SleepRefusal, Vitals, lease_end,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -715,15 +715,18 @@ impl Server {
             news.log();
         }
         match push {
-            MetaPush::Lease { sent, .. } if !is_of_this_run(sent, self.began, clock::now()) => {}
-            MetaPush::Lease { sent, next_millis } => {
+            MetaPush::Lease { incarnation, sent, next_millis } => {
+                let lease = Duration::from_millis(self.about.params.lease_millis.into());
+                let granted = (incarnation, sent);
+                let Some(until) = lease_end(self.about.incarnation, clock::now(), granted, lease) else {
+                    return;
+                };
                 self.next_heartbeat = Duration::from_millis(u64::from(next_millis).max(1));
                 if sent == self.heartbeat_sent {
                     // The load reported with this heartbeat has been received.
                     self.load = (LoadCount::default(), sent);
                     self.latencies.told = ServedLatencies::default();
                 }
-                let until = sent + Duration::from_millis(self.about.params.lease_millis.into());
                 self.handle(Event::Lease { until });
             }
             MetaPush::Map(delta) => {
