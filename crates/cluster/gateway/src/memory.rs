@@ -11,7 +11,7 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// One gateway's connection to the cluster.
 pub struct Memory {
@@ -34,6 +34,7 @@ struct State {
     writes: u64,
     commands: u64,
     broken: Option<BackendError>,
+    delay: Duration,
     hibernates: bool,
     is_busy: bool,
 }
@@ -84,6 +85,11 @@ impl Memory {
     /// From now on chunk operations fail with this error.
     pub fn break_chunks(&self, error: Option<BackendError>) {
         self.state.lock().unwrap().broken = error;
+    }
+
+    /// The next read takes this long.
+    pub fn delay_next_read(&self, delay: Duration) {
+        self.state.lock().unwrap().delay = delay;
     }
 
     /// From now on the cluster is in no trough, or is again.
@@ -169,6 +175,10 @@ impl Backend for Memory {
     }
 
     async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Summed, BackendError> {
+        let delay = std::mem::take(&mut self.state.lock().unwrap().delay);
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         let state = self.state.lock().unwrap();
         if let Some(error) = &state.broken {
             return Err(error.clone());
