@@ -11,8 +11,8 @@ use crate::raft::{LogFile, Node, Progress, RaftError, Said};
 use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
 use ebb_types::{
     ALLOCATE_MAX, AdminReply, AdminRequest, ClusterStatus, Depth, MapDelta, MetaFailure, MetaPush, MetaReply,
-    MetaRequest, MetadataMember, Moment, NamespaceAnswer, NamespaceError, NamespaceQuery, Notice, NoticeRecord,
-    ServerId, ServerMessage,
+    MetaRequest, MetadataMember, Moment, NamespaceAnswer, NamespaceError, NamespaceQuery, Notice,
+    NoticeRecord, ServerId, ServerMessage,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
