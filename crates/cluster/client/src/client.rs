@@ -394,7 +394,7 @@ impl Client {
     /// Changes the namespace; see [`NamespaceCommand`] for the results. They are [`NamespaceError::Expired`] if it was
     /// not answered before the namespace forgot this client: then whether it was carried out is not known.
     pub async fn namespace(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, ClientError> {
-        let deadline = Instant::now() + self.shared().config.patience.deadline;
+        let deadline = self.shared().now() + self.shared().config.patience.deadline;
         loop {
             let session = self.session(deadline).await?;
             let (request, clock_millis) = (self.next_request(), wall_millis());
@@ -406,14 +406,14 @@ impl Client {
             }
             self.forget_session(session).await;
             // Sent once and refused, it was never carried out: in another session it is a new command.
-            if repeated || Instant::now() >= deadline {
+            if repeated || self.shared().now() >= deadline {
                 return Ok(reply);
             }
         }
     }
 
     /// The session of this client with the namespace. Begins one if there is none.
-    async fn session(&self, deadline: Instant) -> Result<u64, ClientError> {
+    async fn session(&self, deadline: Moment) -> Result<u64, ClientError> {
         let mut session = self.shared().session.lock().await;
         if let Some(known) = *session {
             return Ok(known);
@@ -434,7 +434,7 @@ impl Client {
     async fn command(
         &self,
         command: NamespaceCommand,
-        deadline: Instant,
+        deadline: Moment,
     ) -> Result<(NamespaceReply, bool), ClientError> {
         let ops = command.ops.len();
         match self.shared().ask_meta_counting(&MetaRequest::Namespace(command), deadline).await? {
