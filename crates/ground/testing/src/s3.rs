@@ -53,7 +53,8 @@ fn head_with(
     let (resource, query) = path.split_once('?').unwrap_or((path, ""));
     let part = |part: &str| if part.contains('=') { part.to_owned() } else { format!("{part}=") };
     let mut query: Vec<String> = query.split('&').filter(|part| !part.is_empty()).map(part).collect();
-    query.sort_unstable();
+    // By name: `select=` comes before `select-type=2`.
+    query.sort_unstable_by(|a, b| a.split_once('=').cmp(&b.split_once('=')));
     let canonical = format!("{method}\n{resource}\n{}\n{lines}\n{signed}\n{hash}", query.join("&"));
     let scope = format!("{date}/us-east-1/s3/aws4_request");
     let to_sign = format!("AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{}", hex(&Sha256::digest(canonical)));
