@@ -1,8 +1,9 @@
 //! The namespace: a deterministic state machine over buckets, keys, multipart uploads and volumes.
 //!
-//! Part of the cluster state that all metadata members must agree on, so it has no clock and no randomness; time arrives
-//! with the leader's commands. All keys are in one ordered map ([`Names`], most of it on disk), sorted by bucket, so a
-//! listing costs what it shows, not what the bucket holds: whole common prefixes are skipped by one range jump.
+//! Part of the cluster state that all metadata members must agree on, so it has no clock and no randomness; time
+//! arrives with the leader's commands. All keys are in one ordered map ([`Names`], most of it on disk), sorted by
+//! bucket, so a listing costs what it shows, not what the bucket holds: whole common prefixes are skipped by one range
+//! jump.
 //!
 //! Invariants
 //! - An extent is named by at most one key or part, or waits in the garbage queue; never two of these. An extent that

@@ -148,8 +148,8 @@ impl<B: Backend> Volume<B> {
         Ok(whole.freeze())
     }
 
-    /// Carries out all pieces, several at a time. After an error no other piece begins; those that are on their way have
-    /// ended when it is returned.
+    /// Carries out all pieces, several at a time. After an error no other piece begins; those that are on their way
+    /// have ended when it is returned.
     async fn each<T, F>(
         &self,
         parts: Vec<Piece>,

@@ -3,8 +3,8 @@
 //!
 //! The order keeps a stale disk from being taken for a current one: before a disk leaves for a change of speed, the
 //! other one notes alone that it is ahead, then both note that this one falls behind, so a disk that falls behind is a
-//! witness that the other one has noted it; a disk that is lost is noted by the other before anything is acknowledged without it;
-//! and both notes go only when the disk that was away has everything, durably.
+//! witness that the other one has noted it; a disk that is lost is noted by the other before anything is acknowledged
+//! without it; and both notes go only when the disk that was away has everything, durably.
 
 use crate::api::Side;
 use crate::superblock::{Other, Own, Superblock};

@@ -4,8 +4,8 @@
 //! A disk that may lack what was acknowledged is never taken for a complete one: it is a source only if nothing says
 //! that the other is ahead, neither its state nor its numbers. A disk with smaller numbers is an older copy of itself:
 //! an image that was restored, a snapshot, a clone, a drive that dropped its cache. Only a copy that is no older than
-//! the last note of the disks, superblock or intent map, is not known by them. A missing disk does not justify a start alone unless the one that is there knows that it
-//! was lost, or the user says so.
+//! the last note of the disks, superblock or intent map, is not known by them. A missing disk does not justify a start
+//! alone unless the one that is there knows that it was lost, or the user says so.
 
 use crate::BLOCK_BYTES;
 use crate::api::Side;
