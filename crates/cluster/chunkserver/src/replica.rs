@@ -483,7 +483,8 @@ impl Replica {
         if self.groups.get(&request.group).is_some_and(|g| g.waiting() >= WAITING_MAX) {
             return answer(ClientReply::Retry { why: Unready::Busy });
         }
-        let waiting = Waiting { token, op: request.op, payload, since: request.since, ordered: false };
+        let (since, claim) = (request.since, request.claim);
+        let waiting = Waiting { token, op: request.op, payload, since, claim, ordered: false };
         self.with_group(now, request.group, out, |group, cx| group.on_client(cx, waiting));
     }
 

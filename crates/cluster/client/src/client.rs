@@ -102,6 +102,8 @@ impl ChunkLink {
 #[derive(Clone, Debug)]
 pub struct Client {
     guard: Arc<Guard>,
+    /// The claim under which this clone's requests are sent; zero: none.
+    claim: u64,
 }
 
 /// Stops the background work with the last clone.
@@ -326,9 +328,19 @@ impl Client {
             session: tokio::sync::Mutex::default(),
         });
         let follower = tokio::spawn(follow(shared.clone())).abort_handle();
-        let client = Client { guard: Arc::new(Guard { shared, follower }) };
+        let client = Client { guard: Arc::new(Guard { shared, follower }), claim: 0 };
         client.shared().first_leader(deadline).await?;
         Ok(client)
+    }
+
+    /// A clone whose requests to chunk servers are carried out only under this claim, once [`Client::raise_claim`] has
+    /// noted it.
+    pub fn claimed(&self, claim: u64) -> Client {
+        Client { claim, ..self.clone() }
+    }
+
+    pub(crate) fn claim(&self) -> u64 {
+        self.claim
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -476,7 +488,7 @@ impl Client {
     ) -> Result<Carried, ClientError> {
         let tally = &self.shared().tally;
         tally.requests.fetch_add(1, Ordering::Relaxed);
-        let request = Request::new(began, group, op, self.shared().config.patience);
+        let request = Request::new(began, group, op, self.shared().config.patience).under(self.claim);
         let outcome = self.carry_counted(group, request, payload).await;
         if outcome.is_err() {
             tally.failures.fetch_add(1, Ordering::Relaxed);

@@ -3,7 +3,8 @@
 use crate::client::Client;
 use crate::error::ClientError;
 use bytes::{Bytes, BytesMut};
-use ebb_types::{ChunkId, ObjectId, Piece, pieces};
+use ebb_types::{BLOCK_BYTES, CLAIMS_FROM, ChunkId, Extent, ObjectId, Piece, group_of, pieces};
+use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
 /// Maximum requests in flight for one range.
@@ -76,6 +77,48 @@ impl Client {
         let chunks = u32::try_from(chunks).map_err(|_| ClientError::ObjectRange)?;
         let parts = (0..chunks).map(|index| ChunkId { object, index });
         self.each(parts, |client, chunk| async move { client.delete(chunk).await }).await.map(drop)
+    }
+
+    /// Where the claims on an object are noted.
+    pub fn claims_of(&self, object: ObjectId) -> Extent {
+        let (params, chunk_bytes) = (self.params(), u64::from(self.params().chunk_bytes));
+        let offset = u64::from(CLAIMS_FROM) * chunk_bytes;
+        Extent { object, offset, len: u64::from(params.groups) * chunk_bytes, shared: false, crc: 0 }
+    }
+
+    /// Notes this client's claim on an object of `len` bytes in every group that has a chunk of it. Afterwards no
+    /// request under an older claim is carried out.
+    pub async fn raise_claim(&self, object: ObjectId, len: u64) -> Result<(), ClientError> {
+        let mut block = BytesMut::zeroed(BLOCK_BYTES);
+        block[..8].copy_from_slice(&self.claim().to_le_bytes());
+        let block = block.freeze();
+        let write = |client: Client, chunk| {
+            let block = block.clone();
+            async move { client.write(chunk, 0, block).await }
+        };
+        self.each(self.claim_chunks(object, len)?, write).await.map(drop)
+    }
+
+    /// Removes what [`Client::raise_claim`] noted.
+    pub async fn delete_claims(&self, object: ObjectId, len: u64) -> Result<(), ClientError> {
+        let parts = self.claim_chunks(object, len)?;
+        self.each(parts, |client, chunk| async move { client.delete(chunk).await }).await.map(drop)
+    }
+
+    fn claim_chunks(&self, object: ObjectId, len: u64) -> Result<Vec<ChunkId>, ClientError> {
+        let params = self.params();
+        let chunks = len.div_ceil(u64::from(params.chunk_bytes));
+        let chunks = u32::try_from(chunks).map_err(|_| ClientError::ObjectRange)?;
+        let mut groups = BTreeSet::new();
+        // Many chunks are in all groups.
+        let of_chunk = (0..chunks).map(|index| group_of(ChunkId { object, index }, params.groups));
+        for group in of_chunk {
+            groups.insert(group);
+            if groups.len() == params.groups as usize {
+                break;
+            }
+        }
+        Ok(groups.into_iter().map(|group| ChunkId::of_claim(object, group)).collect())
     }
 
     /// Runs `work` for every part, several concurrently. After an error no other part begins; those that are on their

@@ -232,9 +232,8 @@ impl Namespace {
                 self.discard(dead);
                 Ok(NamespaceDone::Done)
             }
-            NamespaceOp::ClaimVolume { name, from } => {
-                self.volumes.claim(sender, name, *from)?;
-                Ok(NamespaceDone::Done)
+            NamespaceOp::ClaimVolume { name, from, noted } => {
+                self.volumes.claim(sender, name, *from, *noted).map(NamespaceDone::Claimed)
             }
             NamespaceOp::ReleaseVolume { name } => {
                 self.volumes.release(sender, name)?;

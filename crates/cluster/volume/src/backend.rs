@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use ebb_client::{Client, ClientError, Clock};
 use ebb_types::{
-    ChunkId, Looked, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId,
-    SLICE_BYTES, Version,
+    ChunkId, Extent, Looked, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
+    ObjectId, SLICE_BYTES, Version,
 };
 use std::future::Future;
 
@@ -12,6 +12,15 @@ use std::future::Future;
 pub trait Backend: Clone + Send + Sync + 'static {
     /// Of claims and deadlines: it runs while the machine is suspended.
     fn clock(&self) -> &Clock;
+
+    /// Whose requests for the front are carried out only under this claim.
+    fn claimed(&self, claim: u64) -> Self;
+
+    /// Where claims on the front are noted.
+    fn noted(&self, front: ObjectId) -> Extent;
+
+    /// Notes the claim wherever the front has bytes. Afterwards no request under an older one is carried out.
+    fn raise_claim(&self, front: ObjectId, len: u64) -> impl Future<Output = Result<(), ClientError>> + Send;
 
     fn namespace(
         &self,
@@ -48,7 +57,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
         len: u64,
     ) -> impl Future<Output = Result<(), ClientError>> + Send;
 
-    /// Removes all of the front, which has `len` bytes.
+    /// Removes all of the front, which has `len` bytes, and the claims on it.
     fn delete(&self, front: ObjectId, len: u64) -> impl Future<Output = Result<(), ClientError>> + Send;
 
     /// Which blocks of a slice the front has. Runs count from the slice's first block.
@@ -97,6 +106,18 @@ impl Backend for Client {
         Client::clock(self)
     }
 
+    fn claimed(&self, claim: u64) -> Client {
+        Client::claimed(self, claim)
+    }
+
+    fn noted(&self, front: ObjectId) -> Extent {
+        self.claims_of(front)
+    }
+
+    async fn raise_claim(&self, front: ObjectId, len: u64) -> Result<(), ClientError> {
+        Client::raise_claim(self, front, len).await
+    }
+
     async fn namespace(&self, op: NamespaceOp) -> Result<Result<NamespaceDone, NamespaceError>, ClientError> {
         let reply = Client::namespace(self, vec![op]).await?;
         Ok(reply.results.into_iter().next().expect("one result for each op"))
@@ -126,7 +147,8 @@ impl Backend for Client {
     }
 
     async fn delete(&self, front: ObjectId, len: u64) -> Result<(), ClientError> {
-        self.delete_object(front, len).await
+        self.delete_object(front, len).await?;
+        self.delete_claims(front, len).await
     }
 
     async fn look(&self, front: ObjectId, slice: u32) -> Result<Looked, ClientError> {

@@ -53,9 +53,12 @@ impl<B: Backend> Volume<B> {
         self.check(offset, len)?;
         self.inner.owner.sure().await?;
         let bytes = match self.inner.meta.home {
-            None => self.inner.backend.read(self.inner.meta.object, offset, len).await?,
-            Some(_) => self.read_pieces(pieces(offset, len)).await?,
+            None => {
+                self.inner.backend.read(self.inner.meta.object, offset, len).await.map_err(VolumeError::from)
+            }
+            Some(_) => self.read_pieces(pieces(offset, len)).await,
         };
+        let bytes = bytes.inspect_err(|error| self.inner.owner.see(error))?;
         self.inner.owner.sure().await?;
         Ok(bytes)
     }
@@ -118,7 +121,7 @@ impl<B: Backend> Volume<B> {
                 volume.inner.owner.sure().await?;
                 let worked = work(volume.clone()).await;
                 drop(turn);
-                worked?;
+                worked.inspect_err(|error| volume.inner.owner.see(error))?;
                 volume.inner.owner.sure().await
             })
         });

@@ -33,8 +33,8 @@ pub use error::VolumeError;
 
 use ebb_client::Client;
 use ebb_types::{
-    BLOCK_BYTES, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX,
-    SLICE_BYTES, VolumeHome, VolumeMeta, VolumeStatus,
+    BLOCK_BYTES, CLAIMS_FROM, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId,
+    PAGE_MAX, SLICE_BYTES, VolumeHome, VolumeMeta, VolumeStatus,
 };
 use owner::Owner;
 use slice::Slice;
@@ -45,8 +45,8 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use turns::Turns;
 
-/// Slices are numbered with 32 bits.
-const SIZE_MAX: u64 = SLICE_BYTES as u64 * u32::MAX as u64;
+/// Chunks are whole slices, and have fewer numbers than this.
+const SIZE_MAX: u64 = SLICE_BYTES as u64 * CLAIMS_FROM as u64;
 
 /// An open volume. Cheap to clone. End it with [`Volume::close`]: one that is only dropped stays claimed until its
 /// silence is noticed.
@@ -115,9 +115,11 @@ impl<B: Backend> Volume<B> {
     /// Opens a volume, which no other process may serve. If another process does, waits until it has been silent for
     /// long enough, or fails as soon as it gives a sign of life. `waiting` is called once before that wait.
     pub async fn open(backend: B, name: &str, waiting: impl FnOnce()) -> Result<Volume<B>, VolumeError> {
-        let owner = Owner::claim(&backend, name, waiting).await?;
-        // After the claim: the former owner has moved its last slice.
         let meta = Volume::status(&backend, name).await?.meta;
+        let owner = Owner::claim(&backend, name, backend.noted(meta.object), waiting).await?;
+        let backend = backend.claimed(owner.number);
+        backend.raise_claim(meta.object, meta.size).await?;
+        // After the claim: the former owner has moved its last slice.
         let slices = slices(&backend, name).await?;
         let slice = |(number, object)| (number, Arc::new(Slice::new(number, Some(object))));
         let inner = Arc::new(Inner {

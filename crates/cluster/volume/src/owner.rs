@@ -3,14 +3,16 @@
 //! It claims the volume in the namespace, and again every [`ROUND`]: that is its sign of life. Another process may take
 //! the volume over after it has seen the same sign for [`SILENCE`]. A server whose claim was not confirmed for
 //! [`TRUST`] completes no request until it is: it stops before another one may begin. By then a request that it sent
-//! has ended too: the client library gives up after 30 s. All of these times go on while the machine is suspended
+//! has ended too: the client library gives up after 30 s; and if it has not, it changes nothing any more: every claim
+//! has a number, which the new owner notes in each chunk group before it serves, and a primary refuses requests under
+//! an older one (R16). All of these times go on while the machine is suspended
 //! ([`Clock`]).
 
+use crate::Inner;
 use crate::backend::Backend;
 use crate::error::VolumeError;
-use crate::{Inner, commit};
 use ebb_client::Clock;
-use ebb_types::{Moment, NamespaceError, NamespaceOp, VolumeOwner};
+use ebb_types::{Extent, Moment, NamespaceDone, NamespaceError, NamespaceOp, VolumeOwner};
 use std::sync::Weak;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -38,6 +40,9 @@ enum Claim {
 pub(crate) struct Owner {
     clock: Clock,
     claim: watch::Sender<Claim>,
+    /// Larger than those of all owners before.
+    pub number: u64,
+    noted: Extent,
 }
 
 impl Owner {
@@ -45,19 +50,21 @@ impl Owner {
     pub async fn claim<B: Backend>(
         backend: &B,
         name: &str,
+        noted: Extent,
         waiting: impl FnOnce(),
     ) -> Result<Owner, VolumeError> {
-        let claim = |from: Option<VolumeOwner>| NamespaceOp::ClaimVolume { name: name.to_owned(), from };
+        let claim =
+            |from: Option<VolumeOwner>| NamespaceOp::ClaimVolume { name: name.to_owned(), from, noted };
         let mut waiting = Some(waiting);
         let clock = backend.clock().clone();
         let mut seen: Option<(VolumeOwner, Moment)> = None;
         loop {
             let sent = clock.now();
             let silent = seen.filter(|(_, since)| sent.since(*since) >= SILENCE);
-            let in_use = match commit(backend, claim(silent.map(|(owner, _)| owner))).await {
-                Ok(()) => {
+            let in_use = match send(backend, claim(silent.map(|(owner, _)| owner))).await {
+                Ok(number) => {
                     let claim = watch::Sender::new(Claim::Held { since: sent });
-                    return Ok(Owner { clock, claim });
+                    return Ok(Owner { clock, claim, number, noted });
                 }
                 Err(VolumeError::Refused(NamespaceError::VolumeInUse(owner))) => owner,
                 Err(error) => return Err(error),
@@ -102,8 +109,23 @@ impl Owner {
         }
     }
 
+    /// A chunk server may be the first to say that another process serves the volume.
+    pub fn see(&self, error: &VolumeError) {
+        if matches!(error, VolumeError::Taken) {
+            self.end();
+        }
+    }
+
     pub fn end(&self) {
         self.claim.send_replace(Claim::Lost);
+    }
+}
+
+/// Returns the number of the claim.
+async fn send<B: Backend>(backend: &B, claim: NamespaceOp) -> Result<u64, VolumeError> {
+    match backend.namespace(claim).await?? {
+        NamespaceDone::Claimed(number) => Ok(number),
+        _ => Err(VolumeError::Nonsense),
     }
 }
 
@@ -114,9 +136,12 @@ pub(crate) async fn stay<B: Backend>(weak: Weak<Inner<B>>) {
         sleep(pause).await;
         let Some(volume) = weak.upgrade() else { return };
         let sent = volume.owner.clock.now();
-        let claim = NamespaceOp::ClaimVolume { name: volume.name.clone(), from: None };
-        pause = match commit(&volume.backend, claim).await {
-            Ok(()) => {
+        let claim =
+            NamespaceOp::ClaimVolume { name: volume.name.clone(), from: None, noted: volume.owner.noted };
+        pause = match send(&volume.backend, claim).await {
+            // It was given back or taken, and claimed again by this run: what was noted is not this claim.
+            Ok(number) if number != volume.owner.number => return volume.owner.end(),
+            Ok(_) => {
                 volume.owner.claim.send_replace(Claim::Held { since: sent });
                 ROUND
             }

@@ -274,11 +274,15 @@ impl ChunkOp {
 /// `since`: any write by this request has a later version. The client knew this version before it sent the first
 /// attempt that may be carried out. So a primary that has forgotten requests up to some version can tell whether it may
 /// have forgotten this one.
+///
+/// `claim`: the number of the claim under which the sender acts; zero: it needs none. A primary carries the request out
+/// only under the newest claim on the object (R16).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientRequest {
     pub group: GroupId,
     pub epoch: Epoch,
     pub since: Version,
+    pub claim: u64,
     pub op: ChunkOp,
 }
 
@@ -369,6 +373,8 @@ pub enum ChunkError {
     Missing,
     #[error("the request is malformed")]
     Malformed,
+    #[error("another process has claimed the object since")]
+    Taken,
 }
 
 /// What a chunk server reports to the metadata service about its groups. Delivered at least once; idempotent, because

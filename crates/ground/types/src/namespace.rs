@@ -279,9 +279,12 @@ pub enum NamespaceOp {
     },
     /// The sender serves the volume from now on, or still does: a sign of life. `from`: this owner has been silent
     /// since, for too long.
+    ///
+    /// `noted`: where the sender notes its claim in the volume's chunk groups. That becomes garbage with the volume.
     ClaimVolume {
         name: String,
         from: Option<VolumeOwner>,
+        noted: Extent,
     },
     /// The sender no longer serves the volume.
     ReleaseVolume {
@@ -350,6 +353,8 @@ pub enum NamespaceDone {
     Done,
     /// The new upload's id.
     Upload(u64),
+    /// The number of the sender's claim: larger than those of all owners before.
+    Claimed(u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -68,6 +68,8 @@ pub enum PlantedBug {
     SleepIndebted,
     /// Take a column for full although no complete server was heard.
     TrustAnyListing,
+    /// Requests under a claim that has ended are carried out.
+    IgnoreClaims,
 }
 
 impl Config {
