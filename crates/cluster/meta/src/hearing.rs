@@ -3,6 +3,10 @@
 //! so the others know better; they say how many they hear, and a leader that hears less than half as many hands over.
 //!
 //! Less than half: then the successor cannot want to hand back, whatever the network does to the messages between.
+//!
+//! Servers may fall silent to all members at once. So others count whom they heard within half a lease, a leader whom it
+//! heard within a whole one, and what others said counts for less than the other half: by the time that the leader
+//! hears too few, the others have said so of themselves.
 
 use crate::MemberId;
 use ebb_types::{Moment, ServerId};
@@ -38,9 +42,8 @@ impl Hearing {
         self.members.insert(member, (now, servers));
     }
 
-    /// The servers that were heard within a lease.
-    pub fn count(&self, now: Moment, lease: Duration) -> u32 {
-        self.servers.values().filter(|at| now.since(**at) <= lease).count() as u32
+    fn count(&self, now: Moment, within: Duration) -> u32 {
+        self.servers.values().filter(|at| now.since(**at) <= within).count() as u32
     }
 
     /// What to say to the leader; `None`: it was said lately.
@@ -49,7 +52,7 @@ impl Hearing {
         if due {
             self.said = now;
         }
-        due.then(|| self.count(now, lease))
+        due.then(|| self.count(now, lease / 2))
     }
 
     /// The member that should lead instead of this one, with what it hears and what this one does. Asked again after a
@@ -58,7 +61,7 @@ impl Hearing {
         if now.since(self.since) < lease || now.since(self.handed) < lease {
             return None;
         }
-        let fresh = self.members.iter().filter(|(_, (at, _))| now.since(*at) <= lease);
+        let fresh = self.members.iter().filter(|(_, (at, _))| now.since(*at) <= lease * 3 / 8);
         let (member, hears) = fresh.map(|(id, (_, hears))| (*id, *hears)).max_by_key(|(_, hears)| *hears)?;
         let own = self.count(now, lease);
         if own * 2 >= hears {
@@ -107,6 +110,18 @@ mod tests {
         hearing.turn(at(7100), LEASE);
         hearing.told(at(9000), 3, 9);
         assert_eq!(hearing.successor(at(9100), LEASE), Some((3, 9, 0)), "it came to nothing");
+    }
+
+    #[test]
+    fn servers_that_fall_silent_to_all_members_at_once_change_no_leader() {
+        let (mut leader, mut other) = (running(5000), running(5000));
+        for millis in (5050..=12_000).step_by(50) {
+            leader.turn(at(millis), LEASE);
+            if let Some(servers) = other.news(at(millis), LEASE) {
+                leader.told(at(millis), 2, servers);
+            }
+            assert_eq!(leader.successor(at(millis), LEASE), None, "at {millis}");
+        }
     }
 
     #[test]

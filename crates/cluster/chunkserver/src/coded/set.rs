@@ -287,6 +287,7 @@ impl CodedSet {
     fn report_owed(&mut self, cx: &mut Context) {
         let owed = self.owed_asleep(&cx.shared.memory);
         if let Some(column) = owed
+            && !cx.config.has(PlantedBug::SleepIndebted)
             && self.report_is_due(cx)
         {
             cx.report(ServerReport::Owes { group: self.known.group(column), epoch: self.epoch() });
