@@ -4,8 +4,8 @@
 //!
 //! Less than half: then the successor cannot want to hand back, whatever the network does to the messages between.
 //!
-//! Servers may fall silent to all members at once. So others count whom they heard within half a lease, a leader whom it
-//! heard within a whole one, and what others said counts for less than the other half: by the time that the leader
+//! Servers may fall silent to all members at once. So others count whom they heard within half a lease, a leader whom
+//! it heard within a whole one, and what others said counts for less than the other half: by the time that the leader
 //! hears too few, the others have said so of themselves.
 
 use crate::MemberId;
