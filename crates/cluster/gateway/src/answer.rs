@@ -8,6 +8,7 @@ use super::chunked::{self, Chunked};
 use super::convert::REGION;
 use super::cors::Asked;
 use super::limits::Limits;
+use super::s3::Place;
 use super::{form, front};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -208,6 +209,12 @@ fn finish(answer: &mut HttpResponse, id: &str, method: &Method, uri: &hyper::Uri
     if *method == Method::HEAD && answer.headers().contains_key(header::CONTENT_RANGE) {
         *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
+    if let Some(Place(place)) = answer.extensions_mut().remove()
+        && let Ok(place) = HeaderValue::try_from(place)
+    {
+        // A form may lead elsewhere.
+        answer.headers_mut().entry(header::LOCATION).or_insert(place);
+    }
     let Some(bytes) = answer.body().bytes() else { return };
     let Ok(text) = std::str::from_utf8(&bytes) else { return };
     let changed = if answer.status().is_client_error() || answer.status().is_server_error() {
@@ -220,6 +227,7 @@ fn finish(answer: &mut HttpResponse, id: &str, method: &Method, uri: &hyper::Uri
         if denied {
             *answer.status_mut() = StatusCode::FORBIDDEN;
         }
+        let text = explained(text);
         // A client that signs for an invalid region learns the right one from this, and retries.
         let region = match text.contains("<Code>AuthorizationHeaderMalformed</Code>") {
             true => format!("<Region>{REGION}</Region>"),
@@ -241,6 +249,45 @@ fn finish(answer: &mut HttpResponse, id: &str, method: &Method, uri: &hyper::Uri
     *answer.body_mut() = Body::from(changed);
 }
 
+/// The library leaves some errors without a message; clients then print "Unknown".
+fn explained(text: String) -> String {
+    let code =
+        text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map(|(code, _)| code);
+    match code {
+        Some(code) if !text.contains("<Message>") => {
+            text.replacen("</Code>", &format!("</Code><Message>{}</Message>", meaning(code)), 1)
+        }
+        _ => text,
+    }
+}
+
+fn meaning(code: &str) -> &'static str {
+    match code {
+        "IncompleteBody" => "the body has fewer or more bytes than Content-Length states",
+        "InternalError" => "the gateway failed: its log has the reason under this request's id",
+        "InvalidBucketName" => {
+            "a bucket's name has 3 to 63 lower-case letters, digits, dots and hyphens, begins and ends with a letter \
+             or a digit, and is no IP address"
+        }
+        "InvalidRange" => "the object has no such bytes",
+        "InvalidURI" => "the path or the query cannot be decoded",
+        "KeyTooLongError" => "a key has at most 1,024 bytes",
+        "MalformedPOSTRequest" => "the form is malformed",
+        "MalformedXML" => {
+            "the body is not the XML that this operation takes: an element is missing, unknown or malformed"
+        }
+        "MaxMessageLengthExceeded" => "the XML body is too long",
+        "MethodNotAllowed" => "this method is not allowed here",
+        "MissingContentLength" => "state the body's length in Content-Length",
+        "MissingRequestBodyError" => "this operation needs a body",
+        "SignatureDoesNotMatch" => {
+            "the signature is not the one of this request: check the secret key, and that no proxy changes the header \
+             Host, the path or the query"
+        }
+        _ => "the request is refused: what is supported is in docs/s3.md",
+    }
+}
+
 fn is_xml(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/xml"))
         && !headers.contains_key(header::ETAG)
@@ -258,4 +305,22 @@ fn log(id: &str, method: &Method, path: &str, status: StatusCode, took: Duration
 
 fn expects_continue(request: &Request<Incoming>) -> bool {
     request.headers().get(header::EXPECT).is_some_and(|value| value.as_bytes() == b"100-continue")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_without_a_message_gets_one() {
+        let bare = S3Error::new(S3ErrorCode::InvalidBucketName);
+        let told = S3Error::with_message(S3ErrorCode::InvalidBucketName, "own words");
+        for (error, message) in [(bare, meaning("InvalidBucketName")), (told, "own words")] {
+            let mut answer = error.to_http_response().unwrap();
+            finish(&mut answer, "1F", &Method::PUT, &"/B".parse().unwrap());
+            let text = String::from_utf8(answer.body().bytes().unwrap().to_vec()).unwrap();
+            let end = format!("<Message>{message}</Message><RequestId>1F</RequestId></Error>");
+            assert!(text.ends_with(&end), "{text}");
+        }
+    }
 }

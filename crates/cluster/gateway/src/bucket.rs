@@ -3,6 +3,7 @@
 use super::Gateway;
 use super::backend::Backend;
 use super::convert::{OWNER, timestamp};
+use super::front::no_acl;
 use super::list::{from_token, other_answer, owner, page_size, token};
 use super::rights::Key;
 use ebb_types::{BucketSetting, BucketSettings, NamespaceAnswer, NamespaceOp, NamespaceQuery};
@@ -133,8 +134,5 @@ pub fn check_acl(canned: bool, policy: Option<AccessControlPolicy>) -> S3Result<
     if own || (canned && given.is_none()) {
         return Ok(());
     }
-    Err(s3_error!(
-        NotImplemented,
-        "access control lists are not supported: rights belong to keys, see `ebb key`"
-    ))
+    Err(no_acl())
 }

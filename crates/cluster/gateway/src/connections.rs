@@ -144,7 +144,7 @@ async fn run<B: Backend>(
             Ok::<_, s3s::HttpError>(answer.map(|body| Answer { body, connection: connection.clone() }))
         }
     });
-    let io = TokioIo::new(Taken { stream, limit: limits.stall, stalled: None });
+    let io = TokioIo::new(Taken { stream, limit: limits.stall, waits: None });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(READ_AHEAD).keep_alive(true);
     let mut served = pin!(http.serve_connection(io, service));
@@ -193,34 +193,70 @@ impl HttpBody for Answer {
     }
 }
 
-/// A socket whose peer must keep reading: a write without progress for too long fails.
-struct Taken {
-    stream: TcpStream,
-    limit: Duration,
-    stalled: Option<Pin<Box<Sleep>>>,
+/// A socket that reports what its peer has not acknowledged.
+trait Peer: AsyncRead + AsyncWrite + Unpin {
+    /// Bytes written and not acknowledged.
+    fn unread(&self) -> std::io::Result<u64>;
 }
 
-impl Taken {
+impl Peer for TcpStream {
+    fn unread(&self) -> std::io::Result<u64> {
+        // SIOCOUTQ, which is TIOCOUTQ.
+        const UNREAD: rustix::ioctl::Opcode = 0x5411;
+        // SAFETY: by tcp(7) the kernel writes an int there, and nothing else.
+        let unread =
+            unsafe { rustix::ioctl::ioctl(self, rustix::ioctl::Getter::<UNREAD, std::ffi::c_int>::new()) };
+        Ok(unread?.max(0) as u64)
+    }
+}
+
+/// A socket whose peer must keep reading: if it acknowledges nothing for too long, writing fails.
+///
+/// That the socket takes more bytes says too little: Linux waits until a third of its buffer is free, which may be
+/// megabytes and, for a slow client, minutes.
+struct Taken<S> {
+    stream: S,
+    limit: Duration,
+    waits: Option<Wait>,
+}
+
+/// A wait for room in the socket's buffer.
+struct Wait {
+    /// When to look what the peer has acknowledged.
+    look: Pin<Box<Sleep>>,
+    /// What it had not, at the last look.
+    unread: u64,
+}
+
+impl<S: Peer> Taken<S> {
     fn paced(
         &mut self,
         written: Poll<std::io::Result<usize>>,
         context: &mut Context<'_>,
     ) -> Poll<std::io::Result<usize>> {
         if written.is_ready() {
-            self.stalled = None;
+            self.waits = None;
             return written;
         }
-        let limit = self.limit;
-        let timer = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        std::task::ready!(timer.as_mut().poll(context));
-        Poll::Ready(Err(std::io::Error::new(
-            std::io::ErrorKind::TimedOut,
-            "the client does not read its response",
-        )))
+        loop {
+            let wait = match &mut self.waits {
+                Some(wait) => wait,
+                None => {
+                    let look = Box::pin(tokio::time::sleep(self.limit));
+                    self.waits.insert(Wait { look, unread: self.stream.unread()? })
+                }
+            };
+            std::task::ready!(wait.look.as_mut().poll(context));
+            if self.stream.unread()? >= wait.unread {
+                let why = "the client does not read its response";
+                return Poll::Ready(Err(std::io::Error::new(std::io::ErrorKind::TimedOut, why)));
+            }
+            self.waits = None;
+        }
     }
 }
 
-impl AsyncRead for Taken {
+impl<S: Peer> AsyncRead for Taken<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -230,7 +266,7 @@ impl AsyncRead for Taken {
     }
 }
 
-impl AsyncWrite for Taken {
+impl<S: Peer> AsyncWrite for Taken<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -259,5 +295,82 @@ impl AsyncWrite for Taken {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// A socket that is never ready, whose peer acknowledges a byte a second until it has some number left.
+    struct Slow {
+        since: Instant,
+        queued: u64,
+        left: u64,
+    }
+
+    impl Peer for Slow {
+        fn unread(&self) -> std::io::Result<u64> {
+            Ok(self.queued.saturating_sub(self.since.elapsed().as_secs()).max(self.left))
+        }
+    }
+
+    impl AsyncRead for Slow {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Slow {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<std::io::Result<usize>> {
+            Poll::Pending
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_is_served_for_as_long_as_it_reads_and_no_longer() {
+        let limit = Duration::from_secs(30);
+        for (reads, ends) in [(0, 30), (600, 630), (605, 630 + 30)] {
+            let since = Instant::now();
+            let stream = Slow { since, queued: 10_000, left: 10_000 - reads };
+            let mut taken = Taken { stream, limit, waits: None };
+            let error = taken.write_all(b"x").await.unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+            assert_eq!(since.elapsed().as_secs(), ends, "{reads} bytes are read");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_peer_has_not_acknowledged_falls_as_it_reads() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (reader, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (mut reader, writer) = (reader.unwrap(), accepted.unwrap().0);
+        assert_eq!(writer.unread().unwrap(), 0);
+        writer.writable().await.unwrap();
+        let mut sent = 0;
+        // Until both buffers are full. A wait would end as soon as there is room.
+        while let Ok(some) = writer.try_write(&[7; 1 << 16]) {
+            sent += some;
+        }
+        assert!(writer.unread().unwrap() > 0);
+        reader.read_exact(&mut vec![0; sent]).await.unwrap();
+        // The last acknowledgement may be on its way.
+        while writer.unread().unwrap() > 0 {
+            tokio::task::yield_now().await;
+        }
     }
 }

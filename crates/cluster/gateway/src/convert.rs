@@ -2,11 +2,11 @@
 
 use super::backend::BackendError;
 use super::names::NameError;
-use ebb_types::{Checksum, ChecksumAlgorithm, Condition, ETag, NamespaceError, ObjectMeta};
+use ebb_types::{Checksum, ChecksumAlgorithm, ETag, NamespaceError};
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use s3s::checksum::ChecksumHasher;
 use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
-use s3s::dto::{self, ETagCondition, Timestamp, TimestampFormat};
+use s3s::dto::{self, Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use std::time::{Duration, SystemTime};
 
@@ -21,6 +21,7 @@ impl From<NameError> for S3Error {
         match error {
             NameError::Refused(refused) => refusal(&refused),
             NameError::Backend(error) => error.into(),
+            NameError::Replaced => s3_error!(SlowDown, "{error}"),
         }
     }
 }
@@ -123,68 +124,6 @@ pub fn parse_etag(text: &str) -> Option<ETag> {
     Some(ETag { md5, parts })
 }
 
-/// Precondition of a put, a delete or the completion of an upload.
-pub fn condition(
-    if_match: Option<&ETagCondition>,
-    if_none_match: Option<&ETagCondition>,
-) -> S3Result<Condition> {
-    let tag = |etag: &dto::ETag| parse_etag(etag.value());
-    match (if_match, if_none_match) {
-        (None, None) => Ok(Condition::Any),
-        (Some(ETagCondition::Any), None) => Ok(Condition::Present),
-        (None, Some(ETagCondition::Any)) => Ok(Condition::Absent),
-        // An ETag that this store never issued matches nothing.
-        (Some(ETagCondition::ETag(e)), None) => Ok(Condition::Matches(tag(e).unwrap_or(ETag::NONE))),
-        (None, Some(ETagCondition::ETag(e))) => Ok(tag(e).map_or(Condition::Any, Condition::Differs)),
-        (Some(_), Some(_)) => Err(s3_error!(NotImplemented, "If-Match and If-None-Match together")),
-    }
-}
-
-/// Precondition of a read.
-#[derive(Default)]
-pub struct ReadCondition {
-    pub if_match: Option<ETagCondition>,
-    pub if_none_match: Option<ETagCondition>,
-    pub if_modified_since: Option<Timestamp>,
-    pub if_unmodified_since: Option<Timestamp>,
-}
-
-impl ReadCondition {
-    /// In the order of RFC 9110 §13.2.2.
-    pub fn check(&self, meta: &ObjectMeta) -> S3Result<()> {
-        let own = etag(meta.etag);
-        let modified = i64::try_from(meta.modified_millis / 1000).unwrap_or(i64::MAX);
-        match (&self.if_match, &self.if_unmodified_since) {
-            (Some(ETagCondition::ETag(asked)), _) if !asked.strong_cmp(&own) => {
-                return Err(s3_error!(PreconditionFailed));
-            }
-            (None, Some(time)) if modified > seconds(time) => return Err(s3_error!(PreconditionFailed)),
-            _ => {}
-        }
-        let unchanged = match (&self.if_none_match, &self.if_modified_since) {
-            (Some(ETagCondition::Any), _) => true,
-            (Some(ETagCondition::ETag(asked)), _) => asked.weak_cmp(&own),
-            (None, Some(time)) => modified <= seconds(time),
-            (None, None) => false,
-        };
-        if !unchanged {
-            return Ok(());
-        }
-        let mut error = s3_error!(NotModified);
-        let mut headers = hyper::HeaderMap::new();
-        if let Ok(value) = hyper::header::HeaderValue::try_from(format!("\"{}\"", meta.etag)) {
-            headers.insert(hyper::header::ETAG, value);
-        }
-        error.set_headers(headers);
-        Err(error)
-    }
-
-    /// Like [`Self::check`], for the source of a copy: there, "not modified" is a failed precondition, too.
-    pub fn check_source(&self, meta: &ObjectMeta) -> S3Result<()> {
-        self.check(meta).map_err(|_| s3_error!(PreconditionFailed))
-    }
-}
-
 /// The headers to keep, from any input that can set them.
 macro_rules! kept_headers {
     ($input:expr) => {{
@@ -205,6 +144,28 @@ macro_rules! kept_headers {
     }};
 }
 pub(crate) use kept_headers;
+
+/// The first character that XML 1.0 has no way to write: listings are XML, and one such name would hide all others.
+pub fn unwritable(text: &str) -> Option<char> {
+    let is_lost = |c: &char| match c {
+        '\t' | '\n' | '\r' => false,
+        '\u{fffe}' | '\u{ffff}' => true,
+        c => *c < ' ',
+    };
+    text.chars().find(is_lost)
+}
+
+/// Whether a new object may have this key.
+pub fn check_key(key: &str) -> S3Result<()> {
+    match unwritable(key) {
+        None => Ok(()),
+        Some(c) => Err(s3_error!(
+            InvalidArgument,
+            "the key has the character U+{:04X}, which no listing can show: choose another name",
+            u32::from(c)
+        )),
+    }
+}
 
 /// S3's limits, in bytes: all names and values of a client's own metadata together, and all other kept headers.
 const METADATA_BYTES_MAX: usize = 2 << 10;
@@ -411,6 +372,16 @@ mod tests {
         let hex = "ab".repeat(16);
         let bad = ["", "abc", &hex[..31], &format!("{hex}-0"), &format!("{hex}-x"), &"é".repeat(16)];
         assert!(bad.iter().all(|text| parse_etag(text).is_none()));
+    }
+
+    #[test]
+    fn a_key_has_only_what_a_listing_can_show() {
+        for good in ["a b", "tab\tcr\rlf\n", "del\u{7f}", "\u{fffd}\u{10000}"] {
+            check_key(good).unwrap();
+        }
+        for bad in ["a\u{8}b", "\0", "\u{b}", "\u{1f}", "a\u{fffe}b", "\u{ffff}"] {
+            assert!(check_key(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The library reads a form into memory before it checks who sent it, ignores unknown fields, and stores `${filename}`
 //! literally. So the fields before the file are read here first, up to a limit.
 
-use super::front::{check_wish, is_form};
+use super::front::{check_wish, is_form, old_signature};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use hyper::body::{Body as HttpBody, Frame};
@@ -125,7 +125,11 @@ fn parameter(disposition: &str, wanted: &str) -> Option<String> {
 }
 
 fn checked_fields(head: &[u8], Fields { fields, file }: Fields) -> S3Result<Bytes> {
-    if !fields.iter().any(|field| field.name == "x-amz-signature") {
+    let has = |name: &str| fields.iter().any(|field| field.name == name);
+    if !has("x-amz-signature") && (has("signature") || has("awsaccesskeyid")) {
+        return Err(old_signature());
+    }
+    if !has("x-amz-signature") {
         return Err(s3_error!(AccessDenied, "the form is not signed"));
     }
     let mut out = BytesMut::with_capacity(head.len());
@@ -219,11 +223,17 @@ mod tests {
             field + FORM
         };
         assert_eq!(outcome(&FORM.replace("X-Amz-Signature", "none"), 9).await, Err("AccessDenied".into()));
-        for (name, value) in
-            [("acl", "public-read"), ("x-amz-server-side-encryption", "AES256"), ("tagging", "<T/>")]
-        {
+        for (name, value) in [
+            ("x-amz-write-offset-bytes", "5"),
+            ("x-amz-server-side-encryption", "AES256"),
+            ("tagging", "<T/>"),
+        ] {
             assert_eq!(outcome(&with(name, value), 9).await, Err("NotImplemented".into()), "{name}");
         }
+        let public = outcome(&with("acl", "public-read"), 9).await;
+        assert_eq!(public, Err("AccessControlListNotSupported".into()));
+        let old = FORM.replace("X-Amz-Signature", "signature");
+        assert_eq!(outcome(&old, 9).await, Err("InvalidRequest".into()), "version 2");
         assert!(outcome(&with("acl", "private"), 9).await.is_ok());
         let endless = with("x-amz-meta-a", &"x".repeat(FIELDS_BYTES_MAX));
         assert_eq!(outcome(&endless, 999).await, Err("MaxPostPreDataLengthExceededError".into()));

@@ -5,7 +5,8 @@
 //! meaning in S3 must be signed. And a request for something that Ebb cannot do is refused: ignoring it silently would
 //! be a lie.
 
-use super::convert::{OWNER, REGION};
+use super::convert::{OWNER, REGION, algorithm};
+use super::understood::OF_SIGNATURE;
 use form_urlencoded::parse;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
@@ -17,6 +18,14 @@ use std::sync::Arc;
 
 /// S3's maximum lifetime of a presigned URL, in seconds: a week.
 const EXPIRES_MAX: u64 = 7 * 24 * 3600;
+
+/// The payload's hash of a body in chunks that are not signed.
+const UNSIGNED_CHUNKS: &str = "STREAMING-UNSIGNED-PAYLOAD-TRAILER";
+
+/// What those do whose client still signs with version 2.
+const OLD_SIGNATURE: &str = "signature version 2 is not supported: sign with version 4 (AWS4-HMAC-SHA256). boto3: \
+    Config(signature_version='s3v4'); aws: `aws configure set default.s3.signature_version s3v4`; \
+    s3cmd: without --signature-v2, and its signurl has no version 4";
 
 /// Whether the request is a form, or may be mistaken for one.
 pub fn is_form(request: &Parts) -> bool {
@@ -54,7 +63,16 @@ pub fn admit(request: &mut Parts) -> S3Result<()> {
         check_wish(name.as_str(), value.to_str().unwrap_or_default())?;
     }
     check_md5(&request.headers)?;
-    check_times(&request.method, &request.headers)
+    announce_trailer(&mut request.headers);
+    Ok(())
+}
+
+/// The library wants trailers announced even if there are none. [`super::intake`] refuses those that come unannounced.
+fn announce_trailer(headers: &mut HeaderMap) {
+    let unsigned = headers.get("x-amz-content-sha256").is_some_and(|kind| kind == UNSIGNED_CHUNKS);
+    if unsigned && !headers.contains_key("x-amz-trailer") {
+        headers.insert("x-amz-trailer", HeaderValue::from_static(""));
+    }
 }
 
 fn signed(request: &Parts) -> S3Result<Signed> {
@@ -69,10 +87,7 @@ fn signed(request: &Parts) -> S3Result<Signed> {
     let version_2 =
         authorization.is_some_and(|text| text.starts_with("AWS ")) || of_query("Signature").is_some();
     if version_2 {
-        return Err(s3_error!(
-            InvalidRequest,
-            "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
-        ));
+        return Err(old_signature());
     }
     if is_form(request) {
         return Ok(Signed::Form);
@@ -89,6 +104,10 @@ fn signed(request: &Parts) -> S3Result<Signed> {
     // The library accepts the fields in this order only, so there is one list of names.
     let names = text.split("SignedHeaders=").nth(1).and_then(|rest| rest.split(',').next());
     Ok(Signed::Headers(names.unwrap_or_default().to_owned()))
+}
+
+pub fn old_signature() -> S3Error {
+    s3_error!(InvalidRequest, "{OLD_SIGNATURE}")
 }
 
 /// Any well-formed region will do. Others, such as s3cmd's US, the library would refuse with an error that no client
@@ -135,8 +154,7 @@ fn hoist(request: &mut Parts) -> S3Result<()> {
     let query = request.uri.query().unwrap_or_default().to_owned();
     for (name, value) in parse(query.as_bytes()) {
         let name = name.to_ascii_lowercase();
-        let own = ["algorithm", "credential", "date", "expires", "signedheaders", "signature"];
-        if name.strip_prefix("x-amz-").is_none_or(|rest| own.contains(&rest)) {
+        if name.strip_prefix("x-amz-").is_none_or(|rest| OF_SIGNATURE.contains(&rest)) {
             continue;
         }
         let bad = || {
@@ -156,8 +174,13 @@ fn hoist(request: &mut Parts) -> S3Result<()> {
 pub fn check_wish(name: &str, value: &str) -> S3Result<()> {
     let Some(wish) = name.strip_prefix("x-amz-") else { return Ok(()) };
     let unsupported = || s3_error!(NotImplemented, "{name}: {value} is not supported: remove it");
+    // The library takes an empty header for an absent one.
+    let weighs = ["checksum-", "copy-source", "if-"].iter().any(|start| wish.starts_with(start));
     match wish {
         _ if wish.starts_with("meta-") => Ok(()),
+        _ if weighs && value.is_empty() => {
+            Err(s3_error!(InvalidArgument, "{name} is empty or not ASCII: state a value, or remove it"))
+        }
         "checksum-crc32" | "checksum-crc32c" | "checksum-crc64nvme" | "checksum-sha1" | "checksum-sha256" => {
             Ok(())
         }
@@ -190,16 +213,19 @@ pub fn check_wish(name: &str, value: &str) -> S3Result<()> {
         | "storage-class"
         | "tagging"
         | "tagging-directive"
-        | "trailer"
         | "user-agent" => Ok(()),
+        // Nothing is locked, so there is nothing to bypass.
+        "bypass-governance-retention" => Ok(()),
+        "trailer" => match value.trim().strip_prefix("x-amz-checksum-") {
+            Some(checksum) => algorithm(checksum).map(drop),
+            None => Err(unsupported()),
+        },
         // All objects are private to their owner.
         "acl" if ["private", "bucket-owner-full-control", "bucket-owner-read"].contains(&value) => Ok(()),
         "object-ownership" if value == "BucketOwnerEnforced" => Ok(()),
-        "bucket-object-lock-enabled" | "bypass-governance-retention"
-            if value.eq_ignore_ascii_case("false") =>
-        {
-            Ok(())
-        }
+        "acl" => Err(no_acl()),
+        _ if wish.starts_with("grant-") => Err(no_acl()),
+        "bucket-object-lock-enabled" if value.eq_ignore_ascii_case("false") => Ok(()),
         "server-side-encryption-bucket-key-enabled" if value.eq_ignore_ascii_case("false") => Ok(()),
         "expected-bucket-owner" | "source-expected-bucket-owner" if value == OWNER => Ok(()),
         "expected-bucket-owner" | "source-expected-bucket-owner" => {
@@ -215,27 +241,20 @@ pub fn check_wish(name: &str, value: &str) -> S3Result<()> {
     }
 }
 
+/// As in S3, this is not a 501: clients send again what failed with 501.
+pub fn no_acl() -> S3Error {
+    s3_error!(
+        AccessControlListNotSupported,
+        "access control lists other than private are not supported: rights belong to keys, see `ebb key`"
+    )
+}
+
 /// The library ignores an empty one.
 fn check_md5(headers: &HeaderMap) -> S3Result<()> {
     let Some(text) = headers.get("content-md5") else { return Ok(()) };
     match base64_simd::STANDARD.decode_to_vec(text.as_bytes()) {
         Ok(md5) if md5.len() == 16 => Ok(()),
         _ => Err(s3_error!(InvalidDigest, "Content-MD5 is 16 bytes in base64")),
-    }
-}
-
-/// S3 has no writes that depend on a time; carrying them out unconditionally could destroy what the client means to
-/// keep.
-fn check_times(method: &Method, headers: &HeaderMap) -> S3Result<()> {
-    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
-    let time = [header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE]
-        .into_iter()
-        .find(|n| headers.contains_key(n));
-    match time {
-        Some(name) if !reads => {
-            Err(s3_error!(NotImplemented, "{name} with {method} is not supported: use If-Match"))
-        }
-        _ => Ok(()),
     }
 }
 
@@ -323,6 +342,21 @@ mod tests {
             Err("InvalidRequest".into())
         );
         assert_eq!(outcome("GET", "/b/k?Signature=x", &[]).1, Err("InvalidRequest".into()));
+        assert!(old_signature().message().is_some_and(|cure| cure.contains("signature_version='s3v4'")));
+    }
+
+    #[test]
+    fn chunks_without_trailers_need_no_announcement() {
+        let chunks = ("x-amz-content-sha256", UNSIGNED_CHUNKS);
+        let (request, admitted) = outcome("PUT", &presigned("host", ""), &[chunks]);
+        assert_eq!((admitted, request.headers["x-amz-trailer"].is_empty()), (Ok(()), true));
+        for (name, code) in [("x-amz-checksum-crc32", None), ("x-amz-checksum-md5", Some("InvalidRequest"))] {
+            let announced = [chunks, ("x-amz-trailer", name)];
+            let outcome = outcome("PUT", &presigned("host%3Bx-amz-trailer", ""), &announced).1;
+            assert_eq!(outcome.err().as_deref(), code, "{name}");
+        }
+        let other = [("x-amz-trailer", "x-amz-meta-a")];
+        assert_eq!(by_header("host;x-amz-trailer", &other), Err("NotImplemented".into()));
     }
 
     #[test]
@@ -370,8 +404,13 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused() {
         for (name, value, code) in [
-            ("x-amz-acl", "public-read", "NotImplemented"),
-            ("x-amz-grant-read", "id=a", "NotImplemented"),
+            ("x-amz-acl", "public-read", "AccessControlListNotSupported"),
+            ("x-amz-grant-read", "id=a", "AccessControlListNotSupported"),
+            ("x-amz-if-match-size", "", "InvalidArgument"),
+            ("x-amz-copy-source-if-match", "", "InvalidArgument"),
+            ("x-amz-copy-source-range", "", "InvalidArgument"),
+            ("x-amz-checksum-crc32", "", "InvalidArgument"),
+            ("x-amz-write-offset-bytes", "5", "NotImplemented"),
             ("x-amz-server-side-encryption", "AES256", "NotImplemented"),
             ("x-amz-server-side-encryption-customer-key", "a2V5", "NotImplemented"),
             ("x-amz-server-side-encryption-customer-key-md5", "a2V5", "NotImplemented"),
@@ -390,12 +429,10 @@ mod tests {
             ("x-amz-acl", "private"),
             ("x-amz-storage-class", "STANDARD"),
             ("x-amz-expected-bucket-owner", "ebb"),
-            ("x-amz-meta-anything", "x"),
+            ("x-amz-meta-anything", ""),
+            ("x-amz-bypass-governance-retention", "true"),
         ] {
             assert_eq!(by_header(&format!("host;{name}"), &[(name, value)]), Ok(()), "{name}");
         }
-        let time = [("if-unmodified-since", "Sat, 29 Oct 1994 19:43:31 GMT")];
-        assert_eq!(by_header("host", &time), Err("NotImplemented".into()));
-        assert_eq!(outcome("GET", &presigned("host", ""), &time).1, Ok(()));
     }
 }

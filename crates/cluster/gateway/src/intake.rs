@@ -2,7 +2,7 @@
 
 use super::backend::{Backend, Pool};
 use super::body::Stalled;
-use super::convert::{algorithm, finished, hasher};
+use super::convert::{algorithm, algorithm_name, finished, hasher};
 use super::place::Unnamed;
 use super::store::Store;
 use bytes::Bytes;
@@ -19,6 +19,8 @@ pub struct Stated {
     /// Base64.
     pub md5: Option<String>,
     pub checksum: Option<StatedChecksum>,
+    /// What comes after the bytes.
+    pub trailers: Option<TrailingHeaders>,
 }
 
 pub struct StatedChecksum {
@@ -28,7 +30,8 @@ pub struct StatedChecksum {
 
 enum Value {
     Header(String),
-    Trailer(TrailingHeaders),
+    /// It comes after the bytes.
+    Trailer,
     /// Only an algorithm was named: compute and keep its checksum.
     Absent,
 }
@@ -39,21 +42,18 @@ impl StatedChecksum {
     pub fn from_request(
         headers: &HeaderMap,
         given: Option<(ChecksumAlgorithm, String)>,
-        trailers: Option<TrailingHeaders>,
     ) -> S3Result<Option<StatedChecksum>> {
         let text =
             |name| headers.get(name).and_then(|value: &hyper::header::HeaderValue| value.to_str().ok());
         let announced = text("x-amz-trailer").and_then(|name| name.trim().strip_prefix("x-amz-checksum-"));
         let named = text("x-amz-sdk-checksum-algorithm").or(text("x-amz-checksum-algorithm"));
         let named = named.map(algorithm).transpose()?;
-        let stated = match (given, announced.zip(trailers)) {
+        let stated = match (given, announced) {
             (Some(_), Some(_)) => {
                 return Err(s3_error!(InvalidRequest, "state one checksum: in a header or in a trailer"));
             }
             (Some((algorithm, value)), None) => StatedChecksum { algorithm, value: Value::Header(value) },
-            (None, Some((name, trailers))) => {
-                StatedChecksum { algorithm: algorithm(name)?, value: Value::Trailer(trailers) }
-            }
+            (None, Some(name)) => StatedChecksum { algorithm: algorithm(name)?, value: Value::Trailer },
             (None, None) => return Ok(named.map(StatedChecksum::wanted)),
         };
         if named.is_some_and(|named| named != stated.algorithm) {
@@ -70,22 +70,21 @@ impl StatedChecksum {
         StatedChecksum { algorithm, value: Value::Absent }
     }
 
+    /// The name of the announced trailer.
+    fn trailer(&self) -> Option<String> {
+        let name = || format!("x-amz-checksum-{}", algorithm_name(self.algorithm).to_lowercase());
+        matches!(self.value, Value::Trailer).then(name)
+    }
+
     /// Checks the computed checksum against the stated one. Called after the whole body was read.
-    fn check(self, computed: String) -> S3Result<Checksum> {
+    fn check(self, computed: String, trailers: &HeaderMap) -> S3Result<Checksum> {
+        let sent = self.trailer().map(|name| {
+            let value = trailers.get(name).and_then(|value| value.to_str().ok().map(str::to_owned));
+            value.ok_or_else(|| s3_error!(InvalidRequest, "the announced checksum trailer is missing"))
+        });
         let stated = match self.value {
             Value::Header(value) => Some(value),
-            Value::Trailer(trailers) => {
-                let name = format!(
-                    "x-amz-checksum-{}",
-                    super::convert::algorithm_name(self.algorithm).to_lowercase()
-                );
-                let sent = trailers.take().and_then(|map| map.get(name)?.to_str().ok().map(str::to_owned));
-                Some(
-                    sent.ok_or_else(|| {
-                        s3_error!(InvalidRequest, "the announced checksum trailer is missing")
-                    })?,
-                )
-            }
+            Value::Trailer => sent.transpose()?,
             Value::Absent => None,
         };
         if stated.is_some_and(|stated| stated != computed) {
@@ -139,16 +138,19 @@ pub async fn take_in<B: Backend>(
     if stated.length.is_some_and(|length| size != length) {
         return Err(s3_error!(IncompleteBody, "fewer bytes than Content-Length states"));
     }
+    let trailers = stated.trailers.and_then(|trailers| trailers.take()).unwrap_or_default();
+    let announced = stated.checksum.as_ref().and_then(StatedChecksum::trailer);
+    if let Some(name) = trailers.keys().find(|name| Some(name.as_str()) != announced.as_deref()) {
+        return Err(s3_error!(InvalidRequest, "x-amz-trailer does not announce the trailer {name}"));
+    }
     let checksum = match (stated.checksum, sums) {
-        (Some(stated), Some(sums)) => Some(stated.check(finished(sums))?),
+        (Some(stated), Some(sums)) => Some(stated.check(finished(sums), &trailers)?),
         _ => None,
     };
     let (data, md5) = writer.finish().await?;
     if let Some(text) = stated.md5 {
-        let decoded = base64_simd::STANDARD.decode_to_vec(text).map_err(|_| S3ErrorCode::InvalidDigest)?;
-        if decoded.len() != md5.len() {
-            return Err(s3_error!(InvalidDigest));
-        }
+        let decoded = base64_simd::STANDARD.decode_to_vec(text).ok().filter(|sum| sum.len() == md5.len());
+        let decoded = decoded.ok_or_else(|| s3_error!(InvalidDigest, "Content-MD5 is 16 bytes in base64"))?;
         if decoded != md5 {
             return Err(s3_error!(BadDigest, "Content-MD5 does not match the bytes received"));
         }

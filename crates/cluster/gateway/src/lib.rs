@@ -15,6 +15,7 @@ mod body;
 mod bucket;
 mod chunked;
 mod cluster;
+mod conditions;
 mod connections;
 mod convert;
 mod cors;
@@ -37,6 +38,7 @@ mod rights;
 mod s3;
 mod store;
 mod tags;
+mod understood;
 
 #[cfg(test)]
 mod memory;

@@ -24,6 +24,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 const RULES_MAX: usize = 1000;
+const ID_CHARS_MAX: usize = 255;
 /// Pause before the next attempt after an error.
 const RETRY: Duration = Duration::from_secs(600);
 const DAY_MILLIS: u64 = 24 * 3600 * 1000;
@@ -119,7 +120,17 @@ fn kept(rule: LifecycleRule) -> S3Result<Rule> {
     };
     let filter = rule.filter.unwrap_or_default();
     let and = filter.and.unwrap_or_default();
-    let size = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok());
+    if rule.id.as_ref().is_some_and(|id| id.chars().count() > ID_CHARS_MAX) {
+        return Err(s3_error!(InvalidArgument, "a rule's ID has at most {ID_CHARS_MAX} characters"));
+    }
+    let twice = [rule.prefix.is_some(), filter.prefix.is_some(), and.prefix.is_some()];
+    let larger = filter.object_size_greater_than.and(and.object_size_greater_than);
+    let smaller = filter.object_size_less_than.and(and.object_size_less_than);
+    if twice.into_iter().filter(|given| *given).count() > 1 || larger.or(smaller).is_some() {
+        return Err(s3_error!(MalformedXML, "a rule states its prefix and each bound of the size once"));
+    }
+    let bad = || s3_error!(InvalidArgument, "the size in a filter must not be negative");
+    let size = |n: Option<i64>| n.map(|n| u64::try_from(n).map_err(|_| bad())).transpose();
     let expiration = rule.expiration.unwrap_or_default();
     let kept = Rule {
         id: rule.id,
@@ -127,8 +138,8 @@ fn kept(rule: LifecycleRule) -> S3Result<Rule> {
         bare_prefix: rule.prefix.is_some(),
         prefix: rule.prefix.or(filter.prefix).or(and.prefix).unwrap_or_default(),
         tags: filter.tag.into_iter().chain(and.tags.unwrap_or_default()).map(pair).collect(),
-        larger_than: size(filter.object_size_greater_than.or(and.object_size_greater_than)),
-        smaller_than: size(filter.object_size_less_than.or(and.object_size_less_than)),
+        larger_than: size(filter.object_size_greater_than.or(and.object_size_greater_than))?,
+        smaller_than: size(filter.object_size_less_than.or(and.object_size_less_than))?,
         expire_days: positive(expiration.days)?,
         expire_date: expiration.date.as_ref().map(midnight).transpose()?,
         abort_days: positive(rule.abort_incomplete_multipart_upload.and_then(|a| a.days_after_initiation))?,
@@ -144,10 +155,11 @@ fn kept(rule: LifecycleRule) -> S3Result<Rule> {
             "a rule needs a transition, expiration days or an expiration date, or days until abort"
         ));
     }
-    if kept.abort_days.is_some() && !kept.tags.is_empty() {
+    let by_object = !kept.tags.is_empty() || kept.larger_than.is_some() || kept.smaller_than.is_some();
+    if kept.abort_days.is_some() && by_object {
         return Err(s3_error!(
             InvalidRequest,
-            "uploads have no tags: a rule that aborts uploads cannot filter by tag"
+            "uploads have no tags and no size: a rule that aborts uploads filters by prefix alone"
         ));
     }
     check_moves(&kept)?;
@@ -500,6 +512,32 @@ mod tests {
         }
         assert!(kept(rule(None, None, plain.clone())).is_err(), "it does nothing");
         assert!(kept(rule(Some(0), None, plain.clone())).is_err());
+        let id = |chars| LifecycleRule { id: Some("ü".repeat(chars)), ..rule(Some(1), None, plain.clone()) };
+        assert!(kept(id(255)).is_ok() && kept(id(256)).is_err());
+    }
+
+    #[test]
+    fn a_filter_that_would_be_dropped_is_refused() {
+        let and = |prefix: Option<&str>, larger| LifecycleRuleAndOperator {
+            prefix: prefix.map(str::to_owned),
+            object_size_greater_than: larger,
+            ..Default::default()
+        };
+        let filter = |prefix: Option<&str>, larger, and| {
+            let prefix = prefix.map(str::to_owned);
+            let filter =
+                LifecycleRuleFilter { prefix, object_size_greater_than: larger, and, ..Default::default() };
+            kept(rule(Some(1), None, filter)).map_err(|error| error.code().as_str().to_owned())
+        };
+        assert!(filter(None, Some(5), Some(and(Some("a"), None))).is_ok());
+        assert_eq!(
+            filter(Some("a"), None, Some(and(Some("b"), None))).err().as_deref(),
+            Some("MalformedXML")
+        );
+        assert_eq!(filter(None, Some(5), Some(and(None, Some(9)))).err().as_deref(), Some("MalformedXML"));
+        assert_eq!(filter(None, Some(-5), None).err().as_deref(), Some("InvalidArgument"));
+        let sized = LifecycleRuleFilter { object_size_less_than: Some(9), ..Default::default() };
+        assert!(kept(rule(None, Some(7), sized)).is_err(), "an upload has no size");
     }
 
     fn to(class: &str, days: Option<i32>, date: Option<u64>) -> Transition {

@@ -32,8 +32,12 @@ pub(super) struct Encoding {
 }
 
 impl Encoding {
-    pub(super) fn of(asked: Option<&EncodingType>) -> Encoding {
-        Encoding { url: asked.is_some_and(|e| e.as_str() == EncodingType::URL) }
+    pub(super) fn of(asked: Option<&EncodingType>) -> S3Result<Encoding> {
+        match asked.map(EncodingType::as_str) {
+            None | Some("") => Ok(Encoding { url: false }),
+            Some(EncodingType::URL) => Ok(Encoding { url: true }),
+            Some(other) => Err(s3_error!(InvalidArgument, "the encoding-type {other} is unknown: use url")),
+        }
     }
 
     pub(super) fn name(self, name: &str) -> String {
@@ -86,7 +90,7 @@ impl<B: Backend> Gateway<B> {
     }
 
     pub(super) async fn list_v1(&self, input: ListObjectsInput) -> S3Result<ListObjectsOutput> {
-        let encoding = Encoding::of(input.encoding_type.as_ref());
+        let encoding = Encoding::of(input.encoding_type.as_ref())?;
         let limit = page_size(input.max_keys)?;
         let after = input.marker.clone().unwrap_or_default();
         let (prefix, delimiter) = (input.prefix.as_deref(), input.delimiter.as_deref());
@@ -107,7 +111,7 @@ impl<B: Backend> Gateway<B> {
     }
 
     pub(super) async fn list_v2(&self, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
-        let encoding = Encoding::of(input.encoding_type.as_ref());
+        let encoding = Encoding::of(input.encoding_type.as_ref())?;
         let limit = page_size(input.max_keys)?;
         let after = match &input.continuation_token {
             Some(token) => from_token(token)?,
@@ -138,7 +142,7 @@ impl<B: Backend> Gateway<B> {
         &self,
         input: ListObjectVersionsInput,
     ) -> S3Result<ListObjectVersionsOutput> {
-        let encoding = Encoding::of(input.encoding_type.as_ref());
+        let encoding = Encoding::of(input.encoding_type.as_ref())?;
         let limit = page_size(input.max_keys)?;
         let after = input.key_marker.clone().unwrap_or_default();
         let (prefix, delimiter) = (input.prefix.as_deref(), input.delimiter.as_deref());
@@ -198,6 +202,14 @@ pub(super) fn from_token(token: &str) -> S3Result<String> {
 mod tests {
     use super::*;
     use crate::convert::parse_etag;
+
+    #[test]
+    fn names_are_encoded_as_asked_or_not_at_all() {
+        let of = |text: &str| Encoding::of(Some(&EncodingType::from(text.to_owned())));
+        assert_eq!(of("url").unwrap().name("a b"), "a%20b");
+        assert_eq!(Encoding::of(None).unwrap().name("a b"), "a b");
+        assert!(of("x").is_err());
+    }
 
     #[test]
     fn made_up_tokens_and_etags_are_refused_or_read() {

@@ -40,6 +40,7 @@ struct State {
     writes: u64,
     commands: u64,
     broken: Option<BackendError>,
+    delay: Duration,
     hibernates: bool,
     is_busy: bool,
 }
@@ -96,6 +97,11 @@ impl Memory {
     /// From now on chunk operations fail with this error.
     pub fn break_chunks(&self, error: Option<BackendError>) {
         self.state.lock().unwrap().broken = error;
+    }
+
+    /// The next read takes this long.
+    pub fn delay_next_read(&self, delay: Duration) {
+        self.state.lock().unwrap().delay = delay;
     }
 
     /// From now on the cluster is in no trough, or is again.
@@ -186,6 +192,10 @@ impl Backend for Memory {
     }
 
     async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Summed, BackendError> {
+        let delay = std::mem::take(&mut self.state.lock().unwrap().delay);
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         let state = self.state.lock().unwrap();
         if let Some(error) = &state.broken {
             return Err(error.clone());

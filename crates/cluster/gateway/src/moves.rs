@@ -113,7 +113,9 @@ impl<B: Backend> Mover<B> {
         }
         match self.move_object(plan, &key).await {
             // It was replaced or deleted meanwhile.
-            Err(NameError::Refused(NoSuchBucket | NoSuchKey | PreconditionFailed)) => Ok(false),
+            Err(NameError::Refused(NoSuchBucket | NoSuchKey | PreconditionFailed) | NameError::Replaced) => {
+                Ok(false)
+            }
             Err(NameError::Backend(BackendError::Failed(why))) => {
                 tracing::warn!(bucket = plan.bucket, key, why, "an object stays in its pool");
                 Ok(false)

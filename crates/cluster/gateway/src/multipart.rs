@@ -3,17 +3,19 @@
 use super::Gateway;
 use super::backend::{Backend, Pool};
 use super::body::Progress;
+use super::conditions::{ReadCondition, condition};
 use super::convert::{
-    ReadCondition, algorithm, algorithm_name, checksum_type, condition, etag, give_checksum, kept_headers,
-    listed_algorithm, multipart_checksum, parse_etag, stated_checksum, timestamp,
+    algorithm, algorithm_name, check_key, checksum_type, etag, give_checksum, kept_headers, listed_algorithm,
+    multipart_checksum, parse_etag, stated_checksum, timestamp,
 };
 use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
 use super::list::{Encoding, other_answer, owner, page_size};
+use super::names::NameError;
 use super::objects::{content, source, with_tags};
 use super::pools::shown_class;
 use ebb_types::{
-    self as ebb, ChecksumAlgorithm, ETag, NamespaceAnswer, NamespaceDone, NamespaceOp, NamespaceQuery,
-    PAGE_MAX, UploadListing, UploadMeta, kept_class,
+    self as ebb, ChecksumAlgorithm, Condition, ETag, NamespaceAnswer, NamespaceDone, NamespaceError,
+    NamespaceOp, NamespaceQuery, PAGE_MAX, UploadListing, UploadMeta, kept_class,
 };
 use futures_util::{StreamExt, TryStreamExt};
 use s3s::crypto::{Checksum as _, Md5};
@@ -26,7 +28,7 @@ fn upload_id(id: u64) -> String {
 }
 
 fn parse_upload_id(text: &str) -> S3Result<u64> {
-    u64::from_str_radix(text, 16).map_err(|_| S3ErrorCode::NoSuchUpload.into())
+    u64::from_str_radix(text, 16).map_err(|_| NameError::Refused(NamespaceError::NoSuchUpload).into())
 }
 
 fn part_number(number: i32) -> S3Result<u16> {
@@ -61,6 +63,8 @@ impl<B: Backend> Gateway<B> {
         req: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<CreateMultipartUploadOutput> {
         let mut input = req.input;
+        check_key(&input.key)?;
+        self.check_now(&input.bucket, &input.key, condition(&req.headers)?).await?;
         let headers = with_tags(kept_headers!(input)?, input.tagging.as_deref())?;
         let class = input.storage_class.as_ref().map(StorageClass::as_str);
         let headers = self.destination(&input.bucket, class).await?.mark(headers);
@@ -82,6 +86,26 @@ impl<B: Backend> Gateway<B> {
             checksum_type: checksum.map(|(_, composite)| checksum_type(composite)),
             ..Default::default()
         })
+    }
+
+    /// A condition at the beginning of an upload holds for that moment; the one at its completion decides.
+    async fn check_now(&self, bucket: &str, key: &str, when: Condition) -> S3Result<()> {
+        if when == Condition::Any {
+            return Ok(());
+        }
+        let present = match self.names.object(bucket, key).await {
+            Ok(meta) => Some(meta.etag),
+            Err(NameError::Refused(NamespaceError::NoSuchKey)) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let refused = match (when, present) {
+            (Condition::Matches(_) | Condition::Present, None) => NamespaceError::NoSuchKey,
+            (Condition::Matches(wanted), Some(etag)) if etag != wanted => NamespaceError::PreconditionFailed,
+            (Condition::Differs(known), Some(etag)) if etag == known => NamespaceError::PreconditionFailed,
+            (Condition::Absent, Some(_)) => NamespaceError::PreconditionFailed,
+            _ => return Ok(()),
+        };
+        Err(NameError::Refused(refused).into())
     }
 
     async fn commit_part(
@@ -115,7 +139,8 @@ impl<B: Backend> Gateway<B> {
         let stated = Stated {
             length: input.content_length.and_then(|n| u64::try_from(n).ok()),
             md5: input.content_md5.take(),
-            checksum: StatedChecksum::from_request(&req.headers, given, req.trailing_headers)?,
+            checksum: StatedChecksum::from_request(&req.headers, given)?,
+            trailers: req.trailing_headers,
         };
         let name = (input.bucket, input.key);
         let pool = match self.backend.pools().is_empty() {
@@ -136,12 +161,9 @@ impl<B: Backend> Gateway<B> {
     ) -> S3Result<UploadPartCopyOutput> {
         let mut input = req.input;
         let (upload, number) = (parse_upload_id(&input.upload_id)?, part_number(input.part_number)?);
-        let condition = ReadCondition {
-            if_match: input.copy_source_if_match.take(),
-            if_none_match: input.copy_source_if_none_match.take(),
-            if_modified_since: input.copy_source_if_modified_since.take(),
-            if_unmodified_since: input.copy_source_if_unmodified_since.take(),
-        };
+        let times =
+            (input.copy_source_if_modified_since.take(), input.copy_source_if_unmodified_since.take());
+        let condition = ReadCondition::of_source(&req.headers, times)?;
         let (from_bucket, from_key) = source(&input.copy_source)?;
         let reader = self.open(from_bucket, from_key).await?;
         condition.check_source(&reader.meta)?;
@@ -150,7 +172,8 @@ impl<B: Backend> Gateway<B> {
         let announced = self.upload(name.clone(), upload).await?;
         let pool = self.pool_of(&name.0, &announced).await?;
         let checksum = announced.checksum.map(|(algorithm, _)| StatedChecksum::wanted(algorithm));
-        let stated = Stated { length: Some(range.end - range.start), md5: None, checksum };
+        let length = Some(range.end - range.start);
+        let stated = Stated { length, checksum, ..Stated::default() };
         let progress = Progress::of(&req.extensions);
         let source = content(reader, range).inspect(|_| progress.touch());
         let taken = take_in(&self.store, &pool, source, stated).await?;
@@ -203,8 +226,12 @@ impl<B: Backend> Gateway<B> {
         let mut input = req.input;
         let name = (input.bucket.clone(), input.key.clone());
         let upload = parse_upload_id(&input.upload_id)?;
-        let when = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        let when = condition(&req.headers)?;
         let named = input.multipart_upload.take().and_then(|u| u.parts).unwrap_or_default();
+        if named.is_empty() {
+            return Err(s3_error!(MalformedXML, "a completion names at least one part"));
+        }
+        let stated = stated_checksum!(input)?;
         let announced = match self.upload(name.clone(), upload).await {
             Ok(upload) => upload.checksum,
             Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
@@ -216,16 +243,9 @@ impl<B: Backend> Gateway<B> {
         let parts = named_parts(named, &have)?;
         let sums: Vec<(u64, Option<ebb::Checksum>)> =
             parts.iter().map(|(number, _)| (have[number].size, have[number].checksum.clone())).collect();
+        check_whole(announced, input.checksum_type.as_ref(), stated, &sums)?;
         let checksum =
             announced.and_then(|(algorithm, composite)| multipart_checksum(algorithm, composite, &sums));
-        if let (Some((_, stated)), Some(own)) = (stated_checksum!(input)?, &checksum)
-            && stated != own.value
-        {
-            return Err(s3_error!(
-                BadDigest,
-                "checksum mismatch: the parts do not match the declared checksum"
-            ));
-        }
         let size: u64 = sums.iter().map(|(size, _)| size).sum();
         if input.mpu_object_size.is_some_and(|stated| u64::try_from(stated) != Ok(size)) {
             return Err(s3_error!(InvalidRequest, "size mismatch: the parts have {size} bytes in total"));
@@ -263,7 +283,8 @@ impl<B: Backend> Gateway<B> {
         let name = (input.bucket.clone(), input.key.clone());
         let upload = parse_upload_id(&input.upload_id)?;
         let marker = input.part_number_marker.unwrap_or(0);
-        let after = u16::try_from(marker).map_err(|_| S3ErrorCode::InvalidArgument)?;
+        let after = u16::try_from(marker)
+            .map_err(|_| s3_error!(InvalidArgument, "part-number-marker is 0 to {}", u16::MAX))?;
         let limit = page_size(input.max_parts)?;
         let UploadMeta { checksum, headers, .. } = self.upload(name.clone(), upload).await?;
         let (parts, more) = self.parts(name, upload, after, limit).await?;
@@ -300,7 +321,7 @@ impl<B: Backend> Gateway<B> {
         &self,
         input: ListMultipartUploadsInput,
     ) -> S3Result<ListMultipartUploadsOutput> {
-        let encoding = Encoding::of(input.encoding_type.as_ref());
+        let encoding = Encoding::of(input.encoding_type.as_ref())?;
         let limit = page_size(input.max_uploads)?;
         let key_marker = input.key_marker.clone().unwrap_or_default();
         let after = match input.upload_id_marker.as_deref().filter(|m| !m.is_empty()) {
@@ -398,18 +419,53 @@ struct UploadsPage {
 fn named_parts(named: Vec<CompletedPart>, have: &BTreeMap<u16, ebb::Part>) -> S3Result<Vec<(u16, ETag)>> {
     let mut parts = Vec::with_capacity(named.len());
     for mut part in named {
-        let number = part_number(part.part_number.ok_or(S3ErrorCode::MalformedXML)?)?;
-        let tag =
-            part.e_tag.take().and_then(|tag| parse_etag(tag.value())).ok_or(S3ErrorCode::InvalidPart)?;
-        let own = have.get(&number).filter(|own| own.etag == tag).ok_or(S3ErrorCode::InvalidPart)?;
-        if let (Some((algorithm, value)), Some(sum)) = (stated_checksum!(part)?, &own.checksum)
-            && (algorithm != sum.algorithm || value != sum.value)
+        let number = part.part_number.ok_or_else(|| s3_error!(MalformedXML, "a part needs its number"))?;
+        let number = part_number(number)?;
+        let tag = part.e_tag.take().and_then(|tag| parse_etag(tag.value()));
+        let own = tag.and_then(|tag| have.get(&number).filter(|own| own.etag == tag));
+        let (Some(tag), Some(own)) = (tag, own) else {
+            return Err(NameError::Refused(NamespaceError::InvalidPart { number }).into());
+        };
+        if let Some((algorithm, value)) = stated_checksum!(part)?
+            && own.checksum.as_ref().is_none_or(|sum| algorithm != sum.algorithm || value != sum.value)
         {
             return Err(s3_error!(InvalidPart, "the checksum of part {number} does not match"));
         }
         parts.push((number, tag));
     }
     Ok(parts)
+}
+
+/// Checks what a completion states about the checksum of the whole: its type, and its value with or without the number
+/// of parts that S3 appends to a composite one.
+fn check_whole(
+    announced: Option<(ChecksumAlgorithm, bool)>,
+    kind: Option<&ChecksumType>,
+    stated: Option<(ChecksumAlgorithm, String)>,
+    parts: &[(u64, Option<ebb::Checksum>)],
+) -> S3Result<()> {
+    if let (Some((algorithm, composite)), Some(_)) = (announced, kind)
+        && is_composite(algorithm, kind)? != composite
+    {
+        return Err(s3_error!(InvalidRequest, "the upload was created with the other checksum type"));
+    }
+    let Some((algorithm, stated)) = stated else { return Ok(()) };
+    let composite = match announced {
+        Some((_, composite)) => composite,
+        None => is_composite(algorithm, kind)?,
+    };
+    let Some(own) = multipart_checksum(algorithm, composite, parts) else {
+        let name = algorithm_name(algorithm);
+        return Err(s3_error!(
+            InvalidRequest,
+            "not every part has a {name} checksum to verify the whole by: name {name} when you create the upload"
+        ));
+    };
+    let bare = own.value.strip_suffix(&format!("-{}", parts.len())).filter(|_| composite);
+    match stated == own.value || Some(stated.as_str()) == bare {
+        true => Ok(()),
+        false => Err(s3_error!(BadDigest, "checksum mismatch: the parts do not match the declared checksum")),
+    }
 }
 
 fn completion(
@@ -435,7 +491,7 @@ fn source_range(text: Option<&str>, size: u64) -> S3Result<std::ops::Range<u64>>
     match Range::parse(text) {
         Ok(Range::Int { first, last: Some(last) }) if last < size => Ok(first..last + 1),
         Ok(Range::Int { last: Some(_), .. }) => {
-            Err(s3_error!(InvalidRange, "the source has {size} bytes: {text} goes beyond its end"))
+            Err(s3_error!(InvalidArgument, "the source has {size} bytes: {text} goes beyond its end"))
         }
         _ => Err(s3_error!(InvalidArgument, "invalid copy range: write bytes=first-last")),
     }
@@ -446,4 +502,48 @@ fn joined_etag(parts: &[(u16, ETag)]) -> ETag {
     let mut md5 = Md5::new();
     parts.iter().for_each(|(_, tag)| md5.update(&tag.md5));
     ETag { md5: md5.finalize(), parts: parts.len() as u16 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::{finished, hasher};
+
+    #[test]
+    fn a_composite_checksum_is_the_same_with_and_without_the_number_of_parts() {
+        use ChecksumAlgorithm::{Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
+        let sum = |algorithm, bytes: &[u8]| {
+            let mut hasher = hasher(algorithm);
+            hasher.update(bytes);
+            finished(hasher)
+        };
+        for algorithm in [Crc32, Crc32c, Sha1, Sha256] {
+            let part = |bytes: &[u8]| {
+                let value = sum(algorithm, bytes);
+                (bytes.len() as u64, Some(ebb::Checksum { algorithm, value, composite: false }))
+            };
+            let parts = [part(b"one"), part(b"two")];
+            let own = multipart_checksum(algorithm, true, &parts).unwrap().value;
+            let bare = own.strip_suffix("-2").unwrap();
+            let states = |value: String| {
+                let stated = Some((algorithm, value));
+                let outcome = check_whole(Some((algorithm, true)), None, stated, &parts);
+                outcome.map_err(|error| error.code().as_str().to_owned())
+            };
+            assert_eq!(states(own.clone()), Ok(()));
+            assert_eq!(states(bare.to_owned()), Ok(()));
+            for wrong in [format!("{bare}-3"), format!("{bare}-"), sum(algorithm, b"onetwo"), String::new()] {
+                assert_eq!(states(wrong.clone()), Err("BadDigest".into()), "{algorithm:?} {wrong}");
+            }
+            let unannounced = check_whole(None, None, Some((algorithm, bare.to_owned())), &parts);
+            assert!(unannounced.is_ok(), "the parts tell");
+        }
+        let bare = [(3, None), (3, None)];
+        let stated = || Some((Crc64Nvme, sum(Crc64Nvme, b"onetwo")));
+        assert!(check_whole(None, None, None, &bare).is_ok());
+        assert!(check_whole(None, None, stated(), &bare).is_err(), "it cannot be verified");
+        let full = ChecksumType::from_static(ChecksumType::FULL_OBJECT);
+        assert!(check_whole(Some((Crc32, true)), Some(&full), None, &bare).is_err(), "the other type");
+        assert!(check_whole(Some((Crc32, false)), Some(&full), None, &bare).is_ok());
+    }
 }

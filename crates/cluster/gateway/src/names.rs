@@ -29,6 +29,9 @@ pub enum NameError {
     Refused(#[from] NamespaceError),
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// The bytes that were looked up may be freed by now.
+    #[error("the object was replaced or deleted while it was read: send the request again")]
+    Replaced,
 }
 
 impl NameError {
@@ -40,6 +43,7 @@ impl NameError {
                 BackendError::Failed(why.to_string())
             }
             NameError::Refused(why) => BackendError::Unavailable(why.to_string()),
+            NameError::Replaced => BackendError::Unavailable(NameError::Replaced.to_string()),
         }
     }
 }

@@ -4,9 +4,10 @@ use super::Gateway;
 use super::answer::Id;
 use super::backend::Backend;
 use super::body::Progress;
+use super::conditions::{ReadCondition, condition};
 use super::convert::{
-    ReadCondition, check_version, checksum_type, condition, etag, give_checksum, give_headers, http_date,
-    kept_headers, parse_etag, seconds, stated_checksum, timestamp,
+    check_key, check_version, checksum_type, etag, give_checksum, give_headers, http_date, kept_headers,
+    parse_etag, seconds, stated_checksum, timestamp,
 };
 use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
 use super::list::page_size;
@@ -19,15 +20,18 @@ use ebb_types::{
     ChecksumAlgorithm, ChunkId, Condition, ETag, Extent, NamespaceOp, ObjectMeta, OnlyIf, kept_class,
 };
 use futures_util::{Stream, StreamExt, TryStreamExt};
-use hyper::HeaderMap;
-use hyper::header::{HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH, IF_RANGE};
+use hyper::StatusCode;
+use hyper::header::{HeaderName, HeaderValue, IF_RANGE};
 use s3s::dto::*;
 use s3s::stream::{ByteStream, RemainingLength};
-use s3s::{Body, S3ErrorCode, S3Request, S3Result, StdError, s3_error};
+use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, StdError, s3_error};
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+
+/// The library has no field for it in a HEAD.
+const TAGGING_COUNT: HeaderName = HeaderName::from_static("x-amz-tagging-count");
 
 /// Body of a response that is read while it is sent.
 struct ObjectBody {
@@ -82,13 +86,21 @@ fn select(
         (None, Some(1)) if meta.parts.is_empty() => Ok(Selection { partial: meta.size > 0, ..whole }),
         (None, Some(number)) => {
             let index = meta.parts.iter().position(|part| i32::from(part.number) == number);
-            let index = index.ok_or(S3ErrorCode::InvalidPart)?;
+            let index = index.ok_or_else(|| no_part(meta, number))?;
             let start: u64 = meta.parts[..index].iter().map(|part| part.size).sum();
             let range = start..start + meta.parts[index].size;
             Ok(Selection { partial: !range.is_empty(), range, part: Some(index) })
         }
         (None, None) => Ok(whole),
     }
+}
+
+fn no_part(meta: &ObjectMeta, number: i32) -> S3Error {
+    let code = S3ErrorCode::Custom("InvalidPartNumber".into());
+    let why = format!("the object has no part {number}: it has {}", meta.parts.len().max(1));
+    let mut error = S3Error::with_message(code, why);
+    error.set_status_code(StatusCode::RANGE_NOT_SATISFIABLE);
+    error
 }
 
 fn is_same(meta: &ObjectMeta, known: &HeaderValue) -> bool {
@@ -141,12 +153,14 @@ impl<B: Backend> Gateway<B> {
 
     pub(super) async fn put(&self, req: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
         let mut input = req.input;
-        let when = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        check_key(&input.key)?;
+        let when = condition(&req.headers)?;
         let given = stated_checksum!(input)?;
         let stated = Stated {
             length: input.content_length.and_then(|n| u64::try_from(n).ok()),
             md5: input.content_md5.take(),
-            checksum: StatedChecksum::from_request(&req.headers, given, req.trailing_headers)?,
+            checksum: StatedChecksum::from_request(&req.headers, given)?,
+            trailers: req.trailing_headers,
         };
         let headers = with_tags(kept_headers!(input)?, input.tagging.as_deref())?;
         let class = input.storage_class.as_ref().map(StorageClass::as_str);
@@ -162,21 +176,26 @@ impl<B: Backend> Gateway<B> {
     }
 
     pub(super) async fn get(&self, mut req: S3Request<GetObjectInput>) -> S3Result<GetObjectOutput> {
-        let id = req.extensions.remove().unwrap_or_default();
+        let id: Id = req.extensions.remove().unwrap_or_default();
         let input = req.input;
         check_version(input.version_id.as_deref())?;
-        let reader = self.open(&input.bucket, &input.key).await?;
-        let meta = &reader.meta;
-        let condition = ReadCondition {
-            if_match: input.if_match,
-            if_none_match: input.if_none_match,
-            if_modified_since: input.if_modified_since,
-            if_unmodified_since: input.if_unmodified_since,
+        let times = (input.if_modified_since, input.if_unmodified_since);
+        let condition = ReadCondition::of(&req.headers, times)?;
+        let (reader, selection, body) = loop {
+            let reader = self.open(&input.bucket, &input.key).await?;
+            condition.check(&reader.meta)?;
+            let if_range = req.headers.get(IF_RANGE);
+            let selection = select(&reader.meta, input.range, input.part_number, if_range)?;
+            match body(reader.clone(), selection.range.clone(), id.clone()).await {
+                // Nothing is sent yet: begin again with what the key names now.
+                Err(NameError::Replaced) => {}
+                body => break (reader, selection, body?),
+            }
         };
-        condition.check(meta)?;
-        let selection = select(meta, input.range, input.part_number, req.headers.get(IF_RANGE))?;
+        let meta = &reader.meta;
         let mut output = GetObjectOutput {
             accept_ranges: Some("bytes".to_owned()),
+            body: Some(body),
             content_length: i64::try_from(selection.range.end - selection.range.start).ok(),
             content_range: selection.content_range(meta.size),
             e_tag: Some(etag(meta.etag)),
@@ -191,20 +210,18 @@ impl<B: Backend> Gateway<B> {
             give_checksum!(output, &checksum);
             output.checksum_type = checksum.and(meta.checksum.as_ref()).map(|c| checksum_type(c.composite));
         }
-        output.body = Some(body(reader, selection.range, id).await?);
         Ok(output)
     }
 
-    pub(super) async fn head(&self, req: S3Request<HeadObjectInput>) -> S3Result<HeadObjectOutput> {
+    pub(super) async fn head(
+        &self,
+        req: S3Request<HeadObjectInput>,
+    ) -> S3Result<S3Response<HeadObjectOutput>> {
         let input = req.input;
         check_version(input.version_id.as_deref())?;
+        let times = (input.if_modified_since, input.if_unmodified_since);
+        let condition = ReadCondition::of(&req.headers, times)?;
         let meta = self.names.object(&input.bucket, &input.key).await?;
-        let condition = ReadCondition {
-            if_match: input.if_match,
-            if_none_match: input.if_none_match,
-            if_modified_since: input.if_modified_since,
-            if_unmodified_since: input.if_unmodified_since,
-        };
         condition.check(&meta)?;
         let selection = select(&meta, input.range, input.part_number, req.headers.get(IF_RANGE))?;
         let mut output = HeadObjectOutput {
@@ -221,8 +238,20 @@ impl<B: Backend> Gateway<B> {
             give_checksum!(output, &checksum);
             output.checksum_type = checksum.and(meta.checksum.as_ref()).map(|c| checksum_type(c.composite));
         }
+        let tags = tags::count(&meta);
         give_headers!(output, meta.headers);
-        Ok(output)
+        // The library does this for a GET alone.
+        output.cache_control = input.response_cache_control.or(output.cache_control);
+        output.content_disposition = input.response_content_disposition.or(output.content_disposition);
+        output.content_encoding = input.response_content_encoding.or(output.content_encoding);
+        output.content_language = input.response_content_language.or(output.content_language);
+        output.content_type = input.response_content_type.or(output.content_type);
+        output.expires = input.response_expires.or(output.expires);
+        let mut response = S3Response::new(output);
+        if let Some(count) = tags {
+            response.headers.insert(TAGGING_COUNT, HeaderValue::from(count));
+        }
+        Ok(response)
     }
 
     /// Has the servers woken that the object needs. Returns whether they slept.
@@ -245,7 +274,7 @@ impl<B: Backend> Gateway<B> {
     pub(super) async fn delete(&self, req: S3Request<DeleteObjectInput>) -> S3Result<DeleteObjectOutput> {
         let input = req.input;
         check_version(input.version_id.as_deref())?;
-        let when = condition(input.if_match.as_ref(), None)?;
+        let when = condition(&req.headers)?;
         let only_if = only_if(input.if_match_size, input.if_match_last_modified_time.as_ref());
         let (bucket, key) = (input.bucket, input.key);
         self.names.commit(NamespaceOp::Delete { bucket, key, when, only_if }).await?;
@@ -289,7 +318,7 @@ impl<B: Backend> Gateway<B> {
         check_version(object.version_id.as_deref())?;
         let when = match &object.e_tag {
             Some(tag) if tag.value() == "*" => Condition::Present,
-            Some(tag) => Condition::Matches(parse_etag(tag.value()).unwrap_or(ETag::NONE)),
+            Some(tag) => Condition::Matches(tag.as_strong().and_then(parse_etag).unwrap_or(ETag::NONE)),
             None => Condition::Any,
         };
         let only_if = only_if(object.size, object.last_modified_time.as_ref());
@@ -299,17 +328,15 @@ impl<B: Backend> Gateway<B> {
 
     pub(super) async fn copy(&self, req: S3Request<CopyObjectInput>) -> S3Result<CopyObjectOutput> {
         let mut input = req.input;
-        let condition = ReadCondition {
-            if_match: input.copy_source_if_match.take(),
-            if_none_match: input.copy_source_if_none_match.take(),
-            if_modified_since: input.copy_source_if_modified_since.take(),
-            if_unmodified_since: input.copy_source_if_unmodified_since.take(),
-        };
+        check_key(&input.key)?;
+        let times =
+            (input.copy_source_if_modified_since.take(), input.copy_source_if_unmodified_since.take());
+        let of_source = ReadCondition::of_source(&req.headers, times)?;
+        let replace = replaces(input.metadata_directive.as_ref().map(MetadataDirective::as_str))?;
+        let replace_tags = replaces(input.tagging_directive.as_ref().map(TaggingDirective::as_str))?;
         let (from_bucket, from_key) = source(&input.copy_source)?;
         let reader = self.open(from_bucket, from_key).await?;
-        condition.check_source(&reader.meta)?;
-        let replace =
-            input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
+        of_source.check_source(&reader.meta)?;
         let class = input.storage_class.as_ref().map(StorageClass::as_str);
         let target = self.destination(&input.bucket, class).await?;
         let moves = target.class.as_deref() != kept_class(&reader.meta.headers);
@@ -319,9 +346,7 @@ impl<B: Backend> Gateway<B> {
                 "a copy to itself must replace the metadata, or change the storage class"
             ));
         }
-        let when = destination(&req.headers)?;
-        let replace_tags =
-            input.tagging_directive.as_ref().is_some_and(|d| d.as_str() == TaggingDirective::REPLACE);
+        let when = condition(&req.headers)?;
         let tags =
             if replace_tags { input.tagging.take() } else { Some(tags::of_object(&reader.meta).into()) };
         let headers = if replace { kept_headers!(input)? } else { reader.meta.headers.clone() };
@@ -329,7 +354,8 @@ impl<B: Backend> Gateway<B> {
         let stated = Stated {
             length: Some(reader.meta.size),
             md5: None,
-            checksum: StatedChecksum::from_request(&req.headers, None, None)?,
+            checksum: StatedChecksum::from_request(&req.headers, None)?,
+            trailers: None,
         };
         let meta = reader.meta.clone();
         let progress = Progress::of(&req.extensions);
@@ -432,13 +458,13 @@ fn only_if(size: Option<i64>, modified: Option<&Timestamp>) -> OnlyIf {
     OnlyIf { size: size.map(number), modified_seconds: modified.map(|time| number(seconds(time))) }
 }
 
-/// The precondition of a copy's destination: the library only reads the source's.
-fn destination(headers: &HeaderMap) -> S3Result<Condition> {
-    let parsed = |name: HeaderName| {
-        let value = headers.get(&name).map(|value| ETagCondition::parse_http_header(value.as_bytes()));
-        value.transpose().map_err(|_| s3_error!(InvalidArgument, "{name} is neither an ETag nor *"))
-    };
-    condition(parsed(IF_MATCH)?.as_ref(), parsed(IF_NONE_MATCH)?.as_ref())
+/// Whether a copy has its own metadata, or its own tags, instead of its source's.
+fn replaces(directive: Option<&str>) -> S3Result<bool> {
+    match directive {
+        None | Some("COPY") => Ok(false),
+        Some("REPLACE") => Ok(true),
+        Some(other) => Err(s3_error!(InvalidArgument, "the directive {other} is neither COPY nor REPLACE")),
+    }
 }
 
 /// Bucket and key of a copy's source.
@@ -463,7 +489,11 @@ pub(super) fn content<B: Backend>(
 
 /// The body of a response. Its first piece is read before the response begins, so that common errors get their own
 /// status.
-async fn body<B: Backend>(reader: Arc<Reader<B>>, range: Range<u64>, Id(id): Id) -> S3Result<StreamingBlob> {
+async fn body<B: Backend>(
+    reader: Arc<Reader<B>>,
+    range: Range<u64>,
+    Id(id): Id,
+) -> Result<StreamingBlob, NameError> {
     let left = (range.end - range.start) as usize;
     let pieces = reader.pieces(range);
     match pieces[..] {

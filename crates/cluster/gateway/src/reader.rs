@@ -112,10 +112,7 @@ impl<B: Backend> Reader<B> {
             Err(NameError::Refused(NamespaceError::NoSuchKey)) => None,
             Err(error) => return Err(error),
         };
-        let Some(found) = found else {
-            let why = "the object was replaced or deleted while it was read";
-            return Err(BackendError::Failed(why.into()).into());
-        };
+        let Some(found) = found else { return Err(NameError::Replaced) };
         let mut place = self.place();
         if place.verified < asked {
             let known = place.moved.as_deref().unwrap_or(&self.meta.extents);

@@ -3,6 +3,7 @@
 //! Keys are kept in a file that only its owner may read. It is read again when it changes, so `ebb key` takes effect at
 //! the next request. Without a key a client may do nothing.
 
+use super::understood;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::{CopyObjectInput, CopySource, UploadPartCopyInput};
@@ -178,7 +179,9 @@ impl S3Access for Keys {
         let bucket = context.s3_path().get_bucket_name();
         let key = self.get(&credentials.access_key);
         match (key, needed(operation)) {
-            (Some(key), Some(right)) if key.allows(right, bucket) => Ok(()),
+            (Some(key), Some(right)) if key.allows(right, bucket) => {
+                understood::check(operation, context.method(), context.uri(), context.headers())
+            }
             (_, None) => Err(s3_error!(NotImplemented, "{operation} is not supported")),
             _ => Err(s3_error!(AccessDenied, "the key has no right to {operation} here")),
         }

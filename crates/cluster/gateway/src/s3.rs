@@ -1,16 +1,20 @@
-//! The S3 operations that Ebb supports. All others are answered with `NotImplemented`.
+//! The S3 operations that Ebb supports. All others are refused before they come here ([`super::understood`]).
 
 use super::Gateway;
 use super::backend::Backend;
 use super::bucket::{check_acl, grants};
-use super::convert::REGION;
+use super::convert::{REGION, check_version, url_encoded};
 use super::lifecycle::LEAST_SIZE;
 use super::list::owner;
 use ebb_types::BucketSetting;
-use hyper::StatusCode;
+use hyper::{Method, StatusCode};
 use s3s::dto::*;
-use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3, S3Request, S3Response, S3Result};
 use std::sync::Arc;
+
+/// Where the object of a form is.
+#[derive(Clone)]
+pub struct Place(pub String);
 
 /// The gateway in the form the library requires.
 pub struct Operations<B>(pub Arc<Gateway<B>>);
@@ -87,8 +91,15 @@ impl<B: Backend> S3 for Operations<B> {
         answer!(self.0.list_v2(req.input).await?)
     }
 
+    /// Forms come here, too; their answer tells where the object is.
     async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
-        answer!(self.0.put(req).await?)
+        let place = || format!("/{}/{}", req.input.bucket, url_encoded(&req.input.key));
+        let place = (req.method == Method::POST).then(place);
+        let mut response = S3Response::new(self.0.put(req).await?);
+        if let Some(place) = place {
+            response.extensions.insert(Place(place));
+        }
+        Ok(response)
     }
 
     async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
@@ -96,7 +107,7 @@ impl<B: Backend> S3 for Operations<B> {
     }
 
     async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
-        answer!(self.0.head(req).await?)
+        self.0.head(req).await
     }
 
     /// The polite way to read from servers that sleep: 202 if they are being woken, 200 if they are awake.
@@ -295,6 +306,7 @@ impl<B: Backend> S3 for Operations<B> {
         &self,
         req: S3Request<GetObjectAclInput>,
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
+        check_version(req.input.version_id.as_deref())?;
         self.0.names.object(&req.input.bucket, &req.input.key).await?;
         answer!(GetObjectAclOutput { grants: Some(grants()), owner: Some(owner()), ..Default::default() })
     }
@@ -312,6 +324,7 @@ impl<B: Backend> S3 for Operations<B> {
         &self,
         req: S3Request<PutObjectAclInput>,
     ) -> S3Result<S3Response<PutObjectAclOutput>> {
+        check_version(req.input.version_id.as_deref())?;
         check_acl(req.input.acl.is_some(), req.input.access_control_policy)?;
         self.0.names.object(&req.input.bucket, &req.input.key).await?;
         answer!(PutObjectAclOutput::default())
@@ -462,50 +475,5 @@ impl<B: Backend> S3 for Operations<B> {
     ) -> S3Result<S3Response<DeletePublicAccessBlockOutput>> {
         self.0.check_bucket(req.input.bucket).await?;
         answer!(DeletePublicAccessBlockOutput::default())
-    }
-
-    async fn put_bucket_versioning(
-        &self,
-        _: S3Request<PutBucketVersioningInput>,
-    ) -> S3Result<S3Response<PutBucketVersioningOutput>> {
-        Err(s3_error!(NotImplemented, "versioning is not supported: an object has one version, named null"))
-    }
-
-    async fn put_object_lock_configuration(
-        &self,
-        _: S3Request<PutObjectLockConfigurationInput>,
-    ) -> S3Result<S3Response<PutObjectLockConfigurationOutput>> {
-        Err(s3_error!(NotImplemented, "object lock is not supported"))
-    }
-
-    async fn put_object_retention(
-        &self,
-        _: S3Request<PutObjectRetentionInput>,
-    ) -> S3Result<S3Response<PutObjectRetentionOutput>> {
-        Err(s3_error!(NotImplemented, "object lock is not supported"))
-    }
-
-    async fn put_object_legal_hold(
-        &self,
-        _: S3Request<PutObjectLegalHoldInput>,
-    ) -> S3Result<S3Response<PutObjectLegalHoldOutput>> {
-        Err(s3_error!(NotImplemented, "object lock is not supported"))
-    }
-
-    async fn put_bucket_encryption(
-        &self,
-        _: S3Request<PutBucketEncryptionInput>,
-    ) -> S3Result<S3Response<PutBucketEncryptionOutput>> {
-        Err(s3_error!(NotImplemented, "encryption is not supported: encrypt before storing"))
-    }
-
-    async fn put_bucket_policy(
-        &self,
-        _: S3Request<PutBucketPolicyInput>,
-    ) -> S3Result<S3Response<PutBucketPolicyOutput>> {
-        Err(s3_error!(
-            NotImplemented,
-            "bucket policies are not supported: rights belong to keys, see `ebb key`"
-        ))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Gateway;
 use super::backend::Backend;
-use super::convert::check_version;
+use super::convert::{check_version, unwritable};
 use ebb_types::{BucketSetting, NamespaceOp, ObjectMeta};
 use s3s::dto::{
     DeleteObjectTaggingInput, GetBucketTaggingOutput, GetObjectTaggingInput, GetObjectTaggingOutput,
@@ -51,6 +51,9 @@ fn checked(pairs: Vec<(String, String)>, max: usize) -> S3Result<Option<String>>
                 InvalidTag,
                 "a tag's key must have 1 to {KEY_CHARS_MAX} characters, its value at most {VALUE_CHARS_MAX}"
             ));
+        }
+        if unwritable(key).or(unwritable(value)).is_some() {
+            return Err(s3_error!(InvalidTag, "a tag has no control characters: XML cannot carry them"));
         }
         if !keys.insert(key) {
             return Err(s3_error!(InvalidTag, "the tag {key} is given twice"));
@@ -117,7 +120,7 @@ mod tests {
         assert_eq!(from_header("").unwrap(), None);
         let eleven: String = (0..11).map(|i| format!("k{i}=v&")).collect();
         let long = format!("{}=v", "k".repeat(KEY_CHARS_MAX + 1));
-        for bad in ["a=1&a=2", "=v", eleven.as_str(), long.as_str()] {
+        for bad in ["a=1&a=2", "=v", "a=%08", "%00=v", eleven.as_str(), long.as_str()] {
             assert!(from_header(bad).is_err(), "{bad}");
         }
     }

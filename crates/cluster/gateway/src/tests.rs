@@ -2,6 +2,7 @@
 
 mod coded;
 mod moved;
+mod operations;
 
 use super::backend::{Backend, BackendError, Pool};
 use super::intake::{Stated, Taken, take_in};
@@ -282,7 +283,7 @@ fn real_clients_agree() {
     let python = if own_python.exists() { own_python } else { "python3".into() };
     let arguments = std::env::var("EBB_TEST_ARGS").unwrap_or_default();
     let status = Command::new(python)
-        .arg(crate_dir.join("../node/tests/s3_clients.py"))
+        .arg(crate_dir.join("../../ebb/tests/s3_clients.py"))
         .args(arguments.split_whitespace())
         .env("EBB_S3_ENDPOINT", endpoint)
         .env("EBB_S3_ACCESS_KEY", ACCESS_KEY)

@@ -25,33 +25,47 @@ impl Answer {
     }
 }
 
-/// The head of a signed request. `keys`: access and secret key. `path` begins with a slash; a query has a `=` in each
-/// of its parts, which are in order. `more`: unsigned header lines.
-pub fn head(
+/// The head of a signed request. `keys`: access and secret key. `path` begins with a slash. `more`: unsigned header
+/// lines.
+pub fn head(address: &str, keys: (&str, &str), what: (&str, &str), body: &[u8], more: &str) -> String {
+    head_with(address, keys, what, &[], body, more)
+}
+
+/// The same with more signed headers, their names in lower case. One may be the hash of the payload.
+fn head_with(
     address: &str,
     keys: (&str, &str),
     (method, path): (&str, &str),
+    headers: &[(&str, &str)],
     body: &[u8],
     more: &str,
 ) -> String {
     let (date, time) = now();
-    let hash = hex(&Sha256::digest(body));
-    let signed = "host;x-amz-content-sha256;x-amz-date";
+    let (own_hash, stamp) = (hex(&Sha256::digest(body)), format!("{date}T{time}Z"));
+    let given = headers.iter().find(|(name, _)| *name == "x-amz-content-sha256");
+    let hash = given.map_or(own_hash.as_str(), |(_, hash)| hash);
+    let mut all = vec![("host", address), ("x-amz-content-sha256", hash), ("x-amz-date", &stamp)];
+    all.extend(headers.iter().filter(|(name, _)| *name != "x-amz-content-sha256"));
+    all.sort_unstable();
+    let signed: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+    let signed = signed.join(";");
+    let lines: String = all.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
     let (resource, query) = path.split_once('?').unwrap_or((path, ""));
-    let canonical = format!(
-        "{method}\n{resource}\n{query}\nhost:{address}\nx-amz-content-sha256:{hash}\nx-amz-date:{date}T{time}Z\n\n{signed}\n{hash}"
-    );
+    let part = |part: &str| if part.contains('=') { part.to_owned() } else { format!("{part}=") };
+    let mut query: Vec<String> = query.split('&').filter(|part| !part.is_empty()).map(part).collect();
+    // By name: `select=` comes before `select-type=2`.
+    query.sort_unstable_by(|a, b| a.split_once('=').cmp(&b.split_once('=')));
+    let canonical = format!("{method}\n{resource}\n{}\n{lines}\n{signed}\n{hash}", query.join("&"));
     let scope = format!("{date}/us-east-1/s3/aws4_request");
-    let digest = hex(&Sha256::digest(canonical));
-    let to_sign = format!("AWS4-HMAC-SHA256\n{date}T{time}Z\n{scope}\n{digest}");
+    let to_sign = format!("AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{}", hex(&Sha256::digest(canonical)));
     let mut key = format!("AWS4{}", keys.1).into_bytes();
     for part in [date.as_str(), "us-east-1", "s3", "aws4_request"] {
         key = mac(&key, part);
     }
     let signature = hex(&mac(&key, &to_sign));
+    let sent: String = all.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     format!(
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{more}Content-Length: {}\r\n\
-         x-amz-content-sha256: {hash}\r\nx-amz-date: {date}T{time}Z\r\n\
+        "{method} {path} HTTP/1.1\r\n{sent}{more}Content-Length: {}\r\n\
          Authorization: AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={signed}, Signature={signature}\r\n\r\n",
         body.len(),
         keys.0,
@@ -65,9 +79,20 @@ pub fn request(
     path: &str,
     body: &[u8],
 ) -> std::io::Result<Answer> {
+    request_with(address, keys, (method, path), &[], body)
+}
+
+/// The same with more signed headers, their names in lower case.
+pub fn request_with(
+    address: &str,
+    keys: (&str, &str),
+    what: (&str, &str),
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(head(address, keys, (method, path), body, "Connection: close\r\n").as_bytes())?;
+    stream.write_all(head_with(address, keys, what, headers, body, "Connection: close\r\n").as_bytes())?;
     stream.write_all(body)?;
     let mut whole = Vec::new();
     stream.read_to_end(&mut whole)?;

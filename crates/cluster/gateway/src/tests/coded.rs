@@ -58,10 +58,10 @@ pub(super) async fn class_of(gateway: &Gateway<Memory>, bucket: &str, key: &str)
     let head = gateway.head(request(input)).await.unwrap();
     let input = GetObjectInput { bucket: bucket.into(), key: key.into(), ..Default::default() };
     let get = gateway.get(request(input)).await.unwrap();
-    assert_eq!(head.storage_class, get.storage_class);
+    assert_eq!(head.output.storage_class, get.storage_class);
     let list = ListObjectsV2Input { bucket: bucket.into(), prefix: Some(key.into()), ..Default::default() };
     let listed = gateway.list_v2(list).await.unwrap().contents.unwrap().remove(0).storage_class.unwrap();
-    let shown = head.storage_class.map(|class| class.as_str().to_owned());
+    let shown = head.output.storage_class.map(|class| class.as_str().to_owned());
     assert_eq!(listed.as_str(), shown.as_deref().unwrap_or("STANDARD"));
     shown
 }
