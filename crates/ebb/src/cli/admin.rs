@@ -277,6 +277,8 @@ async fn show_plan(client: &Client, output: Output) -> Result<ExitCode, NodeErro
 
 fn plan(hours: &[PlannedHour]) -> String {
     let mut out = String::from("from (UTC)    forecast  gear  awake  asleep\n");
+    // What binds a plan mostly binds all of it.
+    let mut told: Option<&String> = None;
     for hour in hours {
         let forecast = hour.forecast.map_or("none".into(), |f| format!("{f:.2}"));
         let asleep: Vec<String> = hour.asleep.iter().map(|s| s.0.to_string()).collect();
@@ -288,9 +290,11 @@ fn plan(hours: &[PlannedHour]) -> String {
             hour.awake.len(),
             if asleep.is_empty() { "-".into() } else { asleep.join(" ") },
         );
-        if let Some(note) = &hour.note {
-            out += &format!("              {note}\n");
+        match &hour.note {
+            Some(note) if told != Some(note) => out += &format!("              {note}\n"),
+            _ => {}
         }
+        told = hour.note.as_ref();
     }
     out
 }
@@ -529,6 +533,27 @@ impl StatusLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plan_says_once_what_holds_for_hours() {
+        let hour = |hour: u64, note: Option<&str>| PlannedHour {
+            hour,
+            from_unix_millis: hour * 3_600_000,
+            forecast: None,
+            band: None,
+            gear: 3,
+            asleep: Vec::new(),
+            awake: vec![ServerId(1)],
+            note: note.map(str::to_owned),
+        };
+        let text = plan(&[hour(0, Some("few")), hour(1, Some("few")), hour(2, None), hour(3, Some("few"))]);
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(
+            (lines.len(), lines[2], lines[5].starts_with("Thu 03:00"), lines[6]),
+            (7, "few", true, "few"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn what_a_development_cluster_lacks_is_absent() {

@@ -348,7 +348,7 @@ impl Writing {
 }
 
 fn describe(written: &WrittenTrace) -> String {
-    let WrittenTrace { files, requests, empty, skipped } = written;
+    let WrittenTrace { files, requests, empty, skipped, left_out } = written;
     let mut text = match files.as_slice() {
         [file] => format!("{}: {requests} requests", file.display()),
         files => format!("{} files, {requests} requests", files.len()),
@@ -358,6 +358,9 @@ fn describe(written: &WrittenTrace) -> String {
     }
     if *skipped > 0 {
         text += &format!("; {skipped} bad ones skipped");
+    }
+    if *left_out > 0 {
+        text += &format!("; {left_out} without data (trim, sync) left out");
     }
     text
 }

@@ -66,6 +66,9 @@ macro_rules! pass_on {
             fn backwards(&self) -> u64 {
                 self.inner.backwards()
             }
+            fn left_out(&self) -> u64 {
+                self.inner.left_out()
+            }
         }
     };
 }

@@ -58,12 +58,16 @@ fn header(line: &[u8]) -> Result<u64, Reason> {
     }
 }
 
-/// The kind of a data action; `None` if it moves no data.
-fn kind(action: &[u8]) -> Result<Option<Kind>, Reason> {
+/// The kind of a data action; `None` if it moves no data. One that asks something of the device is counted.
+fn kind(action: &[u8], devices: &mut Devices) -> Result<Option<Kind>, Reason> {
     match action {
         b"read" => Ok(Some(Kind::Read)),
         b"write" => Ok(Some(Kind::Write)),
-        b"add" | b"open" | b"close" | b"wait" | b"trim" | b"sync" | b"datasync" => Ok(None),
+        b"trim" | b"sync" | b"datasync" => {
+            devices.left_out += 1;
+            Ok(None)
+        }
+        b"add" | b"open" | b"close" | b"wait" => Ok(None),
         _ => Err(Reason::Operation),
     }
 }
@@ -77,7 +81,7 @@ impl Fio {
             self.waited = self.waited.checked_add(wait).ok_or(Reason::Overflow { field: "wait" })?;
             return Ok(None);
         }
-        let Some(kind) = kind(action)? else { return Ok(None) };
+        let Some(kind) = kind(action, devices)? else { return Ok(None) };
         let [.., offset, len] = words::<4>(line)?;
         request(self.waited, file, kind, offset, len, devices).map(Some)
     }
@@ -86,7 +90,7 @@ impl Fio {
 fn version_3(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Reason> {
     let [time, file, action] = words(line)?;
     let time = times(integer(time, "time")?, MICROSECOND, "time")?;
-    let Some(kind) = kind(action)? else { return Ok(None) };
+    let Some(kind) = kind(action, devices)? else { return Ok(None) };
     let [.., offset, len] = words::<5>(line)?;
     request(time, file, kind, offset, len, devices).map(Some)
 }
@@ -155,6 +159,14 @@ mod tests {
     use crate::{TraceError, open};
     use std::io::Cursor;
     use std::time::Duration;
+
+    #[test]
+    fn what_moves_no_data_is_counted() {
+        let text = "fio version 2 iolog\n/x add\n/x open\n/x write 0 4096\n/x trim 4096 4096\n/x read 8192 4096\n/x sync 0 0\n/x close\n";
+        let mut reader = crate::open("t", text.as_bytes()).unwrap();
+        assert_eq!(reader.by_ref().map(|request| request.unwrap().offset).collect::<Vec<_>>(), [0, 8192]);
+        assert_eq!(reader.left_out(), 2);
+    }
 
     #[test]
     fn version_2_waits_in_microseconds() {

@@ -27,6 +27,10 @@ pub trait TraceReader: Iterator<Item = Result<Request, TraceError>> + Send {
     fn skipped(&self) -> u64;
     /// Requests so far whose time was before their predecessor's and was raised to it.
     fn backwards(&self) -> u64;
+    /// Requests so far that move no data, such as a trim or a sync: they are left out.
+    fn left_out(&self) -> u64 {
+        0
+    }
 }
 
 impl<R: TraceReader + ?Sized> TraceReader for Box<R> {
@@ -41,6 +45,9 @@ impl<R: TraceReader + ?Sized> TraceReader for Box<R> {
     }
     fn backwards(&self) -> u64 {
         (**self).backwards()
+    }
+    fn left_out(&self) -> u64 {
+        (**self).left_out()
     }
 }
 
@@ -219,6 +226,8 @@ pub(crate) struct Devices {
     by_name: BTreeMap<Box<[u8]>, u32>,
     by_number: BTreeMap<u64, u32>,
     last: Option<(u64, u32)>,
+    /// Requests that move no data.
+    pub(crate) left_out: u64,
 }
 
 impl Devices {
@@ -434,5 +443,8 @@ impl<D: Decode> TraceReader for Reader<D> {
     }
     fn backwards(&self) -> u64 {
         self.backwards
+    }
+    fn left_out(&self) -> u64 {
+        self.devices.left_out
     }
 }

@@ -306,9 +306,13 @@ fn text(report: &Report, outlier: Option<Outlier>, written: [Option<&Path>; 2]) 
         load::gaps_text(report.gaps, case.step)
     );
     if let Some(Outlier { line, load, times_p99 }) = outlier {
+        let (load, times_p99) = match load {
+            ..1e9 => (load.to_string(), format!("{times_p99:.0}")),
+            _ => (format!("{load:e}"), format!("{times_p99:.1e}")),
+        };
         let _ = writeln!(
             out,
-            "The highest load, {load} in line {line}, is {times_p99:.0} times the 99th percentile, and sets how much a server sustains. \
+            "The highest load, {load} in line {line}, is {times_p99} times the 99th percentile, and sets how much a server sustains. \
              If it is a mistake, leave it empty; or give --provision LOAD.\n"
         );
     }

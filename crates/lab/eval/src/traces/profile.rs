@@ -45,6 +45,9 @@ pub struct Figures {
     pub skipped: u64,
     /// Requests whose time was before their predecessor's.
     pub backwards: u64,
+    /// Requests that move no data, such as trims and syncs; absent in profiles of earlier releases.
+    #[serde(default)]
+    pub left_out: u64,
 }
 
 /// The complete profile of a trace.
@@ -206,6 +209,7 @@ pub fn profile(name: &str, reader: &mut dyn TraceReader) -> Result<Profile, Trac
             device_count: devices.len(),
             skipped: reader.skipped(),
             backwards: reader.backwards(),
+            left_out: reader.left_out(),
         },
         sizes: sizes.into_iter().filter(|class| class.reads + class.writes > 0).collect(),
         load: loading.finish(total.span, total.requests),

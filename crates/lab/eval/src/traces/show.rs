@@ -112,6 +112,7 @@ impl Figures {
             (self.empty, "of zero bytes"),
             (self.backwards, "earlier than the previous one, moved to its time"),
             (self.skipped, "bad and skipped"),
+            (self.left_out, "without data (trim, sync) left out"),
         ];
         let odd: Vec<String> = odd
             .into_iter()

@@ -79,6 +79,8 @@ pub struct WrittenTrace {
     pub empty: u64,
     /// Bad lines or records of the input that were skipped.
     pub skipped: u64,
+    /// Requests of the input that move no data, such as trims and syncs.
+    pub left_out: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -197,7 +199,8 @@ pub fn write(
         };
         writer.write(&request).map_err(failed(&fresh.path))?;
     }
-    let mut total = WrittenTrace { skipped: reader.skipped(), ..WrittenTrace::default() };
+    let mut total =
+        WrittenTrace { skipped: reader.skipped(), left_out: reader.left_out(), ..WrittenTrace::default() };
     // All are finished before any is kept.
     for (fresh, writer) in outs.values_mut() {
         let Written { requests, empty } = writer.finish().map_err(failed(&fresh.path))?;

@@ -581,7 +581,7 @@ fn time_of(text: &str) -> Option<i64> {
     zone_seconds(zone.trim()).filter(|_| legal).map(|ahead| there - ahead)
 }
 
-/// The seconds in a number of seconds, or of milliseconds, microseconds or nanoseconds since 1970, which its size shows:
+/// The seconds in a number of seconds, or of finer units since 1970, which its size shows:
 /// seconds have ten digits for centuries, and each finer unit has three more.
 fn whole_seconds(number: i64) -> Option<i64> {
     let unit = match number.unsigned_abs() {
