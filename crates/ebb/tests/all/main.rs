@@ -1,9 +1,8 @@
 //! The end-to-end tests, in one program: each test file is a module, so linking happens once. Clusters of processes
 //! take turns ([`harness`]).
 
-mod amnesia;
 mod bad_input;
-mod chaos;
+mod disturb;
 mod eval;
 mod example;
 mod failures;
@@ -11,7 +10,6 @@ mod harness;
 mod lab;
 mod metrics;
 mod mirror;
-mod mirror_kills;
 mod mirror_speeds;
 mod mirror_tools;
 mod mirrored;
@@ -20,7 +18,6 @@ mod own_machines;
 mod page;
 mod papers;
 mod planned_shifts;
-mod pool_chaos;
 mod pools;
 mod power_emulators;
 mod power_lan;

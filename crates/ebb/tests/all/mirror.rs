@@ -8,6 +8,7 @@ use ebb_types::Random;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
@@ -68,6 +69,16 @@ impl Bench {
     pub fn status(&self) -> serde_json::Value {
         let output = self.ebb(&["status", "m", "--json"]);
         serde_json::from_str(&said(&output)).expect("JSON")
+    }
+
+    /// Asks on the socket, without a process: a change of speed is short.
+    pub fn ask_status(&self) -> Option<serde_json::Value> {
+        let mut stream = UnixStream::connect(self.path("registry/m.sock")).ok()?;
+        stream.write_all(b"{\"command\":\"status\"}\n").ok()?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).ok()?;
+        let answer: serde_json::Value = serde_json::from_str(&line).ok()?;
+        Some(answer["status"].clone())
     }
 
     pub fn wait_status(&self, what: &str, is: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {

@@ -3,7 +3,6 @@
 
 use crate::harness::{PATIENCE, wait};
 use crate::mirror::{Bench, Served, has, lively, run, scrub};
-use crate::mirror_kills;
 use ebb_testing::skip;
 use ebb_types::Random;
 use rustix::process::{Pid, Signal, kill_process};
@@ -34,7 +33,7 @@ fn bench() -> Bench {
 }
 
 fn status(bench: &Bench) -> serde_json::Value {
-    mirror_kills::status(bench).expect("it is served")
+    bench.ask_status().expect("it is served")
 }
 
 fn serve(bench: &Bench) -> Served<'_> {

@@ -1,12 +1,13 @@
 //! An erasure-coded pool of real processes: its idle parity server sleeps, `ebb pool` shows it, a failed data server
 //! wakes it, a pool that no client uses sleeps as a whole, and a configuration with another pool is refused. Objects
-//! move there by a rule.
+//! move there by a rule. What is put while parity sleeps reaches it.
 
 use crate::failures::damage;
+use crate::harness::harm::put_in_place;
 use crate::harness::objects::Objects;
 use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, free_port, wait};
 use ebb_testing::s3::{Answer, request};
-use ebb_types::{ClusterStatus, ServerState, SlotState};
+use ebb_types::{ClusterStatus, ServerState, SetStatus, SlotState};
 
 /// Six replicated servers, and a pool `cold` of code 2+1.
 fn create() -> Cluster {
@@ -320,4 +321,105 @@ fn a_rule_moves_an_object_to_the_pool_and_changes_nothing_else() {
     let (old, young) = list.split_once("<Key>young</Key>").expect("both keys");
     assert!(old.contains("<StorageClass>cold</StorageClass>"), "{list}");
     assert!(young.contains("<StorageClass>STANDARD</StorageClass>"), "{list}");
+}
+
+/// A cluster with a pool `cold` of code 4+2, with a gateway, and buffers that the load can fill.
+pub fn cold_cluster(parity_debt: &str) -> Cluster {
+    let mut cluster = Cluster::create(&Shape { code: Some("4+2"), ..Shape::lively() });
+    cluster.edit(|table| {
+        let pool = table["pool"].as_array_mut().expect("pools")[0].as_table_mut().expect("a table");
+        pool.insert("parity_buffer_mib".into(), 8.into());
+        pool.insert("parity_debt".into(), parity_debt.into());
+    });
+    cluster.start_all();
+    cluster.launch(Who::Gateway);
+    cluster
+}
+
+/// Its servers.
+pub fn coded(cluster: &Cluster) -> Vec<u16> {
+    cluster.servers[3..].to_vec()
+}
+
+fn pool(status: &ClusterStatus) -> &SetStatus {
+    &status.pools[0].sets[0]
+}
+
+pub fn state_of(status: &ClusterStatus, id: u16) -> ServerState {
+    status.servers.iter().find(|s| s.id.0 == id).expect("a server of the cluster").state
+}
+
+/// Whether every column is in sync, or away because its server sleeps.
+pub fn is_settled(status: &ClusterStatus) -> bool {
+    pool(status).entry.columns.iter().all(|column| match column.state {
+        SlotState::InSync => state_of(status, column.server.0) == ServerState::Awake,
+        SlotState::CatchingUp { .. } => false,
+        SlotState::Away { .. } => state_of(status, column.server.0) == ServerState::Asleep,
+    })
+}
+
+pub fn parity_sleeps(status: &ClusterStatus) -> bool {
+    let parity = &pool(status).entry.columns[4..];
+    parity.iter().all(|column| state_of(status, column.server.0) == ServerState::Asleep)
+}
+
+/// Objects are put while parity sleeps.
+fn put_without_parity(parity_debt: &str) -> (Cluster, Objects) {
+    let cluster = cold_cluster(parity_debt);
+    let objects = Objects::start(&cluster.gateway, 1, Some("cold"));
+    cluster.wait_status("parity servers sleep", |s| parity_sleeps(s) && is_settled(s));
+    objects.go_on_for(60);
+    (cluster, objects)
+}
+
+fn parity_gets_everything(cluster: &Cluster, objects: Objects) {
+    cluster.gear(&["set", "3/3"]);
+    cluster.wait_status("parity has everything", |s| {
+        pool(s).entry.columns.iter().all(|c| c.state == SlotState::InSync) && pool(s).parity_debt_bytes == 0
+    });
+    let found = objects.stop();
+    assert!(found.wrong.is_empty() && found.refused == 0, "{found:?}");
+    assert!(found.puts > 30 && found.gets > 30, "{found:?}");
+}
+
+#[test]
+fn parity_sleeps_and_what_was_put_meanwhile_reaches_it() {
+    let (mut cluster, objects) = put_without_parity("segment");
+    let owed = cluster.wait_status("the data servers keep parity", |s| pool(s).parity_debt_bytes > 0);
+    assert!(parity_sleeps(&owed) || pool(&owed).fullest.is_some());
+    // A data server and its disk are lost while parity sleeps.
+    let victim = coded(&cluster)[1];
+    cluster.kill(Who::Server(victim));
+    put_in_place(&cluster.data(Who::Server(victim)).join("store"), None);
+    cluster.wait_status("the loss is noticed", |s| state_of(s, victim) == ServerState::Failed);
+    objects.go_on_for(60);
+    cluster.launch(Who::Server(victim));
+    cluster
+        .wait_status("everything is rebuilt", |s| state_of(s, victim) == ServerState::Awake && is_settled(s));
+    parity_gets_everything(&cluster, objects);
+}
+
+#[test]
+fn parity_in_memory_is_computed_again_after_a_restart() {
+    let (mut cluster, objects) = put_without_parity("ram");
+    cluster.wait_status("the data servers keep parity in memory", |s| pool(s).memory_bytes > 0);
+    let victim = coded(&cluster)[1];
+    cluster.kill(Who::Server(victim));
+    cluster.wait_status("the crash is noticed", |s| state_of(s, victim) == ServerState::Failed);
+    objects.go_on_for(30);
+    cluster.launch(Who::Server(victim));
+    cluster.wait_status("it has everything again", |s| {
+        let back = s.servers.iter().find(|server| server.id.0 == victim);
+        let idle = back.and_then(|server| server.vitals.as_ref()).is_some_and(|v| v.catching_up == 0);
+        state_of(s, victim) == ServerState::Awake && is_settled(s) && idle
+    });
+    parity_gets_everything(&cluster, objects);
+}
+
+#[test]
+fn a_location_that_no_pool_has_is_an_error_that_names_the_pools() {
+    let cluster = cold_cluster("segment");
+    let (status, body) = Objects::create_bucket(&cluster.gateway, "elsewhere", Some("marble"));
+    assert_eq!(status, 400, "{body}");
+    assert!(body.contains("InvalidLocationConstraint") && body.contains("cold"), "{body}");
 }

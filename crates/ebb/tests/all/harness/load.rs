@@ -267,8 +267,8 @@ impl Load {
         self.shared.base.elapsed()
     }
 
-    pub fn mismatches(&self) -> usize {
-        self.shared.found().mismatches.len()
+    pub fn mismatches(&self) -> Vec<String> {
+        self.shared.found().mismatches.clone()
     }
 
     /// Ends the load, reads everything once more, and returns the findings.

@@ -289,6 +289,20 @@ impl Cluster {
         wait(&format!("{who:?} is gone"), PATIENCE, || (self.pid(who) != Some(pid)).then_some(()));
     }
 
+    /// Also when the metadata service starts it again.
+    pub fn keep_down(&self, who: Who) {
+        while self.pid(who).is_some() {
+            self.kill(who);
+        }
+    }
+
+    /// Starts a process, unless the metadata service has.
+    pub fn launch_unless_it_runs(&mut self, who: Who) {
+        if self.pid(who).is_none() {
+            self.launch(who);
+        }
+    }
+
     /// Kills every process, including those that exited by themselves.
     pub fn kill_all(&mut self) {
         for child in self.children.values_mut() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 const STOPPED: Duration = Duration::from_millis(80);
 const RUNNING: Duration = Duration::from_millis(20);
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Pulses {
     pids: Arc<Mutex<BTreeSet<u32>>>,
 }
