@@ -7,8 +7,8 @@
 //! Invariants: slot k of a power-aware chunk group is a server of gear group k; gear group 0 is the lowest gear,
 //! the last to sleep; the r servers of a chunk group are distinct and in as many different racks as there are, up
 //! to r; no server of a power-aware layout holds none; within a gear group all servers hold the same number of chunk
-//! groups, plus or minus one, as far as the racks allow. Sierra draws servers at random per chunk; a chunk group is r draws for many chunks, so here chance
-//! only breaks ties between equally loaded servers.
+//! groups, plus or minus one, as far as the racks allow. Sierra draws servers at random per chunk; a chunk group is r
+//! draws for many chunks, so here chance only breaks ties between equally loaded servers.
 
 use ebb_types::Random;
 use ebb_types::{GearGroup, RackId, ServerId};

@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_explained() {
         let mut recording = recording();
-        let at = |seconds| Moment(seconds * 1_000_000_000);
+        let at = |seconds: u64| Moment(seconds * 1_000_000_000);
         let sample = |seconds, joules| Sample { at: at(seconds), value: Some(joules) };
         recording.meters[0].tracks[2].channel.quantity = Quantity::Energy { range: Some(10_000.0) };
         recording.meters[0].tracks[2].samples = vec![sample(0, 100.0), sample(60, 90.0)];

@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_metadata_server_that_is_not_heard_is_shown() {
-        let member = |id, heard_millis| ebb_types::MetadataMember {
+        let member = |id, heard_millis: Option<u64>| ebb_types::MetadataMember {
             id,
             votes: true,
             learns: false,

@@ -68,8 +68,8 @@ impl Connector {
 
 /// After it a person is told what the program waits for.
 const SILENCE: Duration = Duration::from_secs(2);
-/// After it the program gives up if each metadata server's machine says that nothing listens. Longer than a process takes
-/// to start again.
+/// After it the program gives up if each metadata server's machine says that nothing listens. Longer than a process
+/// takes to start again.
 const GIVE_UP: Duration = Duration::from_secs(3);
 
 /// Whether each machine is there, and says that no process listens.

@@ -1,7 +1,8 @@
 //! Programs of the user's: a power distribution unit, a smart plug, a hypervisor. They are run without a shell, and
 //! must end with success within the time limit.
 //!
-//! A program is a list: its path, and its arguments. Its environment has `EBB_SERVER` (the server's number), `EBB_SERVER_NAME` (`server-7`) and, for
+//! A program is a list: its path, and its arguments. Its environment has `EBB_SERVER` (the server's number),
+//! `EBB_SERVER_NAME` (`server-7`) and, for
 //! `sleep`, `EBB_DEPTH` (`standby` or `off`). What `sleep` does is the user's affair: without it, the machine puts
 //! itself to sleep.
 
