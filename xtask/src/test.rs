@@ -72,6 +72,14 @@ impl Program {
     }
 }
 
+/// Whether a line of cargo's says that the program which clusters consist of is built.
+fn is_the_program(message: &Value) -> bool {
+    message["reason"] == "compiler-artifact"
+        && message["profile"]["test"] == false
+        && message["target"]["kind"] == serde_json::json!(["bin"])
+        && message["target"]["name"] == CLUSTERS.0
+}
+
 /// What the programs reported.
 #[derive(Default)]
 struct Results {
@@ -230,13 +238,16 @@ pub fn run(root: &Path, tier: Tier) -> bool {
     let (results, processors) = (Mutex::default(), Mutex::default());
     let session = Session { root, tier, only, skipped, results, processors };
     let mut compiled = Duration::ZERO;
-    let mut is_built = false;
+    let (mut is_built, mut is_there, mut waiting) = (false, false, Vec::new());
     std::thread::scope(|scope| {
         let mut cargo = build(root).spawn().expect("cargo runs");
         let lines = BufReader::new(cargo.stdout.take().expect("its output is a pipe")).lines();
         for line in lines.map_while(Result::ok) {
             let message = serde_json::from_str::<Value>(&line).unwrap_or_default();
-            if let Some(program) = Program::of(&message).filter(|program| session.is_wanted(program)) {
+            is_there |= is_the_program(&message);
+            waiting.extend(Program::of(&message).filter(|program| session.is_wanted(program)));
+            // Cargo may have built the tests of clusters before the program that they start.
+            for program in waiting.extract_if(.., |program| is_there || !program.is_clusters()) {
                 let session = &session;
                 scope.spawn(move || session.run(&program));
             }
@@ -300,5 +311,11 @@ mod tests {
         let all = Program::of(&line(ebb, "/w/crates/ebb/Cargo.toml", "all", true)).unwrap();
         assert!(all.is_clusters() && all.name() == "ebb all");
         assert_eq!(name(serde_json::json!({ "reason": "build-finished" })), None);
+        let program = |kind: &str| {
+            let mut line = line(ebb, "/w/crates/ebb/Cargo.toml", "ebb", false);
+            line["target"]["kind"] = serde_json::json!([kind]);
+            is_the_program(&line)
+        };
+        assert!(program("bin") && !program("lib"));
     }
 }

@@ -56,7 +56,7 @@ impl Connector {
             Ok(done) => done,
             Err(_) if refused => Err(NodeError::Refused(format!(
                 "no metadata leader answered for {} s at {names}: no process listens there; start the metadata servers, or name \
-                 another file with --config",
+                 another file with --config. Until a majority of them runs, each server stays as it is: none sleeps or wakes",
                 GIVE_UP.as_secs()
             ))),
             Err(_) => connecting.await,

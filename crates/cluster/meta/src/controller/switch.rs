@@ -78,9 +78,11 @@ impl Power {
     pub fn ended(&mut self, now: Moment, action: SwitchAction, result: Result<(), String>, limit: Duration) {
         let current = self.pending.is_none_or(|(pending, _)| pending == action);
         self.resists |= result.is_err() && !action.is_wake();
-        if result.is_err() && !action.is_wake() && std::mem::replace(&mut self.refused, true) {
+        // A switch that waited for the server may also say that it is down: it cannot look.
+        if !action.is_wake() && self.refused {
             return;
         }
+        self.refused = result.is_err() && !action.is_wake();
         if current {
             self.pending = None;
         }
@@ -334,6 +336,7 @@ mod tests {
             power.still_awake(now, timing.wake_limit, Duration::from_secs(1));
             power.ended(now, SLEEP, Err("refused to sleep: no card".into()), timing.wake_limit);
             power.ended(now, SLEEP, Err("still says On".into()), timing.wake_limit);
+            power.ended(now, SLEEP, Ok(()), timing.wake_limit);
             assert_eq!(power.trouble.as_deref(), Some("refused to sleep: no card"));
             assert!(power.resists(now, Some(now), Duration::from_secs(5)));
             // What it sends meanwhile does not bring the next order forward.
