@@ -7,7 +7,8 @@ use crate::clock::Clock;
 use crate::error::ClientError;
 use crate::link::{Link, Lost};
 use crate::meta::{Leader, follow};
-use crate::secret::{Key, Secret, random};
+use crate::run::{self, Run};
+use crate::secret::{Key, Secret};
 use crate::transport::{Identity, Party, Sender, connect, kind};
 use bytes::Bytes;
 use ebb_client_core::{Command, Event, Failure, Patience, Request, Summed, Trouble, View};
@@ -140,8 +141,8 @@ pub(crate) struct Shared {
     refreshing: AtomicBool,
     codes: Mutex<BTreeMap<Shape, Arc<Codes>>>,
     pub clock: Clock,
-    /// Identifies this run of the client in request ids.
-    id: u64,
+    /// Its id identifies this run of the client in request ids.
+    run: Run,
     last_request: AtomicU64,
     /// In which the namespace remembers this client's commands.
     session: tokio::sync::Mutex<Option<u64>>,
@@ -323,7 +324,7 @@ impl Client {
             refreshing: AtomicBool::new(false),
             codes: Mutex::default(),
             clock,
-            id: u64::from_le_bytes(random()),
+            run: Run::begin(),
             last_request: AtomicU64::new(0),
             session: tokio::sync::Mutex::default(),
         });
@@ -349,6 +350,11 @@ impl Client {
 
     pub fn params(&self) -> ClusterParams {
         self.shared().view().params().cloned().expect("known since connect")
+    }
+
+    /// Whether this run of a client, by its id, was one of this machine and has ended.
+    pub fn run_has_ended(&self, run: u64) -> bool {
+        run::has_ended(run)
     }
 
     /// The clock of this client's deadlines, which runs while the machine is suspended.
@@ -392,7 +398,7 @@ impl Client {
     /// A fresh request id, for a [`NamespaceCommand`].
     pub fn next_request(&self) -> RequestId {
         let seq = self.shared().last_request.fetch_add(1, Ordering::Relaxed) + 1;
-        RequestId { client: self.shared().id, seq }
+        RequestId { client: self.shared().run.id, seq }
     }
 
     /// Allocates `count` fresh consecutive object ids; returns the first.

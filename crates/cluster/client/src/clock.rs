@@ -45,11 +45,19 @@ impl Clock {
     }
 }
 
+/// Since the machine was booted, suspends included: what programs pass to decision makers.
+pub fn since_boot() -> Moment {
+    Moment(nanos(clock_gettime(ClockId::Boottime)))
+}
+
+fn nanos(time: Timespec) -> u64 {
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// For how long the machine has been suspended since it was booted.
 fn suspended() -> Duration {
     // Largest found. What is found is too small if the process had to wait between the two.
     static LONGEST: AtomicU64 = AtomicU64::new(0);
-    let nanos = |time: Timespec| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     let with = nanos(clock_gettime(ClockId::Boottime));
     let without = nanos(clock_gettime(ClockId::Monotonic));
     let found = with.saturating_sub(without);

@@ -15,12 +15,13 @@ mod handshake;
 mod link;
 mod meta;
 mod object;
+mod run;
 mod secret;
 mod strangers;
 pub mod transport;
 
 pub use client::{Client, ClientConfig, Counters};
-pub use clock::Clock;
+pub use clock::{Clock, since_boot};
 pub use ebb_client_core::{Patience, Summed, Trouble};
 pub use error::ClientError;
 pub use secret::{Key, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};

@@ -13,6 +13,9 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// Of claims and deadlines: it runs while the machine is suspended.
     fn clock(&self) -> &Clock;
 
+    /// Whether this run was a process of this machine, and has ended.
+    fn has_ended(&self, run: u64) -> bool;
+
     /// Whose requests for the front are carried out only under this claim.
     fn claimed(&self, claim: u64) -> Self;
 
@@ -104,6 +107,10 @@ fn chunk(object: ObjectId) -> ChunkId {
 impl Backend for Client {
     fn clock(&self) -> &Clock {
         Client::clock(self)
+    }
+
+    fn has_ended(&self, run: u64) -> bool {
+        self.run_has_ended(run)
     }
 
     fn claimed(&self, claim: u64) -> Client {

@@ -51,7 +51,7 @@ impl<B: Backend> Volume<B> {
     /// Never-written bytes are zero.
     pub async fn read(&self, offset: u64, len: u64) -> Result<Bytes, VolumeError> {
         self.check(offset, len)?;
-        self.inner.owner.sure().await?;
+        self.inner.sure().await?;
         let bytes = match self.inner.meta.home {
             None => {
                 self.inner.backend.read(self.inner.meta.object, offset, len).await.map_err(VolumeError::from)
@@ -59,7 +59,7 @@ impl<B: Backend> Volume<B> {
             Some(_) => self.read_pieces(pieces(offset, len)).await,
         };
         let bytes = bytes.inspect_err(|error| self.inner.owner.see(error))?;
-        self.inner.owner.sure().await?;
+        self.inner.sure().await?;
         Ok(bytes)
     }
 
@@ -118,11 +118,11 @@ impl<B: Backend> Volume<B> {
             let volume = self.clone();
             tokio::spawn(async move {
                 turn.come().await;
-                volume.inner.owner.sure().await?;
+                volume.inner.sure().await?;
                 let worked = work(volume.clone()).await;
                 drop(turn);
                 worked.inspect_err(|error| volume.inner.owner.see(error))?;
-                volume.inner.owner.sure().await
+                volume.inner.sure().await
             })
         });
         async move { begun?.await.expect("no request panics, and none is aborted") }
@@ -185,6 +185,15 @@ impl<B: Backend> Volume<B> {
 }
 
 impl<B: Backend> Inner<B> {
+    /// Returns once this process may answer. Primaries judge what goes to the front; which slices have moved, this
+    /// process alone knows, and must be sure that it is the owner.
+    async fn sure(&self) -> Result<(), VolumeError> {
+        match self.meta.home {
+            None => self.owner.still_claims(),
+            Some(_) => self.owner.sure().await,
+        }
+    }
+
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, VolumeError> {
         let slice = self.slice(piece.slice);
         loop {

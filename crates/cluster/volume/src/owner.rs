@@ -1,11 +1,13 @@
 //! One process serves a volume at a time.
 //!
 //! It claims the volume in the namespace, and again every [`ROUND`]: that is its sign of life. Another process may take
-//! the volume over after it has seen the same sign for [`SILENCE`]. A server whose claim was not confirmed for
-//! [`TRUST`] completes no request until it is: it stops before another one may begin. By then a request that it sent
-//! has ended too: the client library gives up after 30 s; and if it has not, it changes nothing any more: every claim
-//! has a number, which the new owner notes in each chunk group before it serves, and a primary refuses requests under
-//! an older one (R16). All of these times go on while the machine is suspended
+//! the volume over after it has seen the same sign for [`SILENCE`], and at once if the owner was a process of the same
+//! machine that has ended. What a former owner still sends changes and reads nothing: every claim has a number, which
+//! the new owner notes in each chunk group before it serves, and a primary refuses requests under an older one (R16).
+//!
+//! Which slices have moved, only the owner knows. So a server of a volume with a pool whose claim was not confirmed for
+//! [`TRUST`] completes no request until it is: it stops before another one may begin. A volume without a pool is served
+//! without confirmations for as long as no primary refuses. All of these times go on while the machine is suspended
 //! ([`Clock`]).
 
 use crate::Inner;
@@ -18,13 +20,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout_at};
 
-const ROUND: Duration = Duration::from_secs(10);
+const ROUND: Duration = Duration::from_secs(4);
 /// Pause after a claim that could not be sent.
 const RETRY: Duration = Duration::from_secs(1);
-pub(crate) const TRUST: Duration = Duration::from_secs(25);
-pub(crate) const SILENCE: Duration = Duration::from_secs(60);
+pub(crate) const TRUST: Duration = Duration::from_secs(9);
+pub(crate) const SILENCE: Duration = Duration::from_secs(12);
 /// How often a waiting process looks for a sign of life.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(1);
 /// For this long a request waits for a confirmation.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -60,7 +62,8 @@ impl Owner {
         let mut seen: Option<(VolumeOwner, Moment)> = None;
         loop {
             let sent = clock.now();
-            let silent = seen.filter(|(_, since)| sent.since(*since) >= SILENCE);
+            let silent =
+                seen.filter(|(owner, since)| sent.since(*since) >= SILENCE || backend.has_ended(owner.run));
             let in_use = match send(backend, claim(silent.map(|(owner, _)| owner))).await {
                 Ok(number) => {
                     let claim = watch::Sender::new(Claim::Held { since: sent });
@@ -73,6 +76,9 @@ impl Owner {
                 None => seen = Some((in_use, clock.now())),
                 Some((owner, _)) if owner == in_use => {}
                 Some(_) => return Err(VolumeError::InUse(in_use)),
+            }
+            if silent.is_none() && backend.has_ended(in_use.run) {
+                continue;
             }
             waiting.take().into_iter().for_each(|waiting| waiting());
             sleep(LOOK).await;

