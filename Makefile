@@ -8,7 +8,9 @@ build:
 dist:
 	cargo build --profile dist -p ebb
 
-run: build
+# Without the laboratory and the simulators, which would double the time until a cluster runs; with them, where `make build` has built them.
+run:
+	cargo build --release -p ebb $(if $(wildcard target/release/deps/libebb_sim-*.rlib),,--no-default-features)
 	./target/release/ebb dev
 
 # Real clients (boto3, awscli, rclone, restic) for the S3 tests.

@@ -174,10 +174,16 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
-    /// Declare a server permanently lost: its data is rebuilt on other servers of its gear group
-    #[command(after_help = "Example: ebb lost 4")]
+    /// Declare a server permanently lost: its data is rebuilt on other servers of its gear group or set; refused, with
+    /// the reason, while an erasure-coded set may need what it has
+    #[command(
+        after_help = "Example: ebb lost 4                 declare it lost, unless data may depend on it\n         ebb lost 4 --accept-loss   accept that loss"
+    )]
     Lost {
         server: u16,
+        /// Accept that rows of which the other servers have too few strips are lost
+        #[arg(long)]
+        accept_loss: bool,
         #[command(flatten)]
         tool: ToolArgs,
     },
@@ -417,7 +423,9 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Maintenance { server, end, tool } => {
             trust::maintenance(&tool.config, Output::from(tool.json), server, end).await
         }
-        Sub::Lost { server, tool } => admin::lost(&tool.config, Output::from(tool.json), server).await,
+        Sub::Lost { server, accept_loss, tool } => {
+            admin::lost(&tool.config, Output::from(tool.json), server, accept_loss).await
+        }
         Sub::Force { accept_loss, tool } => {
             admin::force(&tool.config, Output::from(tool.json), accept_loss).await
         }

@@ -62,7 +62,7 @@ impl Columns {
     }
 
     /// R7: no column here is needed, nothing is kept for others, and nothing is in flight.
-    pub fn may_sleep(&self) -> bool {
-        self.sets.values().all(CodedSet::may_sleep)
+    pub fn may_sleep(&self, memory: &Memory) -> bool {
+        self.sets.values().all(|set| set.may_sleep(memory))
     }
 }

@@ -414,10 +414,17 @@ impl Replica {
             entry.primary == Some(me) || is_target || lends
         });
         let holds_offload = self.roles.iter().any(|(_, role)| matches!(role, Role::Offload { .. }));
-        if !needed && !holds_offload && self.columns.may_sleep() {
+        if !needed && !holds_offload && self.may_lose_memory() {
             self.told_ready = true;
             out.push(Command::ReadyToSleep { map_version: self.map.version });
         }
+    }
+
+    fn may_lose_memory(&self) -> bool {
+        // The defect: what is in memory only does not count.
+        let nothing = Memory::default();
+        let memory = if self.config.has(PlantedBug::SleepIndebted) { &nothing } else { &self.shared.memory };
+        self.columns.may_sleep(memory)
     }
 
     /// Whether a page is being compared, for the harness's checks: it may be waiting only for time to pass.
@@ -476,7 +483,8 @@ impl Replica {
         if self.groups.get(&request.group).is_some_and(|g| g.waiting() >= WAITING_MAX) {
             return answer(ClientReply::Retry { why: Unready::Busy });
         }
-        let waiting = Waiting { token, op: request.op, payload, since: request.since, ordered: false };
+        let (since, claim) = (request.since, request.claim);
+        let waiting = Waiting { token, op: request.op, payload, since, claim, ordered: false };
         self.with_group(now, request.group, out, |group, cx| group.on_client(cx, waiting));
     }
 

@@ -140,7 +140,7 @@ impl Request {
     /// `op` covers at most one record.
     pub fn new(now: Moment, group: GroupId, op: ChunkOp, patience: Patience) -> Request {
         Request {
-            message: ClientRequest { group, epoch: Epoch(0), since: Version::ZERO, op },
+            message: ClientRequest { group, epoch: Epoch(0), since: Version::ZERO, claim: 0, op },
             patience,
             began: now,
             pause: PAUSE_MIN,
@@ -151,6 +151,12 @@ impl Request {
             looked: None,
             step: Step::Pausing { route: None, until: now },
         }
+    }
+
+    /// Sent by the owner of the object, under the claim of this number.
+    pub fn under(mut self, claim: u64) -> Request {
+        self.message.claim = claim;
+        self
     }
 
     pub fn op(&self) -> &ChunkOp {

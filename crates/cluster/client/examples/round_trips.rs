@@ -42,7 +42,7 @@ async fn answer(mut connection: Connection, len: usize) -> Duration {
 
 /// Keeps `depth` requests in flight until `count` are answered. Returns the CPU time used.
 async fn ask(mut connection: Connection, op: ChunkOp, payload: Bytes, count: u64, depth: u64) -> Duration {
-    let request = ClientRequest { group: GroupId(3), epoch: Epoch(9), since: Version::ZERO, op };
+    let request = ClientRequest { group: GroupId(3), epoch: Epoch(9), since: Version::ZERO, claim: 0, op };
     let before = thread_cpu();
     let (mut sent, mut answered) = (0, 0);
     while answered < count {

@@ -3,10 +3,12 @@
 //! opened on demand.
 
 use crate::budget::{Budget, Share};
+use crate::clock::Clock;
 use crate::error::ClientError;
 use crate::link::{Link, Lost};
 use crate::meta::{Leader, follow};
-use crate::secret::{Key, Secret, random};
+use crate::run::{self, Run};
+use crate::secret::{Key, Secret};
 use crate::transport::{Identity, Party, Sender, connect, kind};
 use bytes::Bytes;
 use ebb_client_core::{Command, Event, Failure, Patience, Request, Summed, Trouble, View};
@@ -22,7 +24,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{OnceCell, watch};
-use tokio::time::Instant;
 
 /// Maximum bytes in flight to one server, and likewise from it.
 const IN_FLIGHT_BYTES: usize = 16 << 20;
@@ -102,6 +103,8 @@ impl ChunkLink {
 #[derive(Clone, Debug)]
 pub struct Client {
     guard: Arc<Guard>,
+    /// The claim under which this clone's requests are sent; zero: none.
+    claim: u64,
 }
 
 /// Stops the background work with the last clone.
@@ -137,11 +140,17 @@ pub(crate) struct Shared {
     wakes_within_millis: AtomicU64,
     refreshing: AtomicBool,
     codes: Mutex<BTreeMap<Shape, Arc<Codes>>>,
-    /// Origin of this client's [`Moment`]s.
-    started: Instant,
-    /// Identifies this run of the client in request ids.
-    id: u64,
+    pub clock: Clock,
+    /// Its id identifies this run of the client in request ids.
+    run: Run,
     last_request: AtomicU64,
+    /// In which the namespace remembers this client's commands.
+    session: tokio::sync::Mutex<Option<u64>>,
+}
+
+/// This machine's wall clock, to be compared with others'.
+fn wall_millis() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 impl Shared {
@@ -154,7 +163,7 @@ impl Shared {
     }
 
     pub fn now(&self) -> Moment {
-        Moment::ZERO + self.started.elapsed()
+        self.clock.now()
     }
 
     /// Notified whenever the view changes from now on.
@@ -244,7 +253,7 @@ impl Shared {
         let Some(question) = question else { return self.refreshing.store(false, Ordering::Relaxed) };
         let shared = self.clone();
         tokio::spawn(async move {
-            let deadline = Instant::now() + shared.config.patience.look;
+            let deadline = shared.now() + shared.config.patience.look;
             if let Ok(MetaReply::Watch { params, map }) = shared.ask_meta(&question, deadline).await {
                 shared.learn(params, &map);
             }
@@ -258,7 +267,7 @@ impl Shared {
         let Some(request) = request else { return };
         let shared = self.clone();
         tokio::spawn(async move {
-            let deadline = Instant::now() + shared.config.patience.look;
+            let deadline = shared.now() + shared.config.patience.look;
             if let Ok(MetaReply::Wakes { within_millis }) = shared.ask_meta(&request, deadline).await {
                 shared.wakes_within_millis.store(within_millis, Ordering::Relaxed);
             }
@@ -301,7 +310,8 @@ impl Client {
         if config.meta.is_empty() {
             return Err(ClientError::NoAddresses);
         }
-        let deadline = Instant::now() + config.patience.deadline;
+        let clock = Clock::new();
+        let deadline = clock.now() + config.patience.deadline;
         let shared = Arc::new(Shared {
             config,
             tally: Tally::default(),
@@ -313,14 +323,25 @@ impl Client {
             wakes_within_millis: AtomicU64::new(0),
             refreshing: AtomicBool::new(false),
             codes: Mutex::default(),
-            started: Instant::now(),
-            id: u64::from_le_bytes(random()),
+            clock,
+            run: Run::begin(),
             last_request: AtomicU64::new(0),
+            session: tokio::sync::Mutex::default(),
         });
         let follower = tokio::spawn(follow(shared.clone())).abort_handle();
-        let client = Client { guard: Arc::new(Guard { shared, follower }) };
+        let client = Client { guard: Arc::new(Guard { shared, follower }), claim: 0 };
         client.shared().first_leader(deadline).await?;
         Ok(client)
+    }
+
+    /// A clone whose requests to chunk servers are carried out only under this claim, once [`Client::raise_claim`] has
+    /// noted it.
+    pub fn claimed(&self, claim: u64) -> Client {
+        Client { claim, ..self.clone() }
+    }
+
+    pub(crate) fn claim(&self) -> u64 {
+        self.claim
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -329,6 +350,16 @@ impl Client {
 
     pub fn params(&self) -> ClusterParams {
         self.shared().view().params().cloned().expect("known since connect")
+    }
+
+    /// Whether this run of a client, by its id, was one of this machine and has ended.
+    pub fn run_has_ended(&self, run: u64) -> bool {
+        run::has_ended(run)
+    }
+
+    /// The clock of this client's deadlines, which runs while the machine is suspended.
+    pub fn clock(&self) -> &Clock {
+        &self.shared().clock
     }
 
     /// The newest map known here.
@@ -367,7 +398,7 @@ impl Client {
     /// A fresh request id, for a [`NamespaceCommand`].
     pub fn next_request(&self) -> RequestId {
         let seq = self.shared().last_request.fetch_add(1, Ordering::Relaxed) + 1;
-        RequestId { client: self.shared().id, seq }
+        RequestId { client: self.shared().run.id, seq }
     }
 
     /// Allocates `count` fresh consecutive object ids; returns the first.
@@ -378,14 +409,54 @@ impl Client {
         }
     }
 
-    /// Changes the namespace; see [`NamespaceCommand`] for the results.
+    /// Changes the namespace; see [`NamespaceCommand`] for the results. They are [`NamespaceError::Expired`] if it was
+    /// not answered before the namespace forgot this client: then whether it was carried out is not known.
     pub async fn namespace(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, ClientError> {
-        let ops_len = ops.len();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let command =
-            NamespaceCommand { request: self.next_request(), now_millis: now.as_millis() as u64, ops };
-        match self.call(MetaRequest::Namespace(command)).await? {
-            MetaReply::Namespace(reply) if reply.results.len() == ops_len => Ok(reply),
+        let deadline = self.shared().now() + self.shared().config.patience.deadline;
+        loop {
+            let session = self.session(deadline).await?;
+            let (request, clock_millis) = (self.next_request(), wall_millis());
+            let command =
+                NamespaceCommand { request, session: Some(session), clock_millis, ops: ops.clone() };
+            let (reply, repeated) = self.command(command, deadline).await?;
+            if reply.session == session {
+                return Ok(reply);
+            }
+            self.forget_session(session).await;
+            // Sent once and refused, it was never carried out: in another session it is a new command.
+            if repeated || self.shared().now() >= deadline {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// The session of this client with the namespace. Begins one if there is none.
+    async fn session(&self, deadline: Moment) -> Result<u64, ClientError> {
+        let mut session = self.shared().session.lock().await;
+        if let Some(known) = *session {
+            return Ok(known);
+        }
+        let first = NamespaceCommand::first(self.next_request(), wall_millis());
+        let (reply, _) = self.command(first, deadline).await?;
+        *session = Some(reply.session);
+        Ok(reply.session)
+    }
+
+    /// The namespace does not know this session any more.
+    async fn forget_session(&self, which: u64) {
+        let mut session = self.shared().session.lock().await;
+        *session = session.filter(|known| *known != which);
+    }
+
+    /// The answer, and whether the command may have arrived more than once.
+    async fn command(
+        &self,
+        command: NamespaceCommand,
+        deadline: Moment,
+    ) -> Result<(NamespaceReply, bool), ClientError> {
+        let ops = command.ops.len();
+        match self.shared().ask_meta_counting(&MetaRequest::Namespace(command), deadline).await? {
+            (MetaReply::Namespace(reply), repeated) if reply.results.len() == ops => Ok((reply, repeated)),
             _ => Err(self.nonsense()),
         }
     }
@@ -403,7 +474,8 @@ impl Client {
     /// Sends a request to the metadata service. Follows the leader and retries until the deadline: every request is
     /// idempotent, or carries an id (`Namespace`).
     pub async fn call(&self, request: MetaRequest) -> Result<MetaReply, ClientError> {
-        self.shared().ask_meta(&request, Instant::now() + self.shared().config.patience.deadline).await
+        let deadline = self.shared().now() + self.shared().config.patience.deadline;
+        self.shared().ask_meta(&request, deadline).await
     }
 
     fn nonsense(&self) -> ClientError {
@@ -422,7 +494,7 @@ impl Client {
     ) -> Result<Carried, ClientError> {
         let tally = &self.shared().tally;
         tally.requests.fetch_add(1, Ordering::Relaxed);
-        let request = Request::new(began, group, op, self.shared().config.patience);
+        let request = Request::new(began, group, op, self.shared().config.patience).under(self.claim);
         let outcome = self.carry_counted(group, request, payload).await;
         if outcome.is_err() {
             tally.failures.fetch_add(1, Ordering::Relaxed);
@@ -512,7 +584,7 @@ impl Client {
 
     /// Waits for a change of the map, or until it is time to look at the request.
     async fn look_again(&self, request: &Request, changes: &mut watch::Receiver<()>) {
-        let due = self.shared().started + request.due().since(Moment::ZERO);
+        let due = self.shared().clock.timer(request.due());
         // Cannot fail: we hold the sender.
         let _ = tokio::time::timeout_at(due, changes.changed()).await;
     }

@@ -8,17 +8,20 @@
 pub mod budget;
 mod chunk;
 mod client;
+mod clock;
 mod coded;
 mod error;
 mod handshake;
 mod link;
 mod meta;
 mod object;
+mod run;
 mod secret;
 mod strangers;
 pub mod transport;
 
 pub use client::{Client, ClientConfig, Counters};
+pub use clock::{Clock, since_boot};
 pub use ebb_client_core::{Patience, Summed, Trouble};
 pub use error::ClientError;
 pub use secret::{Key, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};

@@ -11,7 +11,7 @@ use crate::link::{Link, Lost};
 use crate::transport::{Frame, TransportError, connect, kind};
 use bytes::Bytes;
 use ebb_client_core::Trouble;
-use ebb_types::{MetaFailure, MetaPush, MetaReply, MetaRequest};
+use ebb_types::{MetaFailure, MetaPush, MetaReply, MetaRequest, Moment};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -170,10 +170,20 @@ impl Shared {
     pub(crate) async fn ask_meta(
         &self,
         request: &MetaRequest,
-        deadline: Instant,
+        deadline: Moment,
     ) -> Result<MetaReply, ClientError> {
-        let started = Instant::now();
+        self.ask_meta_counting(request, deadline).await.map(|(reply, _)| reply)
+    }
+
+    /// The same; also returns whether the request was sent before without an answer that says that nothing was done.
+    pub(crate) async fn ask_meta_counting(
+        &self,
+        request: &MetaRequest,
+        deadline: Moment,
+    ) -> Result<(MetaReply, bool), ClientError> {
+        let started = self.now();
         let mut pause = RETRY_MIN;
+        let mut repeated = false;
         loop {
             let trouble = match self.find_leader(deadline).await {
                 Err(last) => last,
@@ -181,22 +191,32 @@ impl Shared {
                     Ok(MetaReply::Failed(why @ (MetaFailure::Refused(_) | MetaFailure::Full))) => {
                         return Err(ClientError::Meta(why));
                     }
-                    Ok(MetaReply::Failed(why)) => Trouble::Meta(why),
+                    Ok(MetaReply::Failed(why)) => {
+                        repeated |= why == MetaFailure::Unknown;
+                        Trouble::Meta(why)
+                    }
                     Ok(MetaReply::NotLeader { leader }) => {
                         *self.hint() = leader;
                         link.close();
                         Trouble::NoLeader
                     }
-                    Ok(reply) => return Ok(reply),
-                    Err(trouble) => trouble,
+                    Ok(reply) => return Ok((reply, repeated)),
+                    Err(trouble) => {
+                        repeated = true;
+                        trouble
+                    }
                 },
             };
-            if Instant::now() + pause >= deadline {
-                let addresses = self.config.meta.clone();
-                return Err(ClientError::NoMeta { addresses, waited: started.elapsed(), last: trouble });
+            let next = self.now() + pause;
+            if next < deadline {
+                sleep(pause).await;
+            }
+            // Also if the machine was suspended meanwhile.
+            if next >= deadline || self.now() >= deadline {
+                let (addresses, waited) = (self.config.meta.clone(), self.now().since(started));
+                return Err(ClientError::NoMeta { addresses, waited, last: trouble });
             }
             self.tally.retries.fetch_add(1, Ordering::Relaxed);
-            sleep(pause).await;
             pause = (pause * 2).min(RETRY_MAX);
         }
     }
@@ -206,10 +226,10 @@ impl Shared {
         &self,
         link: &MetaLink,
         request: &MetaRequest,
-        deadline: Instant,
+        deadline: Moment,
     ) -> Result<MetaReply, Trouble> {
         let heard = link.heard();
-        let until = deadline.min(Instant::now() + META_TRY);
+        let until = self.clock.timer(deadline.min(self.now() + META_TRY));
         match timeout_at(until, link.request(kind::META_REQUEST, request, Bytes::new())).await {
             Ok(Ok((reply, _))) => Ok(reply),
             Ok(Err(Lost)) => Err(Trouble::Lost),
@@ -223,7 +243,7 @@ impl Shared {
     }
 
     /// The connection to the leader; waits for one.
-    async fn find_leader(&self, deadline: Instant) -> Result<Arc<MetaLink>, Trouble> {
+    async fn find_leader(&self, deadline: Moment) -> Result<Arc<MetaLink>, Trouble> {
         let mut leader = self.leader.subscribe();
         loop {
             let last = match &*leader.borrow_and_update() {
@@ -231,7 +251,7 @@ impl Shared {
                 Leader::Found(_) => Trouble::Lost,
                 Leader::Searched { last, .. } => last.clone(),
             };
-            if timeout_at(deadline, leader.changed()).await.is_err() {
+            if timeout_at(self.clock.timer(deadline), leader.changed()).await.is_err() {
                 return Err(last);
             }
         }
@@ -239,8 +259,8 @@ impl Shared {
 
     /// Waits for the first leader. Returns early if the configuration is wrong, since a user is probably
     /// waiting for it.
-    pub(crate) async fn first_leader(&self, deadline: Instant) -> Result<(), ClientError> {
-        let started = Instant::now();
+    pub(crate) async fn first_leader(&self, deadline: Moment) -> Result<(), ClientError> {
+        let started = self.now();
         let mut leader = self.leader.subscribe();
         loop {
             let last = match &*leader.borrow_and_update() {
@@ -248,9 +268,10 @@ impl Shared {
                 Leader::Searched { refused: Some(error), .. } => return Err(error.clone()),
                 Leader::Searched { last, .. } => last.clone(),
             };
-            if timeout_at(deadline, leader.changed()).await.is_err() {
+            if timeout_at(self.clock.timer(deadline), leader.changed()).await.is_err() {
                 let addresses = self.config.meta.clone();
-                return Err(ClientError::NoMeta { addresses, waited: started.elapsed(), last });
+                let waited = self.now().since(started);
+                return Err(ClientError::NoMeta { addresses, waited, last });
             }
         }
     }

@@ -3,7 +3,8 @@
 use crate::client::Client;
 use crate::error::ClientError;
 use bytes::{Bytes, BytesMut};
-use ebb_types::{ChunkId, ObjectId, Piece, pieces};
+use ebb_types::{BLOCK_BYTES, CLAIMS_FROM, ChunkId, Extent, ObjectId, Piece, group_of, pieces};
+use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 
 /// Maximum requests in flight for one range.
@@ -78,7 +79,50 @@ impl Client {
         self.each(parts, |client, chunk| async move { client.delete(chunk).await }).await.map(drop)
     }
 
-    /// Runs `work` for every part, several concurrently; the first error ends it. Results are in no particular order.
+    /// Where the claims on an object are noted.
+    pub fn claims_of(&self, object: ObjectId) -> Extent {
+        let (params, chunk_bytes) = (self.params(), u64::from(self.params().chunk_bytes));
+        let offset = u64::from(CLAIMS_FROM) * chunk_bytes;
+        Extent { object, offset, len: u64::from(params.groups) * chunk_bytes, shared: false, crc: 0 }
+    }
+
+    /// Notes this client's claim on an object of `len` bytes in every group that has a chunk of it. Afterwards no
+    /// request under an older claim is carried out.
+    pub async fn raise_claim(&self, object: ObjectId, len: u64) -> Result<(), ClientError> {
+        let mut block = BytesMut::zeroed(BLOCK_BYTES);
+        block[..8].copy_from_slice(&self.claim().to_le_bytes());
+        let block = block.freeze();
+        let write = |client: Client, chunk| {
+            let block = block.clone();
+            async move { client.write(chunk, 0, block).await }
+        };
+        self.each(self.claim_chunks(object, len)?, write).await.map(drop)
+    }
+
+    /// Removes what [`Client::raise_claim`] noted.
+    pub async fn delete_claims(&self, object: ObjectId, len: u64) -> Result<(), ClientError> {
+        let parts = self.claim_chunks(object, len)?;
+        self.each(parts, |client, chunk| async move { client.delete(chunk).await }).await.map(drop)
+    }
+
+    fn claim_chunks(&self, object: ObjectId, len: u64) -> Result<Vec<ChunkId>, ClientError> {
+        let params = self.params();
+        let chunks = len.div_ceil(u64::from(params.chunk_bytes));
+        let chunks = u32::try_from(chunks).map_err(|_| ClientError::ObjectRange)?;
+        let mut groups = BTreeSet::new();
+        // Many chunks are in all groups.
+        let of_chunk = (0..chunks).map(|index| group_of(ChunkId { object, index }, params.groups));
+        for group in of_chunk {
+            groups.insert(group);
+            if groups.len() == params.groups as usize {
+                break;
+            }
+        }
+        Ok(groups.into_iter().map(|group| ChunkId::of_claim(object, group)).collect())
+    }
+
+    /// Runs `work` for every part, several concurrently. After an error no other part begins; those that are on their
+    /// way have ended when it is returned. Results are in no particular order.
     async fn each<P, T, F>(
         &self,
         parts: impl IntoIterator<Item = P>,
@@ -88,22 +132,66 @@ impl Client {
         T: Send + 'static,
         F: Future<Output = Result<T, ClientError>> + Send + 'static,
     {
-        let mut parts = parts.into_iter().peekable();
-        let mut results = Vec::new();
-        let mut running = JoinSet::new();
-        while let Some(part) = parts.next() {
-            let task = work(self.clone(), part);
-            if parts.peek().is_none() && running.is_empty() && results.is_empty() {
-                return Ok(vec![task.await?]);
-            }
+        let mut tasks = parts.into_iter().map(|part| work(self.clone(), part)).peekable();
+        let Some(first) = tasks.next() else { return Ok(Vec::new()) };
+        if tasks.peek().is_none() {
+            return Ok(vec![first.await?]);
+        }
+        to_their_ends(std::iter::once(first).chain(tasks)).await
+    }
+}
+
+/// Several concurrently; see [`Client::each`].
+async fn to_their_ends<T, F>(mut tasks: impl Iterator<Item = F>) -> Result<Vec<T>, ClientError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, ClientError>> + Send + 'static,
+{
+    let (mut running, mut results) = (JoinSet::new(), Ok(Vec::new()));
+    loop {
+        while running.len() < PIECES_IN_FLIGHT
+            && results.is_ok()
+            && let Some(task) = tasks.next()
+        {
             running.spawn(task);
-            if running.len() >= PIECES_IN_FLIGHT {
-                results.push(running.join_next().await.expect("some run").expect("a piece does not panic")?);
+        }
+        let Some(done) = running.join_next().await else { return results };
+        match (done.expect("a piece does not panic"), &mut results) {
+            (Ok(done), Ok(results)) => results.push(done),
+            (Err(error), Ok(_)) => results = Err(error),
+            (_, Err(_)) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_is_returned_when_all_that_began_has_ended() {
+        let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let tasks = (0..20u64).map(|n| {
+            let (begun, ended) = (begun.clone(), ended.clone());
+            async move {
+                begun.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(if n == 2 { 1 } else { 10 * (n + 1) })).await;
+                ended.fetch_add(1, Ordering::Relaxed);
+                if n == 2 { Err(ClientError::ObjectRange) } else { Ok(n) }
             }
-        }
-        while let Some(done) = running.join_next().await {
-            results.push(done.expect("a piece does not panic")?);
-        }
-        Ok(results)
+        });
+        assert!(to_their_ends(tasks).await.is_err());
+        let [begun, ended] = [begun, ended].map(|count| count.load(Ordering::Relaxed));
+        assert_eq!((begun, ended), (PIECES_IN_FLIGHT, PIECES_IN_FLIGHT));
+    }
+
+    #[tokio::test]
+    async fn results_of_all_are_returned() {
+        let mut found = to_their_ends((0..20).map(|n| async move { Ok(n) })).await.expect("none fails");
+        found.sort_unstable();
+        assert_eq!(found, Vec::from_iter(0..20));
     }
 }

@@ -7,7 +7,6 @@ use ebb_types::{
     NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId, PlannedHour,
     Rows,
 };
-use rustix::time::{ClockId, clock_gettime};
 
 pub struct Cluster {
     client: Client,
@@ -50,8 +49,7 @@ impl Backend for Cluster {
     }
 
     fn now(&self) -> Moment {
-        let t = clock_gettime(ClockId::Boottime);
-        Moment(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+        ebb_client::since_boot()
     }
 
     fn pools(&self) -> Vec<Pool> {

@@ -240,6 +240,7 @@ fn joined(mut seen: Vec<(u64, Extent)>) -> Vec<(Vec<u64>, Extent)> {
         if let Some((numbers, whole)) = out.last_mut()
             && !whole.shared
             && whole.object == extent.object
+            && extent.offset < whole.offset + whole.len
         {
             numbers.push(number); // goes with the whole object
             continue;
@@ -272,7 +273,7 @@ async fn free<B: Backend>(backend: &B, extent: Extent, chunk_bytes: u64) -> Resu
         let chunk = ChunkId { object: extent.object, index: 0 };
         return backend.zero(chunk, extent.offset as u32, extent.len as u32).await;
     }
-    for index in 0..extent.len.div_ceil(chunk_bytes) {
+    for index in extent.offset / chunk_bytes..(extent.offset + extent.len).div_ceil(chunk_bytes) {
         backend.delete(ChunkId { object: extent.object, index: index as u32 }).await?;
     }
     Ok(())

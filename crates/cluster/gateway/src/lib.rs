@@ -79,6 +79,8 @@ pub struct GatewayConfig {
     pub limits: Limits,
     /// At this rate objects move to other pools by lifecycle rules; zero: this gateway moves none.
     pub move_bytes_per_second: u64,
+    /// Objects and uploads that one round of the lifecycle rules may remove.
+    pub expire_most: u64,
     pub watcher: Arc<dyn Watcher>,
 }
 
@@ -99,18 +101,13 @@ pub struct Gateway<B> {
 }
 
 impl<B: Backend> Gateway<B> {
-    /// Also starts the janitor and the task of the lifecycle rules that delete, on `tasks`.
+    /// Also starts the janitor, on `tasks`.
     fn start(backend: Arc<B>, keys: Keys, tasks: &mut JoinSet<()>) -> Gateway<B> {
         let (discards, discarded): (mpsc::UnboundedSender<Vec<Extent>>, _) = mpsc::unbounded_channel();
         let garbage = Arc::new(Notify::new());
         let names = Arc::new(Names::new(backend.clone(), discards.clone(), garbage.clone()));
         let store = Arc::new(Store::new(backend.clone(), names.clone(), discards));
         tasks.spawn(Janitor::new(backend.clone(), names.clone(), store.clone(), discarded, garbage).run());
-        let rules_of = names.clone();
-        tasks.spawn(async move {
-            let names = &*rules_of;
-            lifecycle::daily("remove objects", |now| lifecycle::clear_out(names, now)).await;
-        });
         Gateway { store, names, keys, backend, locations: Locations::default() }
     }
 }
@@ -124,6 +121,12 @@ pub async fn serve<B: Backend>(
 ) {
     let mut tasks = JoinSet::new();
     let gateway = Arc::new(Gateway::start(backend, config.keys.clone(), &mut tasks));
+    let (names, most) = (gateway.names.clone(), config.expire_most);
+    tasks.spawn(async move {
+        let names = &*names;
+        let round = |now| lifecycle::clear_out(names, now, most);
+        lifecycle::daily(names, "remove objects", round).await;
+    });
     if config.move_bytes_per_second > 0 {
         tasks.spawn(Mover::new(&gateway, config.move_bytes_per_second).run());
     }

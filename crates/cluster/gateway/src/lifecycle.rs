@@ -20,7 +20,7 @@ use s3s::dto::{
 };
 use s3s::{S3Error, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::time::Instant;
 
 const RULES_MAX: usize = 1000;
@@ -326,13 +326,21 @@ impl<B: Backend> Gateway<B> {
     }
 }
 
-/// Does a round of the work now, and again after each midnight in UTC, when days end.
-pub async fn daily<F: Future<Output = Result<(), NameError>>>(what: &str, round: impl Fn(u64) -> F) {
+/// Does a round of the work now, and again after each midnight in UTC, when days end. The time is the namespace's, by
+/// which it stamped the objects: this machine's clock decides nothing.
+pub async fn daily<B: Backend, F: Future<Output = Result<(), NameError>>>(
+    names: &Names<B>,
+    what: &str,
+    round: impl Fn(u64) -> F,
+) {
     loop {
-        let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64);
         let begun = Instant::now();
-        let wait = match round(now).await {
-            Ok(()) => Duration::from_millis(DAY_MILLIS - now % DAY_MILLIS).saturating_sub(begun.elapsed()),
+        let done = match names.now().await {
+            Ok(now) => round(now).await.map(|()| DAY_MILLIS - now % DAY_MILLIS),
+            Err(error) => Err(error),
+        };
+        let wait = match done {
+            Ok(rest) => Duration::from_millis(rest).saturating_sub(begun.elapsed()),
             Err(error) => {
                 tracing::warn!(%error, "lifecycle rules: cannot {what}; will retry");
                 RETRY
@@ -342,22 +350,39 @@ pub async fn daily<F: Future<Output = Result<(), NameError>>>(what: &str, round:
     }
 }
 
-/// Carries out the rules that delete, in all buckets, as of `now_millis` since 1970.
-pub async fn clear_out<B: Backend>(names: &Names<B>, now_millis: u64) -> Result<(), NameError> {
-    let (objects, uploads) = carry_out(names, now_millis).await?;
+/// Carries out the rules that delete, in all buckets, as of `now_millis` since 1970. Removes at most `most` objects and
+/// uploads: a rule or a clock that is wrong is noticed before everything is gone.
+pub async fn clear_out<B: Backend>(names: &Names<B>, now_millis: u64, most: u64) -> Result<(), NameError> {
+    let Gone { objects, uploads, left } = carry_out(names, now_millis, most).await?;
     if objects + uploads > 0 {
         tracing::info!(objects, uploads, "lifecycle rules removed objects and aborted uploads");
+    }
+    if left == 0 {
+        tracing::warn!(
+            most,
+            "lifecycle rules may remove more today than one round does by itself: the rest waits for tomorrow; if so many are to go, raise \
+             `expire_most` of the [[gateway]] and restart it"
+        );
     }
     Ok(())
 }
 
-/// Returns how many objects and uploads were removed.
-pub async fn carry_out<B: Backend>(names: &Names<B>, now_millis: u64) -> Result<(u64, u64), NameError> {
-    let mut gone = (0, 0);
+/// What a round removed, and how much more it might have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone {
+    pub objects: u64,
+    pub uploads: u64,
+    pub left: u64,
+}
+
+pub async fn carry_out<B: Backend>(names: &Names<B>, now_millis: u64, most: u64) -> Result<Gone, NameError> {
+    let mut gone = Gone { objects: 0, uploads: 0, left: most };
     for (bucket, rules) in rules_of_all(names).await? {
         for rule in rules.iter().filter(|rule| rule.enabled) {
-            gone.0 += expire(names, &bucket, rule, now_millis).await?;
-            gone.1 += abort(names, &bucket, rule, now_millis).await?;
+            let objects = expire(names, &bucket, rule, now_millis, gone.left).await?;
+            gone = Gone { objects: gone.objects + objects, left: gone.left - objects, ..gone };
+            let uploads = abort(names, &bucket, rule, now_millis, gone.left).await?;
+            gone = Gone { uploads: gone.uploads + uploads, left: gone.left - uploads, ..gone };
         }
     }
     Ok(gone)
@@ -404,12 +429,19 @@ pub async fn page<B: Backend>(
     }
 }
 
-async fn expire<B: Backend>(names: &Names<B>, bucket: &str, rule: &Rule, now: u64) -> Result<u64, NameError> {
+async fn expire<B: Backend>(
+    names: &Names<B>,
+    bucket: &str,
+    rule: &Rule,
+    now: u64,
+    most: u64,
+) -> Result<u64, NameError> {
     let mut gone = 0;
     let mut after = String::new();
-    while rule.expire_days.is_some() || rule.expire_date.is_some_and(|date| date * 1000 <= now) {
+    let acts = rule.expire_days.is_some() || rule.expire_date.is_some_and(|date| date * 1000 <= now);
+    while acts && gone < most {
         let page = page(names, bucket, &rule.prefix, after).await?;
-        let old = page.keys.iter().filter(|object| rule.expires(object, now));
+        let old = page.keys.iter().filter(|object| rule.expires(object, now)).take((most - gone) as usize);
         let deletions = old.map(|object| delete(names, bucket, rule, object));
         for outcome in futures_util::future::join_all(deletions).await {
             gone += u64::from(outcome?);
@@ -450,7 +482,13 @@ async fn delete<B: Backend>(
     }
 }
 
-async fn abort<B: Backend>(names: &Names<B>, bucket: &str, rule: &Rule, now: u64) -> Result<u64, NameError> {
+async fn abort<B: Backend>(
+    names: &Names<B>,
+    bucket: &str,
+    rule: &Rule,
+    now: u64,
+    most: u64,
+) -> Result<u64, NameError> {
     let Some(days) = rule.abort_days else { return Ok(0) };
     let mut gone = 0;
     let mut after = (String::new(), 0);
@@ -464,6 +502,9 @@ async fn abort<B: Backend>(names: &Names<B>, bucket: &str, rule: &Rule, now: u64
         };
         let last = uploads.last().map(|upload| (upload.key.clone(), upload.upload));
         for upload in uploads.into_iter().filter(|upload| due(upload.initiated_millis, days) <= now) {
+            if gone >= most {
+                return Ok(gone);
+            }
             let (bucket, key) = (bucket.to_owned(), upload.key);
             match names.commit(NamespaceOp::AbortUpload { bucket, key, upload: upload.upload }).await {
                 Ok(_) => gone += 1,

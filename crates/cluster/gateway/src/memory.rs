@@ -42,6 +42,8 @@ struct State {
     broken: Option<BackendError>,
     delay: Duration,
     hibernates: bool,
+    /// The namespace does not say what time it is.
+    clocks_apart: bool,
     is_busy: bool,
 }
 
@@ -59,6 +61,11 @@ impl Memory {
     pub fn another(&self, client: u64, fuse: u64) -> Memory {
         let (state, pools, fuse) = (self.state.clone(), self.pools.clone(), AtomicU64::new(fuse));
         Memory { chunk_bytes: self.chunk_bytes, pools, state, client, fuse, started: self.started }
+    }
+
+    /// Whether the namespace refuses to say what time it is.
+    pub fn set_clocks_apart(&self, apart: bool) {
+        self.state.lock().unwrap().clocks_apart = apart;
     }
 
     /// Whether the gateway was cut off.
@@ -250,9 +257,11 @@ impl Backend for Memory {
             state.next_request += 1;
             state.commands += 1;
             let request = RequestId { client: self.client, seq: state.next_request };
-            let now_millis = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+            let clock_millis = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
             let has_pool = |id| self.pools.iter().any(|pool| pool.id == id);
-            state.namespace.apply(&NamespaceCommand { request, now_millis, ops }, has_pool)
+            state.namespace.pass_time(0, clock_millis, true);
+            let session = Some(state.namespace.introduce(self.client));
+            state.namespace.apply(&NamespaceCommand { request, session, clock_millis, ops }, has_pool)
         };
         self.has_changed().await;
         Ok(reply)
@@ -263,7 +272,11 @@ impl Backend for Memory {
         query: NamespaceQuery,
     ) -> Result<Result<NamespaceAnswer, NamespaceError>, BackendError> {
         self.is_connected().await;
-        Ok(self.state.lock().unwrap().namespace.query(&query))
+        let state = self.state.lock().unwrap();
+        if state.clocks_apart && query == NamespaceQuery::Now {
+            return Ok(Err(NamespaceError::ClocksApart { why: "as the test says".into() }));
+        }
+        Ok(state.namespace.query(&query))
     }
 
     async fn is_in_trough(&self) -> Result<bool, BackendError> {

@@ -61,7 +61,8 @@ impl<B: Backend> Mover<B> {
     /// Runs until the gateway ends.
     pub async fn run(self) {
         let mover = &self;
-        daily("move objects", |now| async move { mover.round(now).await.map(drop) }).await;
+        let round = |now| async move { mover.round(now).await.map(drop) };
+        daily(&mover.names, "move objects", round).await;
     }
 
     /// Moves what has to move in all buckets, as of `now_millis` since 1970. Returns how many objects were moved.

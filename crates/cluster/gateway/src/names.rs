@@ -94,6 +94,14 @@ impl<B: Backend> Names<B> {
         self.lookups.submit((bucket.to_owned(), key.to_owned())).await
     }
 
+    /// The time since 1970 by which objects age. It is refused while clocks of the cluster disagree.
+    pub async fn now(&self) -> Result<u64, NameError> {
+        match self.query(NamespaceQuery::Now).await? {
+            NamespaceAnswer::Now { unix_millis } => Ok(unix_millis),
+            _ => Err(BackendError::Failed("the namespace's reply does not match the query".into()).into()),
+        }
+    }
+
     pub async fn query(&self, query: NamespaceQuery) -> Result<NamespaceAnswer, NameError> {
         Ok(self.backend.query(query).await??)
     }

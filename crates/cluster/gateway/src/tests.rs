@@ -7,7 +7,7 @@ mod operations;
 use super::backend::{Backend, BackendError, Pool};
 use super::intake::{Stated, Taken, take_in};
 use super::janitor::SILENCE;
-use super::lifecycle::carry_out;
+use super::lifecycle::{Gone, carry_out};
 use super::memory::Memory;
 use super::names::NameError;
 use super::{Gateway, GatewayConfig, Key, Keys, Limits, Right, Watcher, serve};
@@ -57,6 +57,7 @@ fn config(limits: Limits) -> GatewayConfig {
         domains,
         limits,
         move_bytes_per_second: 32 << 20,
+        expire_most: u64::MAX,
         watcher: Arc::new(Unwatched),
     }
 }
@@ -250,12 +251,41 @@ async fn lifecycle_rules_remove_what_is_old_and_nothing_else() {
         ..Default::default()
     };
     gateway.set_lifecycle(input).await.unwrap();
-    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
-    assert_eq!(carry_out(&gateway.names, now + DAY).await, Ok((0, 0)));
-    assert_eq!(carry_out(&gateway.names, now + 3 * DAY).await, Ok((2, 0)));
+    let now = gateway.names.now().await.unwrap();
+    let gone = |objects, uploads, left| Ok(Gone { objects, uploads, left });
+    assert_eq!(carry_out(&gateway.names, now + DAY, 9).await, gone(0, 0, 9));
+    assert_eq!(
+        carry_out(&gateway.names, now + 3 * DAY, 1).await,
+        gone(1, 0, 0),
+        "no more than one round may"
+    );
+    assert_eq!(carry_out(&gateway.names, now + 3 * DAY, 9).await, gone(1, 0, 8));
     gateway.names.object("b", "other").await.unwrap();
-    assert_eq!(carry_out(&gateway.names, now + 6 * DAY).await, Ok((0, 1)));
-    assert_eq!(carry_out(&gateway.names, now + 7 * DAY).await, Ok((0, 0)));
+    assert_eq!(carry_out(&gateway.names, now + 6 * DAY, 0).await, gone(0, 0, 0));
+    assert_eq!(carry_out(&gateway.names, now + 6 * DAY, 9).await, gone(0, 1, 8));
+    assert_eq!(carry_out(&gateway.names, now + 7 * DAY, 9).await, gone(0, 0, 9));
+}
+
+/// A round is as of the namespace's time, and there is none while it refuses to say it.
+#[tokio::test(start_paused = true)]
+async fn no_round_of_the_rules_begins_while_the_clocks_disagree() {
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    let rounds = std::sync::Mutex::new(Vec::new());
+    let round = |now| {
+        rounds.lock().unwrap().push(now);
+        std::future::ready(Ok(()))
+    };
+    backend.set_clocks_apart(true);
+    let mut daily = std::pin::pin!(super::lifecycle::daily(&gateway.names, "do it", round));
+    assert!(tokio::time::timeout(Duration::from_secs(3600), &mut daily).await.is_err());
+    assert_eq!(rounds.lock().unwrap().len(), 0);
+    backend.set_clocks_apart(false);
+    let now = gateway.names.now().await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_secs(3600), &mut daily).await.is_err());
+    let rounds = rounds.lock().unwrap();
+    assert!(rounds.len() == 1 && rounds[0] >= now, "{rounds:?}: {now}");
 }
 
 /// Serves `backend` on its own thread until the test program ends. Returns the endpoint.

@@ -353,6 +353,7 @@ impl Leading {
         | ServerReport::Covered { group, epoch, .. }
         | ServerReport::Suspect { group, epoch, .. }
         | ServerReport::Damaged { group, epoch }
+        | ServerReport::Owes { group, epoch }
         | ServerReport::Serving { group, epoch }
         | ServerReport::Released { group, epoch }) = report;
         if let Some(column) = group.column() {

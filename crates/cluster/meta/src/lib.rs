@@ -7,7 +7,9 @@
 //! same code.
 
 mod api;
+mod clocks;
 mod controller;
+mod hearing;
 mod member;
 mod namespace;
 mod parts;

@@ -1,15 +1,18 @@
 //! A metadata member: the replicated log, the state and the leader's decisions as one object, fed by a driver.
 //!
 //! One call takes everything that has arrived and returns once everything its outcomes rely on is durable. All commands
-//! of a call share one log entry and one sync. Reads and lease grants wait until this member has proved that it still
-//! leads; a single member needs no proof.
+//! of a call share one log entry and one sync. Reads, lease grants and everything else that acts on servers wait until
+//! this member has proved that it still leads; a single member needs no proof.
 
+use crate::clocks::{Clocks, Whose};
 use crate::controller::{Controller, Event, Output};
-use crate::raft::{LogFile, Node, Progress, RaftError};
+use crate::hearing::Hearing;
+use crate::raft::{LogFile, Node, Progress, RaftError, Said};
 use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
 use ebb_types::{
     ALLOCATE_MAX, AdminReply, AdminRequest, ClusterStatus, Depth, MapDelta, MetaFailure, MetaPush, MetaReply,
-    MetaRequest, MetadataMember, Moment, NamespaceQuery, Notice, NoticeRecord, ServerId,
+    MetaRequest, MetadataMember, Moment, NamespaceAnswer, NamespaceError, NamespaceQuery, Notice,
+    NoticeRecord, ServerId, ServerMessage,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -19,8 +22,10 @@ pub struct Member<L: LogFile> {
     node: Node<L>,
     state: State,
     controller: Controller,
-    /// The driver's clock when this member started, and the time of day then.
-    started: Moment,
+    hearing: Hearing,
+    clocks: Clocks,
+    /// The driver's clock when it was last set, and the time of day then.
+    set: Moment,
     unix_millis: u64,
     next_tick: Moment,
     /// The term in which this member leads, once the controller knows it.
@@ -46,8 +51,6 @@ pub struct Member<L: LogFile> {
 
 /// How long the controller waits after its batch was refused.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Granularity of the time reported to the state.
-const TIME_STEP: Duration = Duration::from_secs(10);
 
 /// How many notices are kept: those of a busy day.
 const NOTICES: usize = 1000;
@@ -66,10 +69,20 @@ enum Waiter {
 
 #[derive(Debug)]
 enum Unproven {
-    Push(Outcome),
-    Watch { token: Token, map_version: u64 },
-    Query { token: Token, query: NamespaceQuery },
-    Admin { token: Token, reply: MetaReply },
+    /// A lease, a duty or a switch: a former leader, which does not know yet that it is one, must do none of these.
+    Act(Outcome),
+    Watch {
+        token: Token,
+        map_version: u64,
+    },
+    Query {
+        token: Token,
+        query: NamespaceQuery,
+    },
+    Admin {
+        token: Token,
+        reply: MetaReply,
+    },
 }
 
 impl<L: LogFile> Member<L> {
@@ -85,7 +98,9 @@ impl<L: LogFile> Member<L> {
             node,
             state,
             controller,
-            started: now,
+            hearing: Hearing::default(),
+            clocks: Clocks::default(),
+            set: now,
             unix_millis,
             leading: None,
             queue: Vec::new(),
@@ -98,6 +113,29 @@ impl<L: LogFile> Member<L> {
             notices: VecDeque::new(),
             noticed: 0,
         })
+    }
+
+    /// The driver's wall clock, which may have been set since.
+    pub fn set_clock(&mut self, now: Moment, unix_millis: u64) {
+        (self.set, self.unix_millis) = (now, unix_millis);
+    }
+
+    fn wall(&self, now: Moment) -> u64 {
+        self.unix_millis + now.since(self.set).as_millis() as u64
+    }
+
+    /// The cluster's time now, as far as this leader advanced it; zero: there is none.
+    fn cluster_time(&self, now: Moment) -> u64 {
+        match self.state.namespace().unix_millis() {
+            0 => 0,
+            known => known + now.since(self.told_time).as_millis() as u64,
+        }
+    }
+
+    /// Why the time by this leader's clock is not to be believed.
+    fn doubt(&mut self, now: Moment) -> Option<String> {
+        let (own, cluster) = (self.wall(now), self.cluster_time(now));
+        self.clocks.doubt(now, own, cluster)
     }
 
     /// Stops, and returns the log.
@@ -179,7 +217,7 @@ impl<L: LogFile> Member<L> {
     /// Processes everything that arrived up to `now` and returns what must be carried out. After an error the member
     /// must not be used.
     pub fn on(&mut self, now: Moment, inputs: Vec<Input>, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
-        self.tick(now)?;
+        self.tick(now, out)?;
         // A single member elects itself here, before its first inputs.
         self.advance(now, out)?;
         for input in inputs {
@@ -224,7 +262,7 @@ impl<L: LogFile> Member<L> {
         }
     }
 
-    fn tick(&mut self, now: Moment) -> Result<(), RaftError> {
+    fn tick(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         if self.config.members.len() == 1 || now < self.next_tick {
             return Ok(());
         }
@@ -232,14 +270,43 @@ impl<L: LogFile> Member<L> {
         self.node.tick()?;
         let next = self.next_tick + self.config.timing.raft_tick;
         self.next_tick = if next > now { next } else { now + self.config.timing.raft_tick };
+        self.compare_hearing(now, out)
+    }
+
+    /// Says how many servers this member hears, or lets one lead that hears more.
+    fn compare_hearing(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
+        let Some(lease) = self.state.params().map(|p| Duration::from_millis(p.lease_millis.into())) else {
+            return Ok(());
+        };
+        self.hearing.turn(now, lease);
+        if self.leading.is_none() {
+            let Some(servers) = self.hearing.news(now, lease) else { return Ok(()) };
+            return self.node.say(Said { servers, unix_millis: self.wall(now) });
+        }
+        if let Some((member, hears, own)) = self.hearing.successor(now, lease) {
+            self.tell(now, Notice::HandsOver { member, hears, own }, out);
+            self.node.hand_over(member);
+        }
         Ok(())
     }
 
     fn take(&mut self, now: Moment, input: Input, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         match input {
-            Input::Raft { from, message } => self.node.step(from, &message)?,
+            Input::Raft { from, message } => {
+                self.node.step(from, &message)?;
+                for (member, said) in self.node.take_told() {
+                    self.hearing.told(now, member, said.servers);
+                    let own = self.wall(now);
+                    self.clocks.heard(now, Whose::Member(member), said.unix_millis, own);
+                }
+            }
             // On followers too: the controller remembers what servers report about their stores.
-            Input::Server(message) => self.decide(now, Event::Server(message), out),
+            Input::Server(message) => {
+                if let ServerMessage::Heartbeat { server, .. } = &message {
+                    self.hearing.heard(now, *server);
+                }
+                self.decide(now, Event::Server(message), out);
+            }
             Input::Client { token, request } => self.client(now, token, request, out),
             Input::Switched { server, action, result } => {
                 self.decide(now, Event::Switched { server, action, result }, out);
@@ -271,6 +338,8 @@ impl<L: LogFile> Member<L> {
             MetaRequest::Admin(request) => self.decide(now, Event::Admin { token, request }, out),
             MetaRequest::Wake { set } => self.decide(now, Event::Wake { token, set }, out),
             MetaRequest::Namespace(command) => {
+                let (whose, own) = (Whose::Client(command.request.client), self.wall(now));
+                self.clocks.heard(now, whose, command.clock_millis, own);
                 self.queue.push((Command::Namespace(command), Waiter::Token(token)));
             }
             MetaRequest::AllocateObjects { count } if (1..=ALLOCATE_MAX).contains(&count) => {
@@ -313,11 +382,14 @@ impl<L: LogFile> Member<L> {
                     self.queue.extend(each.map(|(i, c)| (c, Waiter::Batch { last: i == last })));
                 }
                 Output::ProposeFor { token, command } => self.queue.push((command, Waiter::Token(token))),
-                Output::Push { to, push } if matches!(push, MetaPush::Lease { .. }) => {
-                    self.wait(Unproven::Push(Outcome::Push { to, push }));
+                // What is committed is true whatever this member is now.
+                Output::Push { to, push: push @ (MetaPush::Map(_) | MetaPush::Params(_)) } => {
+                    out.push(Outcome::Push { to, push });
                 }
-                Output::Push { to, push } => out.push(Outcome::Push { to, push }),
-                Output::Switch { server, action } => out.push(Outcome::Switch { server, action }),
+                Output::Push { to, push } => self.wait(Unproven::Act(Outcome::Push { to, push })),
+                Output::Switch { server, action } => {
+                    self.wait(Unproven::Act(Outcome::Switch { server, action }));
+                }
                 Output::Reply { token, reply } => self.wait(Unproven::Admin { token, reply }),
                 Output::Notice(notice) => self.tell(now, notice, out),
             }
@@ -353,7 +425,10 @@ impl<L: LogFile> Member<L> {
         if is_full {
             // The leader's own decisions keep the data safe: the log reserves room for them.
             let whole = commands.into_iter().zip(waiters);
-            let (theirs, own): (Vec<_>, Vec<_>) = whole.partition(|(_, w)| matches!(w, Waiter::Token(_)));
+            let is_theirs = |(command, waiter): &(Command, Waiter)| {
+                matches!(waiter, Waiter::Token(_)) || matches!(command, Command::Elapsed { .. })
+            };
+            let (theirs, own): (Vec<_>, Vec<_>) = whole.partition(is_theirs);
             let theirs = theirs.into_iter().map(|(_, waiter)| waiter).collect();
             give_up(theirs, MetaReply::Failed(MetaFailure::Full), out);
             (commands, waiters) = own.into_iter().unzip();
@@ -375,13 +450,14 @@ impl<L: LogFile> Member<L> {
         Ok(())
     }
 
-    /// The state has no clock: the leader reports elapsed time by its own clock, when a command depends on it.
+    /// The state has no clock: the leader reports the time with the commands that depend on it.
     fn tell_time(&mut self, now: Moment, queue: &mut Vec<(Command, Waiter)>) {
-        let passed = now.since(self.told_time);
-        if passed >= TIME_STEP && queue.iter().any(|(c, _)| matches!(c, Command::Namespace(_))) {
-            self.told_time = now;
-            let millis = passed.as_millis() as u64;
-            queue.insert(0, (Command::Elapsed { millis }, Waiter::Nobody));
+        if queue.iter().any(|(c, _)| matches!(c, Command::Namespace(_))) {
+            let agreed = self.doubt(now).is_none();
+            let millis = now.since(self.told_time).as_millis() as u64;
+            self.told_time = self.told_time + Duration::from_millis(millis);
+            let unix_millis = self.wall(now);
+            queue.insert(0, (Command::Elapsed { millis, unix_millis, agreed }, Waiter::Nobody));
         }
     }
 
@@ -396,7 +472,7 @@ impl<L: LogFile> Member<L> {
     /// Says it in the log, and keeps it for those who ask.
     fn tell(&mut self, now: Moment, notice: Notice, out: &mut Vec<Outcome>) {
         self.noticed += 1;
-        let at_unix_millis = self.unix_millis + now.since(self.started).as_millis() as u64;
+        let at_unix_millis = self.wall(now);
         let number = self.leading.unwrap_or(0) << 32 | u64::from(self.noticed);
         self.notices.push_back(NoticeRecord { number, at_unix_millis, notice: notice.clone() });
         if self.notices.len() > NOTICES {
@@ -438,7 +514,7 @@ impl<L: LogFile> Member<L> {
             }
         }
         for (proof, _index) in progress.confirmed {
-            self.release(proof, out);
+            self.release(now, proof, out);
         }
     }
 
@@ -461,7 +537,7 @@ impl<L: LogFile> Member<L> {
             self.leading = term;
             self.notices.clear();
             self.told_time = now;
-            let unix_millis = self.unix_millis + now.since(self.started).as_millis() as u64;
+            let unix_millis = self.wall(now);
             self.bootstrap();
             self.decide(now, Event::BecameLeader { unix_millis }, out);
         }
@@ -497,7 +573,7 @@ impl<L: LogFile> Member<L> {
     fn prove(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         self.proof += 1;
         if self.config.members.len() == 1 {
-            self.release(self.proof, out);
+            self.release(now, self.proof, out);
             return Ok(());
         }
         self.node.confirm(self.proof);
@@ -505,16 +581,26 @@ impl<L: LogFile> Member<L> {
     }
 
     /// Carries out what waited for proof number `proof` or an earlier one.
-    fn release(&mut self, proof: u64, out: &mut Vec<Outcome>) {
+    fn release(&mut self, now: Moment, proof: u64, out: &mut Vec<Outcome>) {
         while self.unproven.front().is_some_and(|(number, _)| *number <= proof) {
             let (_, what) = self.unproven.pop_front().expect("just seen");
             out.push(match what {
-                Unproven::Push(outcome) => outcome,
+                Unproven::Act(outcome) => outcome,
                 Unproven::Admin { token, mut reply } => {
                     if let MetaReply::Admin(AdminReply::Status(status)) = &mut reply {
                         self.add_members(status);
+                        let doubt = self.doubt(now).map(|why| format!("lifecycle rules stand still: {why}"));
+                        status.notes.extend(doubt);
                     }
                     Outcome::Reply { token, reply }
+                }
+                Unproven::Query { token, query: NamespaceQuery::Now } => {
+                    let unix_millis = self.wall(now).max(self.state.namespace().unix_millis());
+                    let answer = match self.doubt(now) {
+                        Some(why) => Err(NamespaceError::ClocksApart { why }),
+                        None => Ok(NamespaceAnswer::Now { unix_millis }),
+                    };
+                    Outcome::Reply { token, reply: MetaReply::Query(answer) }
                 }
                 Unproven::Query { token, query } => {
                     let reply = MetaReply::Query(self.state.namespace().query(&query));
@@ -533,7 +619,7 @@ impl<L: LogFile> Member<L> {
 impl Unproven {
     fn token(&self) -> Option<Token> {
         match self {
-            Unproven::Push(_) => None,
+            Unproven::Act(_) => None,
             Unproven::Watch { token, .. } | Unproven::Query { token, .. } | Unproven::Admin { token, .. } => {
                 Some(*token)
             }

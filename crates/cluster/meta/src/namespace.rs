@@ -1,15 +1,18 @@
 //! The namespace: a deterministic state machine over buckets, keys, multipart uploads and volumes.
 //!
-//! Part of the cluster state that all metadata members must agree on, so it has no clock and no randomness; times
-//! arrive with commands. All keys are in one ordered map ([`Names`], most of it on disk), sorted by bucket, so a
-//! listing costs what it shows, not what the bucket holds: whole common prefixes are skipped by one range jump.
+//! Part of the cluster state that all metadata members must agree on, so it has no clock and no randomness; time
+//! arrives with the leader's commands. All keys are in one ordered map ([`Names`], most of it on disk), sorted by
+//! bucket, so a listing costs what it shows, not what the bucket holds: whole common prefixes are skipped by one range
+//! jump.
 //!
 //! Invariants
 //! - An extent is named by at most one key or part, or waits in the garbage queue; never two of these. An extent that
 //!   loses its name is queued in the same step.
 //! - A command is carried out once: its reply is kept under its request id, for the newest [`REPLIES_KEPT`] commands of
 //!   each client that was heard within [`CLIENT_KEPT_MILLIS`]. A command older than a client's kept replies is refused,
-//!   not repeated.
+//!   not repeated; so is one of a client that was forgotten, or was known in another session. A client begins a session
+//!   with a command that changes nothing.
+//! - The cluster's time never goes back, and no clock moves it far by itself ([`Namespace::pass_time`]).
 //! - A command that is repeated nevertheless is harmless: an entry with the same extents as the present one counts as
 //!   the present one, and no change un-names the extents that it names.
 
@@ -53,8 +56,15 @@ pub struct Namespace {
     next_upload: u64,
     next_bucket: u32,
     clients: BTreeMap<u64, Client>,
-    /// Time elapsed while commands arrived, by the leaders' clocks.
+    last_session: u64,
+    /// Time elapsed while commands arrived, by the leaders' steady clocks.
     clock_millis: u64,
+    /// The cluster's time since 1970, by which objects age; zero: no leader's clock was believed yet. It never goes
+    /// back.
+    unix_millis: u64,
+    /// What is stamped on objects: the leader's clock, but never before the cluster's time. An object that is stamped
+    /// too late lives too long, which is no loss.
+    stamp_millis: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +99,7 @@ fn decode(object: &[u8]) -> ObjectMeta {
 /// What is remembered about a client's commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Client {
+    session: u64,
     replies: BTreeMap<u64, NamespaceReply>,
     /// Replies up to this sequence number have been dropped.
     forgotten: u64,
@@ -99,28 +110,34 @@ struct Client {
 impl Namespace {
     /// Carries out a command, or repeats its reply. `has_pool`: whether the cluster has this erasure-coded pool.
     pub fn apply(&mut self, command: &NamespaceCommand, has_pool: impl Fn(PoolId) -> bool) -> NamespaceReply {
-        if let Some(client) = self.clients.get_mut(&command.request.client) {
-            client.last_use = self.clock_millis;
-            if let Some(reply) = client.replies.get(&command.request.seq) {
-                return reply.clone();
-            }
-            if command.request.seq <= client.forgotten {
-                return self.refuse_all(command, NamespaceError::Expired);
-            }
+        let RequestId { client: sender, seq } = command.request;
+        let Some(session) = command.session else {
+            let known = self.introduce(sender);
+            return self.refuse_all(command, known, NamespaceError::Expired);
+        };
+        let Some(client) = self.clients.get_mut(&sender).filter(|known| known.session == session) else {
+            return self.refuse_all(command, 0, NamespaceError::Expired);
+        };
+        client.last_use = self.clock_millis;
+        if let Some(reply) = client.replies.get(&seq) {
+            return reply.clone();
+        }
+        if seq <= client.forgotten {
+            return self.refuse_all(command, session, NamespaceError::Expired);
         }
         if command.ops.len() > OPS_MAX {
-            return self.refuse_all(command, NamespaceError::TooMany);
+            return self.refuse_all(command, session, NamespaceError::TooMany);
         }
-        self.leases.heard(command.request.client);
+        self.leases.heard(sender);
         let results = command
             .ops
             .iter()
             .map(|op| {
                 check_pool(op, &has_pool)?;
-                self.apply_op(op, command.request.client, command.now_millis)
+                self.apply_op(op, sender, self.stamp_millis)
             })
             .collect();
-        let reply = NamespaceReply { results, garbage: self.garbage.len() as u64 };
+        let reply = NamespaceReply { session, results, garbage: self.garbage.len() as u64 };
         self.remember(command.request, reply.clone());
         reply
     }
@@ -133,16 +150,40 @@ impl Namespace {
         &mut self.names
     }
 
-    /// Advances the clock.
-    pub fn pass_time(&mut self, millis: u64) {
+    /// Makes a client known, and returns its session. One that is known already keeps its session: its first command
+    /// came twice.
+    pub fn introduce(&mut self, client: u64) -> u64 {
+        self.leases.heard(client);
+        let next = self.last_session + 1;
+        let known =
+            self.clients.entry(client).or_insert_with(|| Client { session: next, ..Client::default() });
+        known.last_use = self.clock_millis;
+        self.last_session = self.last_session.max(known.session);
+        known.session
+    }
+
+    /// Some time has passed by the leader's steady clock, and its wall clock shows this. `agreed`: other clocks and the
+    /// cluster's time are close to it. If not, the cluster's time goes on from where it was.
+    pub fn pass_time(&mut self, millis: u64, unix_millis: u64, agreed: bool) {
         self.clock_millis += millis;
         let now = self.clock_millis;
         self.clients.retain(|_, client| now - client.last_use <= CLIENT_KEPT_MILLIS);
+        self.unix_millis = match agreed {
+            true => self.unix_millis.max(unix_millis),
+            false if self.unix_millis == 0 => 0,
+            false => self.unix_millis + millis,
+        };
+        self.stamp_millis = self.unix_millis.max(unix_millis);
     }
 
-    fn refuse_all(&self, command: &NamespaceCommand, why: NamespaceError) -> NamespaceReply {
+    /// The cluster's time as of the last command; zero: it has none yet.
+    pub fn unix_millis(&self) -> u64 {
+        self.unix_millis
+    }
+
+    fn refuse_all(&self, command: &NamespaceCommand, session: u64, why: NamespaceError) -> NamespaceReply {
         let results = command.ops.iter().map(|_| Err(why.clone())).collect();
-        NamespaceReply { results, garbage: self.garbage.len() as u64 }
+        NamespaceReply { session, results, garbage: self.garbage.len() as u64 }
     }
 
     fn remember(&mut self, request: RequestId, reply: NamespaceReply) {
@@ -191,9 +232,8 @@ impl Namespace {
                 self.discard(dead);
                 Ok(NamespaceDone::Done)
             }
-            NamespaceOp::ClaimVolume { name, from } => {
-                self.volumes.claim(sender, name, *from)?;
-                Ok(NamespaceDone::Done)
+            NamespaceOp::ClaimVolume { name, from, noted } => {
+                self.volumes.claim(sender, name, *from, *noted).map(NamespaceDone::Claimed)
             }
             NamespaceOp::ReleaseVolume { name } => {
                 self.volumes.release(sender, name)?;
@@ -481,6 +521,7 @@ impl Namespace {
     /// Answers a query. Changes nothing.
     pub fn query(&self, query: &NamespaceQuery) -> Result<NamespaceAnswer, NamespaceError> {
         Ok(match query {
+            NamespaceQuery::Now => NamespaceAnswer::Now { unix_millis: self.unix_millis },
             NamespaceQuery::Buckets => NamespaceAnswer::Buckets(
                 self.buckets.iter().map(|(name, b)| (name.clone(), b.created_millis)).collect(),
             ),
@@ -734,6 +775,7 @@ mod tests {
     impl World {
         fn new() -> World {
             let mut world = World { state: Namespace::default(), seq: 0 };
+            assert_eq!(world.state.introduce(7), 1);
             world.ok(NamespaceOp::Lease { first: ObjectId(1), count: 100, bytes: 64 << 20 });
             world.ok(NamespaceOp::CreateBucket { bucket: "b".into(), settings: BTreeMap::new() });
             world
@@ -741,6 +783,7 @@ mod tests {
 
         fn send(&mut self, op: NamespaceOp) -> Outcome {
             self.seq += 1;
+            self.state.pass_time(0, 1000 + self.seq, true);
             let command = command(self.seq, vec![op]);
             self.apply(&command).results.remove(0)
         }
@@ -784,7 +827,7 @@ mod tests {
     }
 
     fn command(seq: u64, ops: Vec<NamespaceOp>) -> NamespaceCommand {
-        NamespaceCommand { request: RequestId { client: 7, seq }, now_millis: 1000 + seq, ops }
+        NamespaceCommand { request: RequestId { client: 7, seq }, session: Some(1), clock_millis: 0, ops }
     }
 
     fn extent(object: u64, len: u64) -> Extent {
@@ -888,12 +931,77 @@ mod tests {
         let reply = world.apply(&first);
         for client in 100..1000 {
             let request = RequestId { client, seq: 1 };
-            world.apply(&NamespaceCommand { request, now_millis: 0, ops: vec![] });
+            world.apply(&NamespaceCommand::first(request, 0));
         }
-        world.state.pass_time(CLIENT_KEPT_MILLIS);
+        world.state.pass_time(CLIENT_KEPT_MILLIS, 2000, true);
         assert_eq!(world.apply(&first), reply, "answered, not refused because the key is there now");
-        world.state.pass_time(1);
+        world.state.pass_time(1, 2000, true);
         assert_eq!(world.state.clients.len(), 1, "the others were silent for too long");
+    }
+
+    /// Its answer was lost, the client stood still, another one put the key again.
+    #[test]
+    fn a_command_of_a_forgotten_client_is_refused_and_not_carried_out_again() {
+        let mut world = World::new();
+        world.ok(put("k", 1, A, Condition::Any));
+        let delete = |seq, session| {
+            let (bucket, key, only_if) = ("b".into(), "k".into(), OnlyIf::default());
+            let ops = vec![NamespaceOp::Delete { bucket, key, when: Condition::Any, only_if }];
+            NamespaceCommand { session, ..command(seq, ops) }
+        };
+        let lost = delete(100, Some(1));
+        assert_eq!(world.apply(&lost).results, [Ok(NamespaceDone::Done)]);
+        world.state.pass_time(CLIENT_KEPT_MILLIS + 1, 2000, true);
+        assert_eq!(world.state.clients.len(), 0);
+        let other = world.state.introduce(8);
+        let request = RequestId { client: 8, seq: 1 };
+        let lease = NamespaceOp::Lease { first: ObjectId(1000), count: 1, bytes: 64 };
+        let ops = vec![lease, put("k", 1000, B, Condition::Any)];
+        let done = world.apply(&NamespaceCommand { request, session: Some(other), clock_millis: 0, ops });
+        assert!(done.results.iter().all(Result::is_ok), "{done:?}");
+        let refused = |world: &mut World, command: &NamespaceCommand| {
+            let reply = world.apply(command);
+            assert_eq!((reply.session, reply.results), (0, vec![Err(NamespaceError::Expired)]));
+            assert_eq!(world.object("k").unwrap().etag, B, "what the other one put is there");
+        };
+        refused(&mut world, &lost);
+        // Known again, it is still the same old command.
+        let again = world.apply(&NamespaceCommand::first(RequestId { client: 7, seq: 101 }, 0));
+        assert_eq!((again.session, again.results.len()), (3, 0));
+        refused(&mut world, &lost);
+        let first = world.apply(&NamespaceCommand::first(RequestId { client: 7, seq: 101 }, 0));
+        assert_eq!(first.session, 3, "a first command that comes twice changes nothing");
+        let none = world.apply(&delete(102, None));
+        assert_eq!(none.results, [Err(NamespaceError::Expired)], "a first command has no ops");
+        assert_eq!(
+            world.apply(&delete(103, Some(3))).results,
+            [Ok(NamespaceDone::Done)],
+            "a new one is carried out"
+        );
+        assert_eq!(world.object("k"), Err(NamespaceError::NoSuchKey));
+    }
+
+    #[test]
+    fn objects_are_stamped_by_the_leaders_clock_and_the_clusters_time_follows_only_clocks_that_agree() {
+        let mut world = World::new();
+        let stamped = |world: &mut World, object| {
+            world.apply(&command(100 + object, vec![put("k", object, A, Condition::Any)]));
+            (world.object("k").unwrap().modified_millis, world.state.unix_millis())
+        };
+        assert_eq!(stamped(&mut world, 1), (1002, 1002));
+        world.state.pass_time(50, 1060, true);
+        assert_eq!(stamped(&mut world, 2), (1060, 1060));
+        world.state.pass_time(50, 1040, true);
+        assert_eq!(stamped(&mut world, 3), (1060, 1060), "it never goes back");
+        world.state.pass_time(50, 900_000, false);
+        assert_eq!(stamped(&mut world, 4), (900_000, 1110), "one clock is far ahead");
+        world.state.pass_time(50, 10, false);
+        assert_eq!(stamped(&mut world, 5), (1160, 1160), "one clock is far behind");
+        world.state.pass_time(50, 1200, true);
+        assert_eq!(stamped(&mut world, 6), (1200, 1200));
+        let mut fresh = Namespace::default();
+        fresh.pass_time(50, 900_000, false);
+        assert_eq!(fresh.unix_millis(), 0, "no clock was believed yet");
     }
 
     #[test]

@@ -95,6 +95,17 @@ enum Packet<'a> {
     Raft(&'a [u8]),
     /// Asks to add this id.
     Join(u64),
+    /// What a follower knows that its leader should.
+    Says(Said),
+}
+
+/// What a follower says to its leader now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Chunk servers that it hears.
+    pub servers: u32,
+    /// Its wall clock.
+    pub unix_millis: u64,
 }
 
 /// One member's replica of the log.
@@ -121,6 +132,8 @@ pub struct Node<L: LogFile> {
     unsaved: Vec<Piece>,
     courier: Courier,
     outbox: Out,
+    /// What other members said since [`Node::take_told`].
+    told: Vec<(MemberId, Said)>,
     /// The index of the snapshot that is offered or was sent last, and its table.
     offered: Option<(u64, Option<Arc<Table>>)>,
     /// Bytes of the table that came with the message being stepped.
@@ -177,6 +190,7 @@ impl<L: LogFile> Node<L> {
             unsaved: Vec::new(),
             courier: Courier::default(),
             outbox: Out::new(),
+            told: Vec::new(),
             offered: None,
             arrived: None,
         };
@@ -268,6 +282,29 @@ impl<L: LogFile> Node<L> {
         self.raw.read_index(tag.to_le_bytes().to_vec());
     }
 
+    /// Says it to the leader.
+    pub fn say(&mut self, said: Said) -> Result<(), RaftError> {
+        if let Some(leader) = self.leader().filter(|_| !self.is_leader()) {
+            let packet = Packet::Says(said).write(self.instance);
+            self.courier.send(leader, packet, None, &mut self.outbox)?;
+        }
+        Ok(())
+    }
+
+    pub fn take_told(&mut self) -> Vec<(MemberId, Said)> {
+        std::mem::take(&mut self.told)
+    }
+
+    /// Asks a member that votes to lead instead of this one. Until it does, or an election's time has passed, nothing
+    /// can be proposed.
+    pub fn hand_over(&mut self, to: MemberId) {
+        let voter = self.raw.store().members.voters.iter().find(|id| seat(**id) == to).copied();
+        if let Some(id) = voter.filter(|_| self.is_leader()) {
+            self.raw.transfer_leader(id);
+            self.fix_timeout();
+        }
+    }
+
     /// Processes a message from another member. Untrusted input: what cannot be read is dropped.
     pub fn step(&mut self, from: MemberId, bytes: &[u8]) -> Result<(), RaftError> {
         if self.others.contains(&from) {
@@ -283,6 +320,7 @@ impl<L: LogFile> Node<L> {
         };
         match Packet::read(&whole, self.instance) {
             Some((_, Packet::Join(id))) if seat(id) == from => self.take_in(id),
+            Some((_, Packet::Says(said))) if self.others.contains(&from) => self.told.push((from, said)),
             Some((instance, Packet::Raft(bytes))) => {
                 let Ok(message) = Message::parse_from_bytes(bytes) else { return Ok(()) };
                 if self.is_replaced(&message) {
@@ -655,6 +693,11 @@ impl Packet<'_> {
         let packet = match head[8] {
             0 => Packet::Raft(rest),
             1 => Packet::Join(u64::from_le_bytes(rest.try_into().ok()?)),
+            2 => {
+                let (servers, unix_millis) = rest.split_at_checked(4)?;
+                let servers = u32::from_le_bytes(servers.try_into().ok()?);
+                Packet::Says(Said { servers, unix_millis: u64::from_le_bytes(unix_millis.try_into().ok()?) })
+            }
             _ => return None,
         };
         // Zero: a joiner that does not know its cluster yet.
@@ -675,6 +718,11 @@ impl Packet<'_> {
             Packet::Join(id) => {
                 out.push(1);
                 out.extend_from_slice(&id.to_le_bytes());
+            }
+            Packet::Says(Said { servers, unix_millis }) => {
+                out.push(2);
+                out.extend_from_slice(&servers.to_le_bytes());
+                out.extend_from_slice(&unix_millis.to_le_bytes());
             }
         }
         out

@@ -59,9 +59,12 @@ pub enum Command {
     },
     SetSchedule(Schedule),
     Namespace(NamespaceCommand),
-    /// Time elapsed by the leader's clock since the last such command or since it became leader.
+    /// Time elapsed by the leader's steady clock since the last such command or since it became leader, and its wall
+    /// clock. `agreed`: other clocks agree with that.
     Elapsed {
         millis: u64,
+        unix_millis: u64,
+        agreed: bool,
     },
     /// When the pool's sets hibernate; `None`: never.
     SetHibernation {
@@ -304,8 +307,8 @@ impl State {
                 let pools = &self.pools;
                 Reply::Namespace(self.namespace.apply(command, |pool| pools.contains_key(&pool)))
             }
-            Command::Elapsed { millis } => {
-                self.namespace.pass_time(*millis);
+            Command::Elapsed { millis, unix_millis, agreed } => {
+                self.namespace.pass_time(*millis, *unix_millis, *agreed);
                 Reply::Done
             }
             Command::SetHibernation { pool, after_millis } => self.set_hibernation(*pool, *after_millis),

@@ -144,6 +144,8 @@ struct World {
     broken_switches: BTreeSet<ServerId>,
     /// Actions that are reported as done and are not.
     idle_switches: BTreeSet<(ServerId, SwitchAction)>,
+    /// Strips of sleeping parity servers are in their memory: they do not sleep with their set.
+    in_memory: BTreeSet<ServerId>,
     /// They refuse to go to sleep.
     refusers: BTreeSet<ServerId>,
     /// The last answer to an administrator.
@@ -246,6 +248,7 @@ impl World {
             used_by: BTreeSet::new(),
             broken_switches: BTreeSet::new(),
             idle_switches: BTreeSet::new(),
+            in_memory: BTreeSet::new(),
             refusers: BTreeSet::new(),
             answer: None,
             used_percent: BTreeMap::new(),
@@ -399,7 +402,10 @@ impl World {
             return;
         }
         match push {
-            MetaPush::Lease { sent, .. } => fake.lease_until = sent + LEASE,
+            MetaPush::Lease { incarnation, sent, .. } => {
+                let until = lease_end(fake.run, now, (incarnation, sent), LEASE);
+                fake.lease_until = until.unwrap_or(fake.lease_until);
+            }
             MetaPush::Map(delta) => {
                 if !fake.map.apply(&delta) {
                     fake.map = ClusterMap::default();
@@ -459,6 +465,12 @@ impl World {
             let Some(column) = set.column_of(id) else { continue };
             let group = GroupId::of_column(SetId(index as u16), column);
             needed |= !set.columns[column].is_away() && !set.hibernates();
+            if set.hibernates() && self.in_memory.contains(&id) {
+                needed = true;
+                let owed = set.shape.data();
+                let group = GroupId::of_column(SetId(index as u16), owed);
+                reports.push(ServerReport::Owes { group, epoch: set.epoch });
+            }
             if self.reclaim && matches!(set.columns[column].state, SlotState::CatchingUp { .. }) {
                 reports.push(ServerReport::CaughtUp { group, epoch: set.epoch });
             }
@@ -497,6 +509,12 @@ impl World {
             |s: ServerId| self.servers[&s].alive && !self.servers[&s].poisoned && !forgot.contains_key(&s);
         self.ghost.write(&self.state, alive);
         self.rows.write(&self.state, alive);
+        let in_sync = |(_, set): (SetId, &SetEntry)| {
+            set.column_of(id).is_some() && set.columns.iter().all(|c| c.state == SlotState::InSync)
+        };
+        if self.state.sets().any(in_sync) {
+            self.in_memory.remove(&id);
+        }
         let (reports, ready) = self.reports(id);
         let reports = self.transfer(id, reports);
         if !reports.is_empty() {
@@ -788,7 +806,7 @@ fn a_lost_server_is_rebuilt_on_its_gear_group() {
     world.transcript.clear();
     world.crash(4);
     world.run(4000);
-    world.admin(AdminRequest::MarkLost { server: ServerId(4) });
+    world.admin(AdminRequest::MarkLost { server: ServerId(4), accept_loss: false });
     world.run(6000);
     world.assert_served();
     assert!(world.state.groups().all(|(_, g)| g.slot_of(ServerId(4)).is_none() && g.is_in_sync()));
@@ -839,7 +857,7 @@ fn a_rebuild_with_as_many_racks_as_copies_ends_with_copies_in_different_racks() 
         world.run(8000);
         world.crash(0);
         world.run(6000);
-        world.admin(AdminRequest::MarkLost { server: ServerId(0) });
+        world.admin(AdminRequest::MarkLost { server: ServerId(0), accept_loss: false });
         world.run(60_000);
         world.assert_served();
         world.assert_apart();
@@ -955,7 +973,8 @@ fn the_last_resort_names_the_loss_and_serves_what_is_left() {
     let held = world.state.groups().filter(|(_, g)| of_them(g)).count();
     assert!(held > 12 && stuck(&world) == held, "{held}: {}", world.counts());
     assert!(refusal(&mut world, true).is_some_and(|why| why.contains("give them up with `ebb lost 4`")));
-    gone.into_iter().for_each(|id| world.admin(AdminRequest::MarkLost { server: ServerId(id) }));
+    gone.into_iter()
+        .for_each(|id| world.admin(AdminRequest::MarkLost { server: ServerId(id), accept_loss: false }));
     world.run(2000);
     assert_eq!(stuck(&world), held, "what may be lost is not given up without being asked");
     let only = "only on server-4, server-5, server-6 would be lost";
@@ -1124,7 +1143,7 @@ fn a_lost_server_comes_back_on_an_empty_directory_only() {
     let mut world = started();
     world.crash(4);
     world.run(4000);
-    world.admin(AdminRequest::MarkLost { server: ServerId(4) });
+    world.admin(AdminRequest::MarkLost { server: ServerId(4), accept_loss: false });
     world.run(6000);
     world.restart(4);
     world.run(3000);

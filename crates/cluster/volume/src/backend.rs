@@ -1,15 +1,30 @@
 //! What a volume needs of a cluster. A trait, so that tests run volumes on memory.
 
 use bytes::Bytes;
-use ebb_client::{Client, ClientError};
+use ebb_client::{Client, ClientError, Clock};
 use ebb_types::{
-    ChunkId, Looked, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId,
-    SLICE_BYTES, Version,
+    ChunkId, Extent, Looked, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
+    ObjectId, SLICE_BYTES, Version,
 };
 use std::future::Future;
 
 /// A cluster. Offsets of the front are in the volume.
 pub trait Backend: Clone + Send + Sync + 'static {
+    /// Of claims and deadlines: it runs while the machine is suspended.
+    fn clock(&self) -> &Clock;
+
+    /// Whether this run was a process of this machine, and has ended.
+    fn has_ended(&self, run: u64) -> bool;
+
+    /// Whose requests for the front are carried out only under this claim.
+    fn claimed(&self, claim: u64) -> Self;
+
+    /// Where claims on the front are noted.
+    fn noted(&self, front: ObjectId) -> Extent;
+
+    /// Notes the claim wherever the front has bytes. Afterwards no request under an older one is carried out.
+    fn raise_claim(&self, front: ObjectId, len: u64) -> impl Future<Output = Result<(), ClientError>> + Send;
+
     fn namespace(
         &self,
         op: NamespaceOp,
@@ -45,7 +60,7 @@ pub trait Backend: Clone + Send + Sync + 'static {
         len: u64,
     ) -> impl Future<Output = Result<(), ClientError>> + Send;
 
-    /// Removes all of the front, which has `len` bytes.
+    /// Removes all of the front, which has `len` bytes, and the claims on it.
     fn delete(&self, front: ObjectId, len: u64) -> impl Future<Output = Result<(), ClientError>> + Send;
 
     /// Which blocks of a slice the front has. Runs count from the slice's first block.
@@ -90,6 +105,26 @@ fn chunk(object: ObjectId) -> ChunkId {
 }
 
 impl Backend for Client {
+    fn clock(&self) -> &Clock {
+        Client::clock(self)
+    }
+
+    fn has_ended(&self, run: u64) -> bool {
+        self.run_has_ended(run)
+    }
+
+    fn claimed(&self, claim: u64) -> Client {
+        Client::claimed(self, claim)
+    }
+
+    fn noted(&self, front: ObjectId) -> Extent {
+        self.claims_of(front)
+    }
+
+    async fn raise_claim(&self, front: ObjectId, len: u64) -> Result<(), ClientError> {
+        Client::raise_claim(self, front, len).await
+    }
+
     async fn namespace(&self, op: NamespaceOp) -> Result<Result<NamespaceDone, NamespaceError>, ClientError> {
         let reply = Client::namespace(self, vec![op]).await?;
         Ok(reply.results.into_iter().next().expect("one result for each op"))
@@ -119,7 +154,8 @@ impl Backend for Client {
     }
 
     async fn delete(&self, front: ObjectId, len: u64) -> Result<(), ClientError> {
-        self.delete_object(front, len).await
+        self.delete_object(front, len).await?;
+        self.delete_claims(front, len).await
     }
 
     async fn look(&self, front: ObjectId, slice: u32) -> Result<Looked, ClientError> {

@@ -1,20 +1,20 @@
 //! Why an operation on a volume failed.
 
 use ebb_client::ClientError;
-use ebb_types::{NamespaceError, VolumeOwner};
+use ebb_types::{ChunkError, NamespaceError, VolumeOwner};
 use std::time::Duration;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum VolumeError {
     #[error(transparent)]
-    Client(#[from] ClientError),
+    Client(ClientError),
     #[error("{0}")]
     Refused(NamespaceError),
     #[error("the volume is served by another process (run {:016x}): end that one first", .0.run)]
     InUse(VolumeOwner),
     #[error("this process no longer serves the volume: another one has taken it over, or it was closed")]
     Taken,
-    #[error("{size} bytes are too many for a volume: 4 PiB are the most")]
+    #[error("{size} bytes are too many for a volume: 2 PiB are the most")]
     TooLarge { size: u64 },
     #[error("bytes {offset} to {end} are not inside the volume, which has {size}")]
     OutOfRange { offset: u64, end: u64, size: u64 },
@@ -31,4 +31,13 @@ pub enum VolumeError {
         "the metadata service sent an answer that does not fit the question; run the same release everywhere"
     )]
     Nonsense,
+}
+
+impl From<ClientError> for VolumeError {
+    fn from(error: ClientError) -> VolumeError {
+        match error {
+            ClientError::Chunk { why: ChunkError::Taken, .. } => VolumeError::Taken,
+            error => VolumeError::Client(error),
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::backend::Backend;
 use crate::error::VolumeError;
+use crate::order::Doing;
 use crate::slice::{Slice, Stretch};
 use crate::{Inner, Volume};
 use bytes::{Bytes, BytesMut};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 const BLOCK: u32 = BLOCK_BYTES as u32;
 /// Pieces of one request that are carried at a time.
@@ -50,49 +51,81 @@ impl<B: Backend> Volume<B> {
     /// Never-written bytes are zero.
     pub async fn read(&self, offset: u64, len: u64) -> Result<Bytes, VolumeError> {
         self.check(offset, len)?;
-        self.inner.owner.sure().await?;
+        self.inner.sure().await?;
         let bytes = match self.inner.meta.home {
-            None => self.inner.backend.read(self.inner.meta.object, offset, len).await?,
-            Some(_) => self.read_pieces(pieces(offset, len)).await?,
+            None => {
+                self.inner.backend.read(self.inner.meta.object, offset, len).await.map_err(VolumeError::from)
+            }
+            Some(_) => self.read_pieces(pieces(offset, len)).await,
         };
-        self.inner.owner.sure().await?;
+        let bytes = bytes.inspect_err(|error| self.inner.owner.see(error))?;
+        self.inner.sure().await?;
         Ok(bytes)
     }
 
     /// Returns when all of it is durable. After an error any part of it may have been written.
-    pub async fn write(&self, offset: u64, bytes: Bytes) -> Result<(), VolumeError> {
-        self.check(offset, bytes.len() as u64)?;
-        self.inner.owner.sure().await?;
-        match self.inner.meta.home {
-            None => self.inner.backend.write(self.inner.meta.object, offset, bytes).await?,
-            Some(_) => {
-                let parts = pieces(offset, bytes.len() as u64);
-                self.each(parts, move |inner, piece| {
-                    let part = bytes.slice(piece.start..piece.start + piece.len as usize);
-                    async move { inner.write_piece(piece, part).await }
-                })
-                .await?;
+    ///
+    /// This call is the request's arrival: it is carried out after all earlier ones that write the same blocks, and to
+    /// its end, even if the caller goes away.
+    pub fn write(&self, offset: u64, bytes: Bytes) -> impl Future<Output = Result<(), VolumeError>> + use<B> {
+        let len = bytes.len() as u64;
+        self.in_turn(offset, len, move |volume: Volume<B>| async move {
+            let inner = &volume.inner;
+            if inner.meta.home.is_none() {
+                return Ok(inner.backend.write(inner.meta.object, offset, bytes).await?);
             }
-        }
-        self.inner.owner.sure().await
+            let write = move |inner: Arc<Inner<B>>, piece: Piece| {
+                let part = bytes.slice(piece.start..piece.start + piece.len as usize);
+                async move { inner.write_piece(piece, part).await }
+            };
+            volume.each(pieces(offset, len), write).await.map(drop)
+        })
     }
 
-    /// Sets a range to zero and frees what it can.
-    pub async fn zero(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
-        self.check(offset, len)?;
-        self.inner.owner.sure().await?;
-        match self.inner.meta.home {
-            None => self.inner.backend.zero(self.inner.meta.object, offset, len).await?,
-            Some(_) => {
-                let parts = pieces(offset, len);
-                self.each(parts, |inner, piece| async move {
-                    // To the end, even if the caller goes away: the namespace and the slice must agree.
-                    tokio::spawn(async move { inner.zero_piece(piece).await }).await.expect("no piece panics")
-                })
-                .await?;
+    /// Sets a range to zero and frees what it can. Takes its turn as [`Volume::write`] does.
+    pub fn zero(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), VolumeError>> + use<B> {
+        self.in_turn(offset, len, move |volume: Volume<B>| async move {
+            let inner = &volume.inner;
+            if inner.meta.home.is_none() {
+                return Ok(inner.backend.zero(inner.meta.object, offset, len).await?);
             }
-        }
-        self.inner.owner.sure().await
+            let zero = |inner: Arc<Inner<B>>, piece: Piece| async move { inner.zero_piece(piece).await };
+            volume.each(pieces(offset, len), zero).await.map(drop)
+        })
+    }
+
+    /// Returns when all that was asked for before this call has ended, whether its caller still waits for it or not. A
+    /// write is durable when it is answered.
+    pub fn flush(&self) -> impl Future<Output = ()> + use<B> {
+        let mut turn = self.inner.turns.take(Doing::Flush);
+        async move { turn.come().await }
+    }
+
+    /// Carries out a request that changes a range, in its turn. The turn ends with the work, not with the caller.
+    fn in_turn<W, F>(
+        &self,
+        offset: u64,
+        len: u64,
+        work: W,
+    ) -> impl Future<Output = Result<(), VolumeError>> + use<B, W, F>
+    where
+        W: FnOnce(Volume<B>) -> F + Send + 'static,
+        F: Future<Output = Result<(), VolumeError>> + Send + 'static,
+    {
+        let begun = self.check(offset, len).map(|()| {
+            let blocks = offset / u64::from(BLOCK)..(offset + len).div_ceil(u64::from(BLOCK));
+            let mut turn = self.inner.turns.take(Doing::Write(blocks));
+            let volume = self.clone();
+            tokio::spawn(async move {
+                turn.come().await;
+                volume.inner.sure().await?;
+                let worked = work(volume.clone()).await;
+                drop(turn);
+                worked.inspect_err(|error| volume.inner.owner.see(error))?;
+                volume.inner.sure().await
+            })
+        });
+        async move { begun?.await.expect("no request panics, and none is aborted") }
     }
 
     fn check(&self, offset: u64, len: u64) -> Result<(), VolumeError> {
@@ -118,7 +151,8 @@ impl<B: Backend> Volume<B> {
         Ok(whole.freeze())
     }
 
-    /// Carries out all pieces, several at a time; the first error ends it.
+    /// Carries out all pieces, several at a time. After an error no other piece begins; those that are on their way
+    /// have ended when it is returned.
     async fn each<T, F>(
         &self,
         parts: Vec<Piece>,
@@ -131,21 +165,35 @@ impl<B: Backend> Volume<B> {
         if let [only] = parts[..] {
             return Ok(vec![work(self.inner.clone(), only).await?]);
         }
-        let (mut running, mut done) = (JoinSet::new(), Vec::new());
-        for piece in parts {
-            running.spawn(work(self.inner.clone(), piece));
-            if running.len() >= PIECES {
-                done.push(running.join_next().await.expect("some run").expect("no piece panics")?);
+        let (mut running, mut done) = (JoinSet::new(), Ok(Vec::new()));
+        let mut parts = parts.into_iter();
+        loop {
+            while running.len() < PIECES
+                && done.is_ok()
+                && let Some(piece) = parts.next()
+            {
+                running.spawn(work(self.inner.clone(), piece));
+            }
+            let Some(piece) = running.join_next().await else { return done };
+            match (piece.expect("no piece panics"), &mut done) {
+                (Ok(piece), Ok(done)) => done.push(piece),
+                (Err(error), Ok(_)) => done = Err(error),
+                (_, Err(_)) => {}
             }
         }
-        while let Some(piece) = running.join_next().await {
-            done.push(piece.expect("no piece panics")?);
-        }
-        Ok(done)
     }
 }
 
 impl<B: Backend> Inner<B> {
+    /// Returns once this process may answer. Primaries judge what goes to the front; which slices have moved, this
+    /// process alone knows, and must be sure that it is the owner.
+    async fn sure(&self) -> Result<(), VolumeError> {
+        match self.meta.home {
+            None => self.owner.still_claims(),
+            Some(_) => self.owner.sure().await,
+        }
+    }
+
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, VolumeError> {
         let slice = self.slice(piece.slice);
         loop {
@@ -269,7 +317,7 @@ impl<B: Backend> Inner<B> {
     /// Waits while the front is as large as it may be.
     async fn wait_for_room(&self) -> Result<(), VolumeError> {
         let front_bytes = self.meta.home.map_or(u64::MAX, |home| home.front_bytes);
-        let began = Instant::now();
+        let deadline = self.backend.clock().now() + PATIENCE;
         loop {
             let room = self.room.notified();
             tokio::pin!(room);
@@ -277,7 +325,7 @@ impl<B: Backend> Inner<B> {
             if self.front.load(Ordering::Relaxed) * u64::from(BLOCK) < front_bytes {
                 return Ok(());
             }
-            if timeout_at(began + PATIENCE, room).await.is_err() {
+            if timeout_at(self.backend.clock().timer(deadline), room).await.is_err() {
                 return Err(VolumeError::FrontFull { front_bytes, waited: PATIENCE });
             }
         }

@@ -12,24 +12,29 @@
 //! - One process serves a volume ([`Owner`](owner::Owner)). Blocks leave the front only up to the version that the
 //!   slice's object was made from, so even a server that was taken over and does not know it yet removes nothing newer.
 //!
+//! - Requests that write the same block are carried out in order of arrival, whatever becomes of their callers
+//!   ([`order`]).
+//!
 //! `docs/volumes.md` has the reasons.
 
 mod backend;
 mod error;
 mod io;
 mod mover;
+mod order;
 mod owner;
 mod slice;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use backend::Backend;
 pub use error::VolumeError;
 
 use ebb_client::Client;
 use ebb_types::{
-    BLOCK_BYTES, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX,
-    SLICE_BYTES, VolumeHome, VolumeMeta, VolumeStatus,
+    BLOCK_BYTES, CLAIMS_FROM, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId,
+    PAGE_MAX, SLICE_BYTES, VolumeHome, VolumeMeta, VolumeStatus,
 };
 use owner::Owner;
 use slice::Slice;
@@ -38,9 +43,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use turns::Turns;
 
-/// Slices are numbered with 32 bits.
-const SIZE_MAX: u64 = SLICE_BYTES as u64 * u32::MAX as u64;
+/// Chunks are whole slices, and have fewer numbers than this.
+const SIZE_MAX: u64 = SLICE_BYTES as u64 * CLAIMS_FROM as u64;
 
 /// An open volume. Cheap to clone. End it with [`Volume::close`]: one that is only dropped stays claimed until its
 /// silence is noticed.
@@ -59,6 +65,7 @@ struct Inner<B> {
     name: String,
     meta: VolumeMeta,
     owner: Owner,
+    turns: Turns,
     /// Those that were touched, or that have an object.
     slices: Mutex<BTreeMap<u32, Arc<Slice>>>,
     /// Blocks that are known to be in the front.
@@ -108,9 +115,11 @@ impl<B: Backend> Volume<B> {
     /// Opens a volume, which no other process may serve. If another process does, waits until it has been silent for
     /// long enough, or fails as soon as it gives a sign of life. `waiting` is called once before that wait.
     pub async fn open(backend: B, name: &str, waiting: impl FnOnce()) -> Result<Volume<B>, VolumeError> {
-        let owner = Owner::claim(&backend, name, waiting).await?;
-        // After the claim: the former owner has moved its last slice.
         let meta = Volume::status(&backend, name).await?.meta;
+        let owner = Owner::claim(&backend, name, backend.noted(meta.object), waiting).await?;
+        let backend = backend.claimed(owner.number);
+        backend.raise_claim(meta.object, meta.size).await?;
+        // After the claim: the former owner has moved its last slice.
         let slices = slices(&backend, name).await?;
         let slice = |(number, object)| (number, Arc::new(Slice::new(number, Some(object))));
         let inner = Arc::new(Inner {
@@ -118,6 +127,7 @@ impl<B: Backend> Volume<B> {
             name: name.to_owned(),
             meta,
             owner,
+            turns: Turns::default(),
             slices: Mutex::new(slices.into_iter().map(slice).collect()),
             front: AtomicU64::new(0),
             writes: AtomicU64::new(0),
@@ -136,7 +146,8 @@ impl<B: Backend> Volume<B> {
         Ok(Volume { inner })
     }
 
-    /// Ends serving the volume: another process may open it at once. Requests that are still running fail.
+    /// Ends serving the volume: another process may open it at once. Requests that are still running fail, and have
+    /// ended by then.
     pub async fn close(self) -> Result<(), VolumeError> {
         self.end().await?;
         let name = self.inner.name.clone();
@@ -156,6 +167,8 @@ impl<B: Backend> Volume<B> {
         let tasks = std::mem::take(&mut *self.inner.tasks.lock().expect("nothing panics under this lock"));
         tasks.iter().for_each(AbortHandle::abort);
         self.inner.owner.end();
+        // What was sent must not come after what the next owner writes.
+        self.flush().await;
         let unused = std::mem::take(&mut *self.inner.ids.lock().expect("nothing panics under this lock"));
         commit(&self.inner.backend, NamespaceOp::Close { packs: Vec::new(), unused }).await
     }

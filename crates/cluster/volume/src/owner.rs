@@ -1,26 +1,32 @@
 //! One process serves a volume at a time.
 //!
 //! It claims the volume in the namespace, and again every [`ROUND`]: that is its sign of life. Another process may take
-//! the volume over after it has seen the same sign for [`SILENCE`]. A server whose claim was not confirmed for
-//! [`TRUST`] completes no request until it is: it stops before another one may begin. By then a request that it sent
-//! has ended too: the client library gives up after 30 s.
+//! the volume over after it has seen the same sign for [`SILENCE`], and at once if the owner was a process of the same
+//! machine that has ended. What a former owner still sends changes and reads nothing: every claim has a number, which
+//! the new owner notes in each chunk group before it serves, and a primary refuses requests under an older one (R16).
+//!
+//! Which slices have moved, only the owner knows. So a server of a volume with a pool whose claim was not confirmed for
+//! [`TRUST`] completes no request until it is: it stops before another one may begin. A volume without a pool is served
+//! without confirmations for as long as no primary refuses. All of these times go on while the machine is suspended
+//! ([`Clock`]).
 
+use crate::Inner;
 use crate::backend::Backend;
 use crate::error::VolumeError;
-use crate::{Inner, commit};
-use ebb_types::{NamespaceError, NamespaceOp, VolumeOwner};
+use ebb_client::Clock;
+use ebb_types::{Extent, Moment, NamespaceDone, NamespaceError, NamespaceOp, VolumeOwner};
 use std::sync::Weak;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout_at};
 
-const ROUND: Duration = Duration::from_secs(10);
+const ROUND: Duration = Duration::from_secs(4);
 /// Pause after a claim that could not be sent.
 const RETRY: Duration = Duration::from_secs(1);
-pub(crate) const TRUST: Duration = Duration::from_secs(25);
-pub(crate) const SILENCE: Duration = Duration::from_secs(60);
+pub(crate) const TRUST: Duration = Duration::from_secs(9);
+pub(crate) const SILENCE: Duration = Duration::from_secs(12);
 /// How often a waiting process looks for a sign of life.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(1);
 /// For this long a request waits for a confirmation.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -28,13 +34,17 @@ const PATIENCE: Duration = Duration::from_secs(30);
 enum Claim {
     /// Confirmed; sent at this time.
     Held {
-        since: Instant,
+        since: Moment,
     },
     Lost,
 }
 
 pub(crate) struct Owner {
+    clock: Clock,
     claim: watch::Sender<Claim>,
+    /// Larger than those of all owners before.
+    pub number: u64,
+    noted: Extent,
 }
 
 impl Owner {
@@ -42,23 +52,33 @@ impl Owner {
     pub async fn claim<B: Backend>(
         backend: &B,
         name: &str,
+        noted: Extent,
         waiting: impl FnOnce(),
     ) -> Result<Owner, VolumeError> {
-        let claim = |from: Option<VolumeOwner>| NamespaceOp::ClaimVolume { name: name.to_owned(), from };
+        let claim =
+            |from: Option<VolumeOwner>| NamespaceOp::ClaimVolume { name: name.to_owned(), from, noted };
         let mut waiting = Some(waiting);
-        let mut seen: Option<(VolumeOwner, Instant)> = None;
+        let clock = backend.clock().clone();
+        let mut seen: Option<(VolumeOwner, Moment)> = None;
         loop {
-            let sent = Instant::now();
-            let silent = seen.filter(|(_, since)| sent.duration_since(*since) >= SILENCE);
-            let in_use = match commit(backend, claim(silent.map(|(owner, _)| owner))).await {
-                Ok(()) => return Ok(Owner { claim: watch::Sender::new(Claim::Held { since: sent }) }),
+            let sent = clock.now();
+            let silent =
+                seen.filter(|(owner, since)| sent.since(*since) >= SILENCE || backend.has_ended(owner.run));
+            let in_use = match send(backend, claim(silent.map(|(owner, _)| owner))).await {
+                Ok(number) => {
+                    let claim = watch::Sender::new(Claim::Held { since: sent });
+                    return Ok(Owner { clock, claim, number, noted });
+                }
                 Err(VolumeError::Refused(NamespaceError::VolumeInUse(owner))) => owner,
                 Err(error) => return Err(error),
             };
             match seen {
-                None => seen = Some((in_use, Instant::now())),
+                None => seen = Some((in_use, clock.now())),
                 Some((owner, _)) if owner == in_use => {}
                 Some(_) => return Err(VolumeError::InUse(in_use)),
+            }
+            if silent.is_none() && backend.has_ended(in_use.run) {
+                continue;
             }
             waiting.take().into_iter().for_each(|waiting| waiting());
             sleep(LOOK).await;
@@ -68,15 +88,15 @@ impl Owner {
     /// Returns once this process is sure to serve the volume.
     pub async fn sure(&self) -> Result<(), VolumeError> {
         let mut claims = self.claim.subscribe();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = self.clock.now() + PATIENCE;
         loop {
             match *claims.borrow_and_update() {
                 Claim::Lost => return Err(VolumeError::Taken),
-                Claim::Held { since } if since.elapsed() < TRUST => return Ok(()),
+                Claim::Held { since } if self.clock.now().since(since) < TRUST => return Ok(()),
                 Claim::Held { .. } => {}
             }
             // The sender is `self`.
-            if timeout_at(deadline, claims.changed()).await.is_err() {
+            if timeout_at(self.clock.timer(deadline), claims.changed()).await.is_err() {
                 return Err(VolumeError::Unconfirmed(PATIENCE));
             }
         }
@@ -95,8 +115,23 @@ impl Owner {
         }
     }
 
+    /// A chunk server may be the first to say that another process serves the volume.
+    pub fn see(&self, error: &VolumeError) {
+        if matches!(error, VolumeError::Taken) {
+            self.end();
+        }
+    }
+
     pub fn end(&self) {
         self.claim.send_replace(Claim::Lost);
+    }
+}
+
+/// Returns the number of the claim.
+async fn send<B: Backend>(backend: &B, claim: NamespaceOp) -> Result<u64, VolumeError> {
+    match backend.namespace(claim).await?? {
+        NamespaceDone::Claimed(number) => Ok(number),
+        _ => Err(VolumeError::Nonsense),
     }
 }
 
@@ -106,10 +141,13 @@ pub(crate) async fn stay<B: Backend>(weak: Weak<Inner<B>>) {
     loop {
         sleep(pause).await;
         let Some(volume) = weak.upgrade() else { return };
-        let sent = Instant::now();
-        let claim = NamespaceOp::ClaimVolume { name: volume.name.clone(), from: None };
-        pause = match commit(&volume.backend, claim).await {
-            Ok(()) => {
+        let sent = volume.owner.clock.now();
+        let claim =
+            NamespaceOp::ClaimVolume { name: volume.name.clone(), from: None, noted: volume.owner.noted };
+        pause = match send(&volume.backend, claim).await {
+            // It was given back or taken, and claimed again by this run: what was noted is not this claim.
+            Ok(number) if number != volume.owner.number => return volume.owner.end(),
+            Ok(_) => {
                 volume.owner.claim.send_replace(Claim::Held { since: sent });
                 ROUND
             }

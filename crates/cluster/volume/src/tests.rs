@@ -3,7 +3,7 @@
 
 use super::*;
 use bytes::Bytes;
-use ebb_client::ClientError;
+use ebb_client::{ClientError, Clock};
 use ebb_meta::Namespace;
 use ebb_types::{
     ChunkError, ChunkId, Epoch, Extent, Looked, NamespaceCommand, NamespaceDone, PoolId, Random, RequestId,
@@ -31,14 +31,22 @@ struct Stored {
     random: Option<Random>,
     /// One request in this many fails.
     failing: Option<u64>,
+    /// Requests take up to seconds.
+    slow: bool,
     /// Garbage by its number, and when it was first seen.
     garbage: BTreeMap<u64, (ObjectId, Instant)>,
+    /// The newest claim that was noted.
+    claim: u64,
+    /// Runs of this machine that have ended.
+    ended: BTreeSet<u64>,
 }
 
 /// One process's access to the cluster.
 #[derive(Clone)]
 struct Fake {
     run: u64,
+    claim: u64,
+    clock: Clock,
     stored: Arc<Mutex<Stored>>,
     /// While `true`, the process stands still: its requests do not reach the cluster.
     stopped: Arc<watch::Sender<bool>>,
@@ -99,17 +107,18 @@ impl Stored {
 
 impl Fake {
     fn other(&self, run: u64) -> Fake {
-        Fake { run, stored: self.stored.clone(), stopped: Arc::new(watch::Sender::new(false)) }
+        let stopped = Arc::new(watch::Sender::new(false));
+        Fake { run, claim: 0, clock: Clock::new(), stored: self.stored.clone(), stopped }
     }
 
     /// Carries out a request, which takes time and may fail.
     async fn ask<T>(&self, act: impl FnOnce(&mut Stored) -> T) -> Result<T, ClientError> {
         let (before, after, fails) = {
             let mut stored = self.stored.lock().unwrap();
-            let failing = stored.failing;
+            let (failing, longest) = (stored.failing, if stored.slow { 2_000 } else { 20 });
             let random = stored.random.as_mut().unwrap();
             let fails = failing.is_some_and(|one_in| random.below(one_in) == 0);
-            (random.below(20), random.below(20), fails.then(|| random.below(2)))
+            (random.below(longest), random.below(longest), fails.then(|| random.below(2)))
         };
         sleep(Duration::from_millis(before)).await;
         let mut stopped = self.stopped.subscribe();
@@ -125,12 +134,43 @@ impl Fake {
     }
 }
 
+impl Fake {
+    /// A request for the front, which is carried out under the newest claim only.
+    async fn ask_front<T>(&self, act: impl FnOnce(&mut Stored) -> T) -> Result<T, ClientError> {
+        let taken = ClientError::Chunk { chunk: ChunkId::default(), why: ChunkError::Taken };
+        let claim = self.claim;
+        self.ask(|stored| if claim == stored.claim { Ok(act(stored)) } else { Err(taken) }).await?
+    }
+}
+
 impl Backend for Fake {
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn has_ended(&self, run: u64) -> bool {
+        self.stored.lock().unwrap().ended.contains(&run)
+    }
+
+    fn claimed(&self, claim: u64) -> Fake {
+        Fake { claim, ..self.clone() }
+    }
+
+    fn noted(&self, object: ObjectId) -> Extent {
+        Extent { object, offset: 1 << 50, len: 1, shared: false, crc: 0 }
+    }
+
+    async fn raise_claim(&self, _: ObjectId, _: u64) -> Result<(), ClientError> {
+        let claim = self.claim;
+        self.ask(|stored| stored.claim = stored.claim.max(claim)).await
+    }
+
     async fn namespace(&self, op: NamespaceOp) -> Result<Result<NamespaceDone, NamespaceError>, ClientError> {
         let run = self.run;
         self.ask(move |stored| {
             let request = RequestId { client: run, seq: stored.version().seq };
-            let command = NamespaceCommand { request, now_millis: 0, ops: vec![op] };
+            let session = Some(stored.namespace.introduce(run));
+            let command = NamespaceCommand { request, session, clock_millis: 0, ops: vec![op] };
             let result = stored.namespace.apply(&command, |pool| pool == POOL).results.remove(0);
             stored.free();
             result
@@ -154,7 +194,7 @@ impl Backend for Fake {
     }
 
     async fn read(&self, _: ObjectId, offset: u64, len: u64) -> Result<Bytes, ClientError> {
-        self.ask(|stored| {
+        self.ask_front(|stored| {
             let blocks = offset / BLOCK..(offset + len).div_ceil(BLOCK);
             let bytes: Vec<u8> = blocks.flat_map(|number| stored.block(number)).collect();
             Bytes::from(bytes).slice((offset % BLOCK) as usize..(offset % BLOCK + len) as usize)
@@ -163,11 +203,11 @@ impl Backend for Fake {
     }
 
     async fn write(&self, _: ObjectId, offset: u64, bytes: Bytes) -> Result<(), ClientError> {
-        self.ask(|stored| stored.set(offset, &bytes)).await
+        self.ask_front(|stored| stored.set(offset, &bytes)).await
     }
 
     async fn zero(&self, _: ObjectId, offset: u64, len: u64) -> Result<(), ClientError> {
-        self.ask(|stored| stored.zero(offset, len)).await
+        self.ask_front(|stored| stored.zero(offset, len)).await
     }
 
     async fn delete(&self, _: ObjectId, _: u64) -> Result<(), ClientError> {
@@ -175,7 +215,7 @@ impl Backend for Fake {
     }
 
     async fn look(&self, _: ObjectId, slice: u32) -> Result<Looked, ClientError> {
-        self.ask(|stored| Looked {
+        self.ask_front(|stored| Looked {
             runs: stored.data_of(slice).map(|(block, _)| (block as u32, 1)).collect(),
             newest: stored.data_of(slice).map(|(_, version)| version).max().unwrap_or(Version::ZERO),
         })
@@ -183,7 +223,7 @@ impl Backend for Fake {
     }
 
     async fn clear(&self, _: ObjectId, slice: u32, up_to: Version) -> Result<(), ClientError> {
-        self.ask(|stored| {
+        self.ask_front(|stored| {
             let old: Vec<u64> = stored
                 .data_of(slice)
                 .filter(|(_, version)| *version <= up_to)
@@ -221,7 +261,8 @@ impl Backend for Fake {
 
 fn cluster(seed: u64, failing: Option<u64>) -> Fake {
     let stored = Stored { random: Some(Random::new(seed)), serial: 1, failing, ..Stored::default() };
-    Fake { run: 1, stored: Arc::new(Mutex::new(stored)), stopped: Arc::new(watch::Sender::new(false)) }
+    let (stored, stopped) = (Arc::new(Mutex::new(stored)), Arc::new(watch::Sender::new(false)));
+    Fake { run: 1, claim: 0, clock: Clock::new(), stored, stopped }
 }
 
 async fn create(fake: &Fake) {
@@ -414,10 +455,90 @@ fn requests_that_fail_lose_nothing_that_was_acknowledged() {
     }
 }
 
+/// The blocks that a client of several connections uses: on both sides of a slice's end.
+const USED: std::ops::Range<u64> = SLICE_BYTES as u64 / BLOCK - 4..SLICE_BYTES as u64 / BLOCK + 4;
+
+async fn used(volume: &Volume<Fake>) -> Vec<u8> {
+    loop {
+        if let Ok(bytes) = volume.read(USED.start * BLOCK, (USED.end - USED.start) * BLOCK).await {
+            return bytes.chunks(BLOCK_BYTES).map(|block| block[0]).collect();
+        }
+    }
+}
+
+/// A client's connection breaks while a write is on its way. The client asks for it again, or gives it up, and goes on.
+#[test]
+fn what_was_asked_for_on_a_broken_connection_never_comes_after_what_is_newer() {
+    for seed in seeds(60) {
+        virtual_time(async {
+            let fake = cluster(seed, (seed % 3 == 0).then_some(10));
+            let home = (seed % 2 == 0).then_some(HOME);
+            while Volume::create(&fake, "v", SIZE, home).await.is_err() {
+                if Volume::status(&fake, "v").await.is_ok() {
+                    break;
+                }
+            }
+            let volume = open(&fake).await;
+            fake.stored.lock().unwrap().slow = true;
+            let (mut random, mut expected) = (Random::new(seed), vec![0; (USED.end - USED.start) as usize]);
+            for value in 1..40 {
+                let first = random.index(expected.len());
+                let count = 1 + random.index(expected.len() - first);
+                let ask = || {
+                    let bytes = vec![value; count * BLOCK_BYTES].into();
+                    volume.write((USED.start + first as u64) * BLOCK, bytes)
+                };
+                for _ in 0..random.below(3) {
+                    // The server carries it out although the connection has gone, or its task goes, too.
+                    match random.chance(500) {
+                        true => drop(tokio::spawn(ask())),
+                        false => drop(
+                            tokio::time::timeout(Duration::from_millis(random.below(3_000)), ask()).await,
+                        ),
+                    }
+                }
+                if random.chance(800) {
+                    while ask().await.is_err() {}
+                    expected[first..first + count].fill(value);
+                    if random.chance(500) {
+                        assert_eq!(used(&volume).await, expected, "seed {seed}");
+                    }
+                } else {
+                    // Whatever became of it: after a flush that does not change any more.
+                    volume.flush().await;
+                    expected = used(&volume).await;
+                }
+            }
+            sleep(Duration::from_secs(60)).await;
+            assert_eq!(used(&volume).await, expected, "seed {seed}");
+        });
+    }
+}
+
+/// What a server has sent has ended before another one may open the volume.
+#[test]
+fn a_volume_is_closed_when_its_requests_have_ended() {
+    for seed in seeds(20) {
+        virtual_time(async {
+            let fake = cluster(seed, None);
+            create(&fake).await;
+            let volume = open(&fake).await;
+            fake.stored.lock().unwrap().slow = true;
+            drop(tokio::spawn(volume.write(0, vec![1; 3 * SLICE_BYTES as usize].into())));
+            sleep(Duration::from_millis(Random::new(seed).below(4_000))).await;
+            volume.close().await.unwrap();
+            let blocks = |fake: &Fake| fake.stored.lock().unwrap().front.clone();
+            let closed = blocks(&fake);
+            sleep(Duration::from_secs(60)).await;
+            assert!(closed == blocks(&fake), "seed {seed}: it was written to after its end");
+        });
+    }
+}
+
 /// A process is stopped wherever it is, another one takes the volume over, and the first one continues as if nothing
 /// had happened.
 #[test]
-fn a_server_that_was_taken_over_removes_nothing_newer() {
+fn a_server_that_was_taken_over_changes_nothing() {
     for seed in seeds(24) {
         virtual_time(async {
             let first = cluster(seed, None);
@@ -427,14 +548,16 @@ fn a_server_that_was_taken_over_removes_nothing_newer() {
             for worker in &mut workers {
                 worker.write_all(&old).await;
             }
-            // No write is in flight, and all slices are being moved.
+            // All slices are being moved, and one write is on its way.
             sleep(Duration::from_millis(Random::new(seed).below(150))).await;
             first.stopped.send_replace(true);
+            let late = tokio::spawn(old.write(0, vec![251; 2 * BLOCK_BYTES].into()));
             let second = first.other(2);
             let new = open(&second).await;
             workers = work(&new, workers, 10).await;
             first.stopped.send_replace(false);
             workers = work(&new, workers, 30).await;
+            assert!(late.await.unwrap().is_err(), "seed {seed}: it was acknowledged");
             for worker in &mut workers {
                 worker.read_all(&new).await;
             }
@@ -477,6 +600,51 @@ fn a_server_that_gives_signs_of_life_is_not_taken_over() {
         assert!(matches!(second, Err(VolumeError::InUse(owner)) if owner.run == 1));
         volume.read(0, 10).await.unwrap();
     });
+}
+
+#[test]
+fn a_server_that_was_killed_is_replaced_in_5_s_on_its_machine_and_in_15_s_elsewhere() {
+    for (here, within) in [(true, 5), (false, 15)] {
+        for seed in seeds(20) {
+            virtual_time(async {
+                let first = cluster(seed, None);
+                create(&first).await;
+                let old = open(&first).await;
+                old.write(0, vec![7; BLOCK_BYTES].into()).await.unwrap();
+                first.stopped.send_replace(true);
+                first.stored.lock().unwrap().ended.extend(here.then_some(first.run));
+                let since = Instant::now();
+                let new = open(&first.other(2)).await;
+                assert_eq!(new.read(0, 1).await.unwrap()[0], 7, "seed {seed}");
+                assert!(since.elapsed() <= Duration::from_secs(within), "seed {seed}: {:?}", since.elapsed());
+            });
+        }
+    }
+}
+
+/// While a machine is suspended its runtime's clock stands still.
+#[test]
+fn a_server_that_was_suspended_acknowledges_nothing_that_is_not_its_own() {
+    for seed in seeds(20) {
+        virtual_time(async {
+            let first = cluster(seed, None);
+            create(&first).await;
+            let old = open(&first).await;
+            old.write(0, vec![1; BLOCK_BYTES].into()).await.unwrap();
+            first.stopped.send_replace(true);
+            let second = first.other(2);
+            let suspend =
+                || [&first, &second].map(|fake| fake.clock.suspend(owner::SILENCE)).into_iter().count();
+            let new = Volume::open(second.clone(), "v", || _ = suspend()).await.unwrap();
+            new.write(0, vec![2; BLOCK_BYTES].into()).await.unwrap();
+            first.stopped.send_replace(false);
+            let written = old.write(BLOCK, vec![3; BLOCK_BYTES].into()).await;
+            assert!(matches!(written, Err(VolumeError::Taken)), "seed {seed}: {written:?}");
+            assert!(matches!(old.read(0, 1).await, Err(VolumeError::Taken)), "seed {seed}");
+            let both = new.read(0, 2 * BLOCK).await.unwrap();
+            assert_eq!((both[0], both[BLOCK as usize]), (2, 0), "seed {seed}");
+        });
+    }
 }
 
 #[test]

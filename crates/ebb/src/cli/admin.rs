@@ -299,9 +299,14 @@ fn plan(hours: &[PlannedHour]) -> String {
     out
 }
 
-pub async fn lost(file: &Path, output: Output, server: u16) -> Result<ExitCode, NodeError> {
+pub async fn lost(
+    file: &Path,
+    output: Output,
+    server: u16,
+    accept_loss: bool,
+) -> Result<ExitCode, NodeError> {
     let (_, client) = connect(file).await?;
-    ask(&client, AdminRequest::MarkLost { server: ServerId(server) }).await?;
+    ask(&client, AdminRequest::MarkLost { server: ServerId(server), accept_loss }).await?;
     match output {
         Output::Json => print_json(&BTreeMap::from([("done", true)])),
         Output::Text => {

@@ -3,7 +3,7 @@
 use crate::cli::page::{Opened, s3};
 use crate::cluster::config::{
     ClusterSection, Config, GatewaySection, MetaSection, MirrorSection, PowerSection, Role, SchedulerSection,
-    ScrubSection, ServerSection, moved_per_second,
+    ScrubSection, ServerSection, expired_at_most, moved_per_second,
 };
 use crate::cluster::connect::{Connector, status};
 use crate::cluster::keys::{as_text, load_keys, new_key};
@@ -344,6 +344,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
             keys_file: "keys.toml".into(),
             domains: Vec::new(),
             move_bytes_per_second: moved_per_second(),
+            expire_most: expired_at_most(),
         }],
         file: file.clone(),
     };

@@ -117,7 +117,11 @@ async fn connect(file: &Path) -> Result<Client, NodeError> {
 }
 
 async fn open(client: Client, name: &str) -> Result<Volume, NodeError> {
-    let waiting = || eprintln!("another process serves the volume: waiting a minute for a sign of life ...");
+    let waiting = || {
+        eprintln!(
+            "another process serves the volume, or has ended just now: waiting 12 s for a sign of life ..."
+        )
+    };
     Ok(Volume::open(client, name, waiting).await?)
 }
 

@@ -350,6 +350,15 @@ pub struct GatewaySection {
     /// none.
     #[serde(default = "moved_per_second")]
     pub move_bytes_per_second: u64,
+    /// Lifecycle rules remove at most this many objects and uploads in one round, which is a day.
+    #[serde(default = "expired_at_most")]
+    pub expire_most: u64,
+}
+
+/// So many that a gateway deletes them within minutes; a rule or a clock that is wrong does not empty a large bucket
+/// overnight.
+pub fn expired_at_most() -> u64 {
+    100_000
 }
 
 /// Like that of a scrub.

@@ -1,13 +1,7 @@
 //! The one clock that programs pass to decision makers. It keeps running while the machine is suspended, so a server
 //! that slept through the end of its lease sees that the lease has ended.
 
-use ebb_types::Moment;
-use rustix::time::{ClockId, clock_gettime};
-
-pub fn now() -> Moment {
-    let t = clock_gettime(ClockId::Boottime);
-    Moment(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
-}
+pub use ebb_client::since_boot as now;
 
 /// Wall clock, for displayed dates and the hour of day. Never for ordering or leases.
 pub fn unix_millis() -> u64 {

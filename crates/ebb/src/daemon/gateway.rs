@@ -36,6 +36,7 @@ pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError
         domains,
         limits: Limits::of_process(),
         move_bytes_per_second: section.move_bytes_per_second,
+        expire_most: section.expire_most,
         watcher: traffic.clone(),
     };
     let (counted, client_counted) = (traffic, client.clone());

@@ -267,7 +267,9 @@ impl Driver {
         let inputs = std::mem::take(&mut self.shared.borrow_mut().inputs);
         let mut outcomes = std::mem::take(&mut self.outcomes);
         let (leads, heard) = (self.member.is_leader(), power::heard(&inputs));
-        let done = self.member.on(clock::now(), inputs, &mut outcomes);
+        let now = clock::now();
+        self.member.set_clock(now, clock::unix_millis());
+        let done = self.member.on(now, inputs, &mut outcomes);
         done.map_err(|source| NodeError::Metadata { data: self.data.clone(), source })?;
         self.refuse_another_cluster()?;
         self.order_again(&heard);

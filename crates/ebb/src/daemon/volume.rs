@@ -5,11 +5,12 @@ use crate::daemon::files;
 use crate::daemon::metrics::traffic::{VolumeOp, VolumeTraffic, report_client};
 use crate::daemon::metrics::{self, Page, names};
 use crate::error::{NodeError, io};
-use ebb_blockdev::{Backend, Replies, RequestId, serve};
+use ebb_blockdev::{Backend, Bounds, Replies, RequestId, serve};
 use ebb_client::Client;
 use ebb_nbd::{BlockSizes, Errno, Export, Extent, Piece, Reply, Request};
 use ebb_types::Bytes as Size;
 use ebb_volume::{Volume, VolumeError};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Instant;
 use tokio::net::TcpListener;
@@ -30,8 +31,10 @@ impl Backend for Served {
         let (volume, replies, traffic) = (self.volume.clone(), self.replies.clone(), self.traffic.clone());
         let ((op, bytes), began) = (kind(&request), Instant::now());
         traffic.asked();
+        // Here, not in the task: requests take their turns as they arrive.
+        let carried = carry_out(volume, request);
         tokio::task::spawn_local(async move {
-            let reply = carry_out(&volume, request).await.unwrap_or_else(|error| {
+            let reply = carried.await.unwrap_or_else(|error| {
                 tracing::error!(%error, "a request to the volume failed");
                 Reply::Failed(errno(&error))
             });
@@ -54,29 +57,45 @@ fn kind(request: &Request) -> (VolumeOp, u64) {
     }
 }
 
-async fn carry_out(volume: &Volume, request: Request) -> Result<Reply, VolumeError> {
-    Ok(match request {
+type Carried = Pin<Box<dyn Future<Output = Result<Reply, VolumeError>>>>;
+
+/// Has the request take its turn. The connection that it came on may end: it is carried out all the same, and what
+/// comes on other connections waits for it where it must.
+fn carry_out(volume: Volume, request: Request) -> Carried {
+    match request {
         Request::Read { offset, length, .. } => {
-            Reply::Data(vec![Piece::Data(volume.read(offset, length.into()).await?)])
+            Box::pin(
+                async move { Ok(Reply::Data(vec![Piece::Data(volume.read(offset, length.into()).await?)])) },
+            )
         }
         Request::Write { offset, payload, .. } => {
-            volume.write(offset, payload).await?;
-            Reply::Done
+            let written = volume.write(offset, payload);
+            Box::pin(async move { written.await.map(|()| Reply::Done) })
         }
         // Setting part of a moved slice to zero is a write.
         Request::WriteZeroes { fast: true, .. } if volume.meta().home.is_some() => {
-            Reply::Failed(Errno::NotSupported)
+            answered(Reply::Failed(Errno::NotSupported))
         }
         Request::Trim { offset, length, .. } | Request::WriteZeroes { offset, length, .. } => {
-            volume.zero(offset, length.into()).await?;
-            Reply::Done
+            let zeroed = volume.zero(offset, length.into());
+            Box::pin(async move { zeroed.await.map(|()| Reply::Done) })
         }
-        // A write is answered when it is durable.
-        Request::Flush | Request::Cache { .. } => Reply::Done,
+        Request::Flush => {
+            let flushed = volume.flush();
+            Box::pin(async move {
+                flushed.await;
+                Ok(Reply::Done)
+            })
+        }
+        Request::Cache { .. } => answered(Reply::Done),
         Request::Status { length, .. } => {
-            Reply::Extents(vec![Extent { length: length.into(), hole: false, zero: false }])
+            answered(Reply::Extents(vec![Extent { length: length.into(), hole: false, zero: false }]))
         }
-    })
+    }
+}
+
+fn answered(reply: Reply) -> Carried {
+    Box::pin(std::future::ready(Ok(reply)))
 }
 
 fn errno(error: &VolumeError) -> Errno {
@@ -116,8 +135,9 @@ pub async fn run(
     let source = (name.to_owned(), volume.clone(), traffic.clone());
     metrics::open(scraped, move || page(&source, &client)).await?;
     let served = Rc::new(Served { volume: volume.clone(), replies: replies.clone(), traffic });
+    let bounds = Bounds::of_process();
     tokio::select! {
-        error = serve(listener, [export].into(), served, replies) => return Err(io("serve", nbd)(error)),
+        error = serve(listener, bounds, [export].into(), served, replies) => return Err(io("serve", nbd)(error)),
         () = volume.taken() => return Err(VolumeError::Taken.into()),
         () = stop.asked() => {}
     }

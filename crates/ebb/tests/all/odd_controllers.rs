@@ -15,6 +15,9 @@ use toml::{Table, Value, toml};
 /// The server behind the controller; the others are switched as processes. It sleeps in gear 2.
 const SLEEPER: u16 = 9;
 const MACHINE: Who = Who::Server(SLEEPER);
+/// In milliseconds, and that of heartbeats. No server fails here: one that waits for a processor is not to be taken for
+/// one that did.
+const LEASE: Option<(u32, u32)> = Some((6000, 300));
 
 /// While this file is locked, a machine that goes down is not off.
 fn brake(cluster: &Cluster) -> PathBuf {
@@ -37,7 +40,7 @@ fn cluster(others: impl Fn(&Cluster) -> Vec<Table>) -> (Cluster, Bmc) {
 
 /// `prepare`: before the sleeper's process becomes a machine.
 fn unproven(prepare: impl FnOnce(&mut Cluster), others: impl Fn(&Cluster) -> Vec<Table>) -> (Cluster, Bmc) {
-    let mut cluster = Cluster::create(&Shape { depth_off: true, ..Shape::lively() });
+    let mut cluster = Cluster::create(&Shape { depth_off: true, lease: LEASE, ..Shape::lively() });
     prepare(&mut cluster);
     install(&mut cluster, SLEEPER);
     let bmc = Bmc::start(&cluster.data(MACHINE));

@@ -97,9 +97,11 @@ pub enum AdminRequest {
     CreatePool {
         name: String,
     },
-    /// The server is gone for good: rebuild its data on others of its gear group.
+    /// The server is gone for good: rebuild its data on others of its gear group or set. Without `accept_loss` it is
+    /// refused while rows of an erasure-coded set may depend on it.
     MarkLost {
         server: ServerId,
+        accept_loss: bool,
     },
     /// For chunk groups without a complete copy: take the newest data that is left. Without `accept_loss` it is
     /// refused, stating what may be lost.

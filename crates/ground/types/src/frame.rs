@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 pub const MAGIC: [u8; 4] = *b"EBB1";
 /// Version of the message enums. Peers refuse any other.
-pub const WIRE_VERSION: u8 = 22;
+pub const WIRE_VERSION: u8 = 23;
 pub const HEADER_BYTES: usize = 20;
 /// Bounds on what one frame may make the receiver allocate.
 pub const BODY_MAX: usize = 16 << 20;
@@ -162,9 +162,11 @@ mod tests {
             PeerMessage::Committed { group: GroupId(7), epoch: Epoch(9), committed: Version::ZERO };
         let frame = encode(3, 42, &committed, 4096);
         let watch = postcard::to_stdvec(&MetaRequest::Watch { map_version: 7 }).unwrap();
-        let status =
-            postcard::to_stdvec(&MetaRequest::Admin(AdminRequest::MarkLost { server: crate::ServerId(3) }))
-                .unwrap();
+        let status = postcard::to_stdvec(&MetaRequest::Admin(AdminRequest::MarkLost {
+            server: crate::ServerId(3),
+            accept_loss: false,
+        }))
+        .unwrap();
         ebb_testing::fuzz(&[&frame, &frame[HEADER_BYTES..], &watch, &status], |bytes| {
             if let Some((header, body)) = bytes.split_first_chunk::<HEADER_BYTES>()
                 && let Ok(header) = decode_header(header)

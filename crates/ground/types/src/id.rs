@@ -147,6 +147,22 @@ pub struct ChunkId {
     pub index: u32,
 }
 
+/// Chunks from this index on hold no bytes of their object, but its [claims](ChunkId::of_claim).
+pub const CLAIMS_FROM: u32 = 1 << 31;
+
+impl ChunkId {
+    /// Where a chunk group keeps the number of the newest claim on an object that one process at a time writes
+    /// (`docs/protocol.md`, "Claims"): the first eight bytes, little endian. An object has one such chunk in each
+    /// group.
+    pub fn of_claim(object: ObjectId, group: GroupId) -> ChunkId {
+        ChunkId { object, index: CLAIMS_FROM | group.0 }
+    }
+
+    pub fn is_of_claim(&self) -> bool {
+        self.index >= CLAIMS_FROM
+    }
+}
+
 impl fmt::Display for ChunkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "chunk-{}.{}", self.object.0, self.index)

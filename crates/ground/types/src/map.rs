@@ -5,8 +5,8 @@
 //! copy of every write goes, and it changes only through the replicated metadata service (R3).
 
 use crate::{
-    ChunkId, Epoch, GearGroup, GroupId, Incarnation, NO_GEAR, PoolEntry, PoolId, RackId, Role, ServerId,
-    SetEntry, SetId, StoreId,
+    CLAIMS_FROM, ChunkId, Epoch, GearGroup, GroupId, Incarnation, NO_GEAR, PoolEntry, PoolId, RackId, Role,
+    ServerId, SetEntry, SetId, StoreId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -332,8 +332,12 @@ impl ClusterMap {
     }
 }
 
-/// The chunk group of a chunk. A hash, so that the metadata service stores nothing per chunk.
+/// The chunk group of a chunk. A hash, so that the metadata service stores nothing per chunk; a chunk of claims names
+/// its group.
 pub fn group_of(chunk: ChunkId, groups: u32) -> GroupId {
+    if chunk.is_of_claim() {
+        return GroupId((chunk.index - CLAIMS_FROM) % groups.max(1));
+    }
     GroupId((chunk_hash(chunk) % u64::from(groups.max(1))) as u32)
 }
 

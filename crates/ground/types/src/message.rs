@@ -274,11 +274,15 @@ impl ChunkOp {
 /// `since`: any write by this request has a later version. The client knew this version before it sent the first
 /// attempt that may be carried out. So a primary that has forgotten requests up to some version can tell whether it may
 /// have forgotten this one.
+///
+/// `claim`: the number of the claim under which the sender acts; zero: it needs none. A primary carries the request out
+/// only under the newest claim on the object (R16).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientRequest {
     pub group: GroupId,
     pub epoch: Epoch,
     pub since: Version,
+    pub claim: u64,
     pub op: ChunkOp,
 }
 
@@ -338,6 +342,12 @@ pub enum Unready {
     Behind,
     #[error("fewer servers than copies are awake; servers are being woken")]
     TooFewCopies,
+    /// Reply to a write of an erasure-coded set that lacks servers. With one parity column, one is enough.
+    #[error(
+        "too few servers of its set take part for what is written to survive the failure of one more: bring a failed server back, \
+         or give the pool a spare one (`ebb pool status`)"
+    )]
+    Exposed,
     #[error("the server is overloaded")]
     Busy,
     #[error("the bytes do not match their checksums: they were damaged on the way to the server, or before")]
@@ -363,6 +373,8 @@ pub enum ChunkError {
     Missing,
     #[error("the request is malformed")]
     Malformed,
+    #[error("another process has claimed the object since")]
+    Taken,
 }
 
 /// What a chunk server reports to the metadata service about its groups. Delivered at least once; idempotent, because
@@ -382,6 +394,9 @@ pub enum ServerReport {
     Serving { group: GroupId, epoch: Epoch },
     /// From the primary: one of its blocks is damaged, and no awake member has it. Sleeping members may.
     Damaged { group: GroupId, epoch: Epoch },
+    /// From a server of a set that hibernates: it has strips in memory only of a column whose server lacks them. It
+    /// does not sleep before that one has them.
+    Owes { group: GroupId, epoch: Epoch },
 }
 
 /// The figures in every heartbeat.
@@ -518,10 +533,11 @@ impl ServerMessage {
 /// Metadata service to chunk servers and to watching clients, unsolicited or in reply to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaPush {
-    /// The lease runs for `ClusterParams::lease_millis` from `sent` on the receiver's clock. The next heartbeat is due
-    /// after `next_millis`: more often than usual when a day is rehearsed in minutes, because each carries a load
-    /// sample.
+    /// To run `incarnation`: the lease runs for `ClusterParams::lease_millis` from `sent` on the receiver's clock
+    /// ([`lease_end`]). The next heartbeat is due after `next_millis`: more often than usual when a day is rehearsed in
+    /// minutes, because each carries a load sample.
     Lease {
+        incarnation: Incarnation,
         sent: crate::Moment,
         next_millis: u32,
     },
@@ -547,6 +563,18 @@ pub enum MetaPush {
     },
     /// Say what state you are in ([`ServerMessage::Exam`]). Repeated until answered.
     Exam,
+}
+
+/// When the lease ends that was granted to run `to` for its heartbeat of `sent`, by the receiver's clock. `None`: none
+/// was granted to this run. A clock that counts from the machine's start begins again with it, so a grant that waited
+/// meanwhile would count from another beginning, and last for as long as the machine ran before.
+pub fn lease_end(
+    own: Incarnation,
+    now: crate::Moment,
+    (to, sent): (Incarnation, crate::Moment),
+    lease: std::time::Duration,
+) -> Option<crate::Moment> {
+    (to == own && sent <= now).then(|| sent + lease)
 }
 
 /// The metadata leader to a chunk server about machines. One-way, and given again until the effect shows.
@@ -594,4 +622,21 @@ pub enum InspectReply {
     Failed {
         why: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Moment;
+    use std::time::Duration;
+
+    #[test]
+    fn a_lease_that_waited_while_the_machine_started_again_is_void() {
+        let (own, lease) = (Incarnation(7), Duration::from_nanos(100));
+        let end = |now, to, sent| lease_end(own, Moment(now), (Incarnation(to), Moment(sent)), lease);
+        assert_eq!(end(50, 7, 40), Some(Moment(140)));
+        assert_eq!(end(50, 7, 50), Some(Moment(150)));
+        assert_eq!(end(50, 6, 40), None, "to the run before");
+        assert_eq!(end(50, 7, 900_000), None, "by the clock of an earlier boot");
+    }
 }

@@ -184,10 +184,21 @@ pub type BucketSettings = BTreeMap<BucketSetting, Vec<u8>>;
 pub struct NamespaceCommand {
     /// A repeated command with the same id is answered, not carried out again.
     pub request: RequestId,
-    /// The sender's clock in milliseconds since 1970: becomes the modification time.
-    pub now_millis: u64,
+    /// `None`: this is the sender's first command. It has no ops, and its answer names the session in which the
+    /// sender's commands are remembered. A client that was silent for long is forgotten; a command of that session may
+    /// have been carried out before, so it is refused.
+    pub session: Option<u64>,
+    /// The sender's clock in milliseconds since 1970. It is compared with others and decides nothing.
+    pub clock_millis: u64,
     /// At most [`OPS_MAX`].
     pub ops: Vec<NamespaceOp>,
+}
+
+impl NamespaceCommand {
+    /// A client's first command.
+    pub fn first(request: RequestId, clock_millis: u64) -> NamespaceCommand {
+        NamespaceCommand { request, session: None, clock_millis, ops: Vec::new() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,9 +279,12 @@ pub enum NamespaceOp {
     },
     /// The sender serves the volume from now on, or still does: a sign of life. `from`: this owner has been silent
     /// since, for too long.
+    ///
+    /// `noted`: where the sender notes its claim in the volume's chunk groups. That becomes garbage with the volume.
     ClaimVolume {
         name: String,
         from: Option<VolumeOwner>,
+        noted: Extent,
     },
     /// The sender no longer serves the volume.
     ReleaseVolume {
@@ -326,6 +340,8 @@ pub enum NamespaceOp {
 /// Reply to a [`NamespaceCommand`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceReply {
+    /// The sender's session; zero: it is not known in the one that it named, and nothing was carried out.
+    pub session: u64,
     /// One per op.
     pub results: Vec<Result<NamespaceDone, NamespaceError>>,
     /// Number of extents in the garbage queue.
@@ -337,10 +353,14 @@ pub enum NamespaceDone {
     Done,
     /// The new upload's id.
     Upload(u64),
+    /// The number of the sender's claim: larger than those of all owners before.
+    Claimed(u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamespaceQuery {
+    /// The time by which the age of objects is judged.
+    Now,
     Buckets,
     Bucket {
         bucket: String,
@@ -399,6 +419,10 @@ pub enum NamespaceQuery {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamespaceAnswer {
+    /// Milliseconds since 1970.
+    Now {
+        unix_millis: u64,
+    },
     /// Name and creation time.
     Buckets(Vec<(String, u64)>),
     Bucket {
@@ -498,6 +522,9 @@ pub enum NamespaceError {
     TooMany,
     #[error("the request is too old to know whether it was carried out: check before you send it again")]
     Expired,
+    /// The time cannot be told.
+    #[error("nothing is judged by its age now: {why}")]
+    ClocksApart { why: String },
     #[error("the data was given up because its writer was silent for too long: send the object again")]
     NotLeased,
     #[error("the cluster has no {pool}: nothing can be written there")]

@@ -66,6 +66,12 @@ pub enum Notice {
     StoodStill {
         millis: u64,
     },
+    /// The network parts the leader from servers that another member hears.
+    HandsOver {
+        member: u64,
+        hears: u32,
+        own: u32,
+    },
     /// A server has seen a newer map than this metadata has.
     WentBack {
         seen: u64,
@@ -148,7 +154,7 @@ impl fmt::Display for PowerGoal {
 
 impl Notice {
     /// Every [`Notice::kind`].
-    pub const KINDS: [&'static str; 17] = [
+    pub const KINDS: [&'static str; 18] = [
         "shift",
         "failed",
         "back",
@@ -166,6 +172,7 @@ impl Notice {
         "metadata_disk_full",
         "metadata_disk_has_room",
         "refused",
+        "hands_over",
     ];
 
     /// The variant's name in JSON, and where notices are counted.
@@ -188,6 +195,7 @@ impl Notice {
             Notice::MetadataDiskFull => 14,
             Notice::MetadataDiskHasRoom => 15,
             Notice::Refused { .. } => 16,
+            Notice::HandsOver { .. } => 17,
         };
         Notice::KINDS[place]
     }
@@ -237,6 +245,11 @@ impl fmt::Display for Notice {
             ),
             Notice::MetadataDiskHasRoom => f.write_str("the metadata disk has room again"),
             Notice::Refused { why } => f.write_str(why),
+            Notice::HandsOver { member, hears, own } => write!(
+                f,
+                "this metadata server hears {own} chunk servers and metadata server {member} hears {hears}: that one is to lead. Look at \
+                 the network between this one and the chunk servers"
+            ),
         }
     }
 }

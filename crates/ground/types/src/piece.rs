@@ -1,6 +1,6 @@
 //! Splits an object's byte range into pieces that one request can carry.
 
-use crate::{BLOCK_BYTES, ChunkId, ObjectId, RECORD_BLOCKS_MAX};
+use crate::{BLOCK_BYTES, CLAIMS_FROM, ChunkId, ObjectId, RECORD_BLOCKS_MAX};
 
 /// A part of an object's range that one request can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub fn pieces(
     let chunk_bytes = u64::from(chunk_bytes);
     let longest = RECORD_BLOCKS_MAX as u64 * BLOCK_BYTES as u64;
     let end = offset.checked_add(len)?;
-    if end.div_ceil(chunk_bytes) > u64::from(u32::MAX) {
+    if end.div_ceil(chunk_bytes) > u64::from(CLAIMS_FROM) {
         return None;
     }
     let mut at = offset;

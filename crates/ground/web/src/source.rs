@@ -99,7 +99,7 @@ impl Act {
             Act::GearSet(wish) => AdminRequest::GearSet(wish),
             Act::GearAuto => AdminRequest::GearAuto,
             Act::Maintenance { server, end } => AdminRequest::Maintenance { server, end },
-            Act::Lost { server } => AdminRequest::MarkLost { server },
+            Act::Lost { server } => AdminRequest::MarkLost { server, accept_loss: false },
         }
     }
 }

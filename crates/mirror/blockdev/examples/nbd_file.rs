@@ -10,7 +10,7 @@
 mod backend;
 
 use backend::{FileBackend, export};
-use ebb_blockdev::{Caching, DiskFile, Replies, Ring, serve};
+use ebb_blockdev::{Bounds, Caching, DiskFile, Replies, Ring, serve};
 use std::error::Error;
 use std::path::Path;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [file, address] = &arguments[..] else { return Err("usage: nbd_file FILE ADDRESS:PORT".into()) };
     let disk = DiskFile::open(Path::new(file), Caching::Cached)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let error = LocalSet::new().block_on(&runtime, async {
         let exports = [export(&disk)].into();
         let replies = Replies::new();
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         spawn_local(async move { driver.run().await });
         let listener = TcpListener::bind(address).await?;
         println!("listening on {}", listener.local_addr()?);
-        std::io::Result::Ok(serve(listener, exports, backend, replies).await)
+        std::io::Result::Ok(serve(listener, Bounds::of_process(), exports, backend, replies).await)
     })?;
     Err(error.into())
 }

@@ -7,7 +7,7 @@ use ebb_nbd::{CloseReason, Export};
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -37,6 +37,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin, B: Backend> Connection<S, B> {
         let state = Rc::new(RefCell::new(State::new(exports)));
         let name = replies.add(state.clone());
         Connection { stream, input: BytesMut::new(), state, name, backend, replies }
+    }
+
+    /// Gone with the connection.
+    pub fn state(&self) -> Weak<RefCell<State>> {
+        Rc::downgrade(&self.state)
     }
 
     /// Does everything that can be done now. Ready: the connection has ended.

@@ -136,6 +136,11 @@ impl DiskFile {
         }
     }
 
+    /// Whether it is shorter than when it was opened, or cannot be asked. Devices do not shrink while they are open.
+    pub(crate) fn is_cut(&self) -> bool {
+        !self.is_device && !self.file.metadata().is_ok_and(|metadata| metadata.len() >= self.size)
+    }
+
     /// What addresses of memory must be multiples of.
     pub(crate) fn align(&self) -> usize {
         self.align as usize

@@ -16,6 +16,6 @@ mod threads;
 mod work;
 
 pub use disk::{Caching, DiskFile, OpenError};
-pub use nbd::{Listener, serve};
+pub use nbd::{Bounds, Listener, serve};
 pub use replies::{Backend, Replies, RequestId};
 pub use ring::{Completion, Ring};

@@ -47,6 +47,20 @@ struct Disk {
     file: DiskFile,
     /// Failures since the last success.
     failures: u64,
+    /// It was truncated: what is gone would read as zeroes as soon as a write makes the file longer again.
+    cut: bool,
+}
+
+impl Disk {
+    /// Whether the file has been truncated since it was opened. It is asked before and after each operation.
+    fn is_cut(&mut self) -> bool {
+        if !self.cut && self.file.is_cut() {
+            let (path, bytes) = (self.file.path().display(), self.file.size());
+            tracing::error!("{path} was truncated, it had {bytes} bytes: it fails from now on; replace it");
+            self.cut = true;
+        }
+        self.cut
+    }
 }
 
 struct Slot {
@@ -133,7 +147,7 @@ impl Ring {
 
     /// Takes a disk; returns its index.
     pub fn add(&mut self, disk: DiskFile) -> usize {
-        self.disks.push(Disk { file: disk, failures: 0 });
+        self.disks.push(Disk { file: disk, failures: 0, cut: false });
         self.disks.len() - 1
     }
 
@@ -153,6 +167,10 @@ impl Ring {
             waker.wake();
         }
         let begun = Instant::now();
+        if self.disks[disk].is_cut() {
+            let found = Found::Failed;
+            return self.ended.push_back(Completion { disk, token, found, elapsed: Duration::ZERO });
+        }
         let file = &self.disks[disk].file;
         // Devices have no holes that could be asked for.
         if let DiskOp::Status { offset, bytes } = op
@@ -323,6 +341,7 @@ impl Ring {
         let slot = &mut self.slots[index];
         let work = slot.work.take().expect("it was given back");
         let disk = &mut self.disks[slot.disk];
+        let ended = if disk.is_cut() { Err(Errno::IO) } else { ended };
         let found = match ended {
             Ok(found) => {
                 if disk.failures > 0 {

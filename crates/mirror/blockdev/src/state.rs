@@ -16,6 +16,8 @@ pub const UNSENT_PIECES_MAX: usize = 1024;
 pub(crate) struct State {
     pub session: Session,
     pub export: usize,
+    /// The client has chosen its export.
+    pub opened: bool,
     /// Requests that wait for others of the connection to end, and their payload in bytes.
     pub waiting: VecDeque<(u64, Request)>,
     pub waiting_bytes: u64,
@@ -34,6 +36,7 @@ impl State {
         let mut state = State {
             session,
             export: 0,
+            opened: false,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             outbox: VecDeque::new(),
@@ -67,7 +70,7 @@ impl State {
                     self.outbox_bytes += bytes.len() as u64;
                     self.outbox.push_back(bytes);
                 }
-                Output::Opened { export } => self.export = export,
+                Output::Opened { export } => (self.export, self.opened) = (export, true),
                 Output::Request { id, request } => {
                     self.waiting_bytes += payload_bytes(&request);
                     self.waiting.push_back((id, request));

@@ -124,6 +124,7 @@ impl Mirror {
             self.leave_noted(side);
         } else if self.is_at(side, Step::Syncing) {
             self.marks.lead(!side);
+            self.members.request(Membership::Ahead(!side));
             self.members.request(Membership::Leave(side));
         }
     }

@@ -4,6 +4,7 @@
 //! source cannot read stays as it is: its blocks fail where they are read, and the disks are never called equal.
 
 use crate::api::{Command, DiskOp, Reply, Side};
+use crate::disk::Serving;
 use crate::members::Change as Membership;
 use crate::mirror::Mirror;
 use crate::op::{Op, Step, Wait, Work};
@@ -88,6 +89,21 @@ impl Mirror {
         let mut data = BytesMut::new();
         op.take_found().iter().for_each(|piece| data.extend_from_slice(piece));
         self.write_to(id, !from, blocks.start, &data.freeze(), out);
+    }
+
+    /// A disk is lost: nothing is copied any more. What a source that is ahead took with it stays unreadable; the other
+    /// disk has older content there.
+    pub(crate) fn end_copies(&mut self, lost: Side) {
+        self.copies = self.copies.take().filter(|copies| copies.ahead && copies.from == lost);
+        if let Some(copies) = &mut self.copies {
+            copies.waiting.clear();
+            copies.current = None;
+        }
+    }
+
+    /// Whether no disk that is left will ever have blocks that are still to be copied.
+    pub(crate) fn lost_its_source(&self) -> bool {
+        self.copies.as_ref().is_some_and(|copies| self.disks[copies.from.index()].serving == Serving::Lost)
     }
 
     pub(crate) fn copy_ended(&mut self, id: u64, failed: bool) {

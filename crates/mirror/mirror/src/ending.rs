@@ -225,7 +225,7 @@ impl Mirror {
         let queued = disk.log.abandon();
         self.orphans.extend(queued.into_iter().map(|op| (op, side)));
         self.change = self.change.take().filter(|change| change.side != side);
-        self.copies = None;
+        self.end_copies(side);
         self.clearing = None;
         self.marks.lead(!side);
         self.members.request(Membership::Lose(side));
@@ -265,7 +265,7 @@ impl Mirror {
                 }
             }
             Membership::RestartLog(side) => self.restarted(side, out),
-            Membership::Rebuilt(..) | Membership::Open => {}
+            Membership::Ahead(_) | Membership::Rebuilt(..) | Membership::Open => {}
             Membership::Close { .. } => out.push(Command::Closed),
         }
     }
@@ -293,7 +293,7 @@ impl Mirror {
     /// Writes the intent map, if it changed.
     pub(crate) fn pump_marks(&mut self, out: &mut Vec<Command>) {
         let sides = self.writable();
-        if sides.is_empty() || !self.marks.is_due() {
+        if sides.is_empty() || !self.marks.is_due() || self.members.is_opening() {
             return;
         }
         self.marks.begin_write(sides.len() as u32);
@@ -301,13 +301,17 @@ impl Mirror {
         for side in sides {
             let offset = MAP_OFFSETS[IntentMap::slot(self.map_written)];
             let pieces = vec![self.marks.map(side).encode(self.map_written)];
+            self.members.map_sent(side, self.map_written);
             self.issue(side, Wait::Map, DiskOp::Write { offset, pieces, durable: true }, out);
         }
     }
 
     /// Writes the superblocks, if they changed.
     pub(crate) fn pump_members(&mut self, out: &mut Vec<Command>) {
-        let sides = self.writable();
+        let mut sides = self.writable();
+        if let Some(alone) = self.members.notes_alone().filter(|side| sides.contains(side)) {
+            sides = vec![alone];
+        }
         // Which regions differ is noted before that they do.
         let early = self.members.needs_marks() && self.marks.is_busy();
         if sides.is_empty() || early || self.members.begin(sides.len() as u32).is_none() {

@@ -81,10 +81,11 @@ impl Locks {
         }
     }
 
-    /// Whether an operation waits for any of these blocks.
-    pub fn is_waited_for(&self, blocks: &Range<u64>) -> bool {
-        let mut near = self.waiting.range(self.near(blocks));
-        near.any(|(_, (end, _, _))| *end > blocks.start)
+    /// Operations that wait for any of these blocks.
+    pub fn waiting(&self, blocks: &Range<u64>) -> impl Iterator<Item = u64> {
+        let start = blocks.start;
+        let near = self.waiting.range(self.near(blocks));
+        near.filter(move |(_, (end, _, _))| *end > start).map(|(_, (_, op, _))| *op)
     }
 
     /// Keys of ranges that may overlap the blocks.
@@ -114,12 +115,12 @@ mod tests {
     #[test]
     fn who_waits_for_blocks_is_known_until_they_are_granted() {
         let mut locks = Locks::default();
-        assert!(locks.take(1, 0..8, Use::Shared) && !locks.is_waited_for(&(0..8)));
+        assert!(locks.take(1, 0..8, Use::Shared) && locks.waiting(&(0..8)).next().is_none());
         assert!(!locks.take(2, 5..7, Use::Alone));
-        let waited_for = [0..8, 0..5, 4..6, 6..7, 7..8].map(|blocks| locks.is_waited_for(&blocks));
-        assert_eq!(waited_for, [true, false, true, true, false]);
+        let waiting = [0..8, 0..5, 4..6, 6..7, 7..8].map(|blocks| locks.waiting(&blocks).next());
+        assert_eq!(waiting, [Some(2), None, Some(2), Some(2), None]);
         locks.release(1, &(0..8), &mut Vec::new());
-        assert!(!locks.is_waited_for(&(0..8)));
+        assert!(locks.waiting(&(0..8)).next().is_none());
     }
 
     fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {

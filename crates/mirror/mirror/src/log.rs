@@ -17,7 +17,7 @@ use crate::superblock::MirrorId;
 use crate::table::Table;
 use bytes::Bytes;
 use ebb_types::crc32c;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 /// Data blocks of one batch, at most: bounds the time that the next one waits.
@@ -300,6 +300,13 @@ impl Log {
         blocks.clone().zip(first..).all(|(block, slot)| self.table.get(block) == Some(slot))
     }
 
+    /// Whether these are all the blocks that the log has. They may overlap: what a client waits for is replayed out of
+    /// turn, and perhaps again.
+    pub fn has_only(&self, runs: impl Iterator<Item = Range<u64>>) -> bool {
+        let placed: BTreeSet<u64> = runs.flatten().collect();
+        self.table.iter().all(|(block, _)| placed.contains(&block))
+    }
+
     /// Everything is in its own place, durably, and the disk knows the next epoch: the log begins at its start. Nothing
     /// may be appended while reads of the old entries are in flight.
     pub fn restart(&mut self) {
@@ -307,5 +314,22 @@ impl Log {
         self.table = Table::new(self.slots);
         self.id.epoch += 1;
         (self.sequence, self.synced, self.head) = (1, 0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Their number alone once let a log begin again that still had a block.
+    #[test]
+    fn runs_that_overlap_are_not_more_blocks() {
+        let mut log = Log::new(1 << 10, MirrorId([1; 16]), 1, 1);
+        log.append(1, 7, &Bytes::from(vec![1; 3 * BLOCK_BYTES as usize]));
+        log.next_batch().expect("a batch");
+        log.landed();
+        assert_eq!(log.logged_blocks(), 3);
+        assert!(log.has_only([7..9, 8..10].into_iter()) && log.has_only(std::iter::once(0..20)));
+        assert!(!log.has_only([7..8, 7..8, 9..10].into_iter()), "8 is nowhere else");
     }
 }

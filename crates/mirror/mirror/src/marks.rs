@@ -58,7 +58,8 @@ impl Marks {
             left: 0,
             waiting: Vec::new(),
             next: Vec::new(),
-            stale: false,
+            // Also without a mark: from here on both disks have the same number.
+            stale: true,
             users: BTreeMap::new(),
             touched: BTreeMap::new(),
         }
@@ -123,6 +124,8 @@ impl Marks {
         for region in self.maps[side.index()].ahead.iter().collect::<Vec<_>>() {
             self.set(region, Mark::Dirty);
         }
+        // Also without a mark: the other disk gets the number that this one has.
+        self.stale = true;
     }
 
     /// The other disk has everything again.
@@ -157,9 +160,9 @@ impl Marks {
         self.left == 0 && (!self.fresh.is_empty() || self.stale)
     }
 
-    /// Whether something is marked and not durably so.
+    /// Whether something is marked or cleared and not durably so.
     pub fn is_busy(&self) -> bool {
-        self.left > 0 || !self.fresh.is_empty()
+        self.left > 0 || !self.fresh.is_empty() || self.stale
     }
 
     /// Begins a write to `disks` disks.

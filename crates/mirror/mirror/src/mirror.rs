@@ -77,7 +77,7 @@ impl Mirror {
         out: &mut Vec<Command>,
     ) -> Mirror {
         assert!(settings.sleep.is_none() || speeds == [Speed::High; 2], "disks that were read are awake");
-        let Opened { geometry, superblocks, maps, map_written, logs, copy, lost } = opened;
+        let Opened { geometry, superblocks, maps, maps_written, logs, copy, lost } = opened;
         let fills = logs.each_ref().map(Log::fill);
         let region_blocks = geometry.region_bytes() / BLOCK_BYTES;
         let [a, b] = logs;
@@ -91,9 +91,9 @@ impl Mirror {
             next_op: 0,
             next_token: 0,
             marks: Marks::new(maps),
-            members: Members::new(superblocks),
+            members: Members::new(superblocks, maps_written),
             change: None,
-            copies: copy.map(|copy| Copies::new(copy.from, copy.ahead, region_blocks, copy.regions)),
+            copies: copy.clone().map(|copy| Copies::new(copy.from, copy.ahead, region_blocks, copy.regions)),
             scrub: Scrub::default(),
             ready: VecDeque::new(),
             held: Vec::new(),
@@ -104,7 +104,7 @@ impl Mirror {
             epoch_began: Moment::ZERO,
             alarm: None,
             clearing: None,
-            map_written,
+            map_written: maps_written[0].max(maps_written[1]),
             unreadable: 0,
             closing: Closing::No,
             unanswered: (0, Moment::ZERO),
@@ -114,7 +114,14 @@ impl Mirror {
         }
         match lost {
             Some(side) => mirror.lose(side, out),
-            None => mirror.members.request(members::Change::Open),
+            None => {
+                // First the source: what the other disk notes must not make it look newer before.
+                let ahead = copy.filter(|copy| copy.ahead).map(|copy| members::Change::Ahead(copy.from));
+                ahead
+                    .into_iter()
+                    .chain([members::Change::Open])
+                    .for_each(|change| mirror.members.request(change));
+            }
         }
         mirror.pump(out);
         mirror
@@ -220,6 +227,12 @@ impl Mirror {
 
     /// Carries out an operation that has its blocks, from its beginning.
     fn run(&mut self, id: u64, out: &mut Vec<Command>) {
+        if self.overtakes(id) {
+            return self.give_way(id);
+        }
+        if self.has_passed(id) {
+            return self.queue_again(id);
+        }
         let op = &self.ops[&id];
         match op.work {
             Work::Read { .. } => self.run_read(id, out),
@@ -269,7 +282,36 @@ impl Mirror {
         self.stuck.push(id);
     }
 
+    /// Whether an earlier write of a client gave way that writes some of the same blocks. Its connection may have gone:
+    /// what is newer must come after it all the same.
+    fn overtakes(&self, id: u64) -> bool {
+        let op = &self.ops[&id];
+        op.is_clients_write()
+            && self.stuck.iter().any(|earlier| {
+                let other = &self.ops[earlier];
+                let overlaps = other.blocks.start < op.blocks.end && op.blocks.start < other.blocks.end;
+                *earlier < id && overlaps && other.is_clients_write()
+            })
+    }
+
+    /// Whether an earlier write of a client, which gave way, waits for some of these blocks again.
+    fn has_passed(&self, id: u64) -> bool {
+        let op = &self.ops[&id];
+        op.is_clients_write()
+            && self.locks.waiting(&op.blocks).any(|other| other < id && self.ops[&other].is_clients_write())
+    }
+
+    /// Gives back an operation's blocks, and takes them after those that wait for them.
+    fn queue_again(&mut self, id: u64) {
+        let op = &self.ops[&id];
+        let (blocks, usage, mut ready) = (op.blocks.clone(), op.usage(), Vec::new());
+        self.locks.release(id, &blocks, &mut ready);
+        let again = self.locks.take(id, blocks, usage);
+        self.ready.extend(ready.into_iter().chain(again.then_some(id)));
+    }
+
     pub(crate) fn release_held(&mut self) {
+        self.stuck.sort_unstable();
         self.ready.extend(self.held.drain(..));
         for id in std::mem::take(&mut self.stuck) {
             let op = &self.ops[&id];

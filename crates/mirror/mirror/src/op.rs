@@ -88,6 +88,10 @@ impl Op {
         }
     }
 
+    pub fn is_clients_write(&self) -> bool {
+        self.client.is_some() && matches!(self.work, Work::Write { .. } | Work::Zero { .. })
+    }
+
     pub fn usage(&self) -> Use {
         match self.work {
             Work::Read { .. } | Work::Status | Work::Replay { .. } => Use::Shared,

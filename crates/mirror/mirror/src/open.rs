@@ -2,8 +2,10 @@
 //! or a loss.
 //!
 //! A disk that may lack what was acknowledged is never taken for a complete one: it is a source only if nothing says
-//! that the other is ahead. A missing disk does not justify a start alone unless the one that is there knows that it
-//! was lost, or the user says so.
+//! that the other is ahead, neither its state nor its numbers. A disk with smaller numbers is an older copy of itself:
+//! an image that was restored, a snapshot, a clone, a drive that dropped its cache. Only a copy that is no older than
+//! the last note of the disks, superblock or intent map, is not known by them. A missing disk does not justify a start
+//! alone unless the one that is there knows that it was lost, or the user says so.
 
 use crate::BLOCK_BYTES;
 use crate::api::Side;
@@ -13,6 +15,7 @@ use crate::log::Log;
 use crate::log_format::{LogDamaged, LogId, Scan};
 use crate::superblock::{DiskId, MirrorId, Other, Own, Superblock, SuperblockError};
 use bytes::Bytes;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 /// Bytes of the log that are read at once.
@@ -58,6 +61,10 @@ pub enum OpenError {
         "disk {side:?} lacks what was written later on the other disk: give both, or accept the loss (--force)"
     )]
     Stale { side: Side },
+    #[error(
+        "disk {side:?} is an older copy of itself, and the other disk fell behind it since: give its newest copy, or start with one disk alone and accept the loss (--keep A or B)"
+    )]
+    Older { side: Side },
     #[error("disk {side:?} is missing: give it, or start without it (--degraded)")]
     Missing { side: Side },
     #[error("disk {side:?}: {error}")]
@@ -89,7 +96,8 @@ pub struct Opened {
     pub geometry: Geometry,
     pub superblocks: [Superblock; 2],
     pub maps: [IntentMap; 2],
-    pub map_written: u64,
+    /// By side: the number of the map that was found; 0: none.
+    pub maps_written: [u64; 2],
     pub(crate) logs: [Log; 2],
     pub copy: Option<Copy>,
     pub lost: Option<Side>,
@@ -115,6 +123,7 @@ pub fn create(
             geometry,
             events: 1,
             other: Other::InSync,
+            other_map: 0,
             own: Own::InSync,
             log_epoch: 1,
             clean: true,
@@ -134,14 +143,15 @@ pub fn create(
 pub fn replace(block: &Superblock, disk: DiskId) -> [Vec<(u64, Bytes)>; 2] {
     let mut own = Superblock { other_disk: disk, events: block.events + 1, clean: false, ..block.clone() };
     own.own = Own::InSync;
-    own.other = Other::Away { since_events: own.events };
+    (own.other, own.other_map) = (Other::Away { since_events: own.events }, 0);
     let mut new = Superblock { side: !block.side, disk, other_disk: block.disk, log_epoch: 1, ..own.clone() };
     (new.own, new.other) = (Own::Rebuilding { done_blocks: 0 }, Other::InSync);
     let map = IntentMap::new(block.mirror, &block.geometry);
     let mut writes = [Vec::new(), Vec::new()];
-    for written in block.written + 1..=block.written + 2 {
+    // Its numbers are no larger than the source's: a map has number 2 in a new mirror.
+    for (written, map_written) in [(block.written, 1), (block.written + 1, 2)] {
         new.written = written;
-        writes[0].push((MAP_OFFSETS[IntentMap::slot(written)], map.encode(written)));
+        writes[0].push((MAP_OFFSETS[IntentMap::slot(map_written)], map.encode(map_written)));
         writes[0].push((SUPERBLOCK_OFFSETS[new.slot()], Bytes::copy_from_slice(&new.encode())));
     }
     own.written += 1;
@@ -233,34 +243,36 @@ fn both(a: Found, b: Found) -> Result<Opened, OpenError> {
     if a.block.geometry != b.block.geometry {
         return Err(OpenError::Layouts);
     }
-    let behind =
-        |own: &Found, other: &Found| own.block.own != Own::InSync || other.block.other != Other::InSync;
-    let stale = [behind(&a, &b), behind(&b, &a)];
-    for (side, own, other) in [(Side::A, &a, &b), (Side::B, &b, &a)] {
-        if stale[(!side).index()] && own.block.other_disk != other.block.disk {
-            return Err(OpenError::Replaced { side: !side });
-        }
-    }
+    let found = [a, b];
+    let source = source(&found)?;
     let regions = |found: &Found, of: fn(&IntentMap) -> &crate::intent::RegionSet| {
         of(&found.map).iter().map(u64::from).collect::<BTreeSet<_>>()
     };
-    let mut dirty = regions(&a, |map| &map.dirty);
-    dirty.extend(regions(&b, |map| &map.dirty));
-    let clean = a.block.clean && b.block.clean && a.block.events == b.block.events;
-    let copy = match stale {
-        [true, true] => return Err(OpenError::Split),
-        [false, false] if clean || dirty.is_empty() => None,
-        [false, false] => Some(Copy { from: Side::A, ahead: false, regions: dirty }),
-        [stale_a, _] => {
-            let (from, source, target) = if stale_a { (Side::B, &b, &a) } else { (Side::A, &a, &b) };
-            dirty.extend(regions(source, |map| &map.ahead));
+    let mut dirty = regions(&found[0], |map| &map.dirty);
+    dirty.extend(regions(&found[1], |map| &map.dirty));
+    let clean = found.iter().all(|found| found.block.clean);
+    let copy = match source {
+        None if clean || dirty.is_empty() => None,
+        None => Some(Copy { from: Side::A, ahead: false, regions: dirty }),
+        Some(from) => {
+            let (source, target) = (&found[from.index()], &found[(!from).index()]);
+            dirty.extend(found.iter().flat_map(|found| regions(found, |map| &map.ahead)));
             if let Own::Rebuilding { done_blocks } = target.block.own {
                 let first = source.map.region_of(done_blocks.min(source.block.geometry.data_blocks() - 1));
                 dirty.extend((first..source.map.regions()).map(u64::from));
             }
+            if !maps_tell(source, target) {
+                dirty.extend((0..source.map.regions()).map(u64::from));
+            }
             Some(Copy { from, ahead: true, regions: dirty })
         }
     };
+    let [mut a, mut b] = found;
+    match source {
+        Some(Side::A) => lead(&mut a, &mut b),
+        Some(Side::B) => lead(&mut b, &mut a),
+        None => {}
+    }
     let mut maps = [a.map, b.map];
     // What is to be copied stays marked on both until it is.
     if let Some(Copy { from, ahead, regions }) = &copy {
@@ -275,13 +287,115 @@ fn both(a: Found, b: Found) -> Result<Opened, OpenError> {
     }
     Ok(Opened {
         geometry: a.block.geometry,
-        map_written: a.map_written.max(b.map_written),
+        maps_written: [a.map_written, b.map_written],
         superblocks: level([a.block, b.block]),
         maps,
         logs: [a.log, b.log],
         copy,
         lost: None,
     })
+}
+
+/// The disk that has what the other one may lack; `None`: either is as good, but for regions that are dirty.
+///
+/// The disk with the larger numbers is the newer one. If it says that it is in sync it has everything, whatever the
+/// older one says: that is past. If it says that it lacks something, then the other one must know that, and be no older
+/// than a note that was under way.
+fn source(found: &[Found; 2]) -> Result<Option<Side>, OpenError> {
+    let blocks = found.each_ref().map(|found| &found.block);
+    let replaced = |side: Side| match blocks[(!side).index()].other_disk == blocks[side.index()].disk {
+        true => Ok(()),
+        false => Err(OpenError::Replaced { side }),
+    };
+    let Some((newer, far)) = newer(found)? else {
+        Side::BOTH.into_iter().try_for_each(replaced)?;
+        let behind = |side: Side| {
+            blocks[side.index()].own != Own::InSync || blocks[(!side).index()].other != Other::InSync
+        };
+        return match Side::BOTH.map(behind) {
+            [true, true] => Err(OpenError::Split),
+            [true, false] => Ok(Some(Side::B)),
+            [false, true] => Ok(Some(Side::A)),
+            [false, false] => Ok(None),
+        };
+    };
+    let [new, old] = [newer, !newer].map(|side| blocks[side.index()]);
+    if new.own == Own::InSync {
+        replaced(!newer)?;
+        // A disk that notes that the other one is lost was used alone after that. Only the note that a lost disk has
+        // everything again may have been under way.
+        let returned = !far && new.other == Other::InSync;
+        let alone = match old.other {
+            Other::InSync => false,
+            Other::Away { .. } => matches!(new.other, Other::Lost { .. }),
+            Other::Lost { .. } => !returned,
+        };
+        return if alone { Err(OpenError::Split) } else { Ok(Some(newer)) };
+    }
+    replaced(newer)?;
+    match (old.own, old.other) {
+        (Own::InSync, Other::InSync) => Err(OpenError::Older { side: !newer }),
+        (Own::InSync, _) if far => Err(OpenError::Older { side: !newer }),
+        (Own::InSync, _) if new.other == Other::InSync => Ok(Some(!newer)),
+        _ => Err(OpenError::Split),
+    }
+}
+
+/// The disk with the larger numbers, and whether they are larger than a crash explains: both disks are written at once,
+/// and one note of each kind is under way at a time. `None`: the numbers are the same.
+fn newer(found: &[Found; 2]) -> Result<Option<(Side, bool)>, OpenError> {
+    let [a, b] = found;
+    let [notes, maps] = [
+        (a.block.written, b.block.written),
+        // A map that cannot be read says nothing.
+        if a.map_written == 0 || b.map_written == 0 { (0, 0) } else { (a.map_written, b.map_written) },
+    ];
+    let side = |(a, b): (u64, u64)| match a.cmp(&b) {
+        Ordering::Less => Some(Side::B),
+        Ordering::Equal => None,
+        Ordering::Greater => Some(Side::A),
+    };
+    let far = |(a, b): (u64, u64)| a.abs_diff(b) > 1;
+    let newer = match (side(notes), side(maps)) {
+        (Some(notes_say), Some(maps_say)) if notes_say != maps_say => match (far(notes), far(maps)) {
+            (true, true) => return Err(OpenError::Split),
+            (false, true) => maps_say,
+            (_, false) => notes_say,
+        },
+        (by_notes, by_maps) => match by_notes.or(by_maps) {
+            Some(side) => side,
+            None => return Ok(None),
+        },
+    };
+    Ok(Some((newer, far(notes) || far(maps))))
+}
+
+/// Whether the maps name all regions that the target may lack. A mark is in the map that was written before the first
+/// write to its region, so a target that had that map, or the one before it, when it was last in sync says with the
+/// source's present map all that was written since. Between other maps marks may have been set and cleared.
+fn maps_tell(source: &Found, target: &Found) -> bool {
+    let had = match source.block.other {
+        Other::InSync => source.map_written,
+        _ => source.block.other_map,
+    };
+    had != 0 && target.map_written != 0 && had.abs_diff(target.map_written) <= 1
+}
+
+/// What the source is to note first, alone, and the target then: who is ahead. What the target says of the source is
+/// past.
+fn lead(source: &mut Found, target: &mut Found) {
+    let told = maps_tell(source, target);
+    if source.block.other == Other::InSync {
+        source.block.other = Other::Away { since_events: source.block.events };
+        source.block.other_map = target.map_written;
+    }
+    if !told {
+        source.block.other_map = 0;
+    }
+    if target.block.own == Own::InSync {
+        target.block.own = Own::Behind { since_events: target.block.events };
+    }
+    target.block.other = Other::InSync;
 }
 
 /// The next superblock of each disk is newer than all that either has.
@@ -314,7 +428,7 @@ fn alone(side: Side, found: Found, accept: Accept) -> Result<Opened, OpenError> 
         geometry,
         superblocks: [a, b],
         maps: [map_a, map_b],
-        map_written,
+        maps_written: [map_written; 2],
         logs,
         copy: None,
         lost: Some(!side),

@@ -50,7 +50,7 @@ impl Mirror {
         if replay.busy.is_some() && !blocked || replay.voiding > 0 {
             return;
         }
-        let waited_for = |id: &u64| self.locks.is_waited_for(&self.ops[id].blocks);
+        let waited_for = |id: &u64| self.locks.waiting(&self.ops[id].blocks).next().is_some();
         let last = replay.runs.is_empty() || !wanted || blocked || replay.placed.iter().any(waited_for);
         let full = replay.placed.len() >= GROUP && disk.log.can_void();
         if !replay.placed.is_empty() && (last || full) {
@@ -157,10 +157,8 @@ impl Mirror {
     /// The log has no room for the entries that void what was placed. If that is everything, it begins again instead.
     fn restart_full(&mut self, side: Side, out: &mut Vec<Command>) {
         let disk = &mut self.disks[side.index()];
-        let blocks = disk.replay.placed.iter().map(|id| &self.ops[id].blocks);
-        if blocks.map(|blocks| blocks.end - blocks.start).sum::<u64>() == disk.log.logged_blocks()
-            && disk.log.is_quiet()
-        {
+        let placed = disk.replay.placed.iter().map(|id| self.ops[id].blocks.clone());
+        if disk.log.has_only(placed) && disk.log.is_quiet() {
             disk.restarting = Restarting::Noting;
             return self.members.request(Membership::RestartLog(side));
         }

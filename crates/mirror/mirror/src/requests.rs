@@ -26,10 +26,19 @@ impl Mirror {
             }
         }
         if able == [false; 2] {
-            return if self.is_lost() { self.finish(id, Reply::Failed, out) } else { self.give_way(id) };
+            return self.wait_or_fail(id, out);
         }
         let side = self.pair.choose(able).unwrap_or(if able[0] { Side::A } else { Side::B });
         self.read_from(id, side, out);
+    }
+
+    /// No disk has the blocks that the operation reads: until one does, or for good.
+    fn wait_or_fail(&mut self, id: u64, out: &mut Vec<Command>) {
+        if self.is_lost() || self.lost_its_source() {
+            self.finish(id, Reply::Failed, out);
+        } else {
+            self.give_way(id);
+        }
     }
 
     /// The disks that have the newest content of the blocks and take operations.
@@ -216,7 +225,7 @@ impl Mirror {
         let blocks = self.ops[&id].blocks.clone();
         let able = self.able(&blocks);
         let Some(side) = Side::BOTH.into_iter().find(|side| able[side.index()]) else {
-            return if self.is_lost() { self.finish(id, Reply::Failed, out) } else { self.give_way(id) };
+            return self.wait_or_fail(id, out);
         };
         let (offset, _) = self.at(blocks.start, Place::Regular);
         let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;

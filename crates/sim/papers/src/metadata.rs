@@ -25,6 +25,7 @@ const OBJECTS: [u64; 2] = [5_000, 25_000];
 const FIRST_OBJECT: u64 = 1 << 32;
 /// A client's replies are forgotten after less.
 const LATER_MILLIS: u64 = 600_000;
+const BEGAN: u64 = 1_700_006_400_000;
 
 fn bytes(state: &State) -> Result<f64, PaperError> {
     let bytes = postcard::to_stdvec(state).map_err(|error| PaperError::Meta(error.to_string()))?;
@@ -44,12 +45,17 @@ fn apply(state: &mut State, command: &Command) -> Result<(), PaperError> {
 
 /// Carries out the ops in commands of a client that is then forgotten.
 fn change(state: &mut State, ops: &[NamespaceOp]) -> Result<(), PaperError> {
+    apply(state, &Command::Elapsed { millis: 0, unix_millis: BEGAN, agreed: true })?;
     for (at, ops) in ops.chunks(OPS_MAX).enumerate() {
         let request = RequestId { client: 1, seq: at as u64 + 1 };
-        let command = NamespaceCommand { request, now_millis: 1_700_006_400_000, ops: ops.to_vec() };
+        let session = match state.apply(&Command::Namespace(NamespaceCommand::first(request, 0))) {
+            Reply::Namespace(reply) => Some(reply.session),
+            other => return Err(PaperError::Meta(format!("{other:?}"))),
+        };
+        let command = NamespaceCommand { request, session, clock_millis: 0, ops: ops.to_vec() };
         apply(state, &Command::Namespace(command))?;
     }
-    apply(state, &Command::Elapsed { millis: LATER_MILLIS })
+    apply(state, &Command::Elapsed { millis: LATER_MILLIS, unix_millis: BEGAN + LATER_MILLIS, agreed: true })
 }
 
 /// Every device of the trace as a volume: the paper's virtual disks. [Sierra §4.2]

@@ -106,7 +106,7 @@ impl CodedSet {
         // R10: deletions make room.
         let adds = matches!(request.op, ChunkOp::Write { .. } | ChunkOp::Zero { .. });
         if adds && !self.known.bears_a_loss(request.op.chunk()) {
-            return retry(Unready::TooFewCopies);
+            return retry(Unready::Exposed);
         }
         if adds && cx.full {
             return Err(ClientReply::Failed { why: ChunkError::NoSpace });

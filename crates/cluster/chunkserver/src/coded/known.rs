@@ -2,6 +2,7 @@
 //!
 //! Invariant: `fence >= entry.epoch`. Messages and requests of an epoch below the fence are refused (R1).
 
+use super::memory::Memory;
 use ebb_erasure::{Code, Codes};
 use ebb_types::{
     ChunkId, ClusterMap, Column, Epoch, GroupId, Refusal, Role, Run, ServerId, SetEntry, SetId, SlotState,
@@ -120,6 +121,12 @@ impl Known {
 
     pub fn kept_columns(&self) -> BTreeSet<usize> {
         self.kept.iter().map(|(column, _)| *column).collect()
+    }
+
+    /// A column of which something is in memory only. Its server lacks that: what it has is dropped here.
+    pub fn in_memory(&self, memory: &Memory) -> Option<usize> {
+        let kept = self.kept.iter().find(|(column, role)| memory.has(self.group(*column), *role));
+        kept.map(|(column, _)| *column)
     }
 
     pub fn keeps_offload(&self) -> bool {

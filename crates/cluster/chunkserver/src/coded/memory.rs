@@ -75,6 +75,11 @@ impl Memory {
         self.bytes
     }
 
+    /// Whether a strip or a deletion of the column is here.
+    pub fn has(&self, group: GroupId, role: Role) -> bool {
+        self.columns.contains_key(&(group, role))
+    }
+
     /// The store has, or is about to have, something of the column.
     pub fn is_on_disk(&mut self, group: GroupId, role: Role) {
         self.on_disk.insert((group, role));

@@ -3,6 +3,7 @@
 
 use super::fill::Fill;
 use super::known::Known;
+use super::memory::Memory;
 use super::page::Scrub;
 use super::read::Read;
 use super::rebuild::{For, Rebuilds};
@@ -83,15 +84,25 @@ impl CodedSet {
     }
 
     /// A scrub may wait only for time to pass, and keeps no server awake.
-    pub fn wants_ticks(&self) -> bool {
-        self.is_busy() || self.is_scrubbing()
+    pub fn wants_ticks(&self, memory: &Memory) -> bool {
+        self.is_busy() || self.is_scrubbing() || self.owed_asleep(memory).is_some()
     }
 
-    /// R7: the set hibernates, or its column is away, so others stand in for it, and nothing is kept for others.
-    /// Nothing is in flight.
-    pub fn may_sleep(&self) -> bool {
+    /// R7: the set hibernates, and nothing is in memory only; or its column is away, so others stand in for it, and
+    /// nothing is kept for others. Nothing is in flight.
+    pub fn may_sleep(&self, memory: &Memory) -> bool {
         let idle = self.storing.is_empty() && self.asks.is_empty() && !self.is_busy();
-        idle && (self.known.entry.hibernates() || self.is_away && !self.known.keeps_offload())
+        let spared = match self.known.entry.hibernates() {
+            true => self.owed_asleep(memory).is_none(),
+            false => self.is_away && !self.known.keeps_offload(),
+        };
+        idle && spared
+    }
+
+    /// The set is to sleep as a whole, and a column lacks what is here in memory only. The metadata service decided by
+    /// older figures: a row may have been acknowledged since.
+    fn owed_asleep(&self, memory: &Memory) -> Option<usize> {
+        self.known.in_memory(memory).filter(|_| self.known.entry.hibernates())
     }
 
     pub fn adopt(&mut self, cx: &mut Context, entry: SetEntry) {
@@ -242,6 +253,7 @@ impl CodedSet {
         self.advance_scrub(cx);
         self.report_caught_up(cx);
         self.forget_deletions(cx);
+        self.report_owed(cx);
     }
 
     /// Has the store forget the own column's deletions of older epochs, under an epoch with all columns in sync. Every
@@ -263,13 +275,30 @@ impl CodedSet {
     /// Repeated until the map follows.
     fn report_caught_up(&mut self, cx: &mut Context) {
         let complete = self.own_catches_up && self.fill.as_ref().is_some_and(Fill::is_complete);
-        let due = self.reported.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after);
         if let Some(own) = self.known.entry.column_of(cx.me)
             && complete
-            && due
+            && self.report_is_due(cx)
         {
-            self.reported = Some(cx.now);
             cx.report(ServerReport::CaughtUp { group: self.known.group(own), epoch: self.epoch() });
         }
+    }
+
+    /// Repeated until the set does not hibernate.
+    fn report_owed(&mut self, cx: &mut Context) {
+        let owed = self.owed_asleep(&cx.shared.memory);
+        if let Some(column) = owed
+            && !cx.config.has(PlantedBug::SleepIndebted)
+            && self.report_is_due(cx)
+        {
+            cx.report(ServerReport::Owes { group: self.known.group(column), epoch: self.epoch() });
+        }
+    }
+
+    fn report_is_due(&mut self, cx: &Context) -> bool {
+        let due = self.reported.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after);
+        if due {
+            self.reported = Some(cx.now);
+        }
+        due
     }
 }

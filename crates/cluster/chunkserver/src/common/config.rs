@@ -64,8 +64,12 @@ pub enum PlantedBug {
     DropStripsEarly,
     /// Take strips of epochs that have ended.
     SkipColumnFence,
+    /// Sleep with the whole set while strips are in memory that their column's server lacks.
+    SleepIndebted,
     /// Take a column for full although no complete server was heard.
     TrustAnyListing,
+    /// Requests under a claim that has ended are carried out.
+    IgnoreClaims,
 }
 
 impl Config {

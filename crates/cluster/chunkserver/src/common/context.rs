@@ -164,6 +164,8 @@ pub(crate) struct Waiting {
     pub op: ChunkOp,
     pub payload: Bytes,
     pub since: Version,
+    /// See [`ebb_types::ClientRequest`].
+    pub claim: u64,
     /// It was ordered before: copies may exist, whether or not this server's store took it.
     pub ordered: bool,
 }

@@ -22,7 +22,7 @@ impl Replica {
         let Some(set) = columns.sets.get_mut(&id) else { return };
         act(set, &mut cx);
         set.pump(&mut cx);
-        if set.wants_ticks() {
+        if set.wants_ticks(&cx.shared.memory) {
             self.columns.busy.insert(id);
         } else {
             self.columns.busy.remove(&id);

@@ -25,12 +25,12 @@ use crate::common::wait::Wait;
 use crate::replicated::member::Member;
 use crate::replicated::settlement::Settlement;
 use ebb_types::{
-    ChunkError, ChunkId, ChunkOp, ClientRequest, Epoch, Moment, PeerMessage, RECORD_BLOCKS_MAX, Record,
-    RequestId, Role, ServerId, ServerReport, TailRun, Version, group_of,
+    ChunkError, ChunkId, ChunkOp, ClientRequest, Epoch, Kind, Moment, ObjectId, PeerMessage,
+    RECORD_BLOCKS_MAX, Record, RequestId, Role, ServerId, ServerReport, TailRun, Version, group_of,
 };
 use in_flight::InFlight;
 use memory::Memory;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use in_flight::Replied;
 pub(crate) use op::{Arrived, Got, Op, Plan, Work};
@@ -44,8 +44,18 @@ pub(crate) struct Primary {
     pub in_flight: InFlight,
     committed_sent: Version,
     memory: Memory,
+    /// The newest claim on each object that is written under claims, as far as it was asked for in this epoch.
+    claims: BTreeMap<ObjectId, u64>,
     /// When this primary last sent a report or fence that is resent until it takes effect.
     reported: Option<Moment>,
+}
+
+/// Whether a request's claim is the newest on its object.
+pub(crate) enum Judged {
+    Present,
+    Past,
+    /// The store has to say which is.
+    Unknown,
 }
 
 enum Phase {
@@ -75,8 +85,25 @@ impl Primary {
             in_flight: InFlight::default(),
             committed_sent: Version::first_of(epoch),
             memory,
+            claims: BTreeMap::new(),
             reported: None,
         }
+    }
+
+    /// Judges a request's claim on the object, and takes note of one that is raised.
+    pub fn judge_claim(&mut self, op: &ChunkOp, claim: u64) -> Judged {
+        let chunk = op.chunk();
+        let Some(known) = self.claims.get_mut(&chunk.object) else { return Judged::Unknown };
+        // From now on, before it is durable: the namespace has it already.
+        if chunk.is_of_claim() && op.kind() == Some(Kind::Data) && claim > *known {
+            *known = claim;
+        }
+        if claim == *known { Judged::Present } else { Judged::Past }
+    }
+
+    /// The group's store has this as the newest claim on the object.
+    pub fn learn_claim(&mut self, object: ObjectId, claim: u64) {
+        self.claims.insert(object, claim);
     }
 
     pub fn is_serving(&self) -> bool {

@@ -132,6 +132,25 @@ fn any_two_data_servers_may_be_lost_while_parity_sleeps() {
     }
 }
 
+/// With one parity column, no place is left for a second strip of a row that would survive the loss of its server.
+#[test]
+fn a_set_with_one_parity_column_says_that_it_takes_no_writes_without_a_data_server() {
+    let mut world = World::new(3, 1);
+    world.run();
+    let rows = with_rows(&mut world, 0, 1);
+    world.crash(1);
+    world.run();
+    let row = world.row(1, BLOCKS, &mut ebb_types::Random::new(3));
+    let (to, epoch) = (world.entry.targets(row.chunk)[0].unwrap(), world.entry.epoch);
+    let asked = world.send_strip(&row, 0, to, epoch);
+    world.run();
+    assert_eq!(world.replies[&asked].0, ClientReply::Retry { why: Unready::Exposed });
+    rows.iter().for_each(|row| world.assert_reads(row));
+    world.restart(1);
+    world.run();
+    assert!(world.write(&row), "it is back");
+}
+
 #[test]
 fn a_lost_data_server_is_filled_when_parity_wakes() {
     let mut world = fresh();

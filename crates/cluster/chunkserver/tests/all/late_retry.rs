@@ -132,7 +132,7 @@ impl Server {
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
         let (len, crcs) = (payload.len() as u32, block_crcs(&payload));
         let op = ChunkOp::Write { chunk: ChunkId::default(), offset: 0, len, request, crcs };
-        let request = ClientRequest { group: GROUP, epoch: Epoch(self.epoch), since, op };
+        let request = ClientRequest { group: GROUP, epoch: Epoch(self.epoch), since, claim: 0, op };
         self.ordered.clear();
         let mut replies = self.run(Event::Client { token: ClientToken(1), request, payload });
         assert_eq!(replies.len(), 1, "{replies:?}");
@@ -228,7 +228,7 @@ fn what_was_ordered_is_never_sent_away_as_new() {
     let payload = Bytes::from(vec![7; BLOCK_BYTES]);
     let (len, crcs) = (payload.len() as u32, block_crcs(&payload));
     let op = ChunkOp::Write { chunk: ChunkId::default(), offset: 0, len, request: CUT_OFF, crcs };
-    let request = ClientRequest { group: GROUP, epoch: Epoch(1), since: version(1, 0), op };
+    let request = ClientRequest { group: GROUP, epoch: Epoch(1), since: version(1, 0), claim: 0, op };
     let mut commands = Vec::new();
     let event = Event::Client { token: ClientToken(1), request, payload };
     server.replica.on(Moment(1), event, &mut commands);

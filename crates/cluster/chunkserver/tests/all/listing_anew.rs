@@ -145,7 +145,7 @@ fn a_read_waits_for_the_new_listing() {
     let source = primary.fetched_from[0];
     primary.loses(source);
     let op = ChunkOp::Read { chunk: MISSED.chunk, offset: 0, len: 1, must_exist: false };
-    let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), op };
+    let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), claim: 0, op };
     primary.on(Event::Client { token: ClientToken(1), request, payload: Bytes::new() });
     assert_eq!(primary.reads, 0, "it does not know what it misses");
     primary.list();

@@ -38,7 +38,7 @@ fn stored() -> StoreOutcome {
 /// Sends an op to the primary, and answers its read.
 fn ask(op: ChunkOp) -> Vec<Command> {
     let mut server = Server::new(ME);
-    let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), op };
+    let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), claim: 0, op };
     let asked = server.on(Event::Client { token: ClientToken(1), request, payload: Bytes::new() });
     let read = asked.iter().find_map(|command| match command {
         Command::Store { token, command: StoreCommand::Read { first: 0, count: 10, .. } } => Some(*token),

@@ -1,6 +1,7 @@
 //! Directed tests of the protocol: bugs that a fault search once found, replayed by hand.
 
 mod at_risk_first;
+mod claims;
 mod columns;
 mod deletions;
 mod dropped_offload;

@@ -74,7 +74,8 @@ impl Server {
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
         let (chunk, crcs) = (ChunkId::default(), ebb_types::block_crcs(&payload));
         let op = ChunkOp::Write { chunk, offset, len, request, crcs };
-        let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), op };
+        let request =
+            ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), claim: 0, op };
         let token = ClientToken(u64::from(n));
         self.on(Event::Client { token, request, payload })
     }

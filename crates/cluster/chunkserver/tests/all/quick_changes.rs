@@ -81,7 +81,8 @@ impl Primary {
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
         let (chunk, len, crcs) = (ChunkId::default(), BLOCK_BYTES as u32, block_crcs(&payload));
         let op = ChunkOp::Write { chunk, offset: 0, len, request, crcs };
-        let request = ClientRequest { group: GROUP, epoch: Epoch(1), since: Version::first_of(Epoch(1)), op };
+        let request =
+            ClientRequest { group: GROUP, epoch: Epoch(1), since: Version::first_of(Epoch(1)), claim: 0, op };
         self.on(Event::Client { token: ClientToken(1), request, payload })
     }
 
@@ -176,7 +177,8 @@ fn bytes_that_were_damaged_on_the_way_are_not_taken() {
     let mut send = |token, bytes: Vec<u8>| {
         let request = RequestId { client: 9, seq: 1 };
         let op = ChunkOp::Write { chunk, offset, len, request, crcs: crcs.clone() };
-        let request = ClientRequest { group: GROUP, epoch: Epoch(1), since: Version::first_of(Epoch(1)), op };
+        let request =
+            ClientRequest { group: GROUP, epoch: Epoch(1), since: Version::first_of(Epoch(1)), claim: 0, op };
         primary.on(Event::Client { token: ClientToken(token), request, payload: bytes.into() })
     };
     let mut bad = good.clone();

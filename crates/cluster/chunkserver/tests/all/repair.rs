@@ -139,7 +139,7 @@ fn primary_that_read(must_exist: bool, outcome: StoreOutcome) -> (Server, Vec<Co
         primary.on(Event::Peer { from, message: fenced, payload: Bytes::new() });
     }
     let op = ChunkOp::Read { chunk: CHUNK, offset: 0, len: BLOCK_BYTES as u32, must_exist };
-    let request = ClientRequest { group: GROUP, epoch, since: Version::first_of(epoch), op };
+    let request = ClientRequest { group: GROUP, epoch, since: Version::first_of(epoch), claim: 0, op };
     let commands = primary.on(Event::Client { token: ClientToken(1), request, payload: Bytes::new() });
     let (token, _) = store(&commands).expect("the block is read");
     let commands = primary.stored(token, outcome);

@@ -343,7 +343,7 @@ fn windows_keep_to_the_rate_and_let_writes_in_between() {
     let asked = primary.own(&asked, window(V, 7));
     let (len, crcs) = (BLOCK_BYTES as u32, block_crcs(&bytes(8)));
     let op = ChunkOp::Write { chunk: CHUNK, offset: 0, len, request: RequestId { client: 1, seq: 1 }, crcs };
-    let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), op };
+    let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), claim: 0, op };
     let write = Event::Client { token: ClientToken(1), request, payload: bytes(8) };
     assert!(primary.on(write).is_empty(), "it waits while its blocks are compared");
     primary.checked(&asked, OTHER, Ok(window(V, 7)));

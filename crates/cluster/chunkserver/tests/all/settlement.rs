@@ -217,7 +217,8 @@ impl Primary {
         let payload = Bytes::from(vec![0; BLOCK_BYTES * run.count as usize]);
         let (len, crcs) = (payload.len() as u32, block_crcs(&payload));
         let op = ChunkOp::Write { chunk: CHUNK, offset: run.first * BLOCK_BYTES as u32, len, request, crcs };
-        let request = ClientRequest { group: GROUP, epoch: Epoch(self.epoch), since: version(1, 0), op };
+        let request =
+            ClientRequest { group: GROUP, epoch: Epoch(self.epoch), since: version(1, 0), claim: 0, op };
         self.ordered.clear();
         let token = ClientToken(7);
         assert!(self.run(Event::Client { token, request, payload }, usize::MAX));
@@ -270,7 +271,7 @@ fn a_retry_is_not_answered_before_the_blocks_are_ordered_again() {
         let payload = Bytes::from(vec![0; BLOCK_BYTES]);
         let (len, crcs) = (BLOCK_BYTES as u32, block_crcs(&payload));
         let op = ChunkOp::Write { chunk: CHUNK, offset: 0, len, request, crcs };
-        let request = ClientRequest { group: GROUP, epoch: Epoch(2), since: version(1, 0), op };
+        let request = ClientRequest { group: GROUP, epoch: Epoch(2), since: version(1, 0), claim: 0, op };
         primary.run(Event::Client { token: ClientToken(7), request, payload }, 0);
         assert_eq!(primary.replies, [], "after {stored} records");
     }
@@ -300,7 +301,7 @@ fn what_waits_for_the_end_of_a_long_settlement_is_answered() {
         for &block in blocks {
             let (offset, len) = (block * BLOCK_BYTES as u32, BLOCK_BYTES as u32);
             let op = ChunkOp::Read { chunk: CHUNK, offset, len, must_exist: false };
-            let request = ClientRequest { group: GROUP, epoch: Epoch(2), since: version(1, 0), op };
+            let request = ClientRequest { group: GROUP, epoch: Epoch(2), since: version(1, 0), claim: 0, op };
             let token = ClientToken(block.into());
             primary.events.push_front(Event::Client { token, request, payload: Bytes::new() });
         }

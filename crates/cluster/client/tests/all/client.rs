@@ -256,7 +256,7 @@ async fn a_call_survives_a_silent_leader_and_a_deposed_one() {
     let third = meta_server(move |request, _| match request {
         MetaRequest::Namespace(command) => {
             let results = vec![Ok(NamespaceDone::Done); command.ops.len()];
-            meta_reply(MetaReply::Namespace(NamespaceReply { results, garbage: 0 }))
+            meta_reply(MetaReply::Namespace(NamespaceReply { session: 1, results, garbage: 0 }))
         }
         MetaRequest::AllocateObjects { count } => {
             meta_reply(MetaReply::Objects { first: ObjectId(40), count: *count })
@@ -284,8 +284,64 @@ async fn a_call_survives_a_silent_leader_and_a_deposed_one() {
             fake.seen().into_iter().filter(|r| matches!(r, MetaRequest::Namespace(_))).collect::<Vec<_>>()
         })
         .collect();
-    assert!(commands[0].len() == 1 && commands.iter().all(|c| c == &commands[0]), "one id for all tries");
+    let of = |nth: usize| commands[nth].as_slice();
+    assert!(
+        of(0).len() == 1 && of(1) == of(0) && of(2)[..1] == *of(0),
+        "one id for all tries of the first command"
+    );
+    assert_eq!(of(2).len(), 2, "the change itself follows in the session that it began");
     assert_eq!(client.allocate_objects(3).await.unwrap(), ObjectId(40));
+}
+
+/// A namespace that forgets its client after every other command.
+#[tokio::test(start_paused = true)]
+async fn a_command_that_a_forgotten_session_refused_is_sent_in_a_new_one_unless_it_may_have_been_carried_out()
+{
+    let sessions = std::sync::atomic::AtomicU64::new(0);
+    let answers_in = std::sync::Mutex::new(None);
+    let meta = meta_server(move |request, _| match request {
+        MetaRequest::Namespace(command) => {
+            let reply = |session, results| {
+                meta_reply(MetaReply::Namespace(NamespaceReply { session, results, garbage: 0 }))
+            };
+            let mut answers_in = answers_in.lock().unwrap();
+            let Some(session) = command.session else {
+                let session = sessions.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+                *answers_in = Some(session);
+                return reply(session, vec![]);
+            };
+            let known = *answers_in == Some(session);
+            let is_lost = matches!(command.ops[0], NamespaceOp::DeleteBucket { .. });
+            if is_lost && known {
+                // Its answer is lost, and then it is forgotten.
+                *answers_in = None;
+                return meta_reply(MetaReply::Failed(MetaFailure::Unknown));
+            }
+            match known {
+                true => {
+                    *answers_in = None;
+                    reply(session, vec![Ok(NamespaceDone::Done)])
+                }
+                false => reply(0, vec![Err(NamespaceError::Expired)]),
+            }
+        }
+        _ => meta_reply(watch_reply(&[])),
+    })
+    .await;
+    let client = client(&[&meta]).await;
+    let create = || NamespaceOp::CreateBucket { bucket: "b".into(), settings: Default::default() };
+    for _ in 0..3 {
+        let reply = client.namespace(vec![create()]).await.unwrap();
+        assert_eq!(reply.results, [Ok(NamespaceDone::Done)]);
+    }
+    let seen = |meta: &Fake<MetaRequest>| {
+        meta.seen().into_iter().filter(|r| matches!(r, MetaRequest::Namespace(_))).count()
+    };
+    assert_eq!(seen(&meta), 2 + 3 + 3, "refused at the first try, it is a new command in a new session");
+    // The session is void before it begins, so this one begins another, and its fate is not known then.
+    let reply = client.namespace(vec![NamespaceOp::DeleteBucket { bucket: "b".into() }]).await.unwrap();
+    assert_eq!(reply.results, [Err(NamespaceError::Expired)]);
+    assert_eq!(client.namespace(vec![create()]).await.unwrap().results, [Ok(NamespaceDone::Done)]);
 }
 
 #[tokio::test(start_paused = true)]

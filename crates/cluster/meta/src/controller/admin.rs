@@ -2,6 +2,7 @@
 
 use crate::controller::event::Output;
 use crate::controller::gears::{check, policy};
+use crate::controller::give_up::may_be_needed;
 use crate::controller::leading::Leading;
 use crate::controller::racks::racks_apart;
 use crate::controller::set_notes::set_notes;
@@ -296,31 +297,7 @@ impl Leading {
                 }
                 Ok(Command::SetSchedule(*schedule))
             }
-            AdminRequest::MarkLost { server } => {
-                let entry =
-                    state.server(*server).ok_or_else(|| format!("{server} is not part of the cluster"))?;
-                if entry.state.is_live() {
-                    return Err(format!(
-                        "{server} still answers: stop it first, or wait until it counts as failed"
-                    ));
-                }
-                let peers = |e: &&ServerEntry| {
-                    e.gear_group == entry.gear_group && e.id != *server && e.state != ServerState::Lost
-                };
-                let has_slots = entry.pool == PoolId::REPLICATED && !entry.is_logger();
-                if has_slots && state.servers().filter(peers).count() == 0 {
-                    return Err(format!(
-                        "{server} is the last of {}: no server can take its place",
-                        entry.gear_group
-                    ));
-                }
-                Ok(Command::SetServer {
-                    server: *server,
-                    state: ServerState::Lost,
-                    incarnation: entry.incarnation,
-                    mark: StoreMark { store: entry.store, position: state.position(*server) },
-                })
-            }
+            AdminRequest::MarkLost { server, accept_loss } => mark_lost(*server, *accept_loss, state),
             AdminRequest::Status
             | AdminRequest::GearPlan
             | AdminRequest::ListHours
@@ -332,6 +309,34 @@ impl Leading {
             }
         }
     }
+}
+
+fn mark_lost(server: ServerId, accept_loss: bool, state: &State) -> Result<Command, String> {
+    let entry = state.server(server).ok_or_else(|| format!("{server} is not part of the cluster"))?;
+    if entry.state.is_live() {
+        return Err(format!("{server} still answers: stop it first, or wait until it counts as failed"));
+    }
+    let peers =
+        |e: &&ServerEntry| e.gear_group == entry.gear_group && e.id != server && e.state != ServerState::Lost;
+    let has_slots = entry.pool == PoolId::REPLICATED && !entry.is_logger();
+    if has_slots && state.servers().filter(peers).count() == 0 {
+        return Err(format!("{server} is the last of {}: no server can take its place", entry.gear_group));
+    }
+    let set = state.sets().find(|(_, set)| set.column_of(server).is_some());
+    let needed = set.and_then(|(_, set)| may_be_needed(server, set, |id| state.server(id)));
+    if let Some(why) = needed.filter(|_| !accept_loss) {
+        return Err(format!(
+            "{server} may have the only copy of acknowledged data: {why}; start what is down and wait until nothing \
+             catches up, or accept the loss with `ebb lost {} --accept-loss`",
+            server.0
+        ));
+    }
+    Ok(Command::SetServer {
+        server,
+        state: ServerState::Lost,
+        incarnation: entry.incarnation,
+        mark: StoreMark { store: entry.store, position: state.position(server) },
+    })
 }
 
 fn servers_of(state: &State, which: impl Fn(&ServerEntry) -> bool) -> BTreeSet<ServerId> {

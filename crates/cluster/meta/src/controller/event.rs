@@ -62,12 +62,13 @@ pub enum Output {
         token: Token,
         command: Command,
     },
-    /// A [`MetaPush::Lease`] may leave only after this member has proved that it still led when the heartbeat arrived
+    /// Anything but the map may leave only after this member has proved that it still led when the heartbeat arrived
     /// (R2).
     Push {
         to: ServerId,
         push: MetaPush,
     },
+    /// The same holds for switches.
     Switch {
         server: ServerId,
         action: SwitchAction,

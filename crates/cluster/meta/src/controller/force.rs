@@ -9,7 +9,10 @@
 use crate::controller::group::next_entry;
 use crate::controller::leading::{Leading, Servers};
 use crate::{Change, Command, State};
-use ebb_types::{Epoch, GroupEntry, GroupId, Holder, Moment, ServerId, ServerState, Slot, SlotState};
+use ebb_types::{
+    Column, Epoch, GroupEntry, GroupId, Holder, Moment, ServerId, ServerState, SetEntry, SetId, Slot,
+    SlotState,
+};
 use std::collections::BTreeSet;
 
 impl Leading {
@@ -17,7 +20,9 @@ impl Leading {
     pub(crate) fn force(&self, now: Moment, accept_loss: bool, state: &State) -> Result<Command, String> {
         let stuck = self.stuck(now, state);
         if stuck.is_empty() {
-            return Err("every chunk group has a complete copy: there is nothing to force".into());
+            let sets: Vec<String> = state.sets().filter_map(|(id, set)| incomplete(id, set, state)).collect();
+            let all = "every chunk group has a complete copy, and every set can be rebuilt: there is nothing to force";
+            return Err(if sets.is_empty() { all.into() } else { sets.join("; ") });
         }
         let is =
             |id: ServerId, what: fn(ServerState) -> bool| state.server(id).is_some_and(|e| what(e.state));
@@ -77,6 +82,28 @@ impl Leading {
         };
         state.groups().filter(|(g, e)| (e.primary.is_none() && hopeless(&(*g, e))) || waits(e)).collect()
     }
+}
+
+/// What an erasure-coded set lacks of which fewer columns are in sync than a row needs, and who decides. It needs no
+/// force: rows that no remaining server has are passed over as soon as the servers that may have them are lost.
+fn incomplete(id: SetId, set: &SetEntry, state: &State) -> Option<String> {
+    let complete = set.columns.iter().filter(|c| c.state == SlotState::InSync).count();
+    let needed = set.shape.data();
+    if complete >= needed {
+        return None;
+    }
+    let may_return = |c: &&Column| state.server(c.server).is_some_and(|e| e.state == ServerState::Failed);
+    let down: Vec<ServerId> = set.columns.iter().filter(may_return).map(|c| c.server).collect();
+    let few = format!("{id} has {complete} columns in sync, and rows need {needed}");
+    Some(match down.first() {
+        None => format!("{few}: its servers exchange what they have; wait for it (`ebb status`)"),
+        Some(first) => format!(
+            "{few}: {} may have what is missing; start them, or give up what only they have with \
+             `ebb lost {} --accept-loss`",
+            names(&down),
+            first.0
+        ),
+    })
 }
 
 /// `None`: none of its servers is awake. A member that is alone has the newest data by definition.

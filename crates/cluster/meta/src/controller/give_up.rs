@@ -10,8 +10,8 @@ use crate::State;
 use crate::controller::event::Output;
 use crate::controller::leading::{Leading, Servers, is_gone};
 use ebb_types::{
-    Column, Epoch, GearGroup, GroupEntry, Moment, Notice, ParityDebt, PoolEntry, ServerEntry, ServerId,
-    ServerState, Slot, SlotState,
+    Column, Epoch, GearGroup, GroupEntry, Moment, Notice, PoolEntry, ServerEntry, ServerId, ServerState,
+    SetEntry, Slot, SlotState,
 };
 
 impl Leading {
@@ -122,18 +122,26 @@ fn reason_to_wait_in_pool(
     if of_sets.into_iter().any(|c| fresh(c) || is_lost(c.server)) {
         return Some("another server is being rebuilt".into());
     }
-    let there = |c: &&Column| c.server != entry.id && servers.get(&c.server).is_some_and(|e| !is_gone(e));
-    let left = set.columns.iter().filter(there);
-    if left.clone().count() < set.shape.data() {
-        let left = left.count();
-        return Some(format!("only {left} other servers of its set are there, too few to rebuild it"));
+    may_be_needed(entry.id, set, |id| servers.get(&id))
+}
+
+/// Why rows of the set may depend on what this server of it has, whatever its pool's parity debt is kept in; `None`: k
+/// other servers have every row. A column that is away does not count, even if others keep its strips: only when it is
+/// in sync is it known that they had all of them. And one that catches up may yet find that a row lacks a strip.
+pub(crate) fn may_be_needed<'a>(
+    server: ServerId,
+    set: &SetEntry,
+    entry_of: impl Fn(ServerId) -> Option<&'a ServerEntry>,
+) -> Option<String> {
+    let others = || set.columns.iter().filter(|c| c.server != server);
+    if let Some(column) = others().find(|c| matches!(c.state, SlotState::CatchingUp { .. })) {
+        return Some(format!("{} of its set catches up and may need what it has", column.server));
     }
-    // What others keep in memory may be gone, and it may have what that is computed from.
-    let complete = left.filter(|c| c.state == SlotState::InSync).count();
-    (pool.parity_debt == ParityDebt::Ram && complete < set.shape.data()).then(|| {
-        format!(
-            "only {complete} other columns of its set are in sync, and what is kept in memory may be gone"
-        )
+    let is_there = |c: &&Column| entry_of(c.server).is_some_and(|e| !is_gone(e));
+    let complete = others().filter(|c| c.state == SlotState::InSync).filter(is_there).count();
+    let needed = set.shape.data();
+    (complete < needed).then(|| {
+        format!("only {complete} other columns of its set are in sync, and {needed} are needed to rebuild its data")
     })
 }
 

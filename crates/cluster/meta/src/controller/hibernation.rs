@@ -7,12 +7,15 @@
 //!
 //! - **Nothing is owed.** Before it sleeps, each column is in sync, or is away because its parity server sleeps and
 //!   what it misses is on the data servers' disks. What is in their memory only is synchronised first.
+//!   The figures by which that is judged are a heartbeat old, so the servers have the last word: one that has strips in
+//!   memory only does not say that it is ready, and reports it. Then the hibernation ends, and parity is woken.
 //! - **Break-even.** A set sleeps after a pause that is at least as long as the shortest sleep that pays (the
 //!   configuration is checked for that), so it never draws more than twice what the best choice in hindsight does.
 //! - **Wear.** Each set has a budget of sleeps per day, counted in the leader's memory.
 
 use crate::State;
 use crate::controller::leading::{Leading, Servers, is_gone};
+use crate::controller::watch::Watch;
 use ebb_types::{
     Column, Epoch, GroupId, LoadCount, Moment, ParityDebt, PoolId, ServerId, ServerState, SetEntry, SetId,
     SlotState,
@@ -64,7 +67,8 @@ impl Leading {
 
     /// Parity servers are to be woken because the set could sleep if it owed them nothing.
     pub(crate) fn is_to_settle(&self, now: Moment, id: SetId, entry: &SetEntry, state: &State) -> bool {
-        let kept = self.sets.get(&id).and_then(|watch| watch.fullest).is_some_and(|share| share > 0.0);
+        let keeps = |watch: &Watch| watch.unsettled || watch.fullest.is_some_and(|share| share > 0.0);
+        let kept = self.sets.get(&id).is_some_and(keeps);
         !entry.hibernates() && kept && owes(entry, state) && self.is_quiet(now, id, entry, state)
     }
 
@@ -79,16 +83,17 @@ impl Leading {
     ) -> bool {
         let damaged = |nth| self.reports.damaged.contains_key(&GroupId::of_column(id, nth));
         let is_here = |column: &Column| !is_gone(&coded[&column.server]);
+        let unsettled = self.sets.get(&id).is_some_and(|watch| watch.unsettled);
         let settled = || {
             let nothing = self.sets.get(&id).is_some_and(|watch| watch.fullest == Some(0.0));
-            is_whole(entry, coded) && (nothing || !owes(entry, state))
+            is_whole(entry, coded) && (nothing && !unsettled || !owes(entry, state))
         };
         self.is_quiet(now, id, entry, state)
             && entry.columns.iter().all(is_here)
             && entry.columns.iter().all(|column| self.may_sleep(column.server, state))
             && !(0..entry.columns.len()).any(damaged)
             && is_sound(entry)
-            && (entry.hibernates() || settled())
+            && (entry.hibernates() && !unsettled || settled())
     }
 
     /// Whether the set's next configuration hibernates. It ends when all servers that are wanted are there, or are late
@@ -107,7 +112,7 @@ impl Leading {
 }
 
 /// Data servers may have to keep in memory what parity servers lack.
-fn owes(entry: &SetEntry, state: &State) -> bool {
+pub(crate) fn owes(entry: &SetEntry, state: &State) -> bool {
     let in_memory = state.pool(entry.pool).is_some_and(|pool| pool.parity_debt == ParityDebt::Ram);
     in_memory && entry.columns.iter().any(|column| column.state != SlotState::InSync)
 }

@@ -139,8 +139,9 @@ impl Leading {
         let live = self.servers.entry(server).or_default();
         live.granted_until = live.granted_until.max(until);
         live.owed = None;
+        let incarnation = live.run;
         let next = self.timing.heartbeat.min(sample_interval(state.schedule()));
-        let push = MetaPush::Lease { sent, next_millis: next.as_millis() as u32 };
+        let push = MetaPush::Lease { incarnation, sent, next_millis: next.as_millis() as u32 };
         out.push(Output::Push { to: server, push });
     }
 

@@ -12,8 +12,13 @@ pub(crate) fn set_notes(state: &State) -> Vec<String> {
         let server = |column: &Column| state.server(column.server).filter(|e| is_gone(e));
         let gone = entry.columns.iter().enumerate().filter_map(|(nth, c)| Some((nth, c, server(c)?)));
         notes.extend(gone.filter(|(_, c, _)| c.is_away()).map(|(nth, _, server)| {
+            // With one parity column no other server has a place for its strips: `docs/coded.md`.
+            let others = match entry.shape.parity() == 1 && nth < entry.shape.data() {
+                true => "the set takes no writes until it has",
+                false => "its strips are kept by others",
+            };
             format!(
-                "{id}: {} has no server; its strips are kept by others; give the pool a spare server or bring {} back",
+                "{id}: {} has no server; {others}; give the pool a spare server or bring {} back",
                 name(entry, nth),
                 server.id
             )

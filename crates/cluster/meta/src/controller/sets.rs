@@ -21,7 +21,7 @@
 //! - Data servers sleep only while their set hibernates, spares only while all sets of their pool do.
 
 use crate::controller::event::Output;
-use crate::controller::hibernation::{lacks_all, pool_hibernates};
+use crate::controller::hibernation::{lacks_all, owes, pool_hibernates};
 use crate::controller::leading::{Leading, Servers, is_gone};
 use crate::{SetChange, State};
 use ebb_erasure::standby::{Event, Standby};
@@ -147,6 +147,7 @@ impl Leading {
             let settles = self.is_to_settle(now, id, entry, state);
             let Some(watch) = self.sets.get_mut(&id) else { continue };
             watch.settles = settles;
+            watch.unsettled &= entry.hibernates() || owes(entry, state);
             watch.follow(now, entry, state);
             if let Some(took) = watch.usage.follow(now, entry, cycles) {
                 self.set_wakes.note(took);
@@ -276,6 +277,10 @@ impl Leading {
             }
             ServerReport::Damaged { group, epoch } if epoch == entry.epoch => {
                 self.reports.damaged.insert(group, now);
+            }
+            ServerReport::Owes { epoch, .. } if epoch == entry.epoch && entry.hibernates() => {
+                let Some(watch) = self.sets.get_mut(&set) else { return };
+                watch.unsettled = true;
             }
             ServerReport::Suspect { epoch, server, .. }
                 if epoch == entry.epoch && entry.column_of(server).is_some() =>

@@ -22,6 +22,9 @@ pub(crate) struct Watch {
     pub fed: Moment,
     /// Parity servers are to synchronise, so that the set can hibernate.
     pub settles: bool,
+    /// A data server reported strips in memory only after the set was to hibernate. The figures in heartbeats are older
+    /// than that report, so they do not count until parity servers have everything.
+    pub unsettled: bool,
     pub usage: Usage,
 }
 
@@ -31,7 +34,16 @@ impl Watch {
         let seen = phases(entry, state);
         let standby = Standby::resume(seen.clone(), timing.standby);
         let usage = Usage::new(now, entry, state, timing.sleep.cycles_per_day);
-        Watch { standby, seen, failing: 0, fullest: None, fed: Moment::ZERO, settles: false, usage }
+        Watch {
+            standby,
+            seen,
+            failing: 0,
+            fullest: None,
+            fed: Moment::ZERO,
+            settles: false,
+            unsettled: false,
+            usage,
+        }
     }
 
     /// Reports to `standby` what happened since the last time. Its commands need no answer: its states are looked up.

@@ -70,6 +70,16 @@ fn ask(token: u64, request: MetaRequest) -> Input {
     Input::Client { token: Token(token), request }
 }
 
+/// The first command of client 1, which gets session 1.
+fn introduction() -> Input {
+    ask(0, MetaRequest::Namespace(NamespaceCommand::first(RequestId { client: 1, seq: 0 }, 0)))
+}
+
+fn change(seq: u64, ops: Vec<NamespaceOp>) -> MetaRequest {
+    let request = RequestId { client: 1, seq };
+    MetaRequest::Namespace(NamespaceCommand { request, session: Some(1), clock_millis: 0, ops })
+}
+
 fn replies(out: &[Outcome]) -> Vec<(u64, MetaReply)> {
     let reply = |o: &Outcome| match o {
         Outcome::Reply { token, reply } => Some((token.0, reply.clone())),
@@ -244,8 +254,8 @@ fn a_damaged_name_stops_the_member_without_an_answer() {
     let mut member = single();
     let ops = vec![NamespaceOp::CreateBucket { bucket: "b".into(), settings: Default::default() }, put_of(0)];
     let ops = [vec![NamespaceOp::Lease { first: ObjectId(1), count: 1, bytes: 4096 }], ops].concat();
-    let command = NamespaceCommand { request: RequestId { client: 1, seq: 1 }, now_millis: 0, ops };
-    member.on(Moment(2), vec![ask(1, MetaRequest::Namespace(command))], &mut Vec::new()).unwrap();
+    let inputs = vec![introduction(), ask(1, change(1, ops))];
+    member.on(Moment(2), inputs, &mut Vec::new()).unwrap();
     member.node.compact_now(&mut member.state).unwrap();
     let look = |log: MemoryLog, key: String| {
         let mut member = Member::open(config(1, 1), log, Moment(3), 0).unwrap();
@@ -263,11 +273,8 @@ fn a_damaged_name_stops_the_member_without_an_answer() {
     let mut bad = good;
     bad.bytes[100] ^= 1;
     assert!(matches!(look(bad.clone(), key_of(0)), Err(RaftError::Damaged { .. })));
-    let seq = 2;
-    let command =
-        NamespaceCommand { request: RequestId { client: 1, seq }, now_millis: 0, ops: vec![delete_of(0)] };
     let mut member = Member::open(config(1, 1), bad, Moment(3), 0).unwrap();
-    let done = member.on(Moment(3), vec![ask(1, MetaRequest::Namespace(command))], &mut Vec::new());
+    let done = member.on(Moment(3), vec![ask(1, change(2, vec![delete_of(0)]))], &mut Vec::new());
     assert!(matches!(done, Err(RaftError::Damaged { .. })), "{done:?}");
 }
 
@@ -281,7 +288,7 @@ fn a_wish_that_cannot_be_is_refused_with_its_reason() {
     let [(1, MetaReply::Failed(MetaFailure::Refused(why)))] = &replies(&out)[..] else { panic!("{out:?}") };
     assert!(why.contains("gears 3 to 3"), "{why}");
     out.clear();
-    let lost = AdminRequest::MarkLost { server: ServerId(9) };
+    let lost = AdminRequest::MarkLost { server: ServerId(9), accept_loss: false };
     member.on(Moment(3), vec![ask(1, MetaRequest::Admin(lost))], &mut out).unwrap();
     assert!(matches!(&replies(&out)[..], [(1, MetaReply::Failed(MetaFailure::Refused(_)))]));
 }
@@ -390,6 +397,169 @@ fn a_leader_that_is_cut_off_grants_no_lease_and_answers_no_read() {
     assert_eq!(answers[&2], MetaReply::Failed(MetaFailure::Unknown));
 }
 
+impl Three {
+    /// Half a second, with a heartbeat of each server to each of these members.
+    fn beat(&mut self, to: &[MemberId]) {
+        self.run(500);
+        let sent = self.now.0;
+        for id in to {
+            let version = self.members[id].state().version();
+            (0..3).for_each(|server| self.input(*id, vec![heartbeat(server, sent, version)]));
+        }
+    }
+}
+
+/// The network parts it from all servers and gateways, and from no member.
+#[test]
+fn a_leader_that_hears_no_server_while_its_members_do_hands_over_within_two_leases() {
+    let mut three = Three::new();
+    three.run(3000);
+    (0..8).for_each(|_| three.beat(&[1, 2, 3]));
+    let deaf = three.leader();
+    let others: Vec<MemberId> = (1..=3).filter(|id| *id != deaf).collect();
+    (0..8).for_each(|_| three.beat(&others));
+    let leader = three.leader();
+    assert_ne!(leader, deaf, "{:?}", three.outcomes);
+    assert!(!three.members[&deaf].is_leader());
+    let says = |(id, outcome): &(MemberId, Outcome)| {
+        *id == deaf && matches!(outcome, Outcome::Notice(Notice::HandsOver { hears: 3, own: 0, .. }))
+    };
+    assert!(three.outcomes.iter().any(says));
+    // The successor leads on, and so it does when all hear again.
+    (0..12).for_each(|_| three.beat(&others));
+    (0..12).for_each(|_| three.beat(&[1, 2, 3]));
+    assert_eq!(three.leader(), leader);
+    // When no member hears a server, it is no member's fault.
+    (0..12).for_each(|_| three.beat(&[]));
+    assert_eq!(three.leader(), leader);
+}
+
+const HOUR: u64 = 3_600_000;
+
+/// The answer to the question for the time, at this wall clock of the leader, by a client with that one.
+fn asked_for_time(member: &mut Member<MemoryLog>, now: Moment, own: u64, client: u64) -> Result<u64, String> {
+    let command = NamespaceCommand::first(RequestId { client: 1, seq: 0 }, client);
+    let status = MetaRequest::Admin(AdminRequest::Status);
+    let inputs = vec![
+        ask(1, MetaRequest::Namespace(command)),
+        ask(2, MetaRequest::Query(NamespaceQuery::Now)),
+        ask(3, status),
+    ];
+    let mut out = Vec::new();
+    member.set_clock(now, own);
+    member.on(now, inputs, &mut out).unwrap();
+    let answers: BTreeMap<u64, MetaReply> = replies(&out).into_iter().collect();
+    let MetaReply::Admin(AdminReply::Status(status)) = &answers[&3] else { panic!("{answers:?}") };
+    let noted = status.notes.iter().any(|note| note.starts_with("lifecycle rules stand still"));
+    match &answers[&2] {
+        MetaReply::Query(Ok(NamespaceAnswer::Now { unix_millis })) => {
+            assert!(!noted, "{:?}", status.notes);
+            Ok(*unix_millis)
+        }
+        MetaReply::Query(Err(NamespaceError::ClocksApart { why })) => {
+            assert!(noted, "{:?}", status.notes);
+            Err(why.clone())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn one_wrong_wall_clock_moves_no_time_and_judges_nothing() {
+    let at = |seconds: u64| Moment(seconds * 1_000_000_000);
+    let today = 20_000 * 24 * HOUR;
+    let mut member = single();
+    assert_eq!(asked_for_time(&mut member, at(1), today, today), Ok(today));
+    assert_eq!(asked_for_time(&mut member, at(2), today + 1000, today + 5000), Ok(today + 1000));
+    // A gateway's clock is 400 days ahead.
+    let wrong = today + 400 * 24 * HOUR + HOUR;
+    let why = asked_for_time(&mut member, at(3), today + 2000, wrong).unwrap_err();
+    assert!(why.contains("client 0000000000000001") && why.contains("400 days ahead of"), "{why}");
+    assert_eq!(
+        asked_for_time(&mut member, at(4), today + 3000, today + 3000),
+        Ok(today + 3000),
+        "it was set"
+    );
+    // So are all.
+    for seconds in 5..15 {
+        let why = asked_for_time(&mut member, at(seconds), wrong, wrong).unwrap_err();
+        assert!(why.contains("400 days ahead of the last time"), "{why}");
+    }
+    let known = member.state().namespace().unix_millis();
+    assert_eq!(known, today + 13_000, "time goes on by the steady clock");
+    // Even a new leader with the wrong clock believes what is on record.
+    let log = member.into_log();
+    let mut member = Member::open(config(1, 1), log, at(20), wrong).unwrap();
+    assert!(asked_for_time(&mut member, at(21), wrong, wrong).is_err());
+    assert_eq!(asked_for_time(&mut member, at(22), today + 20_000, today + 20_000), Ok(today + 20_000));
+}
+
+#[test]
+fn a_member_whose_clock_is_wrong_keeps_the_leader_from_judging() {
+    let mut three = Three::new();
+    three.run(3000);
+    let leader = three.leader();
+    let other = if leader == 1 { 2 } else { 1 };
+    for (ahead, agrees) in [(400 * 24 * HOUR, false), (HOUR / 2, true)] {
+        let own = three.members[&leader].wall(three.now);
+        three.members.get_mut(&other).unwrap().set_clock(three.now, own + ahead);
+        three.run(3000);
+        three.outcomes.clear();
+        three.input(leader, vec![ask(1, MetaRequest::Query(NamespaceQuery::Now))]);
+        let out: Vec<Outcome> = three.outcomes.iter().map(|(_, outcome)| outcome.clone()).collect();
+        match &replies(&out)[..] {
+            [(1, MetaReply::Query(Ok(NamespaceAnswer::Now { .. })))] => assert!(agrees),
+            [(1, MetaReply::Query(Err(NamespaceError::ClocksApart { why })))] => {
+                assert!(!agrees && why.contains(&format!("metadata server {other} ")), "{why}");
+            }
+            answers => panic!("{answers:?}"),
+        }
+    }
+}
+
+/// It stood still while the others chose another leader, and what it decided before lies in its outcomes.
+#[test]
+fn a_former_leader_throws_no_switch_and_gives_no_orders() {
+    let mut three = Three::new();
+    three.run(3000);
+    (0..4).for_each(|_| three.beat(&[1, 2, 3]));
+    for _ in 0..8 {
+        three.run(500);
+        let sent = three.now.0;
+        for id in 1..=3 {
+            let version = three.members[&id].state().version();
+            (1..3).for_each(|server| three.input(id, vec![heartbeat(server, sent, version)]));
+        }
+    }
+    let former = three.leader();
+    assert_eq!(three.members[&former].state().server(ServerId(0)).unwrap().state, ServerState::Failed);
+    three.cut = Some(former);
+    three.outcomes.clear();
+    // An older run of the failed server, on another store, would be told to draw a higher number.
+    let other = Input::Server(ServerMessage::Heartbeat {
+        server: ServerId(0),
+        incarnation: Incarnation(1),
+        mark: StoreMark { store: StoreId(9), position: 0 },
+        sent: three.now,
+        map_version: 0,
+        vitals: Box::default(),
+    });
+    let acts = |three: &Three| {
+        let act = |o: &Outcome| match o {
+            Outcome::Switch { .. } => true,
+            Outcome::Push { push, .. } => !matches!(push, MetaPush::Map(_) | MetaPush::Params(_)),
+            _ => false,
+        };
+        three.outcomes.iter().filter(|(id, o)| *id == former && act(o)).count()
+    };
+    for _ in 0..10 {
+        three.input(former, vec![other.clone()]);
+        three.run(400);
+    }
+    assert!(!three.members[&former].is_leader(), "it has noticed by now");
+    assert_eq!(acts(&three), 0, "{:?}", three.outcomes);
+}
+
 /// Positions are recorded once a minute; what a store has reached since then is known to every member.
 #[test]
 fn a_store_that_went_back_while_the_leader_changed_is_recognised() {
@@ -474,12 +644,12 @@ fn a_full_disk_refuses_writes_and_nothing_else_until_there_is_room() {
     let disk = SmallDisk { log: founded(1, 1), room: room.clone() };
     let mut member = Member::open(config(1, 1), disk, Moment(1), 0).unwrap();
     member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
+    member.on(Moment(2), vec![introduction()], &mut Vec::new()).unwrap();
     let long = "k".repeat(1000);
     let ask_for = |seq: u64, member: &mut Member<SmallDisk>| {
         let ops = vec![NamespaceOp::CreateBucket { bucket: long.clone(), settings: Default::default() }; 100];
-        let command = NamespaceCommand { request: RequestId { client: 1, seq }, now_millis: 0, ops };
         let mut out = Vec::new();
-        member.on(Moment(2), vec![ask(seq, MetaRequest::Namespace(command))], &mut out).unwrap();
+        member.on(Moment(2), vec![ask(seq, change(seq, ops))], &mut out).unwrap();
         replies(&out).pop().unwrap().1
     };
     let full = MetaReply::Failed(MetaFailure::Full);
@@ -687,9 +857,10 @@ impl ManyKeys {
     }
 
     fn send(&mut self, ops: Vec<NamespaceOp>) {
-        let request = RequestId { client: 1, seq: self.seq + 1 };
-        let command = NamespaceCommand { request, now_millis: self.seq, ops };
-        let reply = self.ask(MetaRequest::Namespace(command));
+        if self.seq == 0 {
+            self.ask(MetaRequest::Namespace(NamespaceCommand::first(RequestId { client: 1, seq: 0 }, 0)));
+        }
+        let reply = self.ask(change(self.seq + 1, ops));
         assert!(
             matches!(&reply, MetaReply::Namespace(r) if r.results.iter().all(Result::is_ok)),
             "{reply:?}"

@@ -21,6 +21,9 @@ pub(crate) struct Volumes {
 struct Volume {
     meta: VolumeMeta,
     owner: Option<VolumeOwner>,
+    /// How often it changed hands, and where the owners noted that.
+    claims: u64,
+    noted: Option<Extent>,
     /// The slices that were moved, and the object of each.
     moved: BTreeMap<u32, ObjectId>,
 }
@@ -43,7 +46,7 @@ impl Volumes {
             return Err(NamespaceError::VolumeExists);
         }
         let meta = VolumeMeta { size, object, created_millis: now, home };
-        let volume = Volume { meta, owner: None, moved: BTreeMap::new() };
+        let volume = Volume { meta, owner: None, claims: 0, noted: None, moved: BTreeMap::new() };
         self.by_name.insert(name.to_owned(), volume);
         Ok(())
     }
@@ -54,26 +57,33 @@ impl Volumes {
         if let Some(owner) = volume.owner.filter(|owner| owner.run != sender) {
             return Err(NamespaceError::VolumeInUse(owner));
         }
-        let front = volume.meta.front();
+        let first = [Some(volume.meta.front()), volume.noted].into_iter().flatten().collect::<Vec<_>>();
         let volume = self.by_name.remove(name);
         let moved = volume.into_iter().flat_map(|volume| volume.moved.into_values()).map(slice_extent);
-        Ok(std::iter::once(front).chain(moved).collect())
+        Ok(first.into_iter().chain(moved).collect())
     }
 
+    /// Returns the number of the claim: a new one for a new owner.
     pub fn claim(
         &mut self,
         sender: u64,
         name: &str,
         from: Option<VolumeOwner>,
-    ) -> Result<(), NamespaceError> {
+        noted: Extent,
+    ) -> Result<u64, NamespaceError> {
         let volume = self.get_mut(name)?;
+        if noted.object != volume.meta.object {
+            return Err(NamespaceError::NoSuchVolume);
+        }
         let stamp = match volume.owner {
             Some(owner) if owner.run == sender || from == Some(owner) => owner.stamp + 1,
             Some(owner) => return Err(NamespaceError::VolumeInUse(owner)),
             None => 0,
         };
+        volume.claims += u64::from(volume.owner.is_none_or(|owner| owner.run != sender));
         volume.owner = Some(VolumeOwner { run: sender, stamp });
-        Ok(())
+        volume.noted = Some(noted);
+        Ok(volume.claims)
     }
 
     pub fn release(&mut self, sender: u64, name: &str) -> Result<(), NamespaceError> {
@@ -151,6 +161,7 @@ mod tests {
     const ME: u64 = 7;
     const OTHER: u64 = 8;
     const FRONT: ObjectId = ObjectId(1);
+    const NOTED: Extent = Extent { object: FRONT, offset: 1 << 40, len: 9, shared: false, crc: 0 };
 
     fn cold(serial: u64) -> ObjectId {
         ObjectId(serial).in_pool(PoolId(1))
@@ -168,20 +179,20 @@ mod tests {
     #[test]
     fn one_client_serves_a_volume_until_it_releases_it_or_falls_silent() {
         let (mut volumes, _) = world();
-        volumes.claim(ME, "v", None).unwrap();
-        let Err(NamespaceError::VolumeInUse(seen)) = volumes.claim(OTHER, "v", None) else {
+        volumes.claim(ME, "v", None, NOTED).unwrap();
+        let Err(NamespaceError::VolumeInUse(seen)) = volumes.claim(OTHER, "v", None, NOTED) else {
             panic!("it is in use");
         };
-        volumes.claim(ME, "v", None).unwrap();
-        let again = volumes.claim(OTHER, "v", Some(seen));
+        volumes.claim(ME, "v", None, NOTED).unwrap();
+        let again = volumes.claim(OTHER, "v", Some(seen), NOTED);
         assert_eq!(
             again,
             Err(NamespaceError::VolumeInUse(VolumeOwner { run: ME, stamp: 1 })),
             "it gave a sign of life"
         );
         assert!(matches!(volumes.delete(OTHER, "v"), Err(NamespaceError::VolumeInUse(_))));
-        volumes.claim(OTHER, "v", Some(VolumeOwner { run: ME, stamp: 1 })).unwrap();
-        assert!(matches!(volumes.claim(ME, "v", None), Err(NamespaceError::VolumeInUse(_))));
+        volumes.claim(OTHER, "v", Some(VolumeOwner { run: ME, stamp: 1 }), NOTED).unwrap();
+        assert!(matches!(volumes.claim(ME, "v", None, NOTED), Err(NamespaceError::VolumeInUse(_))));
         volumes.release(ME, "v").unwrap();
         assert_eq!(
             volumes.one("v").unwrap().owner.map(|owner| owner.run),
@@ -189,7 +200,8 @@ mod tests {
             "not its own any more"
         );
         volumes.release(OTHER, "v").unwrap();
-        volumes.claim(ME, "v", None).unwrap();
+        assert_eq!(volumes.claim(ME, "v", None, NOTED), Ok(3), "each owner has a number of its own");
+        assert_eq!(volumes.claim(ME, "v", None, NOTED), Ok(3));
     }
 
     #[test]
@@ -199,7 +211,7 @@ mod tests {
             volumes.move_slice(&mut leases, sender, ("v", slice), was, to)
         };
         assert_eq!(go(&mut volumes, ME, 0, None, Some(cold(10))), Err(NamespaceError::VolumeTaken));
-        volumes.claim(ME, "v", None).unwrap();
+        volumes.claim(ME, "v", None, NOTED).unwrap();
         assert_eq!(go(&mut volumes, ME, 0, None, Some(cold(10))), Ok(None));
         assert_eq!(go(&mut volumes, ME, 0, None, Some(cold(10))), Ok(None), "a retry");
         assert_eq!(go(&mut volumes, ME, 0, None, Some(cold(11))), Err(NamespaceError::SliceMoved));
@@ -216,6 +228,6 @@ mod tests {
         assert_eq!(volumes.slices("v", Some(0), 9).unwrap(), (vec![(3, cold(12))], false));
         assert_eq!(go(&mut volumes, ME, 0, Some(cold(11)), None), Ok(Some(slice_extent(cold(11)))));
         let dead: Vec<ObjectId> = volumes.delete(ME, "v").unwrap().iter().map(|e| e.object).collect();
-        assert_eq!(dead, [FRONT, cold(12)]);
+        assert_eq!(dead, [FRONT, FRONT, cold(12)], "its bytes, its claims, its slices");
     }
 }

@@ -31,8 +31,10 @@ fn count(n: u32) -> Vec<u8> {
         NamespaceOp::Put { bucket: bucket.clone(), key, meta, when }
     };
     let ops = vec![NamespaceOp::CreateBucket { bucket, settings: BTreeMap::new() }, change];
-    let names = NamespaceCommand { request: RequestId { client: 1, seq }, now_millis: seq, ops };
-    postcard::to_stdvec(&vec![Command::AllocateObjects { count: n }, Command::Namespace(names)]).unwrap()
+    let request = RequestId { client: 1, seq };
+    let first = Command::Namespace(NamespaceCommand::first(request, 0));
+    let names = Command::Namespace(NamespaceCommand { request, session: Some(1), clock_millis: 0, ops });
+    postcard::to_stdvec(&vec![Command::AllocateObjects { count: n }, first, names]).unwrap()
 }
 
 fn allocated(state: &mut State) -> u64 {

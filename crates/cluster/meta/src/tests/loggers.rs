@@ -80,7 +80,7 @@ fn what_a_failed_logger_held_is_held_again_and_it_comes_back() {
     world.assert_served();
     world.assert_apart();
     assert!(!world.holders().contains(&ServerId(21)));
-    world.admin(AdminRequest::MarkLost { server: ServerId(21) });
+    world.admin(AdminRequest::MarkLost { server: ServerId(21), accept_loss: false });
     world.run(3000);
     assert_eq!(
         world.state.server(ServerId(21)).unwrap().state,

@@ -192,8 +192,14 @@ fn at_rest(sets: u16, spares: u16) -> World {
 
 /// Servers are given up after half a minute.
 fn that_gives_up(spares: u16) -> World {
+    that_gives_up_with(ParityDebt::Ram, spares)
+}
+
+fn that_gives_up_with(debt: ParityDebt, spares: u16) -> World {
     let timing = Timing { lost_after: Some(Duration::from_secs(30)), ..Timing::default() };
-    let mut world = World::of(bootstrap_of(1, spares), Controller::new(timing, processes()));
+    let mut boot = bootstrap_of(1, spares);
+    boot.pools[0].parity_debt = debt;
+    let mut world = World::of(boot, Controller::new(timing, processes()));
     world.run(6000);
     world
 }
@@ -325,7 +331,7 @@ fn a_lost_server_is_replaced_by_a_spare() {
     world.run(4000);
     let (_, notes) = world.pool_status();
     assert!(notes.iter().any(|note| note.contains("data column 2 has no server")), "{notes:?}");
-    world.admin(AdminRequest::MarkLost { server: ServerId(10) });
+    world.admin(AdminRequest::MarkLost { server: ServerId(10), accept_loss: false });
     world.run(8000);
     let set = world.state.set(SetId(0)).unwrap();
     assert_eq!(set.columns[1], Column { server: ServerId(18), state: SlotState::InSync });
@@ -339,11 +345,27 @@ fn a_lost_server_is_replaced_by_a_spare() {
 }
 
 #[test]
+fn the_status_says_that_a_set_with_one_parity_column_takes_no_writes_without_a_data_server() {
+    let mut boot = bootstrap_of(1, 0);
+    let shape = Shape::new(8, 1).unwrap();
+    (boot.sets[0].shape, boot.pools[0].shape) = (shape, shape);
+    let mut world = World::of(boot, Controller::new(Timing::default(), processes()));
+    world.run(6000);
+    world.crash(10);
+    world.run(5000);
+    world.admin(AdminRequest::MarkLost { server: ServerId(10), accept_loss: false });
+    world.run(5000);
+    let (_, notes) = world.pool_status();
+    let says = notes.iter().any(|note| note.contains("data column 2 has no server; the set takes no writes"));
+    assert!(says, "{notes:?}");
+}
+
+#[test]
 fn without_a_spare_a_lost_servers_column_stays_away_until_it_is_back() {
     let mut world = at_rest(1, 0);
     world.crash(10);
     world.run(4000);
-    world.admin(AdminRequest::MarkLost { server: ServerId(10) });
+    world.admin(AdminRequest::MarkLost { server: ServerId(10), accept_loss: false });
     world.run(5000);
     let column = |world: &World| world.state.set(SetId(0)).unwrap().columns[1];
     assert_eq!(column(&world), Column { server: ServerId(10), state: SlotState::Away { since: Epoch(0) } });
@@ -363,6 +385,53 @@ fn a_server_that_failed_for_long_is_given_up_only_if_there_is_a_spare() {
         assert_eq!(state, if spares == 0 { ServerState::Failed } else { ServerState::Lost });
         let (_, notes) = world.pool_status();
         assert_eq!(notes.iter().any(|note| note.contains("no spare server")), spares == 0, "{notes:?}");
+    }
+}
+
+/// Three data servers fail while parity sleeps: two is what rows written meanwhile bear. Parity wakes and cannot get
+/// everything, so each of the three may have the strip that is missing.
+#[test]
+fn no_server_is_given_up_while_rows_may_need_what_it_has() {
+    for debt in [ParityDebt::Ram, ParityDebt::Segment] {
+        let mut world = that_gives_up_with(debt, 1);
+        for failed in [9, 11, 13] {
+            world.crash(failed);
+        }
+        world.run(60_000);
+        assert_eq!(world.coded_states(0), "FAFAFAAAA", "{debt:?}: {}", world.set(0));
+        let (_, notes) = world.pool_status();
+        let says = |why: &str| notes.iter().any(|note| note.contains(why));
+        assert!(says("of its set catches up and may need what it has"), "{debt:?}: {notes:?}");
+        // An administrator is told the same, in both commands, and may know better.
+        let refusal = |world: &mut World, request: AdminRequest| {
+            world.admin(request);
+            match world.answer.take() {
+                Some(MetaReply::Failed(MetaFailure::Refused(why))) => why,
+                other => panic!("{other:?}"),
+            }
+        };
+        let lost = |accept_loss| AdminRequest::MarkLost { server: ServerId(9), accept_loss };
+        let why = refusal(&mut world, lost(false));
+        assert!(why.contains("`ebb lost 9 --accept-loss`") && why.contains("catches up"), "{why}");
+        let why = refusal(&mut world, AdminRequest::Force { accept_loss: true });
+        assert!(
+            why.contains("may have what is missing") && why.contains("`ebb lost 9 --accept-loss`"),
+            "{why}"
+        );
+        assert_eq!(world.coded_states(0), "FAFAFAAAA", "nothing was done yet");
+        // One returns: everything is there, and what still does not return can be given up.
+        world.restart(9);
+        world.run(60_000);
+        assert_eq!(world.set(0).matches('-').count(), 1, "{}", world.set(0));
+        let given_up = world.state.servers().filter(|e| e.state == ServerState::Lost).count();
+        assert_eq!(given_up, 1, "a spare for one: {}", world.coded_states(0));
+        world.rows.assert_kept(&world.state);
+
+        let mut world = that_gives_up_with(debt, 1);
+        [9, 11, 13].into_iter().for_each(|failed| world.crash(failed));
+        world.run(10_000);
+        world.admin(lost(true));
+        assert_eq!(world.state.server(ServerId(9)).unwrap().state, ServerState::Lost);
     }
 }
 
@@ -700,6 +769,35 @@ fn what_is_kept_in_memory_is_synchronised_before_a_set_hibernates() {
     }
 }
 
+/// A row is acknowledged after the last heartbeat that counts, which said that nothing is owed.
+#[test]
+fn a_server_with_strips_in_memory_only_ends_its_sets_hibernation() {
+    let mut world = that_hibernates(ParityDebt::Ram, 1);
+    let owing = ServerId(11);
+    world.in_memory.insert(owing);
+    let mut settled = false;
+    for _ in 0..600 {
+        world.run(50);
+        let asleep = world.state.server(owing).unwrap().state == ServerState::Asleep;
+        assert!(!asleep || world.in_memory.is_empty(), "{}", world.transcript.join("\n"));
+        settled |= world.in_memory.is_empty();
+    }
+    assert!(settled, "{}", world.transcript.join("\n"));
+    assert_eq!((world.hibernates(0), world.coded_states(0)), (true, "zzzzzzzzz".into()));
+    assert_eq!(world.set(0), "ssssss sss", "parity had everything before it slept again");
+    // A new leader hears it too.
+    world.wake(0);
+    world.run(3000);
+    world.in_memory.insert(owing);
+    while !world.hibernates(0) {
+        world.run(50);
+    }
+    world.lead();
+    world.run(30_000);
+    assert!(world.in_memory.is_empty(), "{}", world.transcript.join("\n"));
+    world.rows.assert_kept(&world.state);
+}
+
 #[test]
 fn a_set_that_lacks_a_server_does_not_hibernate_and_wakes_if_it_does() {
     let mut world = that_hibernates(ParityDebt::Segment, 1);
@@ -709,7 +807,7 @@ fn a_set_that_lacks_a_server_does_not_hibernate_and_wakes_if_it_does() {
     world.restart(10);
     world.run(10_000);
     assert_eq!((world.coded_states(0).as_str(), world.hibernates(0)), ("zzzzzzzzz", true));
-    world.admin(AdminRequest::MarkLost { server: ServerId(10) });
+    world.admin(AdminRequest::MarkLost { server: ServerId(10), accept_loss: false });
     world.run(15_000);
     let moved = Column { server: ServerId(18), state: SlotState::InSync };
     assert_eq!(world.state.set(SetId(0)).unwrap().columns[1], moved);

@@ -20,7 +20,7 @@ use crate::mirror::registry::{Entry, Name, Registry};
 use crate::mirror::switches::switches;
 use control::{Answer, Condition, Control, Question, ServedDisk, ServedStatus};
 use drive::{Busy, Drive, Emulated, Switched};
-use ebb_blockdev::{DiskFile, Replies, Ring, serve};
+use ebb_blockdev::{Bounds, DiskFile, Replies, Ring, serve};
 use ebb_mirror::open::{Accept, Medium, OpenError, Opened, open};
 use ebb_mirror::policy::{Change, DiskFacts, Draw};
 use ebb_mirror::{
@@ -186,10 +186,10 @@ pub async fn run(
     let export = export(name, begun.size_bytes);
     let nbd = format!("nbd://{address}/{name}");
     println!("mirror {name}: {} on {nbd}, {}", Bytes(export.size), standing(&begun.status(None)));
-    let server = begun.server.clone();
+    let (server, bounds) = (begun.server.clone(), Bounds::of_process());
     let ended = tokio::select! {
         ended = server.run() => Some(ended),
-        error = serve(listener, [export].into(), server.clone(), begun.replies.clone()) => {
+        error = serve(listener, bounds, [export].into(), server.clone(), begun.replies.clone()) => {
             return Err(io("serve", nbd)(error));
         }
         () = begun.control.serve(|question| begun.answer(question, Some(&nbd))) => None,

@@ -31,7 +31,7 @@ use ebb_types::frame::FrameError;
 use ebb_types::{
     ClientReply, ClientRequest, ClusterParams, Depth, ExamReport, GroupId, Incarnation, InspectReply,
     InspectRequest, LoadCount, MachineOrder, MetaPush, Moment, PeerMessage, Role, ServedLatencies, ServerId,
-    ServerMessage, SleepRefusal, Vitals,
+    ServerMessage, SleepRefusal, Vitals, lease_end,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -94,8 +94,6 @@ pub struct Server {
     /// All of it since the start.
     served: LoadCount,
     latencies: Timed,
-    /// When this run began.
-    began: Moment,
     heartbeat_sent: Moment,
     silence: Silence,
     next_heartbeat: Duration,
@@ -258,7 +256,6 @@ impl Server {
             load: (LoadCount::default(), clock::now()),
             served: LoadCount::default(),
             latencies: Timed::default(),
-            began: clock::now(),
             heartbeat_sent: Moment::ZERO,
             silence: Silence::new(clock::now()),
             next_heartbeat: about.heartbeat,
@@ -715,15 +712,18 @@ impl Server {
             news.log();
         }
         match push {
-            MetaPush::Lease { sent, .. } if !is_of_this_run(sent, self.began, clock::now()) => {}
-            MetaPush::Lease { sent, next_millis } => {
+            MetaPush::Lease { incarnation, sent, next_millis } => {
+                let lease = Duration::from_millis(self.about.params.lease_millis.into());
+                let granted = (incarnation, sent);
+                let Some(until) = lease_end(self.about.incarnation, clock::now(), granted, lease) else {
+                    return;
+                };
                 self.next_heartbeat = Duration::from_millis(u64::from(next_millis).max(1));
                 if sent == self.heartbeat_sent {
                     // The load reported with this heartbeat has been received.
                     self.load = (LoadCount::default(), sent);
                     self.latencies.told = ServedLatencies::default();
                 }
-                let until = sent + Duration::from_millis(self.about.params.lease_millis.into());
                 self.handle(Event::Lease { until });
             }
             MetaPush::Map(delta) => {
@@ -816,12 +816,6 @@ async fn go_to_sleep(shared: Shared, incarnation: Incarnation, depth: Depth, hea
     }
 }
 
-/// Whether a lease was asked for by this run. The clock begins again with each start of the machine: a grant that
-/// waited over a quick one would be taken for a lease of days.
-fn is_of_this_run(sent: Moment, began: Moment, now: Moment) -> bool {
-    (began..=now).contains(&sent)
-}
-
 /// The outcome as the core sees it; the log has the details of failures.
 fn core_outcome(outcome: Outcome) -> StoreOutcome {
     match &outcome {
@@ -830,16 +824,4 @@ fn core_outcome(outcome: Outcome) -> StoreOutcome {
         _ => {}
     }
     outcome.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lease_of_an_earlier_run_or_boot_is_none() {
-        let (began, now) = (Moment(50), Moment(60));
-        assert!([50, 55, 60].into_iter().all(|sent| is_of_this_run(Moment(sent), began, now)));
-        assert!(![0, 49, 61, u64::MAX].into_iter().any(|sent| is_of_this_run(Moment(sent), began, now)));
-    }
 }

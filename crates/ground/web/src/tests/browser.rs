@@ -208,7 +208,10 @@ fn a_click_says_why_and_an_act_asks_first(browser: &Browser) {
     browser.click("#confirm-yes");
     browser
         .wait("it is done", "return document.getElementById('act-result').innerText.includes('ebb lost 5')");
-    assert_eq!(leader.last_act(), Some(ebb_types::AdminRequest::MarkLost { server: ServerId(5) }));
+    assert_eq!(
+        leader.last_act(),
+        Some(ebb_types::AdminRequest::MarkLost { server: ServerId(5), accept_loss: false })
+    );
     no_trouble(browser, &served);
     // The other token looks. Behind `#` it is sent to no server.
     browser.go("about:blank");

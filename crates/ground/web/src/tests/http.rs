@@ -108,7 +108,7 @@ fn each_token_gives_its_right() {
             r#"{"maintenance":{"server":7,"end":true}}"#,
             AdminRequest::Maintenance { server: ServerId(7), end: true },
         ),
-        (r#"{"lost":{"server":7}}"#, AdminRequest::MarkLost { server: ServerId(7) }),
+        (r#"{"lost":{"server":7}}"#, AdminRequest::MarkLost { server: ServerId(7), accept_loss: false }),
     ] {
         assert_eq!(act(ACT, body).0, 200, "{body}");
         assert_eq!(leader.last_act(), Some(request));

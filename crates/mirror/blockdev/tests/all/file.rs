@@ -3,7 +3,7 @@
 use crate::backend::{FileBackend, export};
 use crate::client::{Client, FLUSH, FUA, READ, WRITE, ZEROES, header};
 use crate::{listen, on_one_thread};
-use ebb_blockdev::{Caching, DiskFile, Replies, Ring, serve};
+use ebb_blockdev::{Bounds, Caching, DiskFile, Replies, Ring, serve};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -140,7 +140,8 @@ fn a_unix_socket_serves_the_same_disk() {
         let path = served.dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
         let (exports, backend) = (served.exports.clone().into(), served.backend.clone());
-        let server = spawn_local(serve(listener, exports, backend, served.replies.clone()));
+        let server =
+            spawn_local(serve(listener, Bounds::of_process(), exports, backend, served.replies.clone()));
         let mut local = Client::open(UnixStream::connect(&path).await.unwrap(), "disk").await;
         let mut remote = Client::connect(served.address).await;
         local.write(4096, &[5; 4096]).await;

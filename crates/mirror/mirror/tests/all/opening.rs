@@ -1,9 +1,10 @@
 //! Every reason not to start a mirror, and what is accepted: nothing is written by any of them.
 
 use bytes::Bytes;
+use ebb_mirror::geometry::MAP_OFFSETS;
 use ebb_mirror::open::{Accept, Medium, OpenError, Opened, create, open, replace, superblock};
 use ebb_mirror::superblock::{Other, Own, Superblock};
-use ebb_mirror::{BLOCK_BYTES, DiskId, Geometry, MirrorId, Side, SuperblockError};
+use ebb_mirror::{BLOCK_BYTES, DiskId, Geometry, IntentMap, MirrorId, Side, SuperblockError};
 use std::collections::BTreeMap;
 
 const BYTES: u64 = 32 << 20;
@@ -117,6 +118,7 @@ fn a_disk_that_was_replaced_does_not_come_back() {
 #[test]
 fn a_disk_that_fell_behind_is_copied_to_and_never_from() {
     let mut disks = mirror(1, 1 << 20);
+    disks[0].set(Side::A, |block| block.other = Other::Away { since_events: 2 });
     disks[1].set(Side::B, |block| block.own = Own::Behind { since_events: 2 });
     let copy = both(&mut disks).expect("it opens").copy.expect("the other one is ahead");
     assert_eq!((copy.from, copy.ahead), (Side::A, true));
@@ -126,6 +128,72 @@ fn a_disk_that_fell_behind_is_copied_to_and_never_from() {
     assert!(open([None, Some(b)], Accept { degraded: true, loss: true }).is_ok());
     a.set(Side::A, |block| block.own = Own::Behind { since_events: 2 });
     assert_eq!(refusal(&mut disks), OpenError::Split);
+}
+
+/// Whatever `clean` says: `notes` more were written to B than to A, and maps up to this number.
+fn later(notes: u64, map_written: u64) -> [Disk; 2] {
+    let mut disks = mirror(1, 1 << 20);
+    for _ in 0..notes {
+        disks[1].set(Side::B, |_| {});
+    }
+    let block = superblock(Side::B, &mut disks[1]).expect("it has one");
+    for written in 3..=map_written {
+        let map = IntentMap::new(block.mirror, &block.geometry).encode(written);
+        disks[1].write(vec![(MAP_OFFSETS[IntentMap::slot(written)], map)]);
+    }
+    disks
+}
+
+#[test]
+fn an_older_copy_is_copied_to_whatever_it_says_of_itself() {
+    for (notes, map_written, is_all) in
+        [(1, 2, false), (2, 2, false), (0, 3, false), (0, 4, true), (2, 9, true), (900, 3, false)]
+    {
+        let mut disks = later(notes, map_written);
+        let opened = both(&mut disks).expect("it opens");
+        let copy = opened.copy.expect("A is older");
+        let all = opened.geometry.regions() as usize;
+        assert_eq!((copy.from, copy.ahead), (Side::B, true), "{notes} notes, map {map_written}");
+        assert_eq!(copy.regions.len(), if is_all { all } else { 0 }, "{notes} notes, map {map_written}");
+    }
+}
+
+#[test]
+fn what_an_older_copy_says_of_the_other_disk_is_past() {
+    let mut disks = later(5, 2);
+    disks[0].set(Side::A, |block| block.other = Other::Away { since_events: 2 });
+    let copy = both(&mut disks).expect("it opens").copy.expect("A is older");
+    assert_eq!((copy.from, copy.ahead), (Side::B, true));
+    // It may have been used alone since then.
+    disks[0].set(Side::A, |block| block.other = Other::Lost { since_events: 2 });
+    assert_eq!(refusal(&mut disks), OpenError::Split);
+}
+
+#[test]
+fn neither_disk_counts_if_the_newer_one_fell_behind_and_the_other_does_not_know() {
+    let mut disks = later(2, 2);
+    disks[1].set(Side::B, |block| block.own = Own::Behind { since_events: 2 });
+    assert_eq!(refusal(&mut disks), OpenError::Older { side: Side::A });
+    disks[0].set(Side::A, |block| block.other = Other::Away { since_events: 2 });
+    assert_eq!(refusal(&mut disks), OpenError::Older { side: Side::A }, "it was put back later");
+    disks[0].set(Side::A, |_| {});
+    assert!(both(&mut disks).is_ok(), "B's note of leaving may have been under way");
+}
+
+#[test]
+fn a_replaced_disk_does_not_come_back_after_the_rebuild_either() {
+    let mut disks = mirror(1, 1 << 20);
+    let old = disks[1].clone();
+    let block = superblock(Side::A, &mut disks[0]).expect("it has one");
+    let [new, own] = replace(&block, DiskId([9; 16]));
+    disks[1] = Disk::new();
+    disks[1].write(new);
+    disks[0].write(own);
+    disks[1].set(Side::B, |block| block.own = Own::InSync);
+    disks[0].set(Side::A, |block| block.other = Other::InSync);
+    assert!(both(&mut disks).is_ok());
+    disks[1] = old;
+    assert_eq!(refusal(&mut disks), OpenError::Replaced { side: Side::B });
 }
 
 #[test]

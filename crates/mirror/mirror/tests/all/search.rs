@@ -19,7 +19,7 @@ use std::time::Duration;
 const BLOCKS: u64 = 96;
 const STEPS_MAX: u64 = 200_000;
 
-fn settings(random: &mut Random) -> Settings {
+pub fn settings(random: &mut Random) -> Settings {
     let low = random.unit() * 0.5;
     Settings {
         kind: *random
@@ -43,7 +43,7 @@ fn settings(random: &mut Random) -> Settings {
 }
 
 /// Some of the disks sleep at low speed.
-fn sleeping(random: &mut Random, settings: Settings) -> Settings {
+pub fn sleeping(random: &mut Random, settings: Settings) -> Settings {
     if !random.chance(300) {
         return settings;
     }
@@ -54,7 +54,7 @@ fn sleeping(random: &mut Random, settings: Settings) -> Settings {
     Settings { kind: PolicyKind::TwoSpeed, ack: Ack::Safe, sleep: Some(sleep), ..settings }
 }
 
-fn request(random: &mut Random) -> Request {
+pub fn request(random: &mut Random) -> Request {
     let block = random.below(BLOCKS);
     let most = if random.chance(100) { 40 } else { 4 };
     let count = random.between(1, most).min(BLOCKS - block);
@@ -72,7 +72,7 @@ fn request(random: &mut Random) -> Request {
 }
 
 /// Lets everything end that is in flight.
-fn drain(world: &mut World) {
+pub fn drain(world: &mut World) {
     let mut steps = 0;
     while world.in_flight() > 0 {
         steps += 1;
@@ -87,7 +87,7 @@ fn drain(world: &mut World) {
 }
 
 /// Reads everything, often enough that both disks serve some of it.
-fn verify(world: &mut World) {
+pub fn verify(world: &mut World) {
     for _ in 0..3 {
         for block in (0..BLOCKS).step_by(8) {
             world.ask(Request::Read { block, count: 8 });
@@ -142,7 +142,7 @@ fn load(world: &mut World) {
     }
 }
 
-fn close(world: &mut World) {
+pub fn close(world: &mut World) {
     drain(world);
     world.event(Event::Close);
     let mut steps = 0;
@@ -184,7 +184,7 @@ fn reach_change(world: &mut World) {
     }
 }
 
-fn stop(world: &mut World) {
+pub fn stop(world: &mut World) {
     if world.random.chance(400) {
         reach_change(world);
     }
@@ -208,7 +208,7 @@ fn stop(world: &mut World) {
 }
 
 /// Both disks have the same, once what a crash left is copied.
-fn compare(world: &mut World) {
+pub fn compare(world: &mut World) {
     let mut steps = 0;
     let mut asked = false;
     loop {
@@ -297,7 +297,7 @@ const MET: [&str; 10] = [
     "resync",
 ];
 
-fn number(name: &str, default: u64) -> u64 {
+pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 

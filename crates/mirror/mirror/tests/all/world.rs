@@ -2,11 +2,12 @@
 //! from.
 
 use bytes::{Bytes, BytesMut};
+use ebb_mirror::geometry::MAP_OFFSETS;
 use ebb_mirror::open::{Accept, Medium, OpenError, create, open, replace, superblock};
 use ebb_mirror::policy::DiskFacts;
 use ebb_mirror::{
-    BLOCK_BYTES, Command, DiskId, DiskOp, Event, Found, Geometry, Mirror, MirrorId, Parts, Reply, Request,
-    Settings, Side, Speed, Spent, Token,
+    BLOCK_BYTES, Command, DiskId, DiskOp, Event, Found, Geometry, IntentMap, Mirror, MirrorId, Own, Parts,
+    Reply, Request, Settings, Side, Speed, Spent, Token,
 };
 use ebb_types::{Moment, Random};
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,6 +140,31 @@ impl Expected {
         }
     }
 
+    /// What was in flight may have been done or not.
+    fn stop(&mut self, stop: Stop) {
+        let open: BTreeSet<u64> = std::mem::take(&mut self.open).into_keys().collect();
+        let mut may = self.unknown.clone();
+        may.extend(&open);
+        if !open.is_empty() {
+            // What was in flight may be what the block has from now on, and what a flush makes durable.
+            self.flushed.extend(&open);
+            self.flushed.extend(std::mem::take(&mut self.since).into_values());
+        }
+        if stop == Stop::Program && self.unknown.is_empty() {
+            may.insert(self.acked);
+        } else if stop == Stop::Power {
+            may.extend(&self.flushed);
+            may.extend(self.since.values());
+            self.flushed = may.clone();
+            self.since.clear();
+        }
+        if may.len() == 1 && may.contains(&self.acked) {
+            self.unknown.clear();
+        } else {
+            self.unknown = may;
+        }
+    }
+
     fn allowed(&self) -> BTreeSet<u64> {
         let mut allowed: BTreeSet<u64> = self.open.keys().copied().collect();
         if self.unknown.is_empty() {
@@ -148,6 +174,19 @@ impl Expected {
         }
         allowed
     }
+}
+
+/// A copy of one disk, and what may be found in it.
+#[derive(Clone)]
+pub struct Image {
+    pub disk: Disk,
+    /// The numbers of its superblock and its intent map.
+    pub notes: (u64, u64),
+    /// It says of itself that it has everything.
+    pub whole: bool,
+    /// What a crash left open is decided by a resync, block by block.
+    pub copying: bool,
+    expected: BTreeMap<u64, Expected>,
 }
 
 struct Asked {
@@ -183,6 +222,8 @@ pub struct World {
     /// The last end was orderly, with everything on both disks.
     pub equal: bool,
     pub closed: bool,
+    /// At the last end: something was being copied.
+    pub copying: bool,
     pub seen: BTreeMap<&'static str, u64>,
     pub keep_lines: bool,
     pub lines: Vec<String>,
@@ -239,6 +280,7 @@ impl World {
             geometry,
             equal: false,
             closed: false,
+            copying: false,
             seen: BTreeMap::new(),
             keep_lines: false,
             lines: Vec::new(),
@@ -302,7 +344,8 @@ impl World {
         self.settings.sleep.is_some() && self.speeds[side.index()] == Speed::Low
     }
 
-    pub fn open(&mut self, accept: Accept) -> Result<(), OpenError> {
+    /// Returns what is copied, and whether the disk that it is copied from is ahead.
+    pub fn open(&mut self, accept: Accept) -> Result<Option<(Side, bool)>, OpenError> {
         if self.settings.sleep.is_some() {
             // A read wakes a sleeping disk.
             self.speeds = [Speed::High; 2];
@@ -315,6 +358,7 @@ impl World {
             if dead_b { None } else { Some(&mut b as &mut dyn Medium) },
         ];
         let opened = open(media, accept)?;
+        let copied = opened.copy.as_ref().map(|copy| (copy.from, copy.ahead));
         let mut out = Vec::new();
         let equal = std::mem::take(&mut self.equal) && self.disks.iter().all(|disk| !disk.dead);
         assert!(!equal || opened.copy.is_none(), "equal disks are copied: {:?}", opened.copy);
@@ -327,7 +371,7 @@ impl World {
             Some(Mirror::new(self.settings, [DiskFacts::default(); 2], self.speeds, opened, &mut out));
         self.closed = false;
         self.carry_out(out);
-        Ok(())
+        Ok(copied)
     }
 
     pub fn event(&mut self, event: Event) {
@@ -465,7 +509,16 @@ impl World {
         let (first, count) = range(&request);
         if reply == Reply::Failed {
             assert!(self.failed_allowed, "{} failed", brief_request(&request));
+            self.count("a request failed");
             return;
+        }
+        if is_write(&request) {
+            // The client of the earlier one may have gone: its write must not come later.
+            let overtaken = self.asked.range(..id).find(|(_, earlier)| {
+                let (other, blocks) = range(&earlier.request);
+                is_write(&earlier.request) && other < first + count && first < other + blocks
+            });
+            assert!(overtaken.is_none(), "write {id} has overtaken write {:?}", overtaken.map(|(id, _)| id));
         }
         match request {
             Request::Read { .. } => {
@@ -542,10 +595,34 @@ impl World {
         }
     }
 
+    /// What this disk has now, as a copy of its file would.
+    pub fn image(&mut self, side: Side) -> Image {
+        let mut disk = self.disks[side.index()].clone();
+        disk.sync(u64::MAX);
+        let block = superblock(side, &mut &mut disk).expect("it has one");
+        let slots = MAP_OFFSETS.map(|at| (&mut disk).read(at, BLOCK_BYTES).expect("it lives"));
+        let map = IntentMap::newest([&slots[0], &slots[1]], block.mirror, &block.geometry);
+        let mut expected = self.expected.clone();
+        expected.values_mut().for_each(|expected| expected.stop(Stop::Program));
+        let copying = self.mirror.as_ref().map_or(self.copying, |mirror| mirror.status().copying_bytes > 0);
+        Image {
+            notes: (block.written, map.map_or(0, |(written, _)| written)),
+            whole: block.own == Own::InSync,
+            copying,
+            disk,
+            expected,
+        }
+    }
+
+    /// Only what this image has is to be found from now on.
+    pub fn expect(&mut self, image: &Image) {
+        self.expected.clone_from(&image.expected);
+    }
+
     /// The program or the machine stops. What was asked for may have been done or not.
     pub fn crash(&mut self, stop: Stop) {
         self.note(|| format!("crash: {stop:?}"));
-        self.mirror = None;
+        self.copying = self.mirror.take().is_some_and(|mirror| mirror.status().copying_bytes > 0);
         for (_, doing) in std::mem::take(&mut self.due) {
             let disk = &mut self.disks[doing.side.index()];
             if let DiskOp::Write { offset, pieces, .. } = doing.op
@@ -583,30 +660,12 @@ impl World {
         }
         self.asked.clear();
         (self.changing, self.wake) = (None, None);
-        for expected in self.expected.values_mut() {
-            let open: BTreeSet<u64> = std::mem::take(&mut expected.open).into_keys().collect();
-            let mut may = expected.unknown.clone();
-            may.extend(&open);
-            if !open.is_empty() {
-                // What was in flight may be what the block has from now on, and what a flush makes durable.
-                expected.flushed.extend(&open);
-                expected.flushed.extend(std::mem::take(&mut expected.since).into_values());
-            }
-            if stop == Stop::Program && expected.unknown.is_empty() {
-                may.insert(expected.acked);
-            } else if stop == Stop::Power {
-                may.extend(&expected.flushed);
-                may.extend(expected.since.values());
-                expected.flushed = may.clone();
-                expected.since.clear();
-            }
-            if may.len() == 1 && may.contains(&expected.acked) {
-                expected.unknown.clear();
-            } else {
-                expected.unknown = may;
-            }
-        }
+        self.expected.values_mut().for_each(|expected| expected.stop(stop));
     }
+}
+
+fn is_write(request: &Request) -> bool {
+    matches!(request, Request::Write { .. } | Request::Zero { .. })
 }
 
 fn range(request: &Request) -> (u64, u64) {

@@ -321,7 +321,7 @@ impl Retries {
         match why {
             Trouble::NotReady(Unready::NoLease) => &mut self.no_lease,
             Trouble::NotReady(Unready::Behind) => &mut self.behind,
-            Trouble::NotReady(Unready::TooFewCopies) => &mut self.too_few_copies,
+            Trouble::NotReady(Unready::TooFewCopies | Unready::Exposed) => &mut self.too_few_copies,
             Trouble::Superseded | Trouble::Elsewhere(_) => &mut self.moved,
             Trouble::NoAnswer => &mut self.timeouts,
             _ => &mut self.busy,

@@ -187,6 +187,9 @@ fn brief_report(report: &ServerReport) -> String {
         ServerReport::Damaged { group, epoch } => {
             format!("no awake copy of a damaged block of {group} (epoch {})", epoch.0)
         }
+        ServerReport::Owes { group, epoch } => {
+            format!("strips of {group} are only in my memory, I cannot sleep (epoch {})", epoch.0)
+        }
     }
 }
 

@@ -8,9 +8,9 @@ use crate::search::linear::{Verdict, check};
 use crate::search::scenario::Scenario;
 use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
 use crate::world::clock::SECOND;
-use crate::world::coder::CODERS;
+use crate::world::coder::{CODERS, Coder};
 use crate::world::{Configure, Happening, Violation, World};
-use ebb_types::{Column, GroupId, PoolId, ServerEntry, ServerId, ServerState, SetEntry, SlotState};
+use ebb_types::{Column, GroupId, PoolId, ServerEntry, ServerId, ServerState, SetEntry, SetId, SlotState};
 use ebb_types::{Random, mix};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -266,7 +266,8 @@ fn trouble(world: &World) -> Option<String> {
         let op = client.under_way().map_or("nothing yet".into(), |op| format!("op {op}"));
         return Some(format!("client-{} waits for {op}", client.id));
     }
-    if let Some(nth) = world.coders.iter().position(|coder| !coder.is_done()) {
+    let works = |coder: &Coder| !coder.is_done() && !coder.stores().is_some_and(|set| is_exposed(world, set));
+    if let Some(nth) = world.coders.iter().position(works) {
         return Some(format!("coder-{} is at work", CODERS + nth as u32));
     }
     if let Some((id, _)) = world.members.iter().find(|(_, m)| m.broken) {
@@ -315,6 +316,15 @@ fn trouble(world: &World) -> Option<String> {
         return Some(what);
     }
     (world.gear_wanted.is_some() || world.lost_wanted.is_some()).then(|| "the administrator waits".into())
+}
+
+/// Whether the set takes no writes, for as long as no spare takes a lost server's place: with one parity column,
+/// what is written beside a column that is gone would not survive another loss.
+fn is_exposed(world: &World, set: SetId) -> bool {
+    let state = world.newest_state();
+    let Some(set) = state.set(set) else { return false };
+    let is_lost = |c: &Column| state.server(c.server).is_none_or(|s| s.state == ServerState::Lost);
+    set.shape.parity() == 1 && set.columns.iter().any(is_lost)
 }
 
 fn unrest(world: &mut World) {

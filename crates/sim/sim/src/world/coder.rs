@@ -12,7 +12,7 @@ use ebb_client_core::{CodedWrite, Command, Event, Failure, Orders, Patience, Req
 use ebb_erasure::{Codes, Coding};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, GroupId, Moment, ObjectId, PoolId, Random,
-    RequestId, Rows, STRIP_BLOCKS, ServerId, SetEntry, Shape, mix, piece_crcs,
+    RequestId, Rows, STRIP_BLOCKS, ServerId, SetEntry, SetId, Shape, mix, piece_crcs,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -96,6 +96,12 @@ impl Coder {
 
     pub fn is_done(&self) -> bool {
         self.work.is_none() && self.left == 0 && self.to_read.is_empty()
+    }
+
+    /// The set in which it is storing something.
+    pub fn stores(&self) -> Option<SetId> {
+        let work = self.work.as_ref().filter(|work| work.job == Job::Put)?;
+        self.view.map().set_of(work.stored.chunk)
     }
 
     /// Reads all that it has stored, after the rest of its work.

@@ -474,7 +474,7 @@ impl World<'_> {
         let request = match (self.gear_wanted, self.lost_wanted, maintained) {
             (Some(Mode::Manual(wish)), ..) => AdminRequest::GearSet(wish),
             (Some(Mode::Auto), ..) => AdminRequest::GearAuto,
-            (None, Some(server), _) => AdminRequest::MarkLost { server },
+            (None, Some(server), _) => AdminRequest::MarkLost { server, accept_loss: false },
             (None, None, Some(server)) if !self.stormy => AdminRequest::Maintenance { server, end: true },
             (None, None, _) => return,
         };

@@ -12,7 +12,7 @@ use ebb_store::mem::MemDisk;
 use ebb_store::{Membership, Op, OpenError};
 use ebb_types::{
     ClientRequest, ClusterParams, Epoch, ExamReport, GroupId, Incarnation, MetaPush, Record, Role, ScrubMark,
-    ServedLatencies, ServerId, ServerMessage, ServerReport, StoreId, Vitals,
+    ServedLatencies, ServerId, ServerMessage, ServerReport, StoreId, Vitals, lease_end,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -388,9 +388,14 @@ impl World<'_> {
 
     fn pushed(&mut self, id: ServerId, push: MetaPush) {
         match push {
-            MetaPush::Lease { sent, .. } => {
-                let until = sent + self.server(id).lease;
-                self.server_event(id, Event::Lease { until });
+            MetaPush::Lease { incarnation, sent, .. } => {
+                let now = self.now;
+                let server = self.server(id);
+                let own = server.incarnation;
+                let until = lease_end(own, server.clock.at(now), (incarnation, sent), server.lease);
+                if let Some(until) = until {
+                    self.server_event(id, Event::Lease { until });
+                }
             }
             MetaPush::Map(delta) => {
                 self.server_event(id, Event::Map(delta));
@@ -587,6 +592,7 @@ impl World<'_> {
             ServerReport::Suspect { .. } => "suspicion",
             ServerReport::Released { .. } => "primary handed over",
             ServerReport::Damaged { .. } => "damage reported",
+            ServerReport::Owes { .. } => "hibernation refused",
             ServerReport::Serving { .. } => "epoch put on record",
         });
         let incarnation = self.server(id).incarnation;

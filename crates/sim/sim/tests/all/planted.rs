@@ -201,6 +201,11 @@ fn strips_dropped_before_their_column_has_them_are_found() {
 }
 
 #[test]
+fn a_set_that_hibernates_with_parity_in_memory_only_is_found() {
+    in_server(PlantedBug::SleepIndebted, &["R7"]);
+}
+
+#[test]
 fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
     in_server(PlantedBug::TrustAnyListing, &["R4", "R6", "coded"]);
 }

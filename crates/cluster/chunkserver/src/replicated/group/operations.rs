@@ -7,7 +7,7 @@ use crate::common::blocks::{BLOCK, blocks_of, crcs_of, whole};
 use crate::common::config::PlantedBug;
 use crate::common::context::{Context, Shared, Waiting};
 use crate::common::wait::Wait;
-use crate::replicated::primary::{Arrived, Got, Op, Plan, Primary, Replied, Work, contents};
+use crate::replicated::primary::{Arrived, Got, Judged, Op, Plan, Primary, Replied, Work, contents};
 use crate::replicated::settlement::{Noted, Rewrite, Unsettled};
 use bytes::Bytes;
 use ebb_types::{
@@ -43,6 +43,10 @@ impl Group {
             }
             // If an earlier epoch ordered any of it, that takes effect: the request can no longer be refused.
             waiting.ordered |= self.member.tail.knows(request);
+        }
+        let Some(waiting) = self.admit_claim(cx, waiting) else { return };
+        if op.request().is_some() {
+            let newest = self.primary.as_ref().map_or(Version::ZERO, Primary::newest);
             if self.may_be_forgotten(cx, since) {
                 return cx.reply(token, ClientReply::Forgotten { newest, in_part: waiting.ordered });
             }
@@ -56,6 +60,46 @@ impl Group {
         let (chunk, request) = (op.chunk(), op.request());
         let (work, askers) = (Work::Client { op, payload }, vec![waiting]);
         self.admit_op(cx, Plan { chunk, blocks, work, askers, request });
+    }
+
+    /// Returns the request if its claim is the newest on its object, or if it needs none. Others are refused, also
+    /// those that were ordered before and not carried out: their senders have lost the object (R16). If the newest
+    /// claim is not known in this epoch, the request waits until it was read.
+    fn admit_claim(&mut self, cx: &mut Context, waiting: Waiting) -> Option<Waiting> {
+        let chunk = waiting.op.chunk();
+        if waiting.claim == 0 || cx.config.has(PlantedBug::IgnoreClaims) {
+            return Some(waiting);
+        }
+        let primary = self.primary.as_mut()?;
+        match primary.judge_claim(&waiting.op, waiting.claim) {
+            Judged::Present => return Some(waiting),
+            Judged::Past => cx.reply(waiting.token, ClientReply::Failed { why: ChunkError::Taken }),
+            Judged::Unknown => {
+                let noted = ChunkId::of_claim(chunk.object, self.member.id());
+                match primary.ops.of_claim(noted) {
+                    Some(reads) => reads.join(waiting),
+                    None => {
+                        let askers = vec![waiting];
+                        self.admit_op(cx, Plan { askers, ..Plan::own(noted, (0, 1), Work::Claim) });
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The store's note of the newest claim was read: the requests that wait for it continue.
+    fn learn_claim(&mut self, cx: &mut Context, id: u64, got: Got) {
+        let Some(primary) = &mut self.primary else { return };
+        let Some(op) = primary.ops.get_mut(id) else { return };
+        let (object, askers) = (op.chunk().object, op.take_askers());
+        let block = got.into_values().next().map(|(records, data)| whole(&records, data)).unwrap_or_default();
+        let claim = block.first_chunk::<8>().map_or(0, |number| u64::from_le_bytes(*number));
+        primary.learn_claim(object, claim);
+        self.end_op(cx, id);
+        for waiting in askers {
+            self.on_client(cx, waiting);
+        }
     }
 
     /// Whether this request's write of these blocks is on all targets. A note on all targets does not prove it while
@@ -194,6 +238,9 @@ impl Group {
         // Fenced while it read: it may have seen a write of the next configuration that is not acknowledged there.
         if superseded {
             return op.become_fetching(cx);
+        }
+        if op.is_claim() {
+            return self.learn_claim(cx, id, got);
         }
         if op.is_read() {
             let (records, data) = got.into_values().next().unwrap_or_default();

@@ -44,6 +44,8 @@ pub(crate) enum Work {
     },
     /// Note that the request is in these blocks, before any of them is rewritten.
     Note,
+    /// Read the newest claim on the chunk's object, for the requests that ask.
+    Claim,
     /// Compare the copies of these blocks while none of them is written.
     Check,
     /// Order the present content again: some copy differs.
@@ -132,11 +134,15 @@ impl Op {
     }
 
     pub fn writes(&self) -> bool {
-        !self.is_read() && !matches!(self.work, Work::Check | Work::Note)
+        !self.is_read() && !matches!(self.work, Work::Check | Work::Note | Work::Claim)
     }
 
     pub fn is_note(&self) -> bool {
         matches!(self.work, Work::Note)
+    }
+
+    pub fn is_claim(&self) -> bool {
+        matches!(self.work, Work::Claim)
     }
 
     pub fn is_rewrite(&self) -> bool {
@@ -178,7 +184,7 @@ impl Op {
                 let left = unreadable.fold(all, |left, (first, count)| without(left, *first, first + count));
                 left.into_iter().map(|(first, end)| (first, end - first)).collect()
             }
-            Work::Heal { .. } | Work::Check => vec![self.blocks],
+            Work::Heal { .. } | Work::Check | Work::Claim => vec![self.blocks],
             // Which blocks are old enough, their versions say.
             Work::Client { op: ChunkOp::Zero { up_to: Some(_), .. }, .. } => vec![self.blocks],
             Work::Client { op, .. } if op.is_read() => vec![self.blocks],

@@ -60,6 +60,12 @@ impl Ops {
         all.find(|op| op.is_client() && op.request() == Some(request))
     }
 
+    /// The operation that reads the newest claim from this chunk.
+    pub fn of_claim(&mut self, chunk: ChunkId) -> Option<&mut Op> {
+        let mut all = self.running.values_mut().chain(&mut self.blocked);
+        all.find(|op| op.is_claim() && op.chunk() == chunk)
+    }
+
     /// The operations that wait for blocks.
     pub fn fetching(&self) -> Vec<u64> {
         self.running.values().filter(|op| op.is_fetching()).map(Op::id).collect()

@@ -38,6 +38,7 @@ pub fn contents(op: &Op, got: Got) -> Vec<Part> {
         | Work::Client { op: ChunkOp::Delete { .. }, .. } => {
             vec![delete]
         }
+        Work::Claim => Vec::new(),
         Work::Note => {
             let (first, count) = op.blocks();
             vec![Part { first, count, content: Content::Note, payload: Bytes::new() }]

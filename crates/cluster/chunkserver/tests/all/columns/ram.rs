@@ -2,7 +2,8 @@
 
 use super::world::{BLOCKS, Row, SET, World, chunk, id};
 use super::{PARITY, with_rows};
-use ebb_types::{ClientReply, GroupId, Random, Role, ServerId, SlotState};
+use ebb_chunkserver::Event;
+use ebb_types::{ClientReply, GroupId, Random, Role, ServerId, ServerReport, ServerState, SlotState};
 
 /// Room for everything.
 const ENOUGH: u64 = 1 << 30;
@@ -180,6 +181,39 @@ fn strips_of_a_failed_data_server_are_on_disk() {
         assert!(world.nodes[&holder].store.roles.contains(&(data, of_data)));
         assert_eq!(world.in_memory(holder, 2).count(), 0);
     }
+}
+
+/// The set is to hibernate by figures that are older than its last rows.
+#[test]
+fn no_server_sleeps_with_its_set_while_strips_are_only_in_its_memory() {
+    let (mut world, rows) = asleep(ENOUGH);
+    let hibernate = |world: &mut World| {
+        world.entry.hibernates_since = Some(1);
+        (0..6).for_each(|n| world.set_server(id(n), ServerState::Draining));
+        world.configure(&[]);
+        world.run();
+        (0..6).for_each(|n| world.on(id(n), Event::Drain));
+        world.run();
+    };
+    world.reports.clear();
+    hibernate(&mut world);
+    assert_eq!(world.ready.len(), 0, "each of them has strips that parity lacks");
+    let owes = |n: usize| {
+        let of_it = world.reports.iter().filter(|(server, report)| {
+            *server == id(n)
+                && matches!(report, ServerReport::Owes { epoch, .. } if *epoch == world.entry.epoch)
+        });
+        of_it.count()
+    };
+    assert!((0..6).all(|n| owes(n) > 1), "each says so until it is heard: {:?}", world.reports);
+    // So the set goes on, parity takes what it lacks, and then it may sleep.
+    world.entry.hibernates_since = None;
+    (0..6).for_each(|n| world.set_server(id(n), ServerState::Awake));
+    wake(&mut world);
+    world.reports.clear();
+    hibernate(&mut world);
+    assert_eq!((world.ready.len(), world.reports.len()), (6, 0));
+    rows.iter().for_each(|row| world.assert_at_home(row));
 }
 
 #[test]

@@ -389,7 +389,7 @@ impl World {
         self.tokens += 1;
         let token = ClientToken(self.tokens);
         let group = GroupId::of_column(SET, column);
-        let request = ClientRequest { group, epoch, since: Version::ZERO, op };
+        let request = ClientRequest { group, epoch, since: Version::ZERO, claim: 0, op };
         self.on(to, Event::Client { token, request, payload });
         self.tokens
     }

@@ -111,18 +111,20 @@ impl World<'_> {
         all
     }
 
-    /// R7: only parity servers sleep, unless their set hibernates.
+    /// R7: only parity servers sleep, unless their set hibernates. Then nothing is in memory that a column lacks.
     pub(super) fn r7_columns(&self, id: ServerId, state: &State) -> Option<String> {
-        let mut sets = state.sets();
-        let (set, entry) =
-            sets.find(|(_, entry)| entry.column_of(id).is_some()).filter(|(_, entry)| !entry.hibernates())?;
+        let (set, entry) = state.sets().find(|(_, entry)| entry.column_of(id).is_some())?;
         let column = entry.column_of(id)?;
+        let in_memory = self.servers[&id].replica.stats().memory_bytes;
+        if entry.hibernates() {
+            let owes = in_memory > 0 && !entry.columns.iter().all(|c| c.state == SlotState::InSync);
+            return owes.then(|| format!("{in_memory} bytes of strips of {set} are only in its memory"));
+        }
         if column < entry.shape.data() {
             return Some(format!("it has the data of {set}"));
         }
         let kept = self.servers[&id].store.roles();
         let other = kept.into_iter().find(|(group, role)| group.column().is_some() && *role != Role::Replica);
-        let in_memory = self.servers[&id].replica.stats().memory_bytes;
         other
             .map(|(group, _)| format!("it keeps strips of {group}"))
             .or_else(|| (in_memory > 0).then(|| format!("it keeps {in_memory} bytes of strips in memory")))
