@@ -1,9 +1,8 @@
 //! Why an Ebb program could not start or continue.
 
 use ebb_client::transport::TransportError;
-use std::fs::OpenOptions;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -41,9 +40,11 @@ pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io
     move |source| NodeError::Io { action, path, source }
 }
 
+#[cfg(feature = "lab")]
 /// Refuses an output that cannot be written, before the work. What is in the file stays, and no file is left where none
 /// was: the work may fail.
-pub fn writable(path: &Path) -> Result<(), NodeError> {
+pub fn writable(path: &std::path::Path) -> Result<(), NodeError> {
+    use std::fs::OpenOptions;
     let made = OpenOptions::new().write(true).create_new(true).open(path);
     let opened = match made {
         Ok(file) => {

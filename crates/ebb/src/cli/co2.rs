@@ -71,6 +71,7 @@ impl Co2 {
         }
     }
 
+    #[cfg(feature = "lab")]
     /// g/kWh of an hour: its number in the recorded calendar, whose days have 24, and when it began.
     pub fn of(&self, hour: u64, from_unix_millis: u64) -> Option<f64> {
         match self {

@@ -62,6 +62,7 @@ pub struct DevPool {
 }
 
 impl DevPool {
+    #[cfg(feature = "lab")]
     pub fn servers(&self) -> u16 {
         self.code.servers() as u16
     }

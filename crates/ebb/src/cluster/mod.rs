@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod connect;
+#[cfg(feature = "lab")]
 pub mod edit;
 pub mod keys;
 pub mod launch;
