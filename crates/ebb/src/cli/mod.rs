@@ -17,6 +17,7 @@ pub mod power;
 pub mod readings;
 pub mod replay;
 pub mod simulate;
+pub mod space;
 pub mod status;
 pub mod tool;
 pub mod trace;
