@@ -27,9 +27,9 @@ use crate::namespace::volumes::Volumes;
 use ebb_types::{
     BucketSetting, BucketSettings, CLASS_HEADER, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX,
     KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone,
-    NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectMeta, ObjectPart, OnlyIf,
-    PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, PoolId, RequestId, SETTING_BYTES_MAX, UploadListing,
-    UploadMeta, hold_the_same, kept_class,
+    NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectId, ObjectMeta, ObjectPart,
+    OnlyIf, PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, PoolId, RequestId, SETTING_BYTES_MAX,
+    UploadListing, UploadMeta, hold_the_same, kept_class,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -140,6 +140,11 @@ impl Namespace {
         let reply = NamespaceReply { session, results, garbage: self.garbage.len() as u64 };
         self.remember(command.request, reply.clone());
         reply
+    }
+
+    /// Whether any run holds the object under a lease.
+    pub fn is_leased(&self, object: ObjectId) -> bool {
+        self.leases.has(object)
     }
 
     pub(crate) fn names(&self) -> &Names {

@@ -134,6 +134,10 @@ impl Leases {
         held.into_iter().filter_map(|(id, bytes)| self.abandoned(id, bytes)).collect()
     }
 
+    pub fn has(&self, object: ObjectId) -> bool {
+        self.runs.values().any(|run| run.objects.contains_key(&object))
+    }
+
     /// Runs that hold something, and when they were last heard.
     pub fn runs(&self) -> Vec<(u64, u64)> {
         self.runs.iter().map(|(id, run)| (*id, run.stamp)).collect()
@@ -147,8 +151,7 @@ impl Leases {
     /// The whole pack, if it has no writer and names nothing.
     fn dead_pack(&mut self, object: ObjectId) -> Option<Extent> {
         let pack = self.packs.get(&object)?;
-        let held = self.runs.values().any(|run| run.objects.contains_key(&object));
-        if held || pack.named > 0 {
+        if self.has(object) || pack.named > 0 {
             return None;
         }
         let pack = self.packs.remove(&object)?;
