@@ -1,4 +1,5 @@
-//! The clients of volumes: each asks for one thing at a time, and asks again when its connection broke.
+//! The clients of a volume: each asks for one thing at a time, and asks again when its connection broke. Together they
+//! are one kernel.
 
 use crate::above::messages::{BlockRequest, Event, Look, Parcel, Reply, Request};
 use crate::above::net::Net;
@@ -8,6 +9,7 @@ use crate::search::linear::{Verdict, check};
 use bytes::Bytes;
 use ebb_types::{BLOCK_BYTES, ChunkId, ObjectId, Random, SLICE_BYTES};
 use ebb_volume::VolumeError;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// What is written and compared at a time: half a block.
@@ -36,13 +38,43 @@ pub(super) struct Clients {
     is_over: bool,
     /// Histories that were too long to decide.
     pub undecided: usize,
+    /// By operation: its tries that are under way or were taken, and where and when those were taken.
+    tries: BTreeMap<usize, Tries>,
 }
+
+#[derive(Default)]
+struct Tries {
+    sent: usize,
+    /// The process, its life, and the time.
+    taken: Vec<(usize, u64, u64)>,
+}
+
+impl Tries {
+    /// The process that took all of them, and when the first and the last came there.
+    fn taken_by_one(&self) -> Option<((usize, u64), u64, u64)> {
+        let &(host, life, first) = self.taken.first()?;
+        let is_one = self.taken.len() == self.sent
+            && self.taken.iter().all(|taken| (taken.0, taken.1) == (host, life));
+        let last = self.taken.iter().map(|(.., at)| *at).max()?;
+        is_one.then_some(((host, life), first, last))
+    }
+}
+
+/// A request that failed may still be carried out for the rest of its last try.
+const SLACK: u64 = 200;
 
 impl Clients {
     pub fn new(scenario: &Scenario, random: Random) -> Clients {
         let client = |_| Client { host: 0, attempt: 0, busy: None };
         let clients = (0..scenario.block_clients).map(client).collect();
-        Clients { clients, random, history: History::default(), is_over: false, undecided: 0 }
+        Clients {
+            clients,
+            random,
+            history: History::default(),
+            is_over: false,
+            undecided: 0,
+            tries: BTreeMap::new(),
+        }
     }
 
     pub fn start(&mut self, net: &mut Net) {
@@ -75,6 +107,10 @@ impl Clients {
         match (why, &this.busy) {
             (Look::Begin, None) if !self.is_over => {
                 let (action, request) = self.draw();
+                if self.is_in_the_way(action) {
+                    let pause = self.random.delay(net.scenario.think).max(1);
+                    return net.after(pause, Event::Look { client, attempt, why: Look::Begin });
+                }
                 self.begin(net, client, action, request);
             }
             (Look::Begin, _) => {}
@@ -92,6 +128,19 @@ impl Clients {
             }
             (_, None) => {}
         }
+    }
+
+    /// Whether a write under way covers part of what this would write. A kernel sends no such two: whichever of them is
+    /// sent again on a new connection is carried out twice, and no server could tell.
+    fn is_in_the_way(&self, action: Action) -> bool {
+        let written = |action: Action| match action {
+            Action::Write { first, cells } | Action::Zero { first, cells } => first..first + cells,
+            Action::Read { .. } | Action::Delete => 0..0,
+        };
+        let new = written(action);
+        let under_way = self.clients.iter().filter_map(|client| client.busy.as_ref());
+        let under_way = under_way.map(|(op, ..)| written(self.history.ops[*op].action));
+        under_way.into_iter().any(|old| old.start < new.end && new.start < old.end)
     }
 
     fn some_host(&mut self, net: &Net) -> usize {
@@ -139,7 +188,8 @@ impl Clients {
         this.attempt += 1;
         let (host, attempt, op, request) = (this.host, this.attempt, *op, request.clone());
         net.note(|| format!("client {client} sends op {op} to process {host}"));
-        let parcel = Parcel::Request { client, attempt, request };
+        self.tries.entry(op).or_default().sent += 1;
+        let parcel = Parcel::Request { client, attempt, op, request };
         let delay = net.delay();
         net.after(delay, Event::Deliver { host, life: None, parcel });
         let timeout = self.random.between(3 * SECOND, 40 * SECOND);
@@ -170,6 +220,30 @@ impl Clients {
         }
     }
 
+    /// A try has come to a process. `taken`: absent: it serves nothing.
+    pub fn arrived(&mut self, op: usize, taken: Option<(usize, u64)>, now: u64) {
+        let tries = self.tries.entry(op).or_default();
+        match taken {
+            Some((host, life)) => tries.taken.push((host, life, now)),
+            None => tries.sent -= 1,
+        }
+    }
+
+    /// By when a write that was given up has taken effect, if it ever does: a flush that came after it has ended.
+    fn decided_at(&self, write: usize) -> Option<u64> {
+        if self.history.ops[write].outcome != Outcome::Unknown {
+            return None;
+        }
+        let (process, _, last) = self.tries.get(&write)?.taken_by_one()?;
+        let flushes =
+            self.history.ops.iter().enumerate().filter(|(_, op)| is_flush(op) && op.outcome == Outcome::Done);
+        let after = flushes.filter(|(number, _)| {
+            let taken = self.tries.get(number).and_then(Tries::taken_by_one);
+            taken.is_some_and(|(by, first, _)| by == process && first > last)
+        });
+        after.filter_map(|(_, flush)| flush.ended).min().map(|ended| ended + SLACK)
+    }
+
     fn try_later(&mut self, net: &mut Net, client: usize) {
         self.clients[client].host = self.some_host(net);
         let (delay, attempt) = (self.random.between(200, 3 * SECOND), self.clients[client].attempt);
@@ -193,8 +267,7 @@ impl Clients {
         let Action::Read { first, cells } = self.history.ops[op].action else { return Vec::new() };
         let mut seen = Vec::new();
         if bytes.len() as u64 != u64::from(cells) * CELL {
-            net
-                .break_rule("bytes", format!("op {op} reads {} bytes instead of {cells} cells", bytes.len()));
+            net.break_rule("bytes", format!("op {op} reads {} bytes instead of {cells} cells", bytes.len()));
             return seen;
         }
         for (cell, bytes) in (first..).zip(bytes.chunks(CELL as usize)) {
@@ -231,10 +304,23 @@ impl Clients {
 
     /// Whether some order explains what was seen, cell by cell.
     pub fn judge(&mut self, net: &mut Net) {
+        let decided: Vec<Option<u64>> = (0..self.history.ops.len()).map(|op| self.decided_at(op)).collect();
+        decided.iter().flatten().for_each(|_| net.count("a write that a flush decided"));
         for cell in USED.into_iter().flatten() {
             let cell = cell as u32;
             let of_cell = |(number, op): (usize, &Op)| Some((number, at_cell(op, cell)?));
-            let ops: Vec<(usize, Op)> = self.history.ops.iter().enumerate().filter_map(of_cell).collect();
+            let mut ops: Vec<(usize, Op)> = self.history.ops.iter().enumerate().filter_map(of_cell).collect();
+            let seen: BTreeSet<u64> = ops.iter().flat_map(|(_, op)| op.seen.clone()).collect();
+            for (number, op) in &mut ops {
+                let is_open = op.outcome == Outcome::Unknown && matches!(op.action, Action::Write { .. });
+                // It took effect: by when?
+                if is_open
+                    && seen.contains(&(*number as u64 + 1))
+                    && let Some(ended) = decided[*number]
+                {
+                    (op.outcome, op.ended) = (Outcome::Done, Some(ended));
+                }
+            }
             let ops: Vec<(usize, &Op)> = ops.iter().map(|(number, op)| (*number, op)).collect();
             match check(&ops) {
                 Verdict::Linearizable => {}
@@ -260,6 +346,10 @@ impl Clients {
             }
         }
     }
+}
+
+fn is_flush(op: &Op) -> bool {
+    matches!(op.action, Action::Read { cells: 0, .. })
 }
 
 /// What an operation does to one cell.

@@ -23,6 +23,8 @@ struct Client {
     attempt: u64,
     /// The operation under way, and the range that it asks for.
     busy: Option<(usize, Option<(u64, u64)>)>,
+    /// The host that carries it out.
+    host: usize,
 }
 
 pub(super) struct Keys {
@@ -93,7 +95,12 @@ impl Keys {
                 self.draw(net, client, number);
             }
             (Look::Begin, _) | (_, None) => {}
-            (_, Some(_)) => self.finish(net, client, Outcome::Unknown, Vec::new()),
+            (_, Some(_)) => {
+                let (host, delay) = (this.host, net.delay());
+                let parcel = Parcel::Broken { client: FIRST + client, attempt };
+                net.after(delay, Event::Deliver { host, life: None, parcel });
+                self.finish(net, client, Outcome::Unknown, Vec::new());
+            }
         }
     }
 
@@ -163,13 +170,17 @@ impl Keys {
         });
         let this = &mut self.clients[client];
         this.attempt += 1;
-        this.busy = Some((op, range));
+        (this.busy, this.host) = (Some((op, range)), host);
         let (client, attempt) = (FIRST + client, this.attempt);
         let delay = net.delay();
-        let parcel = Parcel::Request { client, attempt, request: Request::Object(request) };
+        let parcel = Parcel::Request { client, attempt, op, request: Request::Object(request) };
         net.after(delay, Event::Deliver { host, life: None, parcel });
         let timeout = self.random.between(5 * SECOND, 100 * SECOND);
         net.after(timeout, Event::Look { client, attempt, why: Look::Timeout });
+        if !net.is_calm && self.random.chance(30) {
+            let breaks = self.random.below(3 * SECOND);
+            net.after(breaks, Event::Look { client, attempt, why: Look::Break });
+        }
     }
 
     pub fn answered(&mut self, net: &mut Net, client: usize, attempt: u64, reply: Reply) {

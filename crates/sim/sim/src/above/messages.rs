@@ -80,8 +80,22 @@ pub(super) enum Request {
 
 /// What a process receives.
 pub(super) enum Parcel {
-    Answer { call: u64, answer: Answer },
-    Request { client: usize, attempt: u64, request: Request },
+    Answer {
+        call: u64,
+        answer: Answer,
+    },
+    /// `op`: the number of the client's operation.
+    Request {
+        client: usize,
+        attempt: u64,
+        op: usize,
+        request: Request,
+    },
+    /// The client's connection broke.
+    Broken {
+        client: usize,
+        attempt: u64,
+    },
 }
 
 pub(super) enum Event {

@@ -11,8 +11,10 @@ use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, Moment, NamespaceAnswer, NamespaceError, NamespaceOp,
     NamespaceQuery, NamespaceReply, ObjectId,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 pub(super) const BUCKET: &str = "b";
@@ -102,8 +104,11 @@ impl Backend for Objects {
 }
 
 /// What the world knows of a gateway.
-#[derive(Clone)]
-pub(super) struct Gateway(Arc<Direct<Objects>>);
+pub(super) struct Gateway {
+    direct: Arc<Direct<Objects>>,
+    /// Requests under way, by client and attempt.
+    running: BTreeMap<(usize, u64), AbortHandle>,
+}
 
 impl Gateway {
     /// `first`: where in a page of keys it begins to move objects.
@@ -118,23 +123,33 @@ impl Gateway {
                 let _ = direct.create_bucket(BUCKET).await;
                 let _ = direct.set_rules(BUCKET, (EXPIRE, 1), (MOVED, POOL_NAME)).await;
             });
-            Gateway(direct)
+            Gateway { direct, running: BTreeMap::new() }
         })
     }
 
     /// A client's request arrives.
-    pub fn request(&self, process: &Process, (client, attempt): (usize, u64), request: &ObjectRequest) {
-        let (direct, outbox, request) = (self.0.clone(), process.outbox().clone(), request.clone());
-        process.inside(|| {
+    pub fn request(&mut self, process: &Process, (client, attempt): (usize, u64), request: &ObjectRequest) {
+        let (direct, outbox, request) = (self.direct.clone(), process.outbox().clone(), request.clone());
+        let running = process.inside(|| {
+            let carried = tokio::spawn(async move { carry_out(&direct, request).await });
+            let running = carried.abort_handle();
             tokio::spawn(async move {
-                let carried = tokio::spawn(async move { carry_out(&direct, request).await });
                 let what = match carried.await {
                     Ok(result) => Sent::Reply { client, attempt, reply: Reply::Object(result) },
+                    Err(error) if error.is_cancelled() => return,
                     Err(error) => Sent::Panicked(error.to_string()),
                 };
                 outbox.send(what);
             });
+            running
         });
+        self.running.retain(|_, other| !other.is_finished());
+        self.running.insert((client, attempt), running);
+    }
+
+    /// The client has gone: what it asked for is dropped where it is.
+    pub fn broken(&mut self, from: (usize, u64)) {
+        self.running.remove(&from).into_iter().for_each(|running| running.abort());
     }
 }
 

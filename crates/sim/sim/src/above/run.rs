@@ -23,7 +23,7 @@ pub fn run(seed: u64, planted: Planted) -> Result<Summary, Box<Failure>> {
     let Err(violation) = play(&mut world) else { return Ok(summary(&world)) };
     let mut world = World::new(Scenario::draw(seed), planted, LINES);
     let _ = play(&mut world);
-    Err(Box::new(Failure { seed, violation, transcript: world.net.lines.into() }))
+    Err(Box::new(Failure { seed, violation, transcript: world.net.lines.into(), test: "above::one_seed" }))
 }
 
 fn play(world: &mut World) -> Result<(), Violation> {

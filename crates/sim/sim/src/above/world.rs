@@ -12,7 +12,7 @@ use crate::above::object::Gateway;
 use crate::above::planted::{Bug, Planted};
 use crate::above::process::Process;
 use crate::above::scenario::{Fault, Role, SECOND, Scenario};
-use ebb_types::{ChunkOp, VolumeHome, mix};
+use ebb_types::{ChunkOp, MetaRequest, NamespaceCommand, NamespaceOp, VolumeHome, mix};
 
 /// More events than any healthy run has.
 const EVENTS_MAX: u64 = 400_000;
@@ -191,6 +191,7 @@ impl World {
             }
             Ask::Meta(_) if net.now < self.meta.silent_until => return,
             Ask::Meta(request) => {
+                count_ops(net, &request);
                 let shown = (net.keep > 0).then(|| format!("{request:?}"));
                 let reply = self.meta.ask(net.now, request);
                 net.note(|| format!("process {host}: {} -> {reply:?}", shown.unwrap_or_default()));
@@ -208,34 +209,39 @@ impl World {
     fn deliver(&mut self, number: usize, parcel: Parcel) {
         let host = &mut self.hosts[number];
         let from = match &parcel {
-            Parcel::Request { client, attempt, .. } => Some((*client, *attempt)),
-            Parcel::Answer { .. } => None,
+            Parcel::Request { client, attempt, op, .. } => Some((*client, *attempt, *op)),
+            Parcel::Answer { .. } | Parcel::Broken { .. } => None,
         };
-        let is_taken = match (&host.process, parcel, &host.service) {
-            (Some(process), parcel, _) if process.is_stopped() => {
-                host.held.push(parcel);
-                true
-            }
+        let is_taken = match (&host.process, parcel, &mut host.service) {
+            (Some(process), parcel, _) if process.is_stopped() => return host.held.push(parcel),
             (Some(process), Parcel::Answer { call, answer }, _) => {
                 process.library.answered(call, answer);
                 true
             }
             (
                 Some(process),
-                Parcel::Request { client, attempt, request: Request::Object(request) },
+                Parcel::Request { client, attempt, request: Request::Object(request), .. },
                 Service::Gateway(gateway),
             ) => {
                 gateway.request(process, (client, attempt), &request);
                 true
             }
+            (Some(process), Parcel::Broken { client, attempt }, Service::Gateway(gateway)) => {
+                process.inside(|| gateway.broken((client, attempt)));
+                true
+            }
             (
                 Some(process),
-                Parcel::Request { client, attempt, request: Request::Block(request) },
+                Parcel::Request { client, attempt, request: Request::Block(request), .. },
                 Service::Volume(served),
             ) => served.request(process, (client, attempt), &request),
             _ => false,
         };
-        if let (false, Some((client, attempt))) = (is_taken, from) {
+        let Some((client, attempt, op)) = from else { return };
+        if client < FIRST {
+            self.clients.arrived(op, is_taken.then_some((number, host.life)), self.net.now);
+        }
+        if !is_taken {
             let delay = self.net.delay();
             self.net.after(delay, Event::Back { client, attempt, reply: Reply::Gone });
         }
@@ -276,15 +282,17 @@ impl World {
         host.life += 1;
         (host.service, host.process) = (Service::None, None);
         for parcel in std::mem::take(&mut host.held) {
-            if let Parcel::Request { client, attempt, .. } = parcel {
+            if let Parcel::Request { client, attempt, op, .. } = parcel {
+                if client < FIRST {
+                    self.clients.arrived(op, None, self.net.now);
+                }
                 self.net.after(1, Event::Back { client, attempt, reply: Reply::Gone });
             }
         }
     }
 
     fn resume(&mut self, number: usize) {
-        let monotonic = [Bug::MonotonicClock, Bug::ForgetSessions, Bug::ZeroesExist];
-        let boot_clock_stands = self.planted.world.is_some_and(|bug| monotonic.contains(&bug));
+        let boot_clock_stands = self.planted.world.is_some_and(Bug::has_monotonic_clock);
         let host = &mut self.hosts[number];
         let Some(process) = host.process.as_mut().filter(|process| process.is_stopped()) else { return };
         process.resume(self.net.now, boot_clock_stands);
@@ -347,6 +355,22 @@ impl World {
                 process.library.set_wall(0);
             }
             self.resume(host);
+        }
+    }
+}
+
+/// What production code is seen to do.
+fn count_ops(net: &mut Net, request: &MetaRequest) {
+    let MetaRequest::Namespace(NamespaceCommand { ops, .. }) = request else { return };
+    for op in ops {
+        match op {
+            NamespaceOp::Move { .. } => net.count("an object that moves"),
+            NamespaceOp::MoveSlice { .. } => net.count("a slice that moves"),
+            NamespaceOp::ClaimVolume { from: Some(_), .. } => net.count("a volume that is taken over"),
+            NamespaceOp::EndRun { .. } => net.count("a silent run that is ended"),
+            NamespaceOp::Discard { .. } => net.count("data that was written in vain"),
+            NamespaceOp::CompleteUpload { .. } => net.count("an upload that is completed"),
+            _ => {}
         }
     }
 }
