@@ -18,7 +18,7 @@ use ebb_types::{
     BucketSetting, Condition, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
     ObjectId, ObjectMeta, OnlyIf, Part, PoolId,
 };
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use s3s::dto::{
     AbortIncompleteMultipartUpload, BucketLifecycleConfiguration, ExpirationStatus, LifecycleExpiration,
     LifecycleRule, LifecycleRuleFilter, PutBucketLifecycleConfigurationInput,
@@ -182,6 +182,27 @@ fn a_header_that_is_not_signed_does_nothing() {
     assert!(text.starts_with("HTTP/1.1 403") && text.contains("AccessDenied"), "{text}");
     assert_eq!(served.ask("HEAD", "/secret/copy", b""), 404);
     assert_eq!(served.answer("GET", "/secret/key", b"").body, b"text");
+}
+
+/// What the key's object contains.
+async fn content_in(gateway: &Gateway<Memory>, bucket: &str, key: &str) -> Vec<u8> {
+    let reader = gateway.open(bucket, key).await.unwrap();
+    let stream = reader.clone().stream(reader.pieces(0..reader.meta.size));
+    stream.try_collect::<Vec<Bytes>>().await.unwrap().concat()
+}
+
+/// Where the bytes are that the keys name.
+async fn named_in(
+    gateway: &Gateway<Memory>,
+    bucket: &str,
+    keys: impl Iterator<Item = String>,
+) -> BTreeSet<ObjectId> {
+    let mut named = BTreeSet::new();
+    for key in keys {
+        let meta = gateway.names.object(bucket, &key).await.unwrap();
+        named.extend(meta.extents.iter().map(|extent| extent.object));
+    }
+    named
 }
 
 #[tokio::test(start_paused = true)]

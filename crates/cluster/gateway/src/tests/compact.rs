@@ -3,7 +3,6 @@
 use super::coded::{content_of, memory};
 use super::*;
 use crate::moves::Mover;
-use futures_util::TryStreamExt;
 
 /// Small objects that share packs: ten fill one.
 const OBJECTS: usize = 40;
@@ -14,9 +13,7 @@ fn key(n: usize) -> String {
 }
 
 async fn content(gateway: &Gateway<Memory>, key: &str) -> Vec<u8> {
-    let reader = gateway.open("b", key).await.unwrap();
-    let stream = reader.clone().stream(reader.pieces(0..reader.meta.size));
-    stream.try_collect::<Vec<Bytes>>().await.unwrap().concat()
+    content_in(gateway, "b", key).await
 }
 
 async fn put_all(gateway: &Gateway<Memory>) {
@@ -28,12 +25,7 @@ async fn put_all(gateway: &Gateway<Memory>) {
 }
 
 async fn named(gateway: &Gateway<Memory>, keys: impl Iterator<Item = usize>) -> BTreeSet<ObjectId> {
-    let mut named = BTreeSet::new();
-    for n in keys {
-        let meta = gateway.names.object("b", &key(n)).await.unwrap();
-        named.extend(meta.extents.iter().map(|extent| extent.object));
-    }
-    named
+    named_in(gateway, "b", keys.map(key)).await
 }
 
 #[tokio::test(start_paused = true)]

@@ -83,9 +83,7 @@ async fn put_in_parts(gateway: &Gateway<Memory>, key: &str, sizes: &[usize]) {
 }
 
 async fn content(gateway: &Gateway<Memory>, key: &str) -> Vec<u8> {
-    let reader = gateway.open("warm", key).await.unwrap();
-    let stream = reader.clone().stream(reader.pieces(0..reader.meta.size));
-    stream.try_collect::<Vec<Bytes>>().await.unwrap().concat()
+    content_in(gateway, "warm", key).await
 }
 
 async fn meta_of(gateway: &Gateway<Memory>, key: &str) -> ObjectMeta {
@@ -102,11 +100,7 @@ fn unmoved(meta: &ObjectMeta) -> ObjectMeta {
 
 /// The objects that the keys name.
 async fn named_by(gateway: &Gateway<Memory>, keys: &[&str]) -> BTreeSet<ObjectId> {
-    let mut named = BTreeSet::new();
-    for key in keys {
-        named.extend(meta_of(gateway, key).await.extents.iter().map(|extent| extent.object));
-    }
-    named
+    named_in(gateway, "warm", keys.iter().map(|key| (*key).to_owned())).await
 }
 
 /// A gateway with the bucket `warm`, whose objects move to `cold`.

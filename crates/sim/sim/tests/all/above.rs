@@ -1,14 +1,9 @@
 //! The fault search above chunks.
 
+use crate::planted;
+use crate::sweep::{number, show_tally, sweep};
+use ebb_sim::Summary;
 use ebb_sim::above::{Bug, Planted, run};
-use ebb_sim::{Failure, Summary};
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
-}
 
 /// Seeds by day.
 const FIRST: u64 = 1;
@@ -41,34 +36,11 @@ const MET: [&str; 23] = [
     "wall clock set",
 ];
 
-/// Runs seeds `first..first + count` on two threads.
-fn sweep(first: u64, count: u64) -> (Vec<Summary>, Vec<Failure>) {
-    let next = AtomicU64::new(first);
-    let (good, bad) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + count {
-                        break;
-                    }
-                    match run(seed, Planted::default()) {
-                        Ok(summary) => good.lock().unwrap().push(summary),
-                        Err(failure) => bad.lock().unwrap().push(*failure),
-                    }
-                }
-            });
-        }
-    });
-    (good.into_inner().unwrap(), bad.into_inner().unwrap())
-}
-
 /// `EBB_FIRST` and `EBB_SEEDS` say which seeds, as for the search below.
 #[test]
 fn no_seed_breaks_a_rule_above_chunks() {
     let (first, count) = (number("EBB_FIRST").unwrap_or(FIRST), number("EBB_SEEDS").unwrap_or(SEEDS));
-    let (good, mut bad) = sweep(first, count);
+    let (good, mut bad) = sweep(first, count, |seed| run(seed, Planted::default()));
     let total = |of: fn(&Summary) -> usize| good.iter().map(of).sum::<usize>();
     println!(
         "{} seeds, {} operations, {} acknowledged, {} undecided",
@@ -77,11 +49,7 @@ fn no_seed_breaks_a_rule_above_chunks() {
         total(|s| s.acknowledged),
         total(|s| s.undecided)
     );
-    let mut tally: BTreeMap<&str, u64> = BTreeMap::new();
-    for (what, times) in good.iter().flat_map(|summary| &summary.tally) {
-        *tally.entry(what).or_default() += times;
-    }
-    tally.iter().for_each(|(what, times)| println!("{times:>12}  {what}"));
+    let tally = show_tally(&good);
     bad.sort_by_key(|failure| failure.seed);
     bad.iter().for_each(|f| println!("seed {} breaks {}: {}", f.seed, f.violation.rule, f.violation.what));
     if let Some(failure) = bad.first() {
@@ -93,12 +61,8 @@ fn no_seed_breaks_a_rule_above_chunks() {
 
 /// `first`: where to begin, for a defect that few seeds notice.
 fn is_found(first: u64, name: &str, planted: Planted, rules: &[&str]) {
-    let seeds = first..2001;
-    let found = seeds.into_iter().find_map(|seed| run(seed, planted).err());
-    let failure = found.unwrap_or_else(|| panic!("none of 2000 seeds notices {name}"));
-    println!("{name}: seed {} breaks {}: {}", failure.seed, failure.violation.rule, failure.violation.what);
-    assert!(run(failure.seed, Planted::default()).is_ok(), "seed {} fails without {name} too", failure.seed);
-    assert!(rules.contains(&failure.violation.rule), "{name} was found by another rule: {failure}");
+    let sound = |seed| run(seed, Planted::default());
+    planted::is_found_by(first..2001, name, |seed| run(seed, planted), sound, rules);
 }
 
 fn in_world(first: u64, bug: Bug, rules: &[&str]) {

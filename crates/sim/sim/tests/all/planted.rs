@@ -1,9 +1,11 @@
 //! Planted defects in the protocol cores: the harness must find each of them within the seeds of the sweep, by the rule
 //! that it breaks.
 
+use crate::sweep::Outcome;
 use ebb_chunkserver::PlantedBug;
 use ebb_sim::{Configure, Core, run};
 use ebb_store::PlantedBug as StoreBug;
+use std::ops::Range;
 
 /// Seeds to try. The sweep runs many more.
 const SEEDS: u64 = 1500;
@@ -14,11 +16,23 @@ fn is_found(name: &str, plant: &Configure, rules: &[&str]) {
 
 /// `first`: where to begin, for a defect that few seeds notice.
 fn is_found_from(first: u64, name: &str, plant: &Configure, rules: &[&str]) {
-    let found = (first..first + SEEDS).find_map(|seed| run(seed, plant).err());
-    let failure = found.unwrap_or_else(|| panic!("none of {SEEDS} seeds notices {name}"));
+    let seeds = first..first + SEEDS;
+    is_found_by(seeds, name, |seed| run(seed, plant), |seed| run(seed, &|_| {}), rules);
+}
+
+/// `broken`: a run with the defect; `sound`: one without.
+pub fn is_found_by(
+    seeds: Range<u64>,
+    name: &str,
+    broken: impl Fn(u64) -> Outcome,
+    sound: impl Fn(u64) -> Outcome,
+    rules: &[&str],
+) {
+    let found = seeds.clone().find_map(|seed| broken(seed).err());
+    let failure = found.unwrap_or_else(|| panic!("none of the seeds {seeds:?} notices {name}"));
     println!("{name}: seed {} breaks {}: {}", failure.seed, failure.violation.rule, failure.violation.what);
     // The failure is due to the defect: without it the seed passes.
-    assert!(run(failure.seed, &|_| {}).is_ok(), "seed {} fails without {name} too", failure.seed);
+    assert!(sound(failure.seed).is_ok(), "seed {} fails without {name} too", failure.seed);
     assert!(rules.contains(&failure.violation.rule), "{name} was found by another rule: {failure}");
 }
 

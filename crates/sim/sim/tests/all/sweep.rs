@@ -81,12 +81,14 @@ const MET: [&str; 63] = [
     "write that may be forgotten",
 ];
 
-fn number(name: &str) -> Option<u64> {
+pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
+pub type Outcome = Result<Summary, Box<Failure>>;
+
 /// Runs seeds `first..first + count` on two threads.
-fn sweep(first: u64, count: u64) -> (Vec<Summary>, Vec<Failure>) {
+pub fn sweep(first: u64, count: u64, run: impl Fn(u64) -> Outcome + Sync) -> (Vec<Summary>, Vec<Failure>) {
     let next = AtomicU64::new(first);
     let (good, bad) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -97,7 +99,7 @@ fn sweep(first: u64, count: u64) -> (Vec<Summary>, Vec<Failure>) {
                     if seed >= first + count {
                         break;
                     }
-                    match run(seed, &|_| {}) {
+                    match run(seed) {
                         Ok(summary) => good.lock().unwrap().push(summary),
                         Err(failure) => bad.lock().unwrap().push(*failure),
                     }
@@ -108,11 +110,21 @@ fn sweep(first: u64, count: u64) -> (Vec<Summary>, Vec<Failure>) {
     (good.into_inner().unwrap(), bad.into_inner().unwrap())
 }
 
+/// What the runs met, and how often.
+pub fn show_tally(good: &[Summary]) -> BTreeMap<&str, u64> {
+    let mut tally: BTreeMap<&str, u64> = BTreeMap::new();
+    for (what, times) in good.iter().flat_map(|s| &s.tally) {
+        *tally.entry(what).or_default() += times;
+    }
+    tally.iter().for_each(|(what, times)| println!("{times:>12}  {what}"));
+    tally
+}
+
 #[test]
 fn no_seed_breaks_a_rule() {
     let count = number("EBB_SEEDS").unwrap_or(SEEDS);
     let first = number("EBB_FIRST").unwrap_or(FIRST);
-    let (good, mut bad) = sweep(first, count);
+    let (good, mut bad) = sweep(first, count, |seed| run(seed, &|_| {}));
     let events: u64 = good.iter().map(|s| s.events).sum();
     let ops: usize = good.iter().map(|s| s.ops).sum();
     let acknowledged: usize = good.iter().map(|s| s.acknowledged).sum();
@@ -121,11 +133,7 @@ fn no_seed_breaks_a_rule() {
         "{} seeds, {events} events, {ops} operations, {acknowledged} acknowledged, {undecided} undecided",
         good.len()
     );
-    let mut tally: BTreeMap<&str, u64> = BTreeMap::new();
-    for (what, times) in good.iter().flat_map(|s| &s.tally) {
-        *tally.entry(what).or_default() += times;
-    }
-    tally.iter().for_each(|(what, times)| println!("{times:>12}  {what}"));
+    let tally = show_tally(&good);
     bad.sort_by_key(|f| f.seed);
     for failure in &bad {
         let first = failure.violation.what.lines().next().unwrap_or_default();
@@ -141,7 +149,8 @@ fn no_seed_breaks_a_rule() {
     assert!(!fixed || missing.is_empty(), "in {count} seeds there never was: {missing:?}");
 }
 
-/// `EBB_SEED=n cargo test -p ebb-sim --test all one_seed -- --nocapture`; `EBB_LINES`: lines of transcript to show.
+/// `EBB_SEED=n cargo test -p ebb-sim --test all sweep::one_seed -- --nocapture`;
+/// `EBB_LINES`: lines of transcript to show.
 #[test]
 fn one_seed() {
     let seed = number("EBB_SEED").unwrap_or(1);
