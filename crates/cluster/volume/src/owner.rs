@@ -63,11 +63,11 @@ impl Owner {
         let mut waiting = Some(waiting);
         let clock = backend.clock().clone();
         let mut seen: Option<(VolumeOwner, Moment)> = None;
+        let mut ended = None;
         loop {
             let sent = clock.now();
-            let silent =
-                seen.filter(|(owner, since)| sent.since(*since) >= SILENCE || backend.has_ended(owner.run));
-            let in_use = match send(backend, claim(silent.map(|(owner, _)| owner))).await {
+            let silent = seen.filter(|(_, since)| sent.since(*since) >= SILENCE).map(|(owner, _)| owner);
+            let in_use = match send(backend, claim(silent.or(ended))).await {
                 Ok(number) => {
                     let claim = Mutex::new(Claim::Held { since: sent });
                     return Ok(Owner { clock, claim, changed: Notify::new(), number, noted });
@@ -80,7 +80,8 @@ impl Owner {
                 Some((owner, _)) if owner == in_use => {}
                 Some(_) => return Err(VolumeError::InUse(in_use)),
             }
-            if silent.is_none() && backend.has_ended(in_use.run) {
+            if ended.is_none() && backend.has_ended(in_use.run) {
+                ended = Some(in_use);
                 continue;
             }
             waiting.take().into_iter().for_each(|waiting| waiting());
