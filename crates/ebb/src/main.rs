@@ -224,14 +224,23 @@ enum Sub {
     /// Mirror two disks that save power at low speed, and serve them over NBD
     #[command(after_help = cli::mirror::EXAMPLES)]
     Mirror(cli::mirror::MirrorArgs),
-    /// Compare the content of all replicas (awake servers only: shift to the top gear first)
+    /// Compare the content of all replicas (awake servers only: shift to the top gear first), or see what space is used
+    /// for
     #[command(
-        after_help = "Example: ebb gear set 3/3 --wait && ebb verify --read\nExit codes: 0 all replicas are equal, 1 some could not be compared, 3 some differ"
+        after_help = "Examples:\n  ebb gear set 3/3 --wait && ebb verify --read\n  ebb verify --space          is every chunk named, leased or garbage?\n\
+                      Exit codes: 0 all replicas are equal, or nothing is left over; 1 some could not be compared or listed; 3 some differ, or something \
+                      is left over"
     )]
     Verify {
         /// Read every block and check it, instead of comparing recorded checksums
         #[arg(long)]
         read: bool,
+        /// Instead, list every chunk and ask the namespace what it is for
+        #[arg(long, conflicts_with = "read")]
+        space: bool,
+        /// Delete the chunks that nothing names and nothing can name any more
+        #[arg(long, requires = "space")]
+        free: bool,
         #[command(flatten)]
         tool: ToolArgs,
     },
@@ -434,7 +443,10 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Lab { command } => cli::lab::run(command).await,
         Sub::Mirror(args) => cli::mirror::run(args).await,
         Sub::Scrub { server, tool } => admin::scrub(&tool.config, Output::from(tool.json), server).await,
-        Sub::Verify { read, tool } => admin::verify(&tool.config, Output::from(tool.json), read).await,
+        Sub::Verify { space: true, free, tool, .. } => {
+            admin::space(&tool.config, Output::from(tool.json), free).await
+        }
+        Sub::Verify { read, tool, .. } => admin::verify(&tool.config, Output::from(tool.json), read).await,
     }
 }
 

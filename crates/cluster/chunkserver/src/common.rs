@@ -4,6 +4,7 @@ pub(crate) mod api;
 pub(crate) mod blocks;
 pub(crate) mod config;
 pub(crate) mod context;
+pub(crate) mod deleted;
 pub(crate) mod due;
 pub(crate) mod run_map;
 pub(crate) mod wait;

@@ -96,6 +96,9 @@ pub enum BackendError {
     Hibernates { why: String, retry_after: Duration },
     #[error("the cluster is full: delete data or add servers")]
     NoSpace,
+    /// Of a write to a chunk that was deleted: this gateway was taken for dead, and what it had leased was freed.
+    #[error("the data was given up because this gateway was silent for too long: send the object again")]
+    GivenUp,
     /// Permanent: a retry fails the same way.
     #[error("{0}")]
     Failed(String),

@@ -31,6 +31,7 @@ impl From<ClientError> for BackendError {
             ClientError::Chunk { why: ChunkError::NoSpace, .. } | ClientError::Meta(MetaFailure::Full) => {
                 BackendError::NoSpace
             }
+            ClientError::Chunk { why: ChunkError::Deleted, .. } => BackendError::GivenUp,
             ClientError::Hibernates { retry_after, .. } => {
                 BackendError::Hibernates { why: error.to_string(), retry_after }
             }

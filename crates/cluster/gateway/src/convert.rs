@@ -29,7 +29,7 @@ impl From<NameError> for S3Error {
 impl From<BackendError> for S3Error {
     fn from(error: BackendError) -> S3Error {
         match error {
-            BackendError::Unavailable(_) => s3_error!(SlowDown, "{error}"),
+            BackendError::Unavailable(_) | BackendError::GivenUp => s3_error!(SlowDown, "{error}"),
             BackendError::Hibernates { retry_after, .. } => {
                 let mut asleep = s3_error!(SlowDown, "{error}");
                 let seconds = HeaderValue::from(retry_after.as_millis().div_ceil(1000).max(1) as u64);

@@ -3,6 +3,9 @@
 //!
 //! One task. It sleeps until it is notified of work, and watches leases only while there are any: an idle cluster stays
 //! idle. Freeing is idempotent, so the janitors of several gateways do no harm to one another.
+//!
+//! Beside a volume's server it works for a cluster that may have no gateway ([`super::tend`]). Nothing of what others
+//! do passes through it there, so it looks every [`ROUND`].
 
 use super::backend::{Backend, BackendError};
 use super::names::{NameError, Names};
@@ -44,6 +47,8 @@ pub struct Janitor<B> {
     vain: Vec<Extent>,
     retry_at: Option<Instant>,
     round_at: Option<Instant>,
+    /// It is notified of nothing.
+    alone: bool,
     /// Runs that hold leases: their stamp, and since when it is unchanged.
     runs: BTreeMap<u64, (u64, Instant)>,
 }
@@ -76,8 +81,13 @@ impl<B: Backend> Janitor<B> {
             retry_at: None,
             // An earlier run may have left some.
             round_at: Some(Instant::now()),
+            alone: false,
             runs: BTreeMap::new(),
         }
+    }
+
+    pub fn alone(self) -> Self {
+        Janitor { alone: true, ..self }
     }
 
     /// Runs until the gateway ends.
@@ -204,7 +214,9 @@ impl<B: Backend> Janitor<B> {
             tracing::warn!(%error, "cannot maintain leases; will retry");
             return;
         }
-        if !holds && self.runs.is_empty() {
+        if self.alone {
+            self.see().await;
+        } else if !holds && self.runs.is_empty() {
             self.round_at = None;
         }
     }
@@ -225,7 +237,9 @@ impl<B: Backend> Janitor<B> {
                 self.runs.insert(run, (stamp, since));
                 continue;
             }
-            tracing::info!("a gateway has been silent for {SILENCE:?}: data it wrote in vain is being freed");
+            tracing::info!(
+                "a gateway or a volume's server has been silent for {SILENCE:?}: data it wrote in vain is being freed"
+            );
             self.names.commit(NamespaceOp::EndRun { run, stamp }).await?;
         }
         Ok(())

@@ -15,6 +15,7 @@ mod body;
 mod bucket;
 mod chunked;
 mod cluster;
+mod compact;
 mod conditions;
 mod connections;
 mod convert;
@@ -103,13 +104,28 @@ pub struct Gateway<B> {
 impl<B: Backend> Gateway<B> {
     /// Also starts the janitor, on `tasks`.
     fn start(backend: Arc<B>, keys: Keys, tasks: &mut JoinSet<()>) -> Gateway<B> {
-        let (discards, discarded): (mpsc::UnboundedSender<Vec<Extent>>, _) = mpsc::unbounded_channel();
-        let garbage = Arc::new(Notify::new());
-        let names = Arc::new(Names::new(backend.clone(), discards.clone(), garbage.clone()));
-        let store = Arc::new(Store::new(backend.clone(), names.clone(), discards));
-        tasks.spawn(Janitor::new(backend.clone(), names.clone(), store.clone(), discarded, garbage).run());
+        let (store, names, janitor) = with_janitor(&backend);
+        tasks.spawn(janitor.run());
         Gateway { store, names, keys, backend, locations: Locations::default() }
     }
+}
+
+type WithJanitor<B> = (Arc<Store<B>>, Arc<Names<B>>, Janitor<B>);
+
+fn with_janitor<B: Backend>(backend: &Arc<B>) -> WithJanitor<B> {
+    let (discards, discarded): (mpsc::UnboundedSender<Vec<Extent>>, _) = mpsc::unbounded_channel();
+    let garbage = Arc::new(Notify::new());
+    let names = Arc::new(Names::new(backend.clone(), discards.clone(), garbage.clone()));
+    let store = Arc::new(Store::new(backend.clone(), names.clone(), discards));
+    let janitor = Janitor::new(backend.clone(), names.clone(), store.clone(), discarded, garbage);
+    (store, names, janitor)
+}
+
+/// Ends the runs of processes that fell silent, and frees garbage, as a gateway does. For programs that write to the
+/// cluster without one; never returns.
+pub async fn tend<B: Backend>(backend: Arc<B>) {
+    let (_store, _names, janitor) = with_janitor(&backend);
+    janitor.alone().run().await;
 }
 
 /// Serves S3 on `listener` until `stop` returns and the requests in flight are finished.

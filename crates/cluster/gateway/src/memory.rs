@@ -30,6 +30,8 @@ struct State {
     chunks: BTreeMap<ChunkId, Vec<u8>>,
     /// Rows of erasure-coded chunks that were ever written.
     rows: BTreeSet<(ChunkId, usize)>,
+    /// Chunks that were deleted: they take no writes.
+    deleted: BTreeSet<ChunkId>,
     /// Blocks that were set to zero.
     freed: BTreeSet<(ChunkId, usize)>,
     /// For how long the machine was suspended.
@@ -161,6 +163,9 @@ impl Memory {
         if let Some(error) = &state.broken {
             return Err(error.clone());
         }
+        if state.deleted.contains(&chunk) {
+            return Err(BackendError::GivenUp);
+        }
         let (from, to) = (offset as usize, offset as usize + len);
         assert!(to <= self.chunk_bytes as usize, "{chunk}: {from}..{to} lies outside");
         state.writes += 1;
@@ -231,7 +236,10 @@ impl Backend for Memory {
     async fn zero(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<(), BackendError> {
         self.is_connected().await;
         assert_eq!(chunk.object.pool(), PoolId::REPLICATED, "a coded chunk has no parts to set to zero");
-        let outcome = self.change(chunk, offset, len as usize, |bytes| bytes.fill(0));
+        let outcome = match self.change(chunk, offset, len as usize, |bytes| bytes.fill(0)) {
+            Err(BackendError::GivenUp) => Ok(()), // it is gone
+            outcome => outcome,
+        };
         let blocks = (offset as usize).div_ceil(BLOCK_BYTES)..(offset + len) as usize / BLOCK_BYTES;
         self.state.lock().unwrap().freed.extend(blocks.map(|block| (chunk, block)));
         self.has_changed().await;
@@ -240,7 +248,11 @@ impl Backend for Memory {
 
     async fn delete(&self, chunk: ChunkId) -> Result<(), BackendError> {
         self.is_connected().await;
-        self.state.lock().unwrap().chunks.remove(&chunk);
+        {
+            let mut state = self.state.lock().unwrap();
+            state.chunks.remove(&chunk);
+            state.deleted.insert(chunk);
+        }
         self.has_changed().await;
         Ok(())
     }

@@ -24,12 +24,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 /// How often the cluster is asked whether it is in a trough, while something is moved or waits for that.
 const ASK: Duration = Duration::from_secs(15);
 /// Objects moved concurrently: small ones share writes and commits.
-const MOVES_AHEAD: usize = 4;
+pub(super) const MOVES_AHEAD: usize = 4;
 
 pub struct Mover<B> {
-    backend: Arc<B>,
-    names: Arc<Names<B>>,
-    store: Arc<Store<B>>,
+    pub(super) backend: Arc<B>,
+    pub(super) names: Arc<Names<B>>,
+    pub(super) store: Arc<Store<B>>,
     bytes_per_second: u64,
     pace: Mutex<Pace>,
     /// Where in a page of keys this gateway begins: others begin elsewhere, so they do not copy the same objects.
@@ -61,7 +61,10 @@ impl<B: Backend> Mover<B> {
     /// Runs until the gateway ends.
     pub async fn run(self) {
         let mover = &self;
-        let round = |now| async move { mover.round(now).await.map(drop) };
+        let round = |now| async move {
+            mover.round(now).await?;
+            mover.compact().await.map(drop)
+        };
         daily(&mover.names, "move objects", round).await;
     }
 
@@ -108,21 +111,8 @@ impl<B: Backend> Mover<B> {
 
     /// Returns whether the object was moved. Fails if there is no point in continuing with others.
     async fn move_one(&self, plan: &Plan, key: String) -> Result<bool, NameError> {
-        use NamespaceError::{NoSuchBucket, NoSuchKey, PreconditionFailed};
-        while !self.is_in_trough().await? {
-            sleep(ASK).await;
-        }
-        match self.move_object(plan, &key).await {
-            // It was replaced or deleted meanwhile.
-            Err(NameError::Refused(NoSuchBucket | NoSuchKey | PreconditionFailed) | NameError::Replaced) => {
-                Ok(false)
-            }
-            Err(NameError::Backend(BackendError::Failed(why))) => {
-                tracing::warn!(bucket = plan.bucket, key, why, "an object stays in its pool");
-                Ok(false)
-            }
-            outcome => outcome,
-        }
+        self.await_trough().await?;
+        go_on(self.move_object(plan, &key).await, &plan.bucket, &key)
     }
 
     async fn move_object(&self, plan: &Plan, key: &str) -> Result<bool, NameError> {
@@ -148,7 +138,7 @@ impl<B: Backend> Mover<B> {
     }
 
     /// Copies one extent, which is this range of the object.
-    async fn copy(
+    pub(super) async fn copy(
         &self,
         reader: &Arc<Reader<B>>,
         extent: &Extent,
@@ -186,6 +176,13 @@ impl<B: Backend> Mover<B> {
         turn
     }
 
+    pub(super) async fn await_trough(&self) -> Result<(), NameError> {
+        while !self.is_in_trough().await? {
+            sleep(ASK).await;
+        }
+        Ok(())
+    }
+
     async fn is_in_trough(&self) -> Result<bool, NameError> {
         if self.pace().trough.is_some_and(|at| at.elapsed() < ASK) {
             return Ok(true);
@@ -195,5 +192,21 @@ impl<B: Backend> Mover<B> {
             self.pace().trough = Some(Instant::now());
         }
         Ok(is_in_trough)
+    }
+}
+
+/// What became of one object, if others can be moved all the same.
+pub(super) fn go_on(outcome: Result<bool, NameError>, bucket: &str, key: &str) -> Result<bool, NameError> {
+    use NamespaceError::{NoSuchBucket, NoSuchKey, PreconditionFailed};
+    match outcome {
+        // It was replaced or deleted meanwhile.
+        Err(NameError::Refused(NoSuchBucket | NoSuchKey | PreconditionFailed) | NameError::Replaced) => {
+            Ok(false)
+        }
+        Err(NameError::Backend(BackendError::Failed(why))) => {
+            tracing::warn!(bucket, key, why, "an object stays where it is");
+            Ok(false)
+        }
+        outcome => outcome,
     }
 }

@@ -85,6 +85,12 @@ impl<B: Backend> Names<B> {
         self.losses.load(Ordering::Relaxed)
     }
 
+    /// Something that was leased when there had been this many losses is lost. So is everything else that was leased by
+    /// then: counted once.
+    pub fn lose(&self, losses: u64) {
+        let _ = self.losses.compare_exchange(losses, losses + 1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// Carries out one op. The data it names belongs to the namespace from here on, or is discarded.
     pub async fn commit(&self, op: NamespaceOp) -> Result<NamespaceDone, NameError> {
         self.commits.submit(op).await
@@ -161,6 +167,7 @@ fn named_data(op: &NamespaceOp) -> Vec<Extent> {
         NamespaceOp::Put { meta, .. } => meta.extents.clone(),
         NamespaceOp::PutPart { part, .. } => part.extents.clone(),
         NamespaceOp::Move { extents, .. } => extents.clone(),
+        NamespaceOp::Repack { to, .. } => vec![*to],
         _ => Vec::new(),
     }
 }

@@ -220,6 +220,9 @@ impl<B: Backend> Packs<B> {
         let offset = pack.next as u32;
         pack.next = (pack.next + total).next_multiple_of(self.row_bytes);
         let outcome = self.backend.write(chunk, offset, joined(items, total)).await;
+        if outcome == Err(BackendError::GivenUp) {
+            self.ids.names.lose(pack.losses);
+        }
         pack.written = Instant::now();
         self.shelf().open.push_back(pack);
         // After an error the range may or may not have been written: it is never used again.

@@ -136,6 +136,7 @@ impl<B: Backend> Store<B> {
             share: None,
             begun: None,
             own: None,
+            losses: 0,
             written: 0,
             sum: CrcOfBlocks::default(),
             md5: Md5::new(&self.md5),
@@ -244,6 +245,8 @@ pub struct Writer<'a, B> {
     begun: Option<Instant>,
     /// The object's own extent, once it has outgrown packing.
     own: Option<Unnamed>,
+    /// How often all leases had been lost when its id was leased.
+    losses: u64,
     /// Bytes of it before the piece.
     written: u64,
     /// Checksum of its bytes before the piece.
@@ -343,6 +346,7 @@ impl<B: Backend> Writer<'_, B> {
 
     async fn write_piece(&mut self) -> Result<(), BackendError> {
         if self.own.is_none() {
+            self.losses = self.store.names.losses();
             let object = self.place.next_id().await?;
             let extent = Extent { object, offset: 0, len: 0, shared: false, crc: 0 };
             self.own = Some(self.store.unnamed(vec![extent]));
@@ -369,9 +373,13 @@ impl<B: Backend> Writer<'_, B> {
             written.expect("a write neither panics nor is aborted")?;
         }
         let (backend, share) = (self.store.backend.clone(), self.share.take());
+        let (names, losses) = (self.store.names.clone(), self.losses);
         self.writes.spawn(async move {
             let written = backend.write(chunk, offset, data).await;
             drop(share);
+            if written == Err(BackendError::GivenUp) {
+                names.lose(losses);
+            }
             written
         });
         Ok(())

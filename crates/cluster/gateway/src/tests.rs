@@ -1,6 +1,7 @@
 //! The gateway on an in-memory cluster: real S3 clients over HTTP, and guarantees that no client can see.
 
 mod coded;
+mod compact;
 mod moved;
 mod operations;
 
@@ -10,7 +11,7 @@ use super::janitor::SILENCE;
 use super::lifecycle::{Gone, carry_out};
 use super::memory::Memory;
 use super::names::NameError;
-use super::{Gateway, GatewayConfig, Key, Keys, Limits, Right, Watcher, serve};
+use super::{Gateway, GatewayConfig, Key, Keys, Limits, Right, Watcher, serve, tend};
 use bytes::Bytes;
 use ebb_testing::s3;
 use ebb_types::{
@@ -541,6 +542,7 @@ async fn errors_of_the_cluster_get_codes_that_clients_understand() {
         (BackendError::Unavailable("too few copies".into()), 503),
         (BackendError::Hibernates { why: "asleep".into(), retry_after: Duration::from_millis(1500) }, 503),
         (BackendError::NoSpace, 507),
+        (BackendError::GivenUp, 503),
         (BackendError::Failed("corrupt".into()), 500),
     ] {
         backend.break_chunks(Some(error));
@@ -641,6 +643,29 @@ async fn dead_gateways_leave_nothing(new_cluster: impl Fn() -> Memory) {
     assert!(died > 50, "only {died} steps");
 }
 
+/// A volume's server does it where there is no gateway. It hears of nothing, and finds what others left at any time.
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_run_left_is_freed_without_a_gateway() {
+    let cluster = Memory::new(1 << 20);
+    let mut tasks = JoinSet::new();
+    let runs = tend(Arc::new(cluster.another(3, u64::MAX)));
+    tasks.spawn(runs);
+    for client in 5..8 {
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        let mortal = cluster.another(client, u64::MAX);
+        let first = mortal.allocate(4).await.unwrap();
+        mortal.commit(vec![NamespaceOp::Lease { first, count: 4, bytes: 1 << 20 }]).await.unwrap();
+        let block =
+            ebb_client::Summed { crcs: ebb_types::piece_crcs(0, &[1; 4096]), bytes: vec![1; 4096].into() };
+        mortal.write(ebb_types::ChunkId { object: first, index: 0 }, 0, block).await.unwrap();
+        assert_eq!(cluster.objects(), [first].into());
+        tokio::time::sleep(SILENCE + Duration::from_secs(40)).await;
+        assert!(cluster.objects().is_empty());
+        let garbage = mortal.query(NamespaceQuery::Garbage { after: 0, limit: 9 }).await;
+        assert_eq!(garbage, Ok(Ok(NamespaceAnswer::Garbage(Vec::new()))));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_idle_gateway_gives_back_its_leases_and_asks_nothing_any_more() {
     let backend = Arc::new(Memory::new(1 << 20));
@@ -677,6 +702,40 @@ async fn a_gateway_that_was_taken_for_dead_starts_over() {
         put(&gateway, "new", vec![2; size].into(), Condition::Any).await.unwrap();
     }
     assert!(gateway.names.object("b", "key").await.is_ok(), "what had a name keeps it");
+}
+
+/// Another gateway's janitor ended its run and freed what it had leased, while it stood still amid a large object and
+/// between small ones. Nothing that it goes on to write stays behind, and it finds out by itself.
+#[tokio::test(start_paused = true)]
+async fn what_a_gateway_writes_after_it_was_given_up_leaves_nothing() {
+    for size in [5000, 2 << 20] {
+        let backend = Arc::new(Memory::new(4 << 20));
+        let mut tasks = JoinSet::new();
+        let gateway = Gateway::start(backend.clone(), keys(), &mut tasks);
+        gateway.names.commit(new_bucket(&backend)).await.unwrap();
+        let old = put(&gateway, "old", vec![1; size].into(), Condition::Any).await;
+        old.unwrap();
+        let mut large = gateway.store.writer(&Pool::replicated(), None);
+        large.push(&vec![2; 1 << 20]).await.unwrap();
+        // It stands still, and its janitor with it.
+        tasks.abort_all();
+        let heir = Gateway::start(Arc::new(backend.another(9, u64::MAX)), keys(), &mut tasks);
+        tokio::time::sleep(SILENCE + Duration::from_secs(40)).await;
+        let kept = backend.objects();
+        let refused = put(&gateway, "new", vec![4; size].into(), Condition::Any).await.unwrap_err();
+        assert_eq!(refused.status_code().map(|s| s.as_u16()), Some(503), "{refused:?}");
+        large.push(&vec![3; 2 << 20]).await.unwrap();
+        assert_eq!(large.finish().await.err(), Some(BackendError::GivenUp));
+        assert_eq!(backend.objects(), kept);
+        // What was leased is lost as a whole: one refusal is enough to know.
+        put(&gateway, "new", vec![4; size].into(), Condition::Any).await.unwrap();
+        let named = [("old", &heir), ("new", &gateway)].map(|(key, by)| by.names.object("b", key));
+        let mut objects = BTreeSet::new();
+        for meta in futures_util::future::join_all(named).await {
+            objects.extend(meta.unwrap().extents.iter().map(|extent| extent.object));
+        }
+        assert_eq!(backend.objects(), objects, "of {size} bytes");
+    }
 }
 
 #[tokio::test]

@@ -26,10 +26,10 @@ use crate::namespace::names::Names;
 use crate::namespace::volumes::Volumes;
 use ebb_types::{
     BucketSetting, BucketSettings, CLASS_HEADER, Checksum, Condition, ETag, Extent, KEY_BYTES_MAX,
-    KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX, NamespaceAnswer, NamespaceCommand, NamespaceDone,
-    NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX, ObjectMeta, ObjectPart, OnlyIf,
-    PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, PoolId, RequestId, SETTING_BYTES_MAX, UploadListing,
-    UploadMeta, hold_the_same, kept_class,
+    KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX, NAMED_IDS_MAX, Named, NamespaceAnswer,
+    NamespaceCommand, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX,
+    ObjectId, ObjectMeta, ObjectPart, OnlyIf, PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, PoolId,
+    RequestId, SETTING_BYTES_MAX, UploadListing, UploadMeta, hold_the_same, kept_class,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -274,6 +274,7 @@ impl Namespace {
             NamespaceOp::Move { bucket, key, was, extents, class } => {
                 self.move_object(sender, (bucket, key), *was, extents, class)
             }
+            NamespaceOp::Repack { bucket, key, was, to } => self.repack(sender, (bucket, key), *was, *to),
         }
     }
 
@@ -404,6 +405,24 @@ impl Namespace {
         object.headers.push((CLASS_HEADER.to_owned(), class.to_owned()));
         self.set(bucket, key, false, &object)?;
         self.discard(unnamed(old.into_iter(), extents));
+        Ok(NamespaceDone::Done)
+    }
+
+    /// No other bytes ever were in `was`, so it tells whether the key still names what was copied.
+    fn repack(&mut self, sender: u64, (bucket, key): (&str, &str), was: Extent, to: Extent) -> Outcome {
+        let mut object = self.object(bucket, key)?;
+        if object.extents.contains(&to) {
+            return Ok(NamespaceDone::Done);
+        }
+        let there = object.extents.iter_mut().find(|extent| **extent == was);
+        let Some(there) = there.filter(|_| hold_the_same(&[was], &[to])) else {
+            return Err(NamespaceError::PreconditionFailed);
+        };
+        self.leases.check(sender, &[to])?;
+        self.leases.name(sender, &[to]);
+        *there = to;
+        self.set(bucket, key, false, &object)?;
+        self.discard([was]);
         Ok(NamespaceDone::Done)
     }
 
@@ -559,6 +578,13 @@ impl Namespace {
                 NamespaceAnswer::Slices { slices, more }
             }
             NamespaceQuery::Runs => NamespaceAnswer::Runs(self.leases.runs()),
+            NamespaceQuery::Leased { after, limit } => {
+                NamespaceAnswer::Leased(self.leases.leased(*after, page(*limit)))
+            }
+            NamespaceQuery::SparsePacks { percent } => {
+                NamespaceAnswer::Packs(self.leases.sparse(*percent, page(PAGE_MAX)))
+            }
+            NamespaceQuery::Named { after, limit } => self.named(after, page(*limit)),
             NamespaceQuery::Garbage { after, limit } => {
                 let rest = self.garbage.range((Bound::Excluded(*after), Bound::Unbounded));
                 NamespaceAnswer::Garbage(rest.take(page(*limit)).map(|(n, e)| (*n, *e)).collect())
@@ -592,6 +618,26 @@ impl Namespace {
             })
             .collect();
         Ok(NamespaceAnswer::Uploads { uploads, more: rest.next().is_some() })
+    }
+
+    fn named(&self, after: &[u8], limit: usize) -> NamespaceAnswer {
+        let buckets: BTreeMap<u32, &String> = self.buckets.iter().map(|(name, b)| (b.number, name)).collect();
+        let (mut names, mut ids, mut last) = (Vec::new(), 0, Vec::new());
+        let mut range = self.names.range(Bound::Excluded(after));
+        while let Some((found, object)) = range.next() {
+            if names.len() >= limit || ids >= NAMED_IDS_MAX {
+                return NamespaceAnswer::Named { names, next: Some(last) };
+            }
+            let (number, key) = found.split_at(BUCKET_BYTES);
+            let number = u32::from_be_bytes(number.try_into().expect("just split"));
+            let mut objects: Vec<ObjectId> = decode(object).extents.iter().map(|e| e.object).collect();
+            objects.dedup();
+            ids += objects.len();
+            let bucket = buckets.get(&number).map(|name| (*name).clone()).unwrap_or_default();
+            names.push(Named { bucket, key: String::from_utf8_lossy(key).into_owned(), objects });
+            last = found.to_vec();
+        }
+        NamespaceAnswer::Named { names, next: None }
     }
 
     fn list(&self, bucket: &Bucket, prefix: &str, delimiter: &str, after: &str, limit: usize) -> KeyPage {
@@ -762,7 +808,7 @@ fn past_prefix(prefix: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::{ObjectId, VolumeHome};
+    use ebb_types::VolumeHome;
 
     const A: ETag = ETag { md5: [1; 16], parts: 0 };
     const B: ETag = ETag { md5: [2; 16], parts: 0 };
@@ -866,14 +912,12 @@ mod tests {
         }
     }
 
+    fn new_upload_op() -> NamespaceOp {
+        NamespaceOp::CreateUpload { bucket: "b".into(), key: "k".into(), headers: vec![], checksum: None }
+    }
+
     fn new_upload(world: &mut World) -> u64 {
-        let op = NamespaceOp::CreateUpload {
-            bucket: "b".into(),
-            key: "k".into(),
-            headers: vec![],
-            checksum: None,
-        };
-        match world.ok(op) {
+        match world.ok(new_upload_op()) {
             NamespaceDone::Upload(id) => id,
             other => panic!("{other:?}"),
         }
@@ -1279,6 +1323,148 @@ mod tests {
         };
         world.ok(put("k", 3, A, Condition::Any));
         assert_eq!(world.send(nothing), Err(NamespaceError::PreconditionFailed), "a copy of nothing");
+    }
+
+    /// A gateway's day: it leaves nothing but leases of which another one disposes the next day.
+    fn a_day(state: &mut Namespace, day: u64) {
+        let (client, first) = (1000 + day, 100 * day);
+        let session = Some(state.introduce(client));
+        let mut seq = 0;
+        let mut ok = |state: &mut Namespace, op: NamespaceOp| {
+            seq += 1;
+            let request = RequestId { client, seq };
+            let command = NamespaceCommand { request, session, clock_millis: 0, ops: vec![op] };
+            state.apply(&command, |_| true).results.remove(0).unwrap()
+        };
+        let Ok(NamespaceAnswer::Runs(runs)) = state.query(&NamespaceQuery::Runs) else { panic!() };
+        for (run, stamp) in runs {
+            ok(state, NamespaceOp::EndRun { run, stamp });
+        }
+        ok(state, NamespaceOp::CreateBucket { bucket: "b".into(), settings: BTreeMap::new() });
+        ok(state, NamespaceOp::Lease { first: ObjectId(first), count: 10, bytes: 64 << 20 });
+        let shared = |block: u64| Extent { offset: block << 12, shared: true, ..extent(first, 10) };
+        for (block, key) in [(0, "j"), (1, "k"), (2, "k")] {
+            let NamespaceOp::Put { bucket, key, mut meta, when } = put(key, 0, A, Condition::Any) else {
+                panic!()
+            };
+            meta.extents = vec![shared(block)];
+            ok(state, NamespaceOp::Put { bucket, key, meta, when });
+        }
+        ok(state, put("k", first + 1, B, Condition::Any));
+        let upload = new_upload_op();
+        let NamespaceDone::Upload(upload) = ok(state, upload) else { panic!() };
+        ok(state, part(upload, 1, first + 2, 5, A));
+        ok(state, part(upload, 1, first + 3, 5, A));
+        ok(state, part(upload, 2, first + 4, 5, A));
+        ok(state, complete(upload, vec![(1, A)]));
+        ok(state, new_upload_op());
+        let (name, object) = (|| "v".to_owned(), ObjectId(first + 50));
+        let home = Some(VolumeHome { pool: PoolId(0), front_bytes: 10 });
+        ok(state, NamespaceOp::CreateVolume { name: name(), size: 4 << 20, object, home });
+        let noted = Extent { object, ..extent(0, 9) };
+        ok(state, NamespaceOp::ClaimVolume { name: name(), from: None, noted });
+        let to = Some(ObjectId(first + 5));
+        ok(state, NamespaceOp::MoveSlice { name: name(), slice: 0, was: None, to });
+        ok(state, NamespaceOp::DeleteVolume { name: name() });
+        ok(state, NamespaceOp::Discard { extents: vec![extent(first + 6, 9)] });
+        for key in ["j", "k"] {
+            let (bucket, when, only_if) = ("b".into(), Condition::Any, OnlyIf::default());
+            ok(state, NamespaceOp::Delete { bucket, key: key.into(), when, only_if });
+        }
+        ok(state, NamespaceOp::DeleteBucket { bucket: "b".into() });
+        let (packs, unused) = (vec![ObjectId(first)], vec![ObjectId(first + 7)]);
+        ok(state, NamespaceOp::Close { packs, unused });
+        let Ok(NamespaceAnswer::Garbage(page)) =
+            state.query(&NamespaceQuery::Garbage { after: 0, limit: 99 })
+        else {
+            panic!()
+        };
+        let garbage = page.iter().map(|(number, _)| *number).collect();
+        ok(state, NamespaceOp::Collected { garbage });
+        state.pass_time(CLIENT_KEPT_MILLIS + 1, 0, false);
+    }
+
+    /// R19: of what was there and is gone, no run, pack, reply or garbage stays.
+    #[test]
+    fn a_long_history_leaves_no_more_in_the_state_than_a_short_one() {
+        let mut state = Namespace::default();
+        let mut bytes = Vec::new();
+        // Numbers of the same length.
+        for day in 1000..1400 {
+            a_day(&mut state, day);
+            bytes.push(postcard::to_stdvec(&state).unwrap().len());
+        }
+        let (early, late) = (bytes[200], bytes[399]);
+        assert!(late <= early + 16, "{early} bytes, then {late}");
+        assert!(late < 300, "{late} bytes of an empty namespace");
+    }
+
+    #[test]
+    fn a_repack_moves_one_extent_if_it_is_still_there() {
+        let mut world = World::new();
+        let cold = |serial: u64| ObjectId(serial).in_pool(PoolId(2));
+        world.ok(NamespaceOp::Lease { first: cold(200), count: 4, bytes: 64 << 20 });
+        let at = |serial: u64, block: u64| Extent {
+            object: cold(serial),
+            offset: block << 12,
+            shared: true,
+            ..extent(0, 10)
+        };
+        for (key, block) in [("k", 0), ("other", 1)] {
+            let NamespaceOp::Put { bucket, key, mut meta, when } = put(key, 0, A, Condition::Any) else {
+                unreachable!("it is a put")
+            };
+            meta.extents = vec![at(200, block), Extent { object: cold(202 + block), ..extent(0, 10) }];
+            meta.size = 20;
+            world.ok(NamespaceOp::Put { bucket, key, meta, when });
+        }
+        let repack = |was, to| NamespaceOp::Repack { bucket: "b".into(), key: "k".into(), was, to };
+        let before = world.object("k").unwrap();
+        let refused = Err(NamespaceError::PreconditionFailed);
+        assert_eq!(world.send(repack(at(200, 1), at(201, 0))), refused, "another key's");
+        assert_eq!(world.send(repack(at(200, 0), Extent { crc: 7, ..at(201, 0) })), refused, "other bytes");
+        assert_eq!(world.send(repack(at(200, 0), at(300, 0))), Err(NamespaceError::NotLeased));
+        assert_eq!(world.object("k").as_ref(), Ok(&before));
+        for _ in 0..2 {
+            world.ok(repack(at(200, 0), at(201, 0)));
+            let extents = vec![at(201, 0), before.extents[1]];
+            assert_eq!(world.object("k"), Ok(ObjectMeta { extents, ..before.clone() }));
+            assert_eq!(world.garbage(), [cold(200).0], "once");
+        }
+        assert_eq!(world.send(repack(at(200, 0), at(201, 1))), refused, "it is gone from there");
+        world.ok(NamespaceOp::Close { packs: vec![cold(200)], unused: vec![] });
+        let sparse = world.state.query(&NamespaceQuery::SparsePacks { percent: 60 });
+        assert_eq!(sparse, Ok(NamespaceAnswer::Packs(vec![cold(200)])));
+    }
+
+    #[test]
+    fn all_names_are_listed_once_with_what_their_bytes_are_in() {
+        let mut world = World::new();
+        world.ok(NamespaceOp::CreateBucket { bucket: "a".into(), settings: BTreeMap::new() });
+        let mut expected = Vec::new();
+        for (bucket, key, serial) in [("b", "k1", 1), ("b", "k2", 2), ("a", "k1", 3), ("a", "\u{10ffff}", 4)]
+        {
+            let NamespaceOp::Put { key, meta, when, .. } = put(key, serial, A, Condition::Any) else {
+                unreachable!("it is a put")
+            };
+            let objects = vec![ObjectId(serial)];
+            expected.push(Named { bucket: bucket.into(), key: key.clone(), objects });
+            world.ok(NamespaceOp::Put { bucket: bucket.into(), key, meta, when });
+        }
+        for limit in 1..=5 {
+            let (mut found, mut after) = (Vec::new(), Vec::new());
+            loop {
+                let page = world.state.query(&NamespaceQuery::Named { after, limit });
+                let Ok(NamespaceAnswer::Named { names, next }) = page else { panic!("{page:?}") };
+                assert!(names.len() <= limit as usize);
+                found.extend(names);
+                match next {
+                    Some(next) => after = next,
+                    None => break,
+                }
+            }
+            assert_eq!(found, expected, "{limit} at a time");
+        }
     }
 
     #[test]

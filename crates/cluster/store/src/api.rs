@@ -132,6 +132,8 @@ pub enum Op {
     Flush,
     /// A digest of the group's visible content, whatever writes led to it. `verify` reads and checks every block.
     Digest { role: Role, group: GroupId, verify: bool },
+    /// What is kept of the group, in whichever role.
+    Space { group: GroupId },
 }
 
 impl Op {
@@ -172,6 +174,7 @@ pub enum Outcome {
     Listed(ListPage),
     Newer(Vec<Run>),
     Digest(GroupDigest),
+    Space(GroupSpace),
     /// For operations that return nothing.
     Done,
     Failed(StoreError),
@@ -191,7 +194,9 @@ impl From<Outcome> for StoreOutcome {
                 StoreOutcome::Damaged { chunk, block, lost: Some(newest) }
             }
             Outcome::Failed(error) => StoreOutcome::Failed(error.refusal()),
-            Outcome::Digest(_) => unreachable!("the protocol core asks for no digest"),
+            Outcome::Digest(_) | Outcome::Space(_) => {
+                unreachable!("the protocol core asks for no digest and no space")
+            }
         }
     }
 }
@@ -220,6 +225,15 @@ pub struct GroupDigest {
     pub blocks: u64,
     /// Digest of every chunk that has such blocks, so that a difference can be located.
     pub chunks: BTreeMap<ChunkId, u64>,
+}
+
+/// What a store keeps of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupSpace {
+    /// Bytes on disk of every chunk that is there, without heads in segments.
+    pub chunks: BTreeMap<ChunkId, u64>,
+    /// Deletions that are remembered.
+    pub tombstones: u64,
 }
 
 /// Figures for the heartbeat.

@@ -253,6 +253,7 @@ impl StoreCore {
                 Outcome::Done
             }
             Op::Digest { role, group, verify } => Outcome::Digest(self.digest(role, group, verify)?),
+            Op::Space { group } => Outcome::Space(self.shared.index().space(group)),
             Op::Apply { .. } | Op::DropOffload { .. } | Op::DropReplica { .. } => {
                 unreachable!("handled as writes")
             }

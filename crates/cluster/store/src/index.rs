@@ -5,6 +5,7 @@
 //! A block's content is its newest version in overlay and chunk file, unless the chunk's tombstone is newer. On a tie
 //! the overlay wins: equal versions are equal bytes, but a crash may have left the file's half written.
 
+use crate::GroupSpace;
 use crate::disk::DiskFile;
 use crate::layout::{CHUNK_PAGE, EntryKind, Head, HeadKind, MARKER_BYTES, PAGE_BLOCKS, Page};
 use crate::overlay::{Extent, ExtentPlace, Overlay, Position};
@@ -230,6 +231,22 @@ impl Index {
     /// The first chunk at or after `from`.
     pub fn next_chunk(&self, role: Role, group: GroupId, from: ChunkId) -> Option<(ChunkId, &Chunk)> {
         self.roles.get(&(role, group))?.range(from..).next().map(|(id, chunk)| (*id, chunk))
+    }
+
+    /// What is kept of the group: needs no page, so no I/O.
+    pub fn space(&self, group: GroupId) -> GroupSpace {
+        let mut space = GroupSpace::default();
+        let of_group = self.roles.iter().filter(|((_, of), _)| *of == group);
+        for (id, chunk) in of_group.flat_map(|(_, chunks)| chunks) {
+            space.tombstones += u64::from(chunk.tombstone.is_some());
+            // The file of a deleted chunk is removed soon; nothing says that it must exist.
+            if chunk.settled.is_some() || !chunk.overlay.is_empty() {
+                let in_segments = chunk.overlay.iter().filter(|(_, extent)| !extent.in_file);
+                let bytes = in_segments.map(|(_, extent)| extent.data_bytes()).sum::<u64>();
+                *space.chunks.entry(*id).or_default() += chunk.allocated + bytes;
+            }
+        }
+        space
     }
 
     /// Adds a record that is durable at `at`. The caller must remove the chunk files of a dropped or deleted chunk.

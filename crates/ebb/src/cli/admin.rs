@@ -4,7 +4,7 @@ use crate::cli::dev::{DevCluster, DevOptions};
 use crate::cli::page::Opened;
 use crate::cli::pool::{self, Pool, PoolCommand};
 use crate::cli::readings::{self, Readings};
-use crate::cli::{status as show, verify as compare};
+use crate::cli::{space, status as show, verify as compare};
 use crate::cluster::config::Config;
 use crate::cluster::connect::{Connector, ask, status};
 use crate::cluster::launch::Stop;
@@ -359,6 +359,16 @@ pub async fn verify(file: &Path, output: Output, read: bool) -> Result<ExitCode,
         );
     }
     Ok(comparison.exit_code())
+}
+
+pub async fn space(file: &Path, output: Output, free: bool) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(file).await?;
+    let space = space::check(&config, &client, free).await?;
+    match output {
+        Output::Json => print_json(&space),
+        Output::Text => print!("{}", space.text()),
+    }
+    Ok(space.exit_code())
 }
 
 /// Output of `ebb scrub --json`.

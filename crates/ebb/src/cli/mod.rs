@@ -25,6 +25,7 @@ pub mod readings;
 pub mod replay;
 #[cfg(feature = "lab")]
 pub mod simulate;
+pub mod space;
 pub mod status;
 pub mod tool;
 #[cfg(feature = "lab")]

@@ -43,8 +43,8 @@ pub struct Difference {
     pub servers: Vec<u16>,
 }
 
-/// Exit code of a check that ran and found a difference, so scripts can tell it from a check that could not run.
-const DIFFERENT: u8 = 3;
+/// Exit code of a check that ran and found something, so scripts can tell it from a check that could not run.
+pub const DIFFERENT: u8 = 3;
 
 impl Comparison {
     /// One that could not compare everything failed, and found nothing.
@@ -114,11 +114,15 @@ async fn digests(
     let mut digests: BTreeMap<GroupId, Replicas> = BTreeMap::new();
     for (server, groups) in wanted {
         let refused = |why: String| NodeError::Refused(format!("{server} cannot be compared: {why}"));
-        ask(reach(config, client, server).await?, &groups, verify, |group, digest| {
+        let connection = reach(config, client, server).await?;
+        let request = |group| InspectRequest::Digest { group, verify };
+        let found = |group, reply| {
+            let InspectReply::Digest { digest, blocks, chunks } = reply else { return false };
+            let digest = Digest { digest, blocks, chunks: chunks.into_iter().collect() };
             digests.entry(group).or_default().insert(server, digest);
-        })
-        .await
-        .map_err(refused)?;
+            true
+        };
+        inspect(connection, &groups, request, found).await.map_err(refused)?;
     }
     Ok(digests)
 }
@@ -183,7 +187,7 @@ fn differing(replicas: &Replicas) -> BTreeSet<ChunkId> {
     all.filter(|chunk| replicas.values().any(|d| d.chunks.get(chunk) != first.chunks.get(chunk))).collect()
 }
 
-async fn reach(config: &Config, client: &Client, server: ServerId) -> Result<Connection, NodeError> {
+pub async fn reach(config: &Config, client: &Client, server: ServerId) -> Result<Connection, NodeError> {
     let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
     let own = Identity { cluster: config.cluster_id()?, party: Party::Client };
     let connected = connect(&client.map().servers[&server].address, &secret, own).await;
@@ -204,29 +208,28 @@ pub async fn scrub(config: &Config, client: &Client, server: ServerId) -> Result
     }
 }
 
-/// Sends all requests at once, then collects the replies.
-async fn ask(
+/// Sends a request for each group at once, then collects the replies. `found` returns whether a reply is one to such a
+/// request.
+pub async fn inspect(
     mut connection: Connection,
     groups: &[GroupId],
-    verify: bool,
-    mut found: impl FnMut(GroupId, Digest),
+    request: impl Fn(GroupId) -> InspectRequest,
+    mut found: impl FnMut(GroupId, InspectReply) -> bool,
 ) -> Result<(), String> {
     for group in groups {
-        let request = InspectRequest::Digest { group: *group, verify };
-        let sent =
-            connection.sender.send_wait(kind::INSPECT_REQUEST, group.0.into(), &request, Bytes::new()).await;
+        let (id, request) = (group.0.into(), request(*group));
+        let sent = connection.sender.send_wait(kind::INSPECT_REQUEST, id, &request, Bytes::new()).await;
         sent.map_err(|e| e.to_string())?;
     }
     for _ in groups {
         let frame = connection.receiver.next().await.map_err(|e| e.to_string())?;
         let frame = frame.ok_or("the connection ended")?;
-        match frame.decode::<InspectReply>().map_err(|e| e.to_string())? {
-            (id, InspectReply::Digest { digest, blocks, chunks }) => {
-                let digest = Digest { digest, blocks, chunks: chunks.into_iter().collect() };
-                found(GroupId(id as u32), digest);
-            }
-            (_, InspectReply::Scrub { .. }) => return Err("the reply does not match the request".into()),
-            (_, InspectReply::Failed { why }) => return Err(why),
+        let (id, reply) = frame.decode::<InspectReply>().map_err(|e| e.to_string())?;
+        if let InspectReply::Failed { why } = reply {
+            return Err(why);
+        }
+        if !found(GroupId(id as u32), reply) {
+            return Err("the reply does not match the request".into());
         }
     }
     Ok(())

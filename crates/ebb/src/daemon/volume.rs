@@ -7,11 +7,13 @@ use crate::daemon::metrics::{self, Page, names};
 use crate::error::{NodeError, io};
 use ebb_blockdev::{Backend, Bounds, Replies, RequestId, serve};
 use ebb_client::Client;
+use ebb_gateway::{Cluster, tend};
 use ebb_nbd::{BlockSizes, Errno, Export, Extent, Piece, Reply, Request};
 use ebb_types::Bytes as Size;
 use ebb_volume::{Volume, VolumeError};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::net::TcpListener;
 
@@ -133,11 +135,13 @@ pub async fn run(
     let replies = Replies::new();
     let traffic = Rc::new(VolumeTraffic::default());
     let source = (name.to_owned(), volume.clone(), traffic.clone());
+    let cluster = Arc::new(Cluster::new(client.clone()));
     metrics::open(scraped, move || page(&source, &client)).await?;
     let served = Rc::new(Served { volume: volume.clone(), replies: replies.clone(), traffic });
     let bounds = Bounds::of_process();
     tokio::select! {
         error = serve(listener, bounds, [export].into(), served, replies) => return Err(io("serve", nbd)(error)),
+        () = tend(cluster) => {}
         () = volume.taken() => return Err(VolumeError::Taken.into()),
         () = stop.asked() => {}
     }

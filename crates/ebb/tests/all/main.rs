@@ -25,6 +25,7 @@ mod power_vm;
 mod replay;
 mod s3_clients;
 mod security;
+mod space;
 mod three_meta;
 mod trace;
 mod volumes;

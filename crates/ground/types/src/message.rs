@@ -375,6 +375,9 @@ pub enum ChunkError {
     Malformed,
     #[error("another process has claimed the object since")]
     Taken,
+    /// Reply to a write. Ids are never used again.
+    #[error("the chunk was deleted: what is written to it now would belong to nothing")]
+    Deleted,
 }
 
 /// What a chunk server reports to the metadata service about its groups. Delivered at least once; idempotent, because
@@ -601,6 +604,8 @@ pub struct SleepRefusal {
 pub enum InspectRequest {
     /// A digest of the blocks that this server keeps as a replica of the group. `verify`: read and check every block.
     Digest { group: GroupId, verify: bool },
+    /// What this server keeps of the group, in whichever role.
+    Space { group: GroupId },
     /// Scrub all replicas of this server now.
     Scrub,
 }
@@ -614,6 +619,11 @@ pub enum InspectReply {
         digest: u64,
         blocks: u64,
         chunks: Vec<(ChunkId, u64)>,
+    },
+    /// Bytes on disk of every chunk, and the number of deletions that are remembered.
+    Space {
+        chunks: Vec<(ChunkId, u64)>,
+        tombstones: u64,
     },
     /// Number of replicas here that wait to be scrubbed; those catching up are scrubbed once in sync.
     Scrub {

@@ -19,6 +19,8 @@ pub const OPS_MAX: usize = 1024;
 pub const LOOKUPS_MAX: usize = 32;
 /// Maximum entries per answer, whatever the query's `limit`.
 pub const PAGE_MAX: u32 = 1000;
+/// Most object ids in an answer to [`NamespaceQuery::Named`], but for those of the last name.
+pub const NAMED_IDS_MAX: usize = 100_000;
 /// Highest part number of a multipart upload; the lowest is 1.
 pub const PART_NUMBER_MAX: u16 = 10_000;
 /// Maximum length of a bucket setting's value in bytes.
@@ -335,6 +337,14 @@ pub enum NamespaceOp {
         extents: Vec<Extent>,
         class: String,
     },
+    /// One extent of the object was copied within its pool: its bytes are in `to` from now on, if they are still in
+    /// `was`.
+    Repack {
+        bucket: String,
+        key: String,
+        was: Extent,
+        to: Extent,
+    },
 }
 
 /// Reply to a [`NamespaceCommand`].
@@ -410,6 +420,22 @@ pub enum NamespaceQuery {
     },
     /// Senders that hold leases.
     Runs,
+    /// Leased objects after this one.
+    Leased {
+        after: Option<ObjectId>,
+        limit: u32,
+    },
+    /// Packs of erasure-coded pools that no run writes to any more, and of whose bytes less than this share still has a
+    /// name.
+    SparsePacks {
+        percent: u64,
+    },
+    /// Objects of all buckets, with what their bytes are in. `after`: what the page before gave as `next`; empty: from
+    /// the first on.
+    Named {
+        after: Vec<u8>,
+        limit: u32,
+    },
     /// The oldest garbage with numbers above `after`.
     Garbage {
         after: u64,
@@ -449,7 +475,23 @@ pub enum NamespaceAnswer {
     },
     /// Id, and a stamp that changes with every sign of life.
     Runs(Vec<(u64, u64)>),
+    Leased(Vec<ObjectId>),
+    /// Not all of them, if there are many.
+    Packs(Vec<ObjectId>),
+    Named {
+        names: Vec<Named>,
+        /// `None`: this is the last page.
+        next: Option<Vec<u8>>,
+    },
     Garbage(Vec<(u64, Extent)>),
+}
+
+/// A key, and the objects that its bytes are in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    pub bucket: String,
+    pub key: String,
+    pub objects: Vec<ObjectId>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

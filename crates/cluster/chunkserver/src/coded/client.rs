@@ -105,6 +105,9 @@ impl CodedSet {
         }
         // R10: deletions make room.
         let adds = matches!(request.op, ChunkOp::Write { .. } | ChunkOp::Zero { .. });
+        if adds && self.deleted.has(request.op.chunk()) {
+            return Err(ClientReply::Failed { why: ChunkError::Deleted });
+        }
         if adds && !self.known.bears_a_loss(request.op.chunk()) {
             return retry(Unready::Exposed);
         }
@@ -129,8 +132,11 @@ impl CodedSet {
         }
         let (chunk, request) = (op.chunk(), op.request());
         let (content, seq) = match op {
+            ChunkOp::Delete { .. } => {
+                self.deleted.note(chunk);
+                (Content::Delete, 2)
+            }
             ChunkOp::Write { ref crcs, .. } => (Content::Data { crcs: crcs.clone() }, 1),
-            ChunkOp::Delete { .. } => (Content::Delete, 2),
             _ => (Content::Zero, 1),
         };
         let (first, count) = if content == Content::Delete { (0, 0) } else { blocks_of(&op) };

@@ -10,6 +10,7 @@ use super::rebuild::{For, Rebuilds};
 use crate::common::api::{Command, StoreOutcome, StoreToken};
 use crate::common::config::PlantedBug;
 use crate::common::context::Context;
+use crate::common::deleted::Deleted;
 use crate::common::wait::{Ask, ColumnWait};
 use ebb_types::{
     ClientReply, Epoch, Moment, Refusal, Role, ServerId, ServerReport, SetEntry, SetId, SlotState, Version,
@@ -18,6 +19,7 @@ use std::collections::BTreeMap;
 
 pub(crate) struct CodedSet {
     pub(super) known: Known,
+    pub(super) deleted: Deleted,
     /// Clients' strips that are not durable yet, with the epoch that they were taken under.
     pub(super) storing: BTreeMap<StoreToken, Epoch>,
     /// Questions of other servers that wait for those.
@@ -40,6 +42,7 @@ impl CodedSet {
     pub fn new(id: SetId) -> CodedSet {
         CodedSet {
             known: Known::new(id),
+            deleted: Deleted::default(),
             storing: BTreeMap::new(),
             asks: Vec::new(),
             reads: BTreeMap::new(),

@@ -2,6 +2,7 @@
 //! done. (R4)
 
 use crate::common::blocks::without;
+use crate::common::deleted::Deleted;
 use ebb_types::{ChunkId, Epoch, Kind, RecoveredTail, RequestId, Run, TailRun, Version};
 use std::collections::BTreeMap;
 
@@ -23,6 +24,7 @@ pub(crate) struct Tail {
     /// The newest record evicted from `done`.
     evicted: Version,
     newest_deletion: Version,
+    deleted: Deleted,
     /// The store remembers no deletion of the group. False at start: what recovery found is not known here.
     forgot_deletions: bool,
 }
@@ -55,6 +57,11 @@ impl Tail {
         any
     }
 
+    /// Whether the chunk is one of those deleted last, as far as is known here.
+    pub fn has_deleted(&self, chunk: ChunkId) -> bool {
+        self.deleted.has(chunk)
+    }
+
     pub fn committed(&self) -> Version {
         self.committed
     }
@@ -62,6 +69,7 @@ impl Tail {
     pub fn push(&mut self, run: TailRun) {
         let Run { version, kind, .. } = run.run;
         if kind == Kind::Delete {
+            self.deleted.note(run.run.chunk);
             self.newest_deletion = self.newest_deletion.max(version);
             self.forgot_deletions = false;
         }
@@ -96,6 +104,9 @@ impl Tail {
 
     /// Keeps a record that is on all targets, so that a retry of its request is recognised.
     pub fn remember(&mut self, run: TailRun) {
+        if run.run.kind == Kind::Delete {
+            self.deleted.note(run.run.chunk);
+        }
         let (Some(request), place) = (run.request, tail_place(&run.run)) else { return };
         if self.done.insert(place, run).is_none() {
             self.requests.entry(request).or_default().push(place);

@@ -318,6 +318,33 @@ fn a_deletion_reaches_a_sleeper() {
     assert_eq!(world.read(row.chunk, 0, 4096).0, missing);
 }
 
+/// What a gateway writes after its run was ended and its chunks were deleted would belong to nothing.
+#[test]
+fn a_deleted_chunk_takes_no_more_strips() {
+    let mut world = fresh();
+    let rows = with_rows(&mut world, 0, 2);
+    assert!(world.delete(rows[0].chunk));
+    let refused = ClientReply::Failed { why: ebb_types::ChunkError::Deleted };
+    let late = |world: &mut World| {
+        for column in 0..6 {
+            let (to, epoch) = (world.entry.targets(rows[0].chunk)[column].unwrap(), world.entry.epoch);
+            let token = world.send_strip(&rows[0], column, to, epoch);
+            world.run();
+            assert_eq!(world.replies[&token].0, refused);
+            assert_eq!(world.holders(column, rows[0].chunk), [] as [ServerId; 0]);
+        }
+    };
+    late(&mut world);
+    world.sleep(&PARITY);
+    late(&mut world);
+    PARITY.iter().for_each(|n| world.restart(*n));
+    world.run();
+    assert_eq!(world.nodes.values().map(|node| node.store.tombstones()).sum::<usize>(), 0, "it is forgotten");
+    late(&mut world);
+    assert!(world.delete(rows[0].chunk), "it can be deleted again");
+    world.assert_reads(&rows[1]);
+}
+
 #[test]
 fn old_epochs_are_refused() {
     let mut world = fresh();

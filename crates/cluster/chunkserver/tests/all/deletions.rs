@@ -134,6 +134,20 @@ fn a_deletion_is_remembered_while_a_slot_may_have_missed_it() {
     }
 }
 
+/// Nothing more comes in an idle group.
+#[test]
+fn a_deletion_is_forgotten_also_when_the_commit_comes_before_the_configuration() {
+    let away = (SlotState::Away { since: Epoch(4) }, Some(HOLDER));
+    let mut me = Member::new();
+    me.configure(5, [(IN_SYNC, None), (IN_SYNC, None), away]);
+    me.delete(version(5, 1));
+    assert_eq!(me.commit(version(5, 1)), None);
+    let fence = PeerMessage::Fence { group: GROUP, epoch: Epoch(6), done: Vec::new() };
+    me.on(Event::Peer { from: PRIMARY, message: fence, payload: Bytes::new() });
+    assert_eq!(me.commit(version(6, 0)), None, "it is not known here that all are in sync");
+    assert_eq!(forgotten(&me.configure(6, [(IN_SYNC, None); 3])), Some(version(6, 0)));
+}
+
 /// A record resent over another connection may arrive after the deletion that followed it, even after that was
 /// forgotten.
 #[test]

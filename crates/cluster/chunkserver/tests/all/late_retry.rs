@@ -9,8 +9,8 @@ use ebb_types::{
 };
 use std::collections::VecDeque;
 
-const ME: ServerId = ServerId(1);
-const OTHER: ServerId = ServerId(2);
+pub const ME: ServerId = ServerId(1);
+pub const OTHER: ServerId = ServerId(2);
 const GROUP: GroupId = GroupId(0);
 /// One more than a server remembers.
 const MANY: u64 = 1025;
@@ -18,18 +18,18 @@ const MANY: u64 = 1025;
 const CUT_OFF: RequestId = RequestId { client: 1, seq: 1 };
 
 /// One server of a group of two. Its store and the other server always succeed.
-struct Server {
+pub struct Server {
     replica: Replica,
     epoch: u32,
     entry: GroupEntry,
     /// What the other server reports as remembered when it is fenced.
-    remembers: (Vec<TailRun>, Version),
-    ordered: Vec<Record>,
+    pub remembers: (Vec<TailRun>, Version),
+    pub ordered: Vec<Record>,
     fenced: Option<PeerMessage>,
 }
 
 impl Server {
-    fn new() -> Server {
+    pub fn new() -> Server {
         let mut server = Server {
             replica: Server::started(),
             epoch: 0,
@@ -50,11 +50,11 @@ impl Server {
     }
 
     /// Restarts it without any memory.
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.replica = Server::started();
     }
 
-    fn configure(&mut self, primary: ServerId) {
+    pub fn configure(&mut self, primary: ServerId) {
         let slots = [ME, OTHER].map(|server| Slot { server, state: SlotState::InSync, holder: None });
         self.configure_slots(primary, slots.into());
     }
@@ -132,6 +132,10 @@ impl Server {
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
         let (len, crcs) = (payload.len() as u32, block_crcs(&payload));
         let op = ChunkOp::Write { chunk: ChunkId::default(), offset: 0, len, request, crcs };
+        self.send(op, since, payload)
+    }
+
+    pub fn send(&mut self, op: ChunkOp, since: Version, payload: Bytes) -> (ClientReply, bool) {
         let request = ClientRequest { group: GROUP, epoch: Epoch(self.epoch), since, claim: 0, op };
         self.ordered.clear();
         let mut replies = self.run(Event::Client { token: ClientToken(1), request, payload });

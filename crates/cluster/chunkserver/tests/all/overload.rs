@@ -12,8 +12,8 @@ use ebb_types::{
 };
 
 pub const ME: ServerId = ServerId(1);
-const NEAR: ServerId = ServerId(2);
-const FAR: ServerId = ServerId(3);
+pub const NEAR: ServerId = ServerId(2);
+pub const FAR: ServerId = ServerId(3);
 pub const GROUP: GroupId = GroupId(0);
 pub const EPOCH: Epoch = Epoch(1);
 
@@ -63,12 +63,12 @@ impl Server {
         self.on(Event::Peer { from, message, payload: Bytes::new() })
     }
 
-    fn answer(&mut self, from: ServerId, version: Version, result: Result<(), Refusal>) -> Vec<Command> {
+    pub fn answer(&mut self, from: ServerId, version: Version, result: Result<(), Refusal>) -> Vec<Command> {
         self.hear(from, PeerMessage::ReplicateReply { group: GROUP, epoch: EPOCH, version, first: 0, result })
     }
 
     /// A client writes block `n`.
-    fn write(&mut self, n: u32) -> Vec<Command> {
+    pub fn write(&mut self, n: u32) -> Vec<Command> {
         let request = RequestId { client: 9, seq: u64::from(n) + 1 };
         let (offset, len) = (n * BLOCK_BYTES as u32, BLOCK_BYTES as u32);
         let payload = Bytes::from(vec![7; BLOCK_BYTES]);
@@ -103,7 +103,7 @@ pub fn sent(commands: &[Command]) -> Vec<(ServerId, Record)> {
     commands.iter().filter_map(record).collect()
 }
 
-fn applies(commands: &[Command]) -> Vec<StoreToken> {
+pub fn applies(commands: &[Command]) -> Vec<StoreToken> {
     let apply = |c: &Command| match c {
         Command::Store { token, command: StoreCommand::Apply { .. } } => Some(*token),
         _ => None,

@@ -11,9 +11,10 @@
 //! A pack holds the bytes of many objects. Its lease lasts until its run closes it; a closed pack that names nothing is
 //! garbage as a whole.
 
-use ebb_types::{Extent, NamespaceError, ObjectId};
+use ebb_types::{BLOCK_BYTES, Extent, NamespaceError, ObjectId, PoolId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Leases {
@@ -38,6 +39,13 @@ struct Pack {
     /// Extents that have a name.
     named: u64,
     bytes: u64,
+    /// Bytes of these extents, and of all that ever had a name, in whole blocks.
+    live: u64,
+    ever: u64,
+}
+
+fn in_blocks(extent: &Extent) -> u64 {
+    extent.len.next_multiple_of(BLOCK_BYTES as u64)
 }
 
 fn whole(object: ObjectId, bytes: u64) -> Extent {
@@ -83,8 +91,10 @@ impl Leases {
             let Some(run) = self.runs.get_mut(&run) else { return };
             if extent.shared {
                 let bytes = run.objects.get(&extent.object).copied().unwrap_or(extent.len);
-                let pack = self.packs.entry(extent.object).or_insert(Pack { named: 0, bytes });
+                let pack = self.packs.entry(extent.object).or_insert(Pack { bytes, ..Pack::default() });
                 pack.named += 1;
+                pack.live += in_blocks(extent);
+                pack.ever += in_blocks(extent);
             } else {
                 run.objects.remove(&extent.object);
             }
@@ -99,6 +109,7 @@ impl Leases {
         }
         if let Some(pack) = self.packs.get_mut(&extent.object) {
             pack.named = pack.named.saturating_sub(1);
+            pack.live = pack.live.saturating_sub(in_blocks(&extent));
         }
         self.dead_pack(extent.object).unwrap_or(extent)
     }
@@ -139,6 +150,17 @@ impl Leases {
         self.runs.iter().map(|(id, run)| (*id, run.stamp)).collect()
     }
 
+    /// Objects that any run holds, after this one, in order. A page costs what the runs hold: a few hundred ids each.
+    pub fn leased(&self, after: Option<ObjectId>, limit: usize) -> Vec<ObjectId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let of_run =
+            |run: &Run| run.objects.range((from, Bound::Unbounded)).map(|(id, _)| *id).collect::<Vec<_>>();
+        let mut all: Vec<ObjectId> = self.runs.values().flat_map(of_run).collect();
+        all.sort_unstable();
+        all.truncate(limit);
+        all
+    }
+
     /// The object's writer is gone.
     fn abandoned(&mut self, object: ObjectId, bytes: u64) -> Option<Extent> {
         if self.packs.contains_key(&object) { self.dead_pack(object) } else { Some(whole(object, bytes)) }
@@ -147,12 +169,24 @@ impl Leases {
     /// The whole pack, if it has no writer and names nothing.
     fn dead_pack(&mut self, object: ObjectId) -> Option<Extent> {
         let pack = self.packs.get(&object)?;
-        let held = self.runs.values().any(|run| run.objects.contains_key(&object));
-        if held || pack.named > 0 {
+        if self.is_held(object) || pack.named > 0 {
             return None;
         }
         let pack = self.packs.remove(&object)?;
         Some(whole(object, pack.bytes))
+    }
+
+    fn is_held(&self, object: ObjectId) -> bool {
+        self.runs.values().any(|run| run.objects.contains_key(&object))
+    }
+
+    /// Packs of erasure-coded pools that are closed, and in which less than this share of what was ever named still is.
+    pub fn sparse(&self, percent: u64, limit: usize) -> Vec<ObjectId> {
+        let sparse = |(id, pack): &(&ObjectId, &Pack)| {
+            let coded = id.pool() != PoolId::REPLICATED;
+            coded && pack.live * 100 < pack.ever * percent && !self.is_held(**id)
+        };
+        self.packs.iter().filter(sparse).map(|(id, _)| *id).take(limit).collect()
     }
 
     fn forget_empty(&mut self, run: u64) {
@@ -165,7 +199,6 @@ impl Leases {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::PoolId;
 
     const RUN: u64 = 7;
     const PACK: ObjectId = ObjectId(2);
@@ -229,6 +262,51 @@ mod tests {
         assert_eq!(leases.check(RUN, &[part(PACK, 1)]), Err(NamespaceError::NotLeased));
         assert_eq!(leases.unname(part(PACK, 0)), whole(PACK, 100), "the last that the pack named");
         assert_eq!(leases, Leases { leased_to: 5, stamp: leases.stamp, ..Leases::default() });
+    }
+
+    #[test]
+    fn a_closed_pack_of_a_coded_pool_is_sparse_when_little_of_it_has_a_name() {
+        let mut leases = Leases::default();
+        let pack = ObjectId(2).in_pool(PoolId(1));
+        leases.lease(RUN, pack, 1, 1 << 20).unwrap();
+        leases.lease(RUN, ObjectId(3), 1, 1 << 20).unwrap();
+        for block in 0..8 {
+            leases.name(RUN, &[part(pack, block), part(ObjectId(3), block)]);
+        }
+        let tiny = |block| Extent { len: 9, ..part(pack, block) };
+        leases.name(RUN, &[tiny(8)]);
+        for block in 0..7 {
+            leases.unname(part(pack, block));
+            leases.unname(part(ObjectId(3), block));
+        }
+        assert_eq!(leases.sparse(25, 9), [], "its run may fill it yet");
+        leases.close(RUN, &[pack, ObjectId(3)], &[]);
+        assert_eq!(
+            leases.sparse(25, 9),
+            [pack],
+            "two blocks of nine; in the replicated pool zeroes take no space"
+        );
+        assert_eq!(leases.sparse(22, 9), []);
+        leases.unname(tiny(8));
+        assert_eq!(leases.sparse(22, 9), [pack]);
+        assert_eq!(leases.unname(part(pack, 7)), whole(pack, 1 << 20));
+        assert_eq!(leases.sparse(100, 9), []);
+    }
+
+    #[test]
+    fn what_is_leased_is_listed_over_all_runs_page_by_page() {
+        let mut leases = leased();
+        leases.lease(8, ObjectId(5), 3, 100).unwrap();
+        leases.name(RUN, &[whole(ObjectId(2), 50)]);
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = leases.leased(after, 2);
+            assert!(page.len() <= 2);
+            let Some(last) = page.last() else { break };
+            after = Some(*last);
+            found.extend(page);
+        }
+        assert_eq!(found, [1, 3, 4, 5, 6, 7].map(ObjectId));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use ebb_client::Secret;
 use ebb_client::budget::{Budget, Share};
 use ebb_client::transport::{Frame, Party, Sender, kind};
 use ebb_power::OwnMachine;
-use ebb_store::{Completion, LIST_RUNS, Membership, Op, Outcome, StoreError, StoreHandle};
+use ebb_store::{Completion, GroupSpace, LIST_RUNS, Membership, Op, Outcome, StoreError, StoreHandle};
 use ebb_types::frame::FrameError;
 use ebb_types::{
     ClientReply, ClientRequest, ClusterParams, Depth, ExamReport, GroupId, Incarnation, InspectReply,
@@ -408,6 +408,9 @@ impl Server {
                         blocks: d.blocks,
                         chunks: d.chunks.into_iter().collect(),
                     },
+                    Outcome::Space(GroupSpace { chunks, tombstones }) => {
+                        InspectReply::Space { chunks: chunks.into_iter().collect(), tombstones }
+                    }
                     Outcome::Failed(error) => InspectReply::Failed { why: error.to_string() },
                     other => {
                         InspectReply::Failed { why: format!("unexpected answer of the store: {other:?}") }
@@ -480,6 +483,10 @@ impl Server {
         match request {
             InspectRequest::Digest { group, verify } => {
                 let token = self.submit_own(Op::Digest { role: Role::Replica, group, verify });
+                self.inspections.insert(token, (sender.clone(), id));
+            }
+            InspectRequest::Space { group } => {
+                let token = self.submit_own(Op::Space { group });
                 self.inspections.insert(token, (sender.clone(), id));
             }
             InspectRequest::Scrub => {

@@ -196,6 +196,7 @@ fn rest(world: &mut World) {
     }
     world.r4_replicas_are_equal();
     world.r4_columns_are_right();
+    world.r19_deletions_are_forgotten();
     scrub(world);
     for client in 0..world.scenario.clients.min(2) {
         world.client(client).to_do = reads.clone();

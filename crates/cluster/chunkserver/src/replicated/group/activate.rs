@@ -36,6 +36,8 @@ impl Group {
             let moved = ClientReply::Moved { entry: self.entry().clone() };
             self.waiting.drain(..).for_each(|waiting| waiting.turn_away(cx, moved.clone()));
         }
+        // The first commit of this epoch may have come before its configuration, and none may follow.
+        self.member.forget_deletions(cx, self.is_complete());
     }
 
     /// Requests of the ended epoch wait: this epoch's rewrites answer those that were ordered, the others start over,

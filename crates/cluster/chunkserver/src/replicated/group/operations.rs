@@ -318,6 +318,11 @@ impl Group {
         let epoch = self.member.epoch();
         let Some(op) = self.primary.as_ref().and_then(|p| p.ops.get(id)) else { return };
         let (chunk, request) = (op.chunk(), op.request());
+        if self.member.tail.has_deleted(chunk)
+            && let Work::Client { op: ChunkOp::Write { .. } | ChunkOp::Zero { .. }, .. } = op.work()
+        {
+            return self.end_too_late(cx, id);
+        }
         if let Work::Rewrite { kind: Kind::Data | Kind::Zero } = op.work()
             && !got.values().flat_map(|(records, _)| records).any(|r| r.version.epoch < epoch)
         {
@@ -341,6 +346,19 @@ impl Group {
         for part in parts {
             primary.order(cx, &mut self.member, id, (chunk, request), part);
         }
+    }
+
+    /// The operation's chunk is deleted on all targets: conflicting operations run one after another. Any copy of the
+    /// request that was carried out is deleted, too. Whoever sets blocks to zero has what it wants.
+    fn end_too_late(&mut self, cx: &mut Context, id: u64) {
+        let Some(op) = self.op_mut(id) else { return };
+        if matches!(op.work(), Work::Client { op: ChunkOp::Zero { .. }, .. }) {
+            return self.finish_op(cx, id);
+        }
+        for waiting in op.take_askers() {
+            cx.reply(waiting.token, ClientReply::Failed { why: ChunkError::Deleted });
+        }
+        self.end_op(cx, id);
     }
 
     /// The own store has an ordered record, or refused it.

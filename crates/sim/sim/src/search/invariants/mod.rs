@@ -1,5 +1,5 @@
-//! Checks of the rules R1–R10 and R13, and that gears never flap; one file each, run after every event that could break
-//! them.
+//! Checks of the rules R1–R10, R13 and R19, and that gears never flap; one file each, run after every event that could
+//! break them.
 //!
 //! They see everything: every disk, every clock, every member's state. [`Invariants`] keeps what they know beyond that
 //! (the first version of each value, the configuration of each epoch).
@@ -9,6 +9,7 @@ mod dwell;
 mod memory;
 mod r10_space;
 mod r13_racks;
+mod r19_rest;
 mod r1_order;
 mod r2_lease;
 mod r3_configuration;
