@@ -6,4 +6,5 @@ pub(crate) mod config;
 pub(crate) mod context;
 pub(crate) mod due;
 pub(crate) mod run_map;
+pub(crate) mod stall;
 pub(crate) mod wait;

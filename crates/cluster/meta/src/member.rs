@@ -8,7 +8,7 @@ use crate::clocks::{Clocks, Whose};
 use crate::controller::{Controller, Event, Output};
 use crate::hearing::Hearing;
 use crate::raft::{LogFile, Node, Progress, RaftError, Said};
-use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
+use crate::{Command, Input, MemberConfig, MemberId, Outcome, PlantedBug, Reply, State, Token};
 use ebb_types::{
     ALLOCATE_MAX, AdminReply, AdminRequest, ClusterStatus, Depth, MapDelta, MetaFailure, MetaPush, MetaReply,
     MetaRequest, MetadataMember, Moment, NamespaceAnswer, NamespaceError, NamespaceQuery, Notice,
@@ -283,7 +283,9 @@ impl<L: LogFile> Member<L> {
             let Some(servers) = self.hearing.news(now, lease) else { return Ok(()) };
             return self.node.say(Said { servers, unix_millis: self.wall(now) });
         }
-        if let Some((member, hears, own)) = self.hearing.successor(now, lease) {
+        let leads_deaf = self.config.timing.has(PlantedBug::LeadDeaf);
+        let successor = self.hearing.successor(now, lease).filter(|_| !leads_deaf);
+        if let Some((member, hears, own)) = successor {
             self.tell(now, Notice::HandsOver { member, hears, own }, out);
             self.node.hand_over(member);
         }

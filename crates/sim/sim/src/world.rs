@@ -10,6 +10,7 @@ pub(crate) mod coder;
 pub(crate) mod member;
 pub(crate) mod net;
 pub(crate) mod server;
+mod standstill;
 pub(crate) mod store;
 
 use crate::request::{Later, Models};
@@ -24,6 +25,7 @@ use crate::world::coder::{CODERS, Coder};
 use crate::world::member::MetaNode;
 use crate::world::net::{Net, Node};
 use crate::world::server::Server;
+use crate::world::standstill::Still;
 use bytes::Bytes;
 use ebb_chunkserver::{StoreCommand, StoreToken};
 use ebb_gear::Mode;
@@ -100,10 +102,12 @@ pub enum Happening {
     Tick {
         server: ServerId,
         life: u64,
+        timer: u64,
     },
     Beat {
         server: ServerId,
         life: u64,
+        timer: u64,
     },
     Flushed {
         server: ServerId,
@@ -124,6 +128,11 @@ pub enum Happening {
         server: ServerId,
         action: SwitchAction,
     },
+    /// A flush that waited behind all that hung has ended.
+    Unstalled {
+        server: ServerId,
+        life: u64,
+    },
     /// A switch acts again, or only now.
     LateSwitch {
         server: ServerId,
@@ -141,6 +150,9 @@ pub enum Happening {
     },
     ResumeMember {
         member: u64,
+    },
+    ResumeClient {
+        client: u32,
     },
     HealMember {
         member: u64,
@@ -201,6 +213,8 @@ pub struct World<'a> {
     pub members: BTreeMap<u64, MetaNode>,
     pub clients: Vec<Client>,
     pub coders: Vec<Coder>,
+    /// Clients and coders that stand still.
+    pub still: BTreeMap<u32, Still>,
     pub history: History,
     pub invariants: Invariants,
     pub violation: Option<Violation>,
@@ -265,6 +279,7 @@ impl<'a> World<'a> {
             members: BTreeMap::new(),
             clients: Vec::new(),
             coders: Vec::new(),
+            still: BTreeMap::new(),
             history: History::default(),
             invariants: Invariants::default(),
             violation: None,
@@ -398,6 +413,7 @@ impl<'a> World<'a> {
             | Happening::Remember { server, .. }
             | Happening::Tick { server, .. }
             | Happening::Flushed { server, .. }
+            | Happening::Unstalled { server, .. }
             | Happening::Beat { server, .. } => self.server_receives(server, due.what),
             Happening::MemberWake { member, stamp } => self.member_wakes(member, stamp),
             Happening::Client { client, stamp } => self.client_wakes(client, stamp),
@@ -409,6 +425,7 @@ impl<'a> World<'a> {
             Happening::Resume { server } => self.resume(server),
             Happening::RestartMember { member } => self.restart_member(member),
             Happening::ResumeMember { member } => self.resume_member(member),
+            Happening::ResumeClient { client } => self.client_goes_on(client),
             Happening::HealMember { member } => self.heal_member(member),
             Happening::Calm => self.net.model = self.scenario.net,
             Happening::Heal { server } => self.heal_disk(server),
@@ -417,7 +434,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn deliver(&mut self, from: Node, to: Node, generation: u64, message: Message) {
+    pub(crate) fn deliver(&mut self, from: Node, to: Node, generation: u64, message: Message) {
         if self.net.generation(from, to) != generation {
             return;
         }
@@ -427,7 +444,12 @@ impl<'a> World<'a> {
             }
             Node::Member(id) => self.member_receives(id, from, message),
             Node::Client(id) if self.modelled.is_some() => self.host_receives(id, from, message),
-            Node::Client(id) => self.client_receives(id, from, message),
+            Node::Client(id) => {
+                let deliver = || Happening::Deliver { from, to, generation, message: message.clone() };
+                if !self.holds_back(id, deliver) {
+                    self.client_receives(id, from, message);
+                }
+            }
         }
     }
 }

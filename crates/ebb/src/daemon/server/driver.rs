@@ -14,13 +14,13 @@
 use super::machine;
 use super::scrubs::Scrubs;
 use super::silence::Silence;
-use super::stall::{Moves, Stall};
 use super::{Shared, dial};
 use crate::daemon::metrics::server::ServerFigures;
 use crate::daemon::{clock, heap};
 use bytes::Bytes;
 use ebb_chunkserver::{
-    CLIENT_BYTES, ClientToken, Command, Event, Replica, StoreCommand, StoreOutcome, StoreToken, TICK,
+    CLIENT_BYTES, ClientToken, Command, Event, Moves, Replica, Stall, StoreCommand, StoreOutcome, StoreToken,
+    TICK,
 };
 use ebb_client::Secret;
 use ebb_client::budget::{Budget, Share};

@@ -1,5 +1,8 @@
 //! Faults: crashes, pauses, partitions, slow, full, rotting and failing disks, switches, gears, losses.
 
+mod losses;
+mod machines;
+
 use crate::search::harm::Harm;
 use crate::world::client::ADMIN;
 use crate::world::clock::{MILLI, SECOND};
@@ -87,6 +90,11 @@ impl World<'_> {
             mix.cut_off,
             mix.power_test,
             mix.maintenance,
+            mix.suspend,
+            mix.lose_asleep,
+            mix.outage,
+            mix.reboot,
+            mix.hang,
         ];
         let mut at = self.fault_random.below(weights.iter().sum());
         let kind = weights.iter().position(|w| {
@@ -124,6 +132,11 @@ impl World<'_> {
                 self.ask_power(id, AdminRequest::PowerTest { server: id });
             }
             20 => self.maintain(id),
+            21 => self.suspend(id),
+            22 => self.lose_asleep(),
+            23 => self.outage(),
+            24 => self.reboot(id),
+            25 => self.hang(id),
             _ => self.cut_off_client(),
         }
     }
@@ -223,6 +236,9 @@ impl World<'_> {
     /// Restarts the process, unless it already runs or the machine is off.
     pub fn restart(&mut self, id: ServerId) {
         let server = self.server(id);
+        if server.hung {
+            return self.after(500 * MILLI, Happening::Restart { server: id }); // it waits for the disk, too
+        }
         if !server.up && !server.asleep && !server.lost && !server.missing {
             self.start_server(id);
         }
@@ -237,8 +253,9 @@ impl World<'_> {
     }
 
     pub fn resume(&mut self, id: ServerId) {
-        let server = self.server(id);
-        if std::mem::take(&mut server.paused) && server.runs() {
+        let paused = std::mem::take(&mut self.server(id).paused);
+        self.wind_timers(id);
+        if paused && self.server(id).runs() {
             self.note(|| format!("{id} goes on"));
             self.go_on(id);
         }
@@ -295,7 +312,7 @@ impl World<'_> {
         }
     }
 
-    fn all_nodes(&self) -> Vec<Node> {
+    pub fn all_nodes(&self) -> Vec<Node> {
         let servers = self.servers.keys().map(|s| Node::Server(*s));
         let members = self.members.keys().map(|m| Node::Member(*m));
         let coders = (CODERS..).take(self.coders.len());
@@ -410,6 +427,7 @@ impl World<'_> {
 
     /// Restores the disk. A poisoned store needs a restart.
     pub fn heal_disk(&mut self, id: ServerId) {
+        self.disk_moves_again(id);
         let server = self.server(id);
         server.slowness = 1;
         server.store.disk.set_capacity(None);
@@ -792,6 +810,9 @@ impl World<'_> {
         self.scenario.net.repeat = 0;
         self.scenario.net.reorder = 0;
         self.net.model = self.scenario.net;
+        for id in self.still.keys().copied().collect::<Vec<_>>() {
+            self.client_goes_on(id);
+        }
         for id in self.members.keys().copied().collect::<Vec<_>>() {
             self.heal_member(id);
             self.resume_member(id);

@@ -2,6 +2,7 @@
 
 use crate::search::brief::{brief_entry, brief_history};
 use crate::search::case::Case;
+use crate::search::endure::endure;
 use crate::search::history::{Action, Outcome};
 use crate::search::invariants::replicas_shared;
 use crate::search::linear::{Verdict, check};
@@ -109,6 +110,7 @@ fn play(world: &mut World) -> Result<(), Violation> {
     for round in 0..world.scenario.rounds {
         storm(world);
         survive(world, round);
+        endure(world, round);
         rest(world);
         if let Some(violation) = world.violation.take() {
             return Err(violation);

@@ -38,6 +38,11 @@ pub struct FaultMix {
     pub cut_off: u64,
     pub power_test: u64,
     pub maintenance: u64,
+    pub suspend: u64,
+    pub lose_asleep: u64,
+    pub outage: u64,
+    pub reboot: u64,
+    pub hang: u64,
 }
 
 /// Load that rises and falls, times in nanoseconds; the metadata service chooses the gear by it.
@@ -114,6 +119,8 @@ const HIBERNATES: u64 = 400;
 const WHOLE_GEARS: u64 = 350;
 /// Seeds per thousand in which the load chooses the gear.
 const BY_LOAD: u64 = 200;
+/// Seeds per thousand in which a failed server is declared lost within seconds.
+const GIVES_UP: u64 = 200;
 /// Seeds per thousand with switches that cannot be relied on.
 const BAD_SWITCHES: u64 = 250;
 
@@ -158,12 +165,48 @@ impl Scenario {
         if random.chance(WITH_POOL) {
             scenario.add_pool(&mut random);
         }
+        let mut random = Random::new(seed ^ 0x6157);
+        if random.chance(GIVES_UP) {
+            scenario.give_up_soon(&mut random);
+        }
+        let mut random = Random::new(seed ^ 0x505e);
+        if random.chance(300) {
+            scenario.faults.suspend = random.between(20, 150);
+            scenario.round += random.between(0, 30) * SECOND;
+        }
+        if random.chance(200) {
+            scenario.faults.reboot = random.between(20, 120);
+        }
+        if random.chance(200) {
+            scenario.faults.hang = random.between(20, 100);
+        }
+        let hibernates = scenario.bootstrap.pools.iter().any(|pool| pool.hibernate_after_millis.is_some());
+        if hibernates && random.chance(500) {
+            scenario.faults.lose_asleep = random.between(100, 400);
+        }
         scenario.switches = processes(&scenario.bootstrap);
         let mut random = Random::new(seed ^ 0x5_3174);
         if random.chance(BAD_SWITCHES) {
             scenario.distrust_switches(&mut random);
         }
         scenario
+    }
+
+    /// Failed servers are declared lost within seconds, while more of them fail at once than can be borne. Data that only
+    /// a failed server has besides a damaged one would be too much: nothing is damaged.
+    fn give_up_soon(&mut self, random: &mut Random) {
+        self.timing.lost_after = Some(Duration::from_millis(random.between(2000, 10_000)));
+        self.faults = FaultMix { rot: 0, forget: 0, exchange: 0, lost: 0, ..self.faults };
+        self.faults.outage = random.between(20, 150);
+        self.round += random.between(5, 20) * SECOND;
+        if let (Some(pool), true) = (self.bootstrap.pools.first(), random.chance(600)) {
+            let id = self.bootstrap.servers.len() as u16 + 1;
+            let pool = pool.id;
+            let rack = RackId(random.between(1, 3) as u16);
+            let address = format!("server-{id}:1");
+            let spare = NewServer { id: ServerId(id), rack, pool, gear_group: NO_GEAR, address };
+            self.bootstrap.servers.push(spare);
+        }
     }
 
     /// Machines instead of processes: with one wake path, two or none, which lie, fail for good, and must prove
@@ -430,5 +473,10 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         cut_off: 0,
         power_test: 0,
         maintenance: 0,
+        suspend: 0,
+        lose_asleep: 0,
+        outage: 0,
+        reboot: 0,
+        hang: 0,
     }
 }

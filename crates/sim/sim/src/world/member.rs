@@ -107,6 +107,10 @@ pub struct MetaNode {
     /// Map version last sent to each watching client.
     watchers: BTreeMap<u32, u64>,
     wake: u64,
+    /// When its timer ends.
+    wake_at: Option<u64>,
+    /// Suspended: what is left of its timer.
+    frozen: Option<Option<u64>>,
 }
 
 impl World<'_> {
@@ -152,6 +156,8 @@ impl World<'_> {
             next_token: 0,
             watchers: BTreeMap::new(),
             wake: 0,
+            wake_at: None,
+            frozen: None,
         };
         self.members.insert(id, node);
         self.member_input(id, Vec::new());
@@ -250,9 +256,13 @@ impl World<'_> {
             return;
         }
         let mut stalled = std::mem::take(&mut node.stalled);
+        let frozen = node.frozen.take();
         self.note(|| format!("member-{id} goes on"));
-        // Its timer is due, and messages waiting in sockets are read a few at a time.
-        self.member_input(id, Vec::new());
+        // Its timer is due unless it stood still too, and messages waiting in sockets are read a few at a time.
+        match frozen {
+            None => self.member_input(id, Vec::new()),
+            Some(left) => left.into_iter().for_each(|left| self.set_wake(id, self.now + left)),
+        }
         while !stalled.is_empty() {
             let few = self.fault_random.between(1, 4).min(stalled.len() as u64) as usize;
             let rest = stalled.split_off(few);
@@ -260,10 +270,27 @@ impl World<'_> {
         }
     }
 
+    /// It must run.
+    pub fn suspend_member(&mut self, id: u64) {
+        let now = self.now;
+        let node = self.member(id);
+        node.paused = true;
+        // Voids the timer that is set.
+        node.wake += 1;
+        node.frozen = Some(node.wake_at.map(|at| at.saturating_sub(now)));
+    }
+
+    fn set_wake(&mut self, id: u64, at: u64) {
+        let node = self.member(id);
+        node.wake_at = Some(at);
+        let stamp = node.wake;
+        self.at(at, Happening::MemberWake { member: id, stamp });
+    }
+
     pub fn crash_member(&mut self, id: u64) {
         let node = self.member(id);
         node.up = false;
-        node.paused = false;
+        (node.paused, node.frozen) = (false, None);
         node.life += 1;
         node.stalled.clear();
         self.net.reset_all(Node::Member(id));
@@ -297,11 +324,10 @@ impl World<'_> {
         self.note_map(id);
         let node = self.member(id);
         let wake = node.member.next_wake();
-        node.wake += 1;
-        let stamp = node.wake;
+        (node.wake, node.wake_at) = (node.wake + 1, None);
         if let Some(moment) = wake {
-            let at = self.member(id).clock.when(moment.max(local)).max(now + 1000);
-            self.at(at, Happening::MemberWake { member: id, stamp });
+            let at = node.clock.when(moment.max(local)).max(now + 1000);
+            self.set_wake(id, at);
         }
         for outcome in outcomes {
             self.member_outcome(id, outcome);
