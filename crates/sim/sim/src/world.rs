@@ -312,6 +312,10 @@ impl<'a> World<'a> {
             let at = models.transmit(self.now, from, to, &message);
             return self.at(at, Happening::Deliver { from, to, generation, message });
         }
+        if self.scenario.half_open && self.is_half_open(from, to) {
+            self.net.lost += 1;
+            return;
+        }
         let times = self.net.send(self.now, from, to, &mut self.net_random);
         if times.is_empty() {
             self.connection_breaks(from, to);
@@ -325,7 +329,11 @@ impl<'a> World<'a> {
     pub fn connection_breaks(&mut self, a: Node, b: Node) {
         for (node, peer) in [(a, b), (b, a)] {
             // A silent machine is noticed when something is sent to it, or by a keep-alive.
-            let delay = self.net_random.delay(20 * MILLI).min(5 * SECOND);
+            let mut delay = self.net_random.delay(20 * MILLI).min(5 * SECOND);
+            if self.scenario.half_open && self.net_random.chance(200) {
+                delay = self.net_random.between(SECOND, 30 * SECOND);
+                self.count("connection half-open");
+            }
             match (node, peer) {
                 (Node::Server(server), Node::Server(peer)) => {
                     let life = self.server(server).life;
@@ -339,6 +347,12 @@ impl<'a> World<'a> {
                 _ => {}
             }
         }
+    }
+
+    /// The sender does not know yet that its connection broke.
+    fn is_half_open(&self, from: Node, to: Node) -> bool {
+        let (Node::Server(from), Node::Server(to)) = (from, to) else { return false };
+        self.breaking.contains(&(from, self.servers[&from].life, to))
     }
 
     /// Only the first violation counts.

@@ -31,7 +31,7 @@ use ebb_types::frame::FrameError;
 use ebb_types::{
     ClientReply, ClientRequest, ClusterParams, Depth, ExamReport, GroupId, Incarnation, InspectReply,
     InspectRequest, LoadCount, MachineOrder, MetaPush, Moment, PeerMessage, Role, ServedLatencies, ServerId,
-    ServerMessage, SleepRefusal, Vitals, lease_end,
+    ServerMessage, SleepRefusal, Vitals,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -715,9 +715,7 @@ impl Server {
             MetaPush::Lease { incarnation, sent, next_millis } => {
                 let lease = Duration::from_millis(self.about.params.lease_millis.into());
                 let granted = (incarnation, sent);
-                let Some(until) = lease_end(self.about.incarnation, clock::now(), granted, lease) else {
-                    return;
-                };
+                let Some(until) = self.replica.lease_end(clock::now(), granted, lease) else { return };
                 self.next_heartbeat = Duration::from_millis(u64::from(next_millis).max(1));
                 if sent == self.heartbeat_sent {
                     // The load reported with this heartbeat has been received.

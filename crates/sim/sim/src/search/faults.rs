@@ -2,6 +2,8 @@
 
 mod losses;
 mod machines;
+mod network;
+mod ruin;
 
 use crate::search::harm::Harm;
 use crate::world::client::ADMIN;
@@ -50,6 +52,7 @@ impl World<'_> {
         tally.insert("message out of order", self.net.reordered);
         tally.insert("gear shift", self.newest_state().shifts().count() as u64);
         tally.insert("primary moved", self.primaries_moved());
+        tally.insert("metadata log replaced", self.logs_replaced());
         tally.retain(|_, times| *times > 0);
         tally
     }
@@ -95,6 +98,9 @@ impl World<'_> {
             mix.outage,
             mix.reboot,
             mix.hang,
+            mix.split,
+            mix.ruin,
+            mix.fill_all,
         ];
         let mut at = self.fault_random.below(weights.iter().sum());
         let kind = weights.iter().position(|w| {
@@ -137,6 +143,9 @@ impl World<'_> {
             23 => self.outage(),
             24 => self.reboot(id),
             25 => self.hang(id),
+            26 => self.split(),
+            27 => self.ruin(),
+            28 => self.fill_all(),
             _ => self.cut_off_client(),
         }
     }
@@ -404,17 +413,22 @@ impl World<'_> {
 
     fn fill_up(&mut self, id: ServerId) {
         let hard = self.fault_random.chance(300);
-        self.server(id).soft_full = true;
         let room = self.fault_random.below(48 << 10);
-        if hard {
+        self.count("full disk");
+        self.fill(id, hard.then_some(room));
+        let time = self.fault_random.delay(SECOND).min(10 * SECOND);
+        self.after(time, Happening::Heal { server: id });
+    }
+
+    /// `room`: bytes that are left, if that is known.
+    pub fn fill(&mut self, id: ServerId, room: Option<u64>) {
+        self.server(id).soft_full = true;
+        if let Some(room) = room {
             let disk = &self.server(id).store.disk;
             disk.set_capacity(Some(disk.used() + room));
         }
-        self.note(|| format!("the disk of {id} is {}full", if hard { "" } else { "nearly " }));
-        self.count("full disk");
+        self.note(|| format!("the disk of {id} is {}full", if room.is_some() { "" } else { "nearly " }));
         self.tell_space(id);
-        let time = self.fault_random.delay(SECOND).min(10 * SECOND);
-        self.after(time, Happening::Heal { server: id });
     }
 
     pub fn tell_space(&mut self, id: ServerId) {
@@ -815,6 +829,7 @@ impl World<'_> {
         }
         for id in self.members.keys().copied().collect::<Vec<_>>() {
             self.heal_member(id);
+            self.right_the_clock(id);
             self.resume_member(id);
             self.restart_member(id);
         }
@@ -832,7 +847,7 @@ impl World<'_> {
     }
 
     /// The operator switches on a machine that is off without having been put to sleep.
-    fn press_the_button(&mut self, id: ServerId) {
+    pub fn press_the_button(&mut self, id: ServerId) {
         let state = self.newest_state().server(id).map(|e| e.state);
         let meant = matches!(state, Some(ServerState::Asleep | ServerState::Waking));
         let switched = self.scenario.switches.get(&id).is_some_and(|paths| !paths.is_empty());

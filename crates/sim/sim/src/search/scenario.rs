@@ -5,7 +5,7 @@ use crate::world::net::NetModel;
 use ebb_chunkserver::{CLIENT_BYTES, REMEMBERED};
 use ebb_erasure::standby;
 use ebb_gear::{Scheme, Server};
-use ebb_meta::{Bootstrap, NewServer, Switches, Timing, WakePath};
+use ebb_meta::{Bootstrap, LOG_BYTES, NewServer, Switches, Timing, WakePath};
 use ebb_types::Random;
 use ebb_types::{
     BLOCK_BYTES, ClusterParams, Column, Epoch, GearSteps, NO_GEAR, ParityDebt, PoolEntry, PoolId, RackId,
@@ -43,6 +43,9 @@ pub struct FaultMix {
     pub outage: u64,
     pub reboot: u64,
     pub hang: u64,
+    pub split: u64,
+    pub ruin: u64,
+    pub fill_all: u64,
 }
 
 /// Load that rises and falls, times in nanoseconds; the metadata service chooses the gear by it.
@@ -104,6 +107,13 @@ pub struct Scenario {
     pub remembered: usize,
     /// `None`: load is even, and an administrator sets the gear.
     pub pulse: Option<Pulse>,
+    /// Bytes of metadata log from which on it is written anew, and how often the writer is looked at before it is done.
+    pub log_bytes: usize,
+    pub log_pace: u32,
+    /// An end of a broken connection may take long to notice, and what it sends meanwhile is lost.
+    pub half_open: bool,
+    /// The chance, per mille, that a member's wall clock jumps before it starts.
+    pub wall_jumps: u64,
 }
 
 /// Segments that every store keeps to recognise completed requests: more than is written while a client still resends
@@ -111,6 +121,8 @@ pub struct Scenario {
 const TAIL_BYTES: u64 = 256 << 10;
 /// Seeds per thousand with an erasure-coded pool.
 const WITH_POOL: u64 = 300;
+/// Of these per thousand, those with a second set if it is small.
+const TWO_SETS: u64 = 300;
 /// Seeds per thousand with loggers.
 const WITH_LOGGERS: u64 = 250;
 /// Of these per thousand, those in which the set hibernates.
@@ -184,12 +196,58 @@ impl Scenario {
         if hibernates && random.chance(500) {
             scenario.faults.lose_asleep = random.between(100, 400);
         }
+        if Random::new(seed ^ 0x25e7).chance(TWO_SETS) {
+            scenario.add_set();
+        }
+        scenario.draw_beyond(&mut Random::new(seed ^ 0x0be1));
         scenario.switches = processes(&scenario.bootstrap);
         let mut random = Random::new(seed ^ 0x5_3174);
         if random.chance(BAD_SWITCHES) {
             scenario.distrust_switches(&mut random);
         }
         scenario
+    }
+
+    /// A second set of the same shape, which takes turns with the first.
+    fn add_set(&mut self) {
+        let Some(pool) = self.bootstrap.pools.first_mut().filter(|pool| pool.shape.servers() <= 6) else {
+            return;
+        };
+        let (id, shape) = (pool.id, pool.shape);
+        pool.sets.push(SetId(1));
+        let first = self.bootstrap.servers.len() as u16 + 1;
+        let ids = first..first + shape.servers() as u16;
+        self.bootstrap.servers.extend(ids.clone().map(|server| NewServer {
+            id: ServerId(server),
+            rack: RackId(1 + server % 3),
+            pool: id,
+            gear_group: NO_GEAR,
+            address: format!("server-{server}:1"),
+        }));
+        let columns = ids.map(|id| Column { server: ServerId(id), state: SlotState::InSync }).collect();
+        let entry = SetEntry { pool: id, shape, epoch: Epoch(1), hibernates_since: None, columns };
+        self.bootstrap.sets.push(entry);
+    }
+
+    /// Short logs, networks that part some and not others, clocks that jump, damage that cannot be borne.
+    fn draw_beyond(&mut self, random: &mut Random) {
+        if random.chance(400) {
+            (self.log_bytes, self.log_pace) =
+                (random.between(1, 32) as usize * 1024, random.below(20) as u32);
+        }
+        if random.chance(250) {
+            self.faults.split = random.between(20, 120);
+        }
+        self.half_open = random.chance(150);
+        self.wall_jumps = if random.chance(150) { random.between(100, 800) } else { 0 };
+        if random.chance(100) {
+            self.faults.fill_all = random.between(20, 80);
+        }
+        // A server is not given up for nothing, and what is taken for lost is not also rebuilt.
+        if random.chance(120) && self.faults.outage == 0 {
+            self.faults.ruin = random.between(50, 200);
+            self.faults = FaultMix { forget: 0, exchange: 0, lost: 0, lose_asleep: 0, ..self.faults };
+        }
     }
 
     /// Failed servers are declared lost within seconds, while more of them fail at once than can be borne. Data that only
@@ -339,6 +397,10 @@ impl Scenario {
             store: store(seed),
             remembered: REMEMBERED,
             pulse: None,
+            log_bytes: LOG_BYTES,
+            log_pace: 0,
+            half_open: false,
+            wall_jumps: 0,
         }
     }
 
@@ -381,6 +443,10 @@ impl Scenario {
             client_bytes: CLIENT_BYTES,
             scrub_period: Duration::ZERO,
             remembered: REMEMBERED,
+            log_bytes: LOG_BYTES,
+            log_pace: 0,
+            half_open: false,
+            wall_jumps: 0,
             ..Scenario::draw(seed)
         };
         Scenario { seed, bootstrap, timing, ..quiet }
@@ -478,5 +544,8 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         outage: 0,
         reboot: 0,
         hang: 0,
+        split: 0,
+        ruin: 0,
+        fill_all: 0,
     }
 }

@@ -340,7 +340,10 @@ impl World<'_> {
             Command::End(Err(Failure::Chunk(why))) => {
                 let Some(Work { job, stored, .. }) = &self.coder(id).work else { return };
                 let (job, chunk) = (*job, stored.chunk);
-                if job == Job::Get {
+                let said = why == ebb_types::ChunkError::Corrupt && self.invariants.ruined.contains(&chunk);
+                if said {
+                    self.count("lost coded chunk reported");
+                } else if job == Job::Get {
                     self.fail("coded", format!("coder-{id} cannot read {chunk}: {why}"));
                 }
                 self.job_ends(id, false);

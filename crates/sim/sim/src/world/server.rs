@@ -15,7 +15,7 @@ use ebb_store::mem::MemDisk;
 use ebb_store::{Membership, Op, OpenError};
 use ebb_types::{
     ClientRequest, ClusterParams, Epoch, ExamReport, GroupId, Incarnation, MetaPush, Record, Role, ScrubMark,
-    ServedLatencies, ServerId, ServerMessage, ServerReport, StoreId, Vitals, lease_end,
+    ServedLatencies, ServerId, ServerMessage, ServerReport, StoreId, Vitals,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -424,8 +424,7 @@ impl World<'_> {
             MetaPush::Lease { incarnation, sent, .. } => {
                 let now = self.now;
                 let server = self.server(id);
-                let own = server.incarnation;
-                let until = lease_end(own, server.clock.at(now), (incarnation, sent), server.lease);
+                let until = server.replica.lease_end(server.clock.at(now), (incarnation, sent), server.lease);
                 if let Some(until) = until {
                     self.server_event(id, Event::Lease { until });
                 }

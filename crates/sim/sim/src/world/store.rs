@@ -323,6 +323,19 @@ impl Store {
         kept
     }
 
+    /// The deletions that a replica or a column remembers.
+    pub fn deletions(&self, group: GroupId) -> Vec<Version> {
+        let since = ebb_types::Epoch(0);
+        let list = Op::List { role: Role::Replica, group, since, after: None, limit: usize::MAX };
+        match self.look(|core| one(core, list)) {
+            Some(Outcome::Listed(page)) => {
+                let deletions = page.runs.iter().filter(|run| run.kind == Kind::Delete);
+                deletions.map(|run| run.version).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Digest of a group's blocks. `None`: some of them are lost.
     pub fn digest(&self, group: GroupId) -> Option<GroupDigest> {
         let ask = Op::Digest { role: Role::Replica, group, verify: false };

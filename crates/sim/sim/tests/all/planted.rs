@@ -188,3 +188,38 @@ fn a_set_that_hibernates_with_parity_in_memory_only_is_found() {
 fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
     in_server(PlantedBug::TrustAnyListing, &["R4", "R6", "coded"]);
 }
+
+#[test]
+fn a_server_that_is_given_up_although_rows_need_it_is_found() {
+    in_member(MetaBug::GiveUpNeeded, &["given up"]);
+}
+
+#[test]
+fn a_hung_disk_that_is_trusted_is_found() {
+    in_member(MetaBug::TrustStalled, &["liveness"]);
+}
+
+#[test]
+fn a_leader_that_hears_no_server_and_leads_on_is_found() {
+    in_member(MetaBug::LeadDeaf, &["liveness"]);
+}
+
+#[test]
+fn a_lease_of_an_earlier_run_is_found() {
+    in_server(PlantedBug::LeaseOfAnyRun, &["R2", "R1", "R5", "linearizability"]);
+}
+
+#[test]
+fn a_row_beyond_repair_that_holds_its_column_up_is_found() {
+    in_server(PlantedBug::LostRowLacks, &["liveness"]);
+}
+
+#[test]
+fn deletions_of_columns_that_are_kept_for_ever_are_found() {
+    in_server(PlantedBug::KeepTombstones, &["R4"]);
+}
+
+#[test]
+fn a_full_cluster_that_crashes_and_needs_room_is_found() {
+    in_server(PlantedBug::NoteNothing, &["liveness", "R10"]);
+}

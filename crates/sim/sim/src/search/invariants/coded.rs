@@ -130,6 +130,27 @@ impl World<'_> {
             .or_else(|| (in_memory > 0).then(|| format!("it keeps {in_memory} bytes of strips in memory")))
     }
 
+    /// At rest: no column remembers deletions of epochs that ended before all columns were in sync.
+    pub fn r4_deletions_are_forgotten(&mut self) {
+        let sets: Vec<(SetId, SetEntry)> =
+            self.newest_state().sets().map(|(id, entry)| (id, entry.clone())).collect();
+        for (set, entry) in sets {
+            if !entry.columns.iter().all(|c| c.state == SlotState::InSync) {
+                continue;
+            }
+            for (n, column) in entry.columns.iter().enumerate() {
+                let group = GroupId::of_column(set, n);
+                let old = |version: &Version| version.epoch < entry.epoch;
+                let left =
+                    self.servers[&column.server].store.deletions(group).into_iter().filter(old).count();
+                if left > 0 {
+                    let what = format!("{} remembers {left} deletions of {group} for ever", column.server);
+                    return self.fail("R4", what);
+                }
+            }
+        }
+    }
+
     /// At rest: every column has its strip of everything that was stored, and no server has what was deleted.
     pub fn r4_columns_are_right(&mut self) {
         let chunk_bytes = self.scenario.params().chunk_bytes;
@@ -186,7 +207,7 @@ impl World<'_> {
             _ => (entry.targets(stored.chunk)[column]?, Role::Offload { stands_for: own.server }),
         };
         let store = &self.servers[&server].store;
-        if store.damaged.contains(&stored.chunk) {
+        if store.damaged.contains(&stored.chunk) || self.invariants.ruined.contains(&stored.chunk) {
             return None;
         }
         let group = GroupId::of_column(set, column);

@@ -73,6 +73,8 @@ pub struct Invariants {
     gears: dwell::Gears,
     /// Servers that the state calls lost.
     given_up: BTreeSet<ServerId>,
+    /// Chunks that rotted on more servers than can be borne: what is left of them is not compared.
+    pub ruined: BTreeSet<ChunkId>,
     /// Some block has rotted: answers may report damage from now on.
     pub rot_seen: bool,
 }
