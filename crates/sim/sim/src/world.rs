@@ -209,6 +209,8 @@ pub struct World<'a> {
     /// Servers, by run, that are about to notice that a connection to another one broke. What they send on it before
     /// that is lost too.
     pub breaking: BTreeSet<(ServerId, u64, ServerId)>,
+    /// Servers whose connection to another one broke long before they notice: what they send on it is lost.
+    pub half_open: BTreeSet<(ServerId, ServerId)>,
     pub servers: BTreeMap<ServerId, Server>,
     pub members: BTreeMap<u64, MetaNode>,
     pub clients: Vec<Client>,
@@ -275,6 +277,7 @@ impl<'a> World<'a> {
             agenda: Agenda::default(),
             net,
             breaking: BTreeSet::new(),
+            half_open: BTreeSet::new(),
             servers: BTreeMap::new(),
             members: BTreeMap::new(),
             clients: Vec::new(),
@@ -312,7 +315,7 @@ impl<'a> World<'a> {
             let at = models.transmit(self.now, from, to, &message);
             return self.at(at, Happening::Deliver { from, to, generation, message });
         }
-        if self.scenario.half_open && self.is_half_open(from, to) {
+        if self.is_half_open(from, to) {
             self.net.lost += 1;
             return;
         }
@@ -330,14 +333,15 @@ impl<'a> World<'a> {
         for (node, peer) in [(a, b), (b, a)] {
             // A silent machine is noticed when something is sent to it, or by a keep-alive.
             let mut delay = self.net_random.delay(20 * MILLI).min(5 * SECOND);
-            if self.scenario.half_open && self.net_random.chance(200) {
-                delay = self.net_random.between(SECOND, 30 * SECOND);
-                self.count("connection half-open");
-            }
             match (node, peer) {
                 (Node::Server(server), Node::Server(peer)) => {
                     let life = self.server(server).life;
                     if self.breaking.insert((server, life, peer)) {
+                        if self.scenario.half_open && self.net_random.chance(200) {
+                            delay = self.net_random.between(SECOND, 30 * SECOND);
+                            self.count("connection half-open");
+                            self.half_open.insert((server, peer));
+                        }
                         self.after(delay, Happening::PeerLost { server, life, peer });
                     }
                 }
@@ -349,10 +353,9 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The sender does not know yet that its connection broke.
+    /// The sender does not know yet that its connection broke, and the other end has not opened another.
     fn is_half_open(&self, from: Node, to: Node) -> bool {
-        let (Node::Server(from), Node::Server(to)) = (from, to) else { return false };
-        self.breaking.contains(&(from, self.servers[&from].life, to))
+        matches!((from, to), (Node::Server(from), Node::Server(to)) if self.half_open.contains(&(from, to)))
     }
 
     /// Only the first violation counts.

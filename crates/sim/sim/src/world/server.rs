@@ -192,6 +192,8 @@ impl World<'_> {
         server.broken = false;
         server.ticking = false;
         server.frozen = None;
+        self.half_open.retain(|(from, _)| *from != id);
+        let server = self.servers.get_mut(&id).expect("servers are never removed");
         server.remembering = false;
         server.tokens.clear();
         server.remembers_since.clear();
@@ -325,6 +327,7 @@ impl World<'_> {
             Happening::Deliver { from, message, .. } => self.server_message(id, from, message),
             Happening::PeerLost { life, peer, .. } => {
                 self.breaking.remove(&(id, life, peer));
+                self.half_open.remove(&(id, peer));
                 self.server_event(id, Event::PeerLost { peer });
             }
             Happening::Effect { id: write, .. } => {
@@ -382,6 +385,7 @@ impl World<'_> {
     fn server_message(&mut self, id: ServerId, from: Node, message: Message) {
         match (message, from) {
             (Message::Peer { message, payload }, Node::Server(from)) => {
+                self.half_open.remove(&(id, from)); // it answers on the connection that this came by
                 self.server_event(id, Event::Peer { from, message, payload });
             }
             (Message::Request { attempt, op, request, payload }, Node::Client(client)) => {

@@ -91,3 +91,44 @@ impl World<'_> {
         still.map(|still| still.held.push(what())).is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::search::history::Action;
+    use crate::search::stories::{ask, begin, cluster, entry, primary, read, rest, write};
+    use crate::world::clock::{MILLI, SECOND};
+
+    #[test]
+    fn a_server_wakes_from_suspend_without_its_lease_and_with_what_is_left_of_its_timers() {
+        let mut world = cluster();
+        let id = primary(&world);
+        let left = world.servers[&id].beat_at - world.now;
+        world.suspend_server(id);
+        world.run_until(world.now + 30 * SECOND, |_| false);
+        assert_ne!(entry(&world).primary, Some(id), "others have taken over");
+        world.resume(id);
+        let now = world.now;
+        let server = &world.servers[&id];
+        assert!(!server.replica.has_lease(server.clock.at(now)) && server.beat_at == now + left);
+        rest(&mut world);
+        assert!(world.violation.is_none());
+    }
+
+    #[test]
+    fn a_client_finds_out_late_and_by_the_true_time_what_became_of_its_request() {
+        let mut world = cluster();
+        begin(&mut world, write(0, 1));
+        let end = world.now + SECOND;
+        while world.clients[0].under_way().is_none() && world.step(end) {}
+        world.suspend_client(0);
+        world.run_until(world.now + 60 * SECOND, |_| false);
+        let waits = |world: &crate::world::World| world.clients[0].under_way().is_some();
+        assert!(waits(&world));
+        world.client_goes_on(0);
+        world.run_until(world.now + 100 * MILLI, |_| false);
+        assert!(!waits(&world), "the answer lay in its socket");
+        let all: Action = read(0, 2);
+        ask(&mut world, all);
+        assert!(world.violation.is_none());
+    }
+}

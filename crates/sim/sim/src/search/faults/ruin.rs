@@ -27,8 +27,7 @@ impl World<'_> {
         }
         let coded = self.fault_random.chance(800);
         if let Some(chunk) = self.fault_random.pick(&stored).copied().filter(|_| coded) {
-            let map = self.servers.values().map(|s| s.replica.map()).max_by_key(|map| map.version)?;
-            let set = map.set_of(chunk)?;
+            let set = self.set_of(chunk)?;
             let columns = self.newest_state().set(set)?.columns.iter().enumerate();
             return Some((chunk, columns.map(|(n, c)| (c.server, GroupId::of_column(set, n))).collect()));
         }

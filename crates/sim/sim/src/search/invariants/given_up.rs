@@ -43,8 +43,7 @@ impl World<'_> {
         let state = self.newest_state();
         let (set, entry) = state.sets().find(|(_, entry)| entry.column_of(id).is_some())?;
         let stored = self.coders.iter().flat_map(|c| &c.stored);
-        let map = self.servers.values().map(|s| s.replica.map()).max_by_key(|map| map.version)?;
-        let stored = stored.filter(|s| map.set_of(s.chunk) == Some(set));
+        let stored = stored.filter(|s| self.set_of(s.chunk) == Some(set));
         let stored: BTreeMap<ChunkId, Stored> = stored.map(|s| (s.chunk, *s)).collect();
         let mut strips: BTreeMap<ChunkId, BTreeSet<usize>> = BTreeMap::new();
         let mut own = strips.clone();
@@ -86,5 +85,22 @@ impl World<'_> {
             }
         }
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::stories::{GROUP, cluster, primary, secondary};
+
+    #[test]
+    fn a_server_with_the_only_copy_is_needed() {
+        let mut world = cluster();
+        let (id, other) = (primary(&world), secondary(&world));
+        let lost = |lost: &[ServerId]| lost.iter().copied().collect();
+        assert_eq!(world.block_only_on(id, &lost(&[id])), None);
+        assert!(world.block_only_on(id, &lost(&[id, other])).is_some(), "the other one is given up, too");
+        world.server(other).store.drop_role(GROUP, Role::Replica);
+        assert!(world.block_only_on(id, &lost(&[id])).is_some());
     }
 }
