@@ -97,8 +97,9 @@ fn all_is_full(world: &mut World, random: &mut Random) {
     // What is on all targets is recorded with the heartbeats, long before the last bytes are used.
     world.run_until(world.now + 3 * SECOND, |_| false);
     for id in &ids {
+        // What protects acknowledged data has used most of the reserve.
         let reserve = world.servers[id].store.config.checkpoint_bytes;
-        world.fill(*id, Some(reserve));
+        world.fill(*id, Some(random.between(4096, 4096 + reserve / 4)));
     }
     world.cut_power();
     world.run_until(world.now + random.below(8) * SECOND, |_| false);

@@ -53,12 +53,7 @@ impl World<'_> {
     /// they are cut off from the metadata service.
     pub(super) fn outage(&mut self) {
         let Some(lost_after) = self.scenario.timing.lost_after else { return };
-        let replicated = self.coders.is_empty() || self.fault_random.chance(400);
-        let pool = if replicated { PoolId::REPLICATED } else { PoolId(1) };
-        let of_pool = self.newest_state().servers().filter(|e| e.pool == pool).map(|e| e.id);
-        let mut ids: Vec<ServerId> = of_pool.filter(|id| !self.servers[id].lost).collect();
-        self.fault_random.shuffle(&mut ids);
-        ids.truncate(self.fault_random.between(1, (ids.len() as u64 / 2).max(1)) as usize);
+        let ids = self.victims();
         let away = lost_after.as_nanos() as u64;
         let is_cut = self.fault_random.chance(300);
         self.count("outage");
@@ -75,6 +70,31 @@ impl World<'_> {
             self.crash(id);
             self.after(time, Happening::Restart { server: id });
         }
+    }
+
+    /// Up to half of a pool's servers; or of a set as many data servers as it has parity servers, which is more than it
+    /// bears while these sleep.
+    fn victims(&mut self) -> Vec<ServerId> {
+        let replicated = self.coders.is_empty() || self.fault_random.chance(300);
+        let pool = if replicated { PoolId::REPLICATED } else { PoolId(1) };
+        let state = self.newest_state();
+        let of_pool: Vec<ServerId> = state.servers().filter(|e| e.pool == pool).map(|e| e.id).collect();
+        let sets: Vec<SetEntry> = state.sets().map(|(_, entry)| entry.clone()).collect();
+        let of_a_set = self.fault_random.chance(600);
+        let (mut ids, most) = match self.fault_random.pick(&sets).filter(|_| !replicated && of_a_set) {
+            Some(set) => {
+                let data = set.columns.iter().take(set.shape.data()).map(|c| c.server);
+                (data.collect(), set.shape.parity())
+            }
+            None => {
+                let most = (of_pool.len() as u64 / 2).max(1);
+                (of_pool, self.fault_random.between(1, most) as usize)
+            }
+        };
+        ids.retain(|id| !self.servers[id].lost);
+        self.fault_random.shuffle(&mut ids);
+        ids.truncate(most);
+        ids
     }
 
     /// The operator uses the machine of a server that was declared lost again: on an empty directory, as its error

@@ -94,6 +94,14 @@ impl World<'_> {
             node.clock = node.clock.restarted(self.now, &mut self.fault_random);
             return self.after(down, Happening::RestartMember { member });
         }
+        // Sometimes what its former run sent is answered only now.
+        if self.fault_random.chance(400)
+            && let Some(member) = self.member_that_runs()
+        {
+            self.suspend_member(member);
+            let time = down + self.fault_random.between(20 * MILLI, SECOND);
+            self.after(time, Happening::ResumeMember { member });
+        }
         self.crash(id);
         let (now, random) = (self.now, &mut self.fault_random);
         let server = self.servers.get_mut(&id).expect("servers are never removed");

@@ -46,6 +46,9 @@ impl World<'_> {
         // What is not in the file yet is moved there.
         server.store.answer(Op::Flush);
         let path = format!("chunks/{:08x}/{:016x}.{:08x}", group.0, chunk.object.0, chunk.index);
+        if !server.store.disk.files().contains(&path) {
+            return;
+        }
         let len = server.store.disk.len(&path);
         let store = &self.servers[&id].store;
         let trial = store.disk.copy();
