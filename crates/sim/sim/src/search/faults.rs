@@ -70,38 +70,7 @@ impl World<'_> {
         if self.rebuilds() || self.mishaps.left_out.contains(&number) {
             return;
         }
-        let mix = self.scenario.faults;
-        let weights = [
-            mix.crash,
-            mix.pause,
-            mix.member,
-            mix.cut,
-            mix.reset,
-            mix.slow,
-            mix.poison,
-            mix.full,
-            mix.rot,
-            mix.gear,
-            mix.lost,
-            mix.rack,
-            mix.forget,
-            mix.storm,
-            mix.power,
-            mix.log,
-            mix.exchange,
-            mix.burst,
-            mix.cut_off,
-            mix.power_test,
-            mix.maintenance,
-            mix.suspend,
-            mix.lose_asleep,
-            mix.outage,
-            mix.reboot,
-            mix.hang,
-            mix.split,
-            mix.ruin,
-            mix.fill_all,
-        ];
+        let weights = self.scenario.faults.weights();
         let mut at = self.fault_random.below(weights.iter().sum());
         let kind = weights.iter().position(|w| {
             let found = at < *w;
@@ -110,11 +79,16 @@ impl World<'_> {
         });
         let servers: Vec<ServerId> = self.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
         let id = *self.fault_random.pick(&servers).expect("not all are lost");
-        if mix.forget > 0 && self.fault_random.chance(400) {
+        if self.scenario.faults.forget > 0 && self.fault_random.chance(400) {
             let server = self.server(id);
             server.backup = Some(server.store.disk.copy());
         }
-        match kind.expect("a weight is met") {
+        self.strike(kind.expect("a weight is met"), id);
+    }
+
+    /// `kind`: its place among the weights.
+    fn strike(&mut self, kind: usize, id: ServerId) {
+        match kind {
             0 => self.crash_for_a_while(self.busy_or(id)),
             1 => self.pause_for_a_while(id),
             2 => self.disturb_member(),

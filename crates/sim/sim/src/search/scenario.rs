@@ -48,6 +48,43 @@ pub struct FaultMix {
     pub fill_all: u64,
 }
 
+impl FaultMix {
+    /// In the order of their kinds.
+    pub fn weights(&self) -> [u64; 29] {
+        [
+            self.crash,
+            self.pause,
+            self.member,
+            self.cut,
+            self.reset,
+            self.slow,
+            self.poison,
+            self.full,
+            self.rot,
+            self.gear,
+            self.lost,
+            self.rack,
+            self.forget,
+            self.storm,
+            self.power,
+            self.log,
+            self.exchange,
+            self.burst,
+            self.cut_off,
+            self.power_test,
+            self.maintenance,
+            self.suspend,
+            self.lose_asleep,
+            self.outage,
+            self.reboot,
+            self.hang,
+            self.split,
+            self.ruin,
+            self.fill_all,
+        ]
+    }
+}
+
 /// Load that rises and falls, times in nanoseconds; the metadata service chooses the gear by it.
 #[derive(Clone, Copy, Debug)]
 pub struct Pulse {
@@ -177,29 +214,7 @@ impl Scenario {
         if random.chance(WITH_POOL) {
             scenario.add_pool(&mut random);
         }
-        let mut random = Random::new(seed ^ 0x6157);
-        if random.chance(GIVES_UP) {
-            scenario.give_up_soon(&mut random);
-        }
-        let mut random = Random::new(seed ^ 0x505e);
-        if random.chance(300) {
-            scenario.faults.suspend = random.between(20, 150);
-            scenario.round += random.between(0, 30) * SECOND;
-        }
-        if random.chance(200) {
-            scenario.faults.reboot = random.between(20, 120);
-        }
-        if random.chance(200) {
-            scenario.faults.hang = random.between(20, 100);
-        }
-        let hibernates = scenario.bootstrap.pools.iter().any(|pool| pool.hibernate_after_millis.is_some());
-        if hibernates && random.chance(500) {
-            scenario.faults.lose_asleep = random.between(100, 400);
-        }
-        if Random::new(seed ^ 0x25e7).chance(TWO_SETS) {
-            scenario.add_set();
-        }
-        scenario.draw_beyond(&mut Random::new(seed ^ 0x0be1));
+        scenario.draw_hard(seed);
         scenario.switches = processes(&scenario.bootstrap);
         let mut random = Random::new(seed ^ 0x5_3174);
         if random.chance(BAD_SWITCHES) {
@@ -227,6 +242,33 @@ impl Scenario {
         let columns = ids.map(|id| Column { server: ServerId(id), state: SlotState::InSync }).collect();
         let entry = SetEntry { pool: id, shape, epoch: Epoch(1), hibernates_since: None, columns };
         self.bootstrap.sets.push(entry);
+    }
+
+    /// What goes beyond single failures.
+    fn draw_hard(&mut self, seed: u64) {
+        let mut random = Random::new(seed ^ 0x6157);
+        if random.chance(GIVES_UP) {
+            self.give_up_soon(&mut random);
+        }
+        let mut random = Random::new(seed ^ 0x505e);
+        if random.chance(300) {
+            self.faults.suspend = random.between(20, 150);
+            self.round += random.between(0, 30) * SECOND;
+        }
+        if random.chance(200) {
+            self.faults.reboot = random.between(20, 120);
+        }
+        if random.chance(200) {
+            self.faults.hang = random.between(20, 100);
+        }
+        let hibernates = self.bootstrap.pools.iter().any(|pool| pool.hibernate_after_millis.is_some());
+        if hibernates && random.chance(500) {
+            self.faults.lose_asleep = random.between(100, 400);
+        }
+        if Random::new(seed ^ 0x25e7).chance(TWO_SETS) {
+            self.add_set();
+        }
+        self.draw_beyond(&mut Random::new(seed ^ 0x0be1));
     }
 
     /// Short logs, networks that part some and not others, clocks that jump, damage that cannot be borne.
