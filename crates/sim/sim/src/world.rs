@@ -145,6 +145,10 @@ pub enum Happening {
     Resume {
         server: ServerId,
     },
+    Reboot {
+        server: ServerId,
+        down: u64,
+    },
     RestartMember {
         member: u64,
     },
@@ -440,6 +444,12 @@ impl<'a> World<'a> {
             Happening::Fault => self.next_fault(),
             Happening::Restart { server } => self.restart(server),
             Happening::Resume { server } => self.resume(server),
+            Happening::Reboot { server, down } => {
+                // Not once faults have ended, and not of a machine that sleeps.
+                if self.stormy && self.servers[&server].runs() {
+                    self.boot(server, down);
+                }
+            }
             Happening::RestartMember { member } => self.restart_member(member),
             Happening::ResumeMember { member } => self.resume_member(member),
             Happening::ResumeClient { client } => self.client_goes_on(client),

@@ -1,5 +1,5 @@
-//! One thing is broken and stays so, while all else is well: a disk hangs, or the metadata leader is cut off from servers
-//! and clients and not from its members. The rest must serve, and not only now and then.
+//! One thing is broken and stays so, while all else is well: a disk hangs, or the metadata leader is cut off from
+//! servers and clients and not from its members. The rest must serve, and not only now and then.
 
 use crate::world::World;
 use crate::world::clock::{MILLI, SECOND};
@@ -108,9 +108,16 @@ fn all_is_full(world: &mut World, random: &mut Random) {
         world.press_the_button(*id);
     }
     let end = world.now + LASTS;
-    world.run_until(end, |world| world.forsaken().is_none());
-    if let (None, Some(what)) = (&world.violation, world.forsaken()) {
+    world.run_until(end, |world| unserved(world).is_none());
+    if let (None, Some(what)) = (&world.violation, unserved(world)) {
         world.fail("liveness", format!("{} s after a full cluster crashed, {what}", LASTS / SECOND));
     }
     ids.iter().for_each(|id| world.heal_disk(*id));
+}
+
+/// A group that is not served, or some blocks of one that still wait.
+fn unserved(world: &World) -> Option<String> {
+    let waits = |id: &ServerId| world.servers[id].replica.stats().unsettled > 0;
+    let unsettled = world.servers.keys().find(|id| waits(id));
+    world.forsaken().or_else(|| unsettled.map(|id| format!("{id} does not serve all blocks of its groups")))
 }

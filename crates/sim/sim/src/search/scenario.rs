@@ -292,8 +292,8 @@ impl Scenario {
         }
     }
 
-    /// Failed servers are declared lost within seconds, while more of them fail at once than can be borne. Data that only
-    /// a failed server has besides a damaged one would be too much: nothing is damaged.
+    /// Failed servers are declared lost within seconds, while more of them fail at once than can be borne. Data that
+    /// only a failed server has besides a damaged one would be too much: nothing is damaged.
     fn give_up_soon(&mut self, random: &mut Random) {
         self.timing.lost_after = Some(Duration::from_millis(random.between(2000, 10_000)));
         self.faults = FaultMix { rot: 0, forget: 0, exchange: 0, lost: 0, ..self.faults };

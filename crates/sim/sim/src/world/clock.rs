@@ -1,5 +1,5 @@
-//! Boot clocks that disagree: every node's has its own offset and runs slightly fast or slow. None ever stops; it begins
-//! again when its machine is booted.
+//! Boot clocks that disagree: every node's has its own offset and runs slightly fast or slow. None ever stops; it
+//! begins again when its machine is booted.
 
 use ebb_types::Moment;
 use ebb_types::Random;

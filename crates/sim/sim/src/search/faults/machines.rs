@@ -94,14 +94,21 @@ impl World<'_> {
             node.clock = node.clock.restarted(self.now, &mut self.fault_random);
             return self.after(down, Happening::RestartMember { member });
         }
-        // Sometimes what its former run sent is answered only now.
-        if self.fault_random.chance(400)
+        // Sometimes what its former run sent is answered only when the next one runs.
+        if self.fault_random.chance(500)
             && let Some(member) = self.member_that_runs()
         {
             self.suspend_member(member);
-            let time = down + self.fault_random.between(20 * MILLI, SECOND);
+            let wait = self.fault_random.between(300 * MILLI, 1200 * MILLI);
+            let time = wait + down + self.fault_random.between(5 * MILLI, SECOND / 2);
             self.after(time, Happening::ResumeMember { member });
+            return self.after(wait, Happening::Reboot { server: id, down });
         }
+        self.boot(id, down);
+    }
+
+    /// Its power fails, and returns after `down`.
+    pub fn boot(&mut self, id: ServerId, down: u64) {
         self.crash(id);
         let (now, random) = (self.now, &mut self.fault_random);
         let server = self.servers.get_mut(&id).expect("servers are never removed");
