@@ -12,5 +12,6 @@ mod replicated;
 
 pub use common::api::*;
 pub use common::config::{Config, PlantedBug, REMEMBERED};
+pub use common::stall::{Moves, Stall};
 pub use replica::{Replica, TICK};
 pub use replicated::catch_up::{FETCH_BLOCKS, FETCHES_MAX};

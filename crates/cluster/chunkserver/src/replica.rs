@@ -15,9 +15,9 @@ use crate::replicated::group::Group;
 use crate::replicated::tail::Tail;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, LoadCount, MapDelta,
-    Moment, PeerMessage, Refusal, Role, ScrubMark, ServerId, ServerState, SetId, SlotState, Unready,
-    piece_crcs,
+    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, Incarnation,
+    LoadCount, MapDelta, Moment, PeerMessage, Refusal, Role, ScrubMark, ServerId, ServerState, SetId,
+    SlotState, Unready, lease_end, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -157,6 +157,14 @@ impl Replica {
         self.shared.memory.kept(group, role)
     }
 
+    /// When the lease ends that was granted for a heartbeat of this run and moment; `None`: this run has none of it.
+    pub fn lease_end(&self, now: Moment, granted: (Incarnation, Moment), lease: Duration) -> Option<Moment> {
+        if self.config.has(PlantedBug::LeaseOfAnyRun) {
+            return Some(granted.1 + lease);
+        }
+        lease_end(self.config.incarnation, now, granted, lease)
+    }
+
     /// Whether this server may serve now. Without a lease, the driver should report the known map version at once.
     pub fn has_lease(&self, now: Moment) -> bool {
         now < self.lease_until || self.config.has(PlantedBug::IgnoreLease)
@@ -182,6 +190,7 @@ impl Replica {
                 }
             }
             Event::Space { full } => self.full = full,
+            Event::NoteCommits if self.config.has(PlantedBug::NoteNothing) => {}
             Event::NoteCommits if self.draining => {} // it comes to rest
             Event::NoteCommits => {
                 for id in self.groups.keys().copied().collect::<Vec<_>>() {

@@ -2,6 +2,7 @@
 //! that it breaks.
 
 use ebb_chunkserver::PlantedBug;
+use ebb_meta::PlantedBug as MetaBug;
 use ebb_sim::{Configure, Core, run};
 use ebb_store::PlantedBug as StoreBug;
 
@@ -12,8 +13,9 @@ fn is_found(name: &str, plant: &Configure, rules: &[&str]) {
     is_found_from(1, name, plant, rules);
 }
 
-/// `first`: where to begin, for a defect that few seeds notice.
+/// `first`: where to begin, for a defect that few seeds notice; `EBB_FIRST`: instead of it, to look for others.
 fn is_found_from(first: u64, name: &str, plant: &Configure, rules: &[&str]) {
+    let first = std::env::var("EBB_FIRST").ok().and_then(|text| text.parse().ok()).unwrap_or(first);
     let found = (first..first + SEEDS).find_map(|seed| run(seed, plant).err());
     let failure = found.unwrap_or_else(|| panic!("none of {SEEDS} seeds notices {name}"));
     println!("{name}: seed {} breaks {}: {}", failure.seed, failure.violation.rule, failure.violation.what);
@@ -30,6 +32,19 @@ fn in_server_from(first: u64, bug: PlantedBug, rules: &[&str]) {
     let plant = move |core: Core| {
         if let Core::Server(config) = core {
             config.planted = Some(bug);
+        }
+    };
+    is_found_from(first, &format!("{bug:?}"), &plant, rules);
+}
+
+fn in_member(bug: MetaBug, rules: &[&str]) {
+    in_member_from(1, bug, rules);
+}
+
+fn in_member_from(first: u64, bug: MetaBug, rules: &[&str]) {
+    let plant = move |core: Core| {
+        if let Core::Member(config) = core {
+            config.timing.planted = Some(bug);
         }
     };
     is_found_from(first, &format!("{bug:?}"), &plant, rules);
@@ -95,12 +110,7 @@ fn a_deletion_that_is_forgotten_before_all_have_it_is_found() {
 
 #[test]
 fn a_store_that_is_believed_to_be_the_one_that_was_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.trust_any_store = true;
-        }
-    };
-    is_found("trust any store", &plant, &["linearizability", "R1", "R4", "R5", "R6"]);
+    in_member(MetaBug::TrustAnyStore, &["linearizability", "R1", "R4", "R5", "R6"]);
 }
 
 #[test]
@@ -126,12 +136,7 @@ fn a_refusal_for_lack_of_space_that_is_over_is_found() {
 
 #[test]
 fn a_lost_replica_whose_peers_sleep_on_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.leave_alone = true;
-        }
-    };
-    is_found("leave the peers alone", &plant, &["R8", "liveness"]);
+    in_member(MetaBug::LeaveAlone, &["R8", "liveness"]);
 }
 
 #[test]
@@ -146,53 +151,28 @@ fn checksums_of_other_bytes_than_those_answered_are_found() {
 
 #[test]
 fn a_holder_in_a_shared_rack_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.ignore_racks = true;
-        }
-    };
     // Gears wait for it too: the rest in some gear ends when copies are in different racks, or at its time limit.
-    is_found("ignore the racks", &plant, &["R13", "liveness"]);
+    in_member(MetaBug::IgnoreRacks, &["R13", "liveness"]);
 }
 
 #[test]
 fn a_wake_up_that_never_tries_another_path_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.one_path = true;
-        }
-    };
-    is_found("keep to one path", &plant, &["R8", "liveness"]);
+    in_member(MetaBug::OnePath, &["R8", "liveness"]);
 }
 
 #[test]
 fn a_server_that_sleeps_although_nothing_has_proved_to_wake_it_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.trust_any_path = true;
-        }
-    };
-    is_found("trust any path", &plant, &["R8"]);
+    in_member(MetaBug::TrustAnyPath, &["R8"]);
 }
 
 #[test]
 fn a_copy_that_survived_and_is_not_taken_back_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.forget_fallback = true;
-        }
-    };
-    is_found_from(110, "forget the fallback", &plant, &["liveness"]);
+    in_member_from(110, MetaBug::ForgetFallback, &["liveness"]);
 }
 
 #[test]
 fn gears_that_forget_the_dwell_time_are_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.forget_dwell = true;
-        }
-    };
-    is_found("forget the dwell time", &plant, &["dwell"]);
+    in_member(MetaBug::ForgetDwell, &["dwell"]);
 }
 
 #[test]
@@ -208,4 +188,39 @@ fn a_set_that_hibernates_with_parity_in_memory_only_is_found() {
 #[test]
 fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
     in_server(PlantedBug::TrustAnyListing, &["R4", "R6", "coded"]);
+}
+
+#[test]
+fn a_server_that_is_given_up_although_rows_need_it_is_found() {
+    in_member(MetaBug::GiveUpNeeded, &["given up"]);
+}
+
+#[test]
+fn a_hung_disk_that_is_trusted_is_found() {
+    in_member(MetaBug::TrustStalled, &["liveness"]);
+}
+
+#[test]
+fn a_leader_that_hears_no_server_and_leads_on_is_found() {
+    in_member(MetaBug::LeadDeaf, &["liveness"]);
+}
+
+#[test]
+fn a_lease_of_an_earlier_run_is_found() {
+    in_server(PlantedBug::LeaseOfAnyRun, &["R2", "R1", "R5", "linearizability"]);
+}
+
+#[test]
+fn a_row_beyond_repair_that_holds_its_column_up_is_found() {
+    in_server(PlantedBug::LostRowLacks, &["liveness"]);
+}
+
+#[test]
+fn deletions_of_columns_that_are_kept_for_ever_are_found() {
+    in_server(PlantedBug::KeepTombstones, &["R19"]);
+}
+
+#[test]
+fn a_full_cluster_that_crashes_and_needs_room_is_found() {
+    in_server(PlantedBug::NoteNothing, &["liveness", "R10"]);
 }
