@@ -15,8 +15,8 @@ use tokio::time::Instant;
 #[derive(Clone, Debug)]
 pub struct Clock {
     started: Instant,
-    /// How long the machine had been suspended by then.
-    suspended: Duration,
+    /// How long the machine had been suspended by then; `None`: it is a machine of a simulation.
+    suspended: Option<Duration>,
     /// By [`Clock::suspend`], in nanoseconds.
     pretended: Arc<AtomicU64>,
 }
@@ -24,13 +24,19 @@ pub struct Clock {
 impl Clock {
     #[expect(clippy::new_without_default, reason = "two new clocks are not equal")]
     pub fn new() -> Clock {
-        Clock { started: Instant::now(), suspended: suspended(), pretended: Arc::default() }
+        Clock { suspended: Some(suspended()), ..Clock::simulated() }
+    }
+
+    /// Of a machine that is suspended by [`Clock::suspend`] alone: nothing of this machine's clocks is in it.
+    pub fn simulated() -> Clock {
+        Clock { started: Instant::now(), suspended: None, pretended: Arc::default() }
     }
 
     /// Never smaller than before.
     pub fn now(&self) -> Moment {
         let pretended = Duration::from_nanos(self.pretended.load(Ordering::Relaxed));
-        Moment::ZERO + self.started.elapsed() + (suspended() - self.suspended) + pretended
+        let really = self.suspended.map_or(Duration::ZERO, |before| suspended() - before);
+        Moment::ZERO + self.started.elapsed() + really + pretended
     }
 
     /// When the runtime's timers are at this moment, unless the machine is suspended before: then they are late, and

@@ -20,6 +20,7 @@ mod conditions;
 mod connections;
 mod convert;
 mod cors;
+mod direct;
 mod form;
 mod front;
 mod intake;
@@ -46,8 +47,9 @@ mod memory;
 #[cfg(test)]
 mod tests;
 
-pub use backend::{Backend, Pool};
+pub use backend::{Backend, BackendError, Pool};
 pub use cluster::Cluster;
+pub use direct::{Body, Direct, Refused};
 pub use limits::Limits;
 pub use rights::{Key, KeyTable, Keys, Right};
 
@@ -128,6 +130,19 @@ pub async fn tend<B: Backend>(backend: Arc<B>) {
     janitor.alone().run().await;
 }
 
+/// Starts what carries out the lifecycle rules.
+fn run_beside<B: Backend>(gateway: &Gateway<B>, most: u64, mover: Option<Mover<B>>, tasks: &mut JoinSet<()>) {
+    let names = gateway.names.clone();
+    tasks.spawn(async move {
+        let names = &*names;
+        let round = |now| lifecycle::clear_out(names, now, most);
+        lifecycle::daily(names, "remove objects", round).await;
+    });
+    if let Some(mover) = mover {
+        tasks.spawn(mover.run());
+    }
+}
+
 /// Serves S3 on `listener` until `stop` returns and the requests in flight are finished.
 pub async fn serve<B: Backend>(
     listener: TcpListener,
@@ -137,15 +152,9 @@ pub async fn serve<B: Backend>(
 ) {
     let mut tasks = JoinSet::new();
     let gateway = Arc::new(Gateway::start(backend, config.keys.clone(), &mut tasks));
-    let (names, most) = (gateway.names.clone(), config.expire_most);
-    tasks.spawn(async move {
-        let names = &*names;
-        let round = |now| lifecycle::clear_out(names, now, most);
-        lifecycle::daily(names, "remove objects", round).await;
-    });
-    if config.move_bytes_per_second > 0 {
-        tasks.spawn(Mover::new(&gateway, config.move_bytes_per_second).run());
-    }
+    let moves = config.move_bytes_per_second > 0;
+    let mover = moves.then(|| Mover::new(&gateway, config.move_bytes_per_second));
+    run_beside(&gateway, config.expire_most, mover, &mut tasks);
     let domains = Arc::new(config.domains);
     let mut service = S3ServiceBuilder::new(s3::Operations(gateway.clone()));
     service.set_auth(config.keys.clone());

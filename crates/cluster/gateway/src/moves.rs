@@ -58,6 +58,11 @@ impl<B: Backend> Mover<B> {
         Mover { backend, names, store, bytes_per_second, pace, first }
     }
 
+    /// Where in a page of keys it begins, instead of anywhere.
+    pub fn beginning_at(self, first: usize) -> Mover<B> {
+        Mover { first, ..self }
+    }
+
     /// Runs until the gateway ends.
     pub async fn run(self) {
         let mover = &self;

@@ -102,8 +102,7 @@ struct Known {
 
 impl Keys {
     /// Keys that never change.
-    #[cfg(test)]
-    pub fn fixed(table: KeyTable) -> Keys {
+    pub(super) fn fixed(table: KeyTable) -> Keys {
         Keys(Arc::new(Mutex::new(Known { table, file: None, modified: None, looked: Instant::now() })))
     }
 

@@ -142,6 +142,11 @@ impl Namespace {
         reply
     }
 
+    /// Whether any run holds the object under a lease.
+    pub fn is_leased(&self, object: ObjectId) -> bool {
+        self.leases.has(object)
+    }
+
     pub(crate) fn names(&self) -> &Names {
         &self.names
     }

@@ -8,8 +8,20 @@ use ebb_types::{
 };
 use std::future::Future;
 
+/// Deliberate defects, to show that the harness finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// Requests do not wait for earlier ones of the same blocks, and a flush for none.
+    SkipTurns,
+}
+
 /// A cluster. Offsets of the front are in the volume.
 pub trait Backend: Clone + Send + Sync + 'static {
+    /// A defect that the test harness must find. Only builds with the feature `planted-bugs` have any.
+    fn planted(&self) -> Option<PlantedBug> {
+        None
+    }
+
     /// Of claims and deadlines: it runs while the machine is suspended.
     fn clock(&self) -> &Clock;
 
@@ -89,6 +101,16 @@ pub trait Backend: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), ClientError>> + Send;
 
     fn delete_moved(&self, object: ObjectId) -> impl Future<Output = Result<(), ClientError>> + Send;
+}
+
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn has<B: Backend>(backend: &B, bug: PlantedBug) -> bool {
+    backend.planted() == Some(bug)
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) fn has<B: Backend>(_backend: &B, _bug: PlantedBug) -> bool {
+    false
 }
 
 /// The chunk of a slice of the front, and where it begins there: chunks are whole slices.

@@ -28,7 +28,7 @@ mod slice;
 mod tests;
 mod turns;
 
-pub use backend::Backend;
+pub use backend::{Backend, PlantedBug};
 pub use error::VolumeError;
 
 use ebb_client::Client;

@@ -15,9 +15,9 @@ use crate::backend::Backend;
 use crate::error::VolumeError;
 use ebb_client::Clock;
 use ebb_types::{Extent, Moment, NamespaceDone, NamespaceError, NamespaceOp, VolumeOwner};
-use std::sync::Weak;
+use std::sync::{Mutex, MutexGuard, Weak};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout_at};
 
 const ROUND: Duration = Duration::from_secs(4);
@@ -41,7 +41,10 @@ enum Claim {
 
 pub(crate) struct Owner {
     clock: Clock,
-    claim: watch::Sender<Claim>,
+    claim: Mutex<Claim>,
+    /// Those who wait for a change wake up in the order in which they came: the fault search repeats a run. A `watch`
+    /// wakes them in any order.
+    changed: Notify,
     /// Larger than those of all owners before.
     pub number: u64,
     noted: Extent,
@@ -66,8 +69,8 @@ impl Owner {
                 seen.filter(|(owner, since)| sent.since(*since) >= SILENCE || backend.has_ended(owner.run));
             let in_use = match send(backend, claim(silent.map(|(owner, _)| owner))).await {
                 Ok(number) => {
-                    let claim = watch::Sender::new(Claim::Held { since: sent });
-                    return Ok(Owner { clock, claim, number, noted });
+                    let claim = Mutex::new(Claim::Held { since: sent });
+                    return Ok(Owner { clock, claim, changed: Notify::new(), number, noted });
                 }
                 Err(VolumeError::Refused(NamespaceError::VolumeInUse(owner))) => owner,
                 Err(error) => return Err(error),
@@ -87,29 +90,47 @@ impl Owner {
 
     /// Returns once this process is sure to serve the volume.
     pub async fn sure(&self) -> Result<(), VolumeError> {
-        let mut claims = self.claim.subscribe();
         let deadline = self.clock.now() + PATIENCE;
         loop {
-            match *claims.borrow_and_update() {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let claim = *self.known();
+            match claim {
                 Claim::Lost => return Err(VolumeError::Taken),
                 Claim::Held { since } if self.clock.now().since(since) < TRUST => return Ok(()),
                 Claim::Held { .. } => {}
             }
-            // The sender is `self`.
-            if timeout_at(self.clock.timer(deadline), claims.changed()).await.is_err() {
+            if timeout_at(self.clock.timer(deadline), changed).await.is_err() {
                 return Err(VolumeError::Unconfirmed(PATIENCE));
             }
         }
     }
 
+    fn known(&self) -> MutexGuard<'_, Claim> {
+        self.claim.lock().expect("nothing panics under this lock")
+    }
+
+    fn set(&self, claim: Claim) {
+        *self.known() = claim;
+        self.changed.notify_waiters();
+    }
+
     pub async fn lost(&self) {
-        // Cannot fail: the sender is `self`.
-        let _ = self.claim.subscribe().wait_for(|claim| *claim == Claim::Lost).await;
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if *self.known() == Claim::Lost {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Fails if this process is known not to serve the volume any more.
     pub fn still_claims(&self) -> Result<(), VolumeError> {
-        match *self.claim.borrow() {
+        match *self.known() {
             Claim::Held { .. } => Ok(()),
             Claim::Lost => Err(VolumeError::Taken),
         }
@@ -123,7 +144,7 @@ impl Owner {
     }
 
     pub fn end(&self) {
-        self.claim.send_replace(Claim::Lost);
+        self.set(Claim::Lost);
     }
 }
 
@@ -148,7 +169,7 @@ pub(crate) async fn stay<B: Backend>(weak: Weak<Inner<B>>) {
             // It was given back or taken, and claimed again by this run: what was noted is not this claim.
             Ok(number) if number != volume.owner.number => return volume.owner.end(),
             Ok(_) => {
-                volume.owner.claim.send_replace(Claim::Held { since: sent });
+                volume.owner.set(Claim::Held { since: sent });
                 ROUND
             }
             Err(VolumeError::Refused(error)) => {

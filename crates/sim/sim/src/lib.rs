@@ -2,12 +2,14 @@
 //! store (`ebb_store::StoreCore`) under a virtual clock, over disks in memory and a model network.
 //!
 //! - [`search`] is the fault search: random work under every fault that a seed can draw, and the rules that must hold.
+//! - [`above`] is the fault search above chunks: production gateways and volume servers on a modelled cluster.
 //! - [`request`] adds models of time to the same world, to predict how a trace would fare on a cluster: latency,
 //!   energy, traffic.
 //! - [`load`] computes from a load series alone what a service would save.
 //! - [`mirror`] runs a trace on a mirror of two modelled two-speed disks.
 //! - [`coded`] runs a trace on an erasure-coded set whose parity servers sleep.
 
+pub mod above;
 pub mod coded;
 mod depths;
 pub mod load;

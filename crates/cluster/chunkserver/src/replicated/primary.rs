@@ -11,6 +11,7 @@
 //! Until the epoch is on record nothing is ordered, not even records from the tails: so an epoch that never served
 //! leaves no trace, and the slots are as they were before it. (R3, R4; [Sierra §3.5])
 
+pub(crate) mod claims;
 mod in_flight;
 mod memory;
 mod op;
@@ -24,13 +25,14 @@ use crate::common::context::Context;
 use crate::common::wait::Wait;
 use crate::replicated::member::Member;
 use crate::replicated::settlement::Settlement;
+use claims::Claims;
 use ebb_types::{
-    ChunkError, ChunkId, ChunkOp, ClientRequest, Epoch, Kind, Moment, ObjectId, PeerMessage,
-    RECORD_BLOCKS_MAX, Record, RequestId, Role, ServerId, ServerReport, TailRun, Version, group_of,
+    ChunkError, ChunkId, ChunkOp, ClientRequest, Epoch, Moment, PeerMessage, RECORD_BLOCKS_MAX, Record,
+    RequestId, Role, ServerId, ServerReport, TailRun, Version, group_of,
 };
 use in_flight::InFlight;
 use memory::Memory;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 pub(crate) use in_flight::Replied;
 pub(crate) use op::{Arrived, Got, Op, Plan, Work};
@@ -45,17 +47,9 @@ pub(crate) struct Primary {
     committed_sent: Version,
     memory: Memory,
     /// The newest claim on each object that is written under claims, as far as it was asked for in this epoch.
-    claims: BTreeMap<ObjectId, u64>,
+    pub claims: Claims,
     /// When this primary last sent a report or fence that is resent until it takes effect.
     reported: Option<Moment>,
-}
-
-/// Whether a request's claim is the newest on its object.
-pub(crate) enum Judged {
-    Present,
-    Past,
-    /// The store has to say which is.
-    Unknown,
 }
 
 enum Phase {
@@ -85,25 +79,9 @@ impl Primary {
             in_flight: InFlight::default(),
             committed_sent: Version::first_of(epoch),
             memory,
-            claims: BTreeMap::new(),
+            claims: Claims::default(),
             reported: None,
         }
-    }
-
-    /// Judges a request's claim on the object, and takes note of one that is raised.
-    pub fn judge_claim(&mut self, op: &ChunkOp, claim: u64) -> Judged {
-        let chunk = op.chunk();
-        let Some(known) = self.claims.get_mut(&chunk.object) else { return Judged::Unknown };
-        // From now on, before it is durable: the namespace has it already.
-        if chunk.is_of_claim() && op.kind() == Some(Kind::Data) && claim > *known {
-            *known = claim;
-        }
-        if claim == *known { Judged::Present } else { Judged::Past }
-    }
-
-    /// The group's store has this as the newest claim on the object.
-    pub fn learn_claim(&mut self, object: ObjectId, claim: u64) {
-        self.claims.insert(object, claim);
     }
 
     pub fn is_serving(&self) -> bool {

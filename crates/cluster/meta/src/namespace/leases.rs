@@ -145,6 +145,10 @@ impl Leases {
         held.into_iter().filter_map(|(id, bytes)| self.abandoned(id, bytes)).collect()
     }
 
+    pub fn has(&self, object: ObjectId) -> bool {
+        self.runs.values().any(|run| run.objects.contains_key(&object))
+    }
+
     /// Runs that hold something, and when they were last heard.
     pub fn runs(&self) -> Vec<(u64, u64)> {
         self.runs.iter().map(|(id, run)| (*id, run.stamp)).collect()
@@ -169,22 +173,18 @@ impl Leases {
     /// The whole pack, if it has no writer and names nothing.
     fn dead_pack(&mut self, object: ObjectId) -> Option<Extent> {
         let pack = self.packs.get(&object)?;
-        if self.is_held(object) || pack.named > 0 {
+        if self.has(object) || pack.named > 0 {
             return None;
         }
         let pack = self.packs.remove(&object)?;
         Some(whole(object, pack.bytes))
     }
 
-    fn is_held(&self, object: ObjectId) -> bool {
-        self.runs.values().any(|run| run.objects.contains_key(&object))
-    }
-
     /// Packs of erasure-coded pools that are closed, and in which less than this share of what was ever named still is.
     pub fn sparse(&self, percent: u64, limit: usize) -> Vec<ObjectId> {
         let sparse = |(id, pack): &(&ObjectId, &Pack)| {
             let coded = id.pool() != PoolId::REPLICATED;
-            coded && pack.live * 100 < pack.ever * percent && !self.is_held(**id)
+            coded && pack.live * 100 < pack.ever * percent && !self.has(**id)
         };
         self.packs.iter().filter(sparse).map(|(id, _)| *id).take(limit).collect()
     }

@@ -4,6 +4,7 @@
 use crate::error::NodeError;
 use clap::Args;
 use ebb_output::{Progress, print_json};
+use ebb_sim::above::Planted;
 use ebb_sim::{Failure, Shrunk, Summary, shrink};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -18,8 +19,9 @@ Examples:
   ebb simulate fuzz                      1,000 seeds
   ebb simulate fuzz --minutes 60         as many seeds as an hour allows
   ebb simulate fuzz --seeds 3125..3126   one seed again; a seed always gives the same run, to the last byte
+  ebb simulate fuzz --above              gateways and volume servers on a modelled cluster
 
-Exit code 3: a rule broke. Then the lowest failing seed is shrunk, and its transcript is printed.";
+Exit code 3: a rule broke. Then the lowest failing seed is shrunk (not with --above), and its transcript is printed.";
 
 /// Seeds that run if neither a range nor a time is given.
 const SEEDS: std::ops::Range<u64> = 1..1001;
@@ -29,6 +31,9 @@ pub struct FuzzArgs {
     /// Seeds to run, from A up to but not including B [default: 1..1001, or from 1 on with --minutes]
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Option<(u64, u64)>,
+    /// Search what is above chunks: gateways and volume servers that are suspended, crash and lose connections
+    #[arg(long)]
+    above: bool,
     /// Run for this many minutes, or until the seeds run out
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
@@ -100,15 +105,23 @@ pub fn run(args: &FuzzArgs) -> Result<ExitCode, NodeError> {
     std::panic::set_hook(Box::new(|_| {}));
     let totals = search(args);
     let least = totals.failures.first().map(|f| f.seed);
-    let shrunk = least.and_then(|seed| shrink(seed, &|_| {})).map(|s| small(s, args.lines));
+    let shrunk = least.filter(|_| !args.above).and_then(|seed| shrink(seed, &|_| {}));
+    let shrunk = shrunk.map(|s| small(s, args.lines));
+    let again = least.filter(|_| args.above).and_then(|seed| run_above(seed).err());
     let _ = std::panic::take_hook();
     if args.json {
         let output = Output { totals: &totals, shrunk };
         print_json(&output);
     } else {
+        let lines = again.map(|failure| failure.transcript).unwrap_or_default();
+        lines.iter().skip(lines.len().saturating_sub(args.lines)).for_each(|line| println!("{line}"));
         print!("{}", describe(&totals, shrunk.as_ref()));
     }
     Ok(if totals.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn run_above(seed: u64) -> Result<Summary, Box<Failure>> {
+    ebb_sim::above::run(seed, Planted::default())
 }
 
 /// Runs the seeds on all threads.
@@ -129,8 +142,8 @@ fn search(args: &FuzzArgs) -> Totals {
                         if seed >= to || until.is_some_and(|until| Instant::now() >= until) {
                             return;
                         }
-                        let outcome = ebb_sim::run(seed, &|_| {});
-                        totals.lock().expect("no thread panics while it counts").add(outcome);
+                        let outcome = if args.above { run_above(seed) } else { ebb_sim::run(seed, &|_| {}) };
+                        totals.lock().expect("no thread panics while it counts").add(outcome, args.above);
                     }
                 })
             })
@@ -151,7 +164,7 @@ fn search(args: &FuzzArgs) -> Totals {
 }
 
 impl Totals {
-    fn add(&mut self, outcome: Result<Summary, Box<Failure>>) {
+    fn add(&mut self, outcome: Result<Summary, Box<Failure>>, above: bool) {
         self.seeds += 1;
         match outcome {
             Ok(summary) => {
@@ -166,7 +179,8 @@ impl Totals {
             }
             Err(failure) => {
                 let Failure { seed, violation, .. } = *failure;
-                let reproduce = format!("ebb simulate fuzz --seeds {seed}..{}", seed + 1);
+                let which = if above { "--above " } else { "" };
+                let reproduce = format!("ebb simulate fuzz {which}--seeds {seed}..{}", seed + 1);
                 self.failures.push(Broken { seed, rule: violation.rule, what: violation.what, reproduce });
             }
         }
@@ -238,8 +252,8 @@ mod tests {
     fn a_failure_is_shown_small_and_with_the_command_that_repeats_it() {
         let mut totals = Totals::default();
         let violation = Violation { rule: "R6", what: "server-1 drops the only copy".into() };
-        let failure = Failure { seed: 7, violation, transcript: Vec::new() };
-        totals.add(Err(Box::new(failure)));
+        let failure = Failure { seed: 7, violation, transcript: Vec::new(), test: "sweep::one_seed" };
+        totals.add(Err(Box::new(failure)), false);
         let transcript = vec!["   1.000000 server-1 crashes".into()];
         let case = "4 servers".into();
         let small = Small { seed: 7, case, faults: 9, faults_left: 1, runs: 30, transcript };

@@ -58,6 +58,8 @@ pub struct Failure {
     pub seed: u64,
     pub violation: Violation,
     pub transcript: Vec<String>,
+    /// The test that runs one seed.
+    pub test: &'static str,
 }
 
 impl fmt::Display for Failure {
@@ -65,9 +67,9 @@ impl fmt::Display for Failure {
         for line in &self.transcript {
             writeln!(f, "{line}")?;
         }
-        let Failure { seed, violation: Violation { rule, what }, .. } = self;
+        let Failure { seed, violation: Violation { rule, what }, test, .. } = self;
         writeln!(f, "\nseed {seed} breaks {rule}: {what}")?;
-        write!(f, "reproduce: EBB_SEED={seed} cargo test -p ebb-sim --test all one_seed -- --nocapture")
+        write!(f, "reproduce: EBB_SEED={seed} cargo test -p ebb-sim --test all {test} -- --nocapture")
     }
 }
 
@@ -77,7 +79,12 @@ pub fn run(seed: u64, configure: &Configure) -> Result<Summary, Box<Failure>> {
     let Err(violation) = guarded(&mut world) else { return Ok(summary(&world)) };
     let mut world = World::new(Scenario::draw(seed), configure, LINES);
     let _ = guarded(&mut world);
-    Err(Box::new(Failure { seed, violation, transcript: world.transcript.lines.into() }))
+    Err(Box::new(Failure {
+        seed,
+        violation,
+        transcript: world.transcript.lines.into(),
+        test: "sweep::one_seed",
+    }))
 }
 
 /// Runs a case and keeps the last `lines` lines of its transcript.
@@ -413,7 +420,8 @@ mod tests {
     #[test]
     fn a_failure_names_the_command_that_repeats_it() {
         let violation = Violation { rule: "R6", what: "something is lost".into() };
-        let text = Failure { seed: 7, violation, transcript: vec!["first".into()] }.to_string();
+        let text = Failure { seed: 7, violation, transcript: vec!["first".into()], test: "sweep::one_seed" };
+        let text = text.to_string();
         assert!(text.starts_with("first\n") && text.contains("seed 7 breaks R6: something is lost"));
         assert!(text.ends_with("EBB_SEED=7 cargo test -p ebb-sim --test all one_seed -- --nocapture"));
     }

@@ -7,7 +7,8 @@ use crate::common::blocks::{BLOCK, blocks_of, crcs_of, whole};
 use crate::common::config::PlantedBug;
 use crate::common::context::{Context, Shared, Waiting};
 use crate::common::wait::Wait;
-use crate::replicated::primary::{Arrived, Got, Judged, Op, Plan, Primary, Replied, Work, contents};
+use crate::replicated::primary::claims::Judged;
+use crate::replicated::primary::{Arrived, Got, Op, Plan, Primary, Replied, Work, contents};
 use crate::replicated::settlement::{Noted, Rewrite, Unsettled};
 use bytes::Bytes;
 use ebb_types::{
@@ -71,7 +72,7 @@ impl Group {
             return Some(waiting);
         }
         let primary = self.primary.as_mut()?;
-        match primary.judge_claim(&waiting.op, waiting.claim) {
+        match primary.claims.judge(&waiting.op, waiting.claim) {
             Judged::Present => return Some(waiting),
             Judged::Past => cx.reply(waiting.token, ClientReply::Failed { why: ChunkError::Taken }),
             Judged::Unknown => {
@@ -94,8 +95,7 @@ impl Group {
         let Some(op) = primary.ops.get_mut(id) else { return };
         let (object, askers) = (op.chunk().object, op.take_askers());
         let block = got.into_values().next().map(|(records, data)| whole(&records, data)).unwrap_or_default();
-        let claim = block.first_chunk::<8>().map_or(0, |number| u64::from_le_bytes(*number));
-        primary.learn_claim(object, claim);
+        primary.claims.learn(object, &block);
         self.end_op(cx, id);
         for waiting in askers {
             self.on_client(cx, waiting);

@@ -1,0 +1,209 @@
+//! The gateway's operations without HTTP around them, for the fault search: the same code behind it.
+
+use super::backend::Backend;
+use super::moves::Mover;
+use super::rights::Keys;
+use super::{Gateway, run_beside};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use hyper::http::Extensions;
+use hyper::{HeaderMap, Method, Uri};
+use s3s::dto::*;
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, StdError};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// A gateway that runs until this is dropped.
+pub struct Direct<B> {
+    gateway: Arc<Gateway<B>>,
+    _tasks: JoinSet<()>,
+}
+
+/// Why a request was not carried out, or perhaps was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub code: String,
+    pub why: String,
+}
+
+impl Refused {
+    /// The object does not exist.
+    pub fn is_no_such_key(&self) -> bool {
+        self.code == S3ErrorCode::NoSuchKey.as_str()
+    }
+}
+
+impl From<S3Error> for Refused {
+    fn from(error: S3Error) -> Refused {
+        Refused { code: error.code().as_str().to_owned(), why: error.to_string() }
+    }
+}
+
+/// Bytes as they arrive from a client.
+pub type Body = Pin<Box<dyn Stream<Item = Bytes> + Send + Sync>>;
+
+fn request<T>(input: T) -> S3Request<T> {
+    S3Request {
+        input,
+        method: Method::PUT,
+        uri: Uri::default(),
+        headers: HeaderMap::new(),
+        extensions: Extensions::new(),
+        credentials: None,
+        region: None,
+        service: None,
+        trailing_headers: None,
+    }
+}
+
+fn body(bytes: Body) -> StreamingBlob {
+    StreamingBlob::wrap(bytes.map(Ok::<Bytes, Infallible>))
+}
+
+impl<B: Backend> Direct<B> {
+    /// `first`: where in a page of keys this gateway begins to move objects.
+    pub fn start(backend: Arc<B>, move_bytes_per_second: u64, expire_most: u64, first: usize) -> Direct<B> {
+        let mut tasks = JoinSet::new();
+        let gateway = Arc::new(Gateway::start(backend, Keys::fixed([].into()), &mut tasks));
+        let mover = Mover::new(&gateway, move_bytes_per_second).beginning_at(first);
+        run_beside(&gateway, expire_most, Some(mover), &mut tasks);
+        Direct { gateway, _tasks: tasks }
+    }
+
+    pub async fn create_bucket(&self, bucket: &str) -> Result<(), Refused> {
+        let input = CreateBucketInput { bucket: bucket.to_owned(), ..Default::default() };
+        Ok(self.gateway.new_bucket(input).await?)
+    }
+
+    /// Objects below `expire` go after this many days; those below `moved.0` go to the pool `moved.1` at once.
+    pub async fn set_rules(
+        &self,
+        bucket: &str,
+        (expire, days): (&str, i32),
+        moved: (&str, &str),
+    ) -> Result<(), Refused> {
+        let rule = |prefix: &str| LifecycleRule {
+            abort_incomplete_multipart_upload: None,
+            expiration: None,
+            filter: None,
+            id: Some(prefix.to_owned()),
+            noncurrent_version_expiration: None,
+            noncurrent_version_transitions: None,
+            prefix: None,
+            status: ExpirationStatus::from_static(ExpirationStatus::ENABLED),
+            transitions: None,
+        };
+        let below = |prefix: &str| LifecycleRuleAndOperator {
+            prefix: Some(prefix.to_owned()),
+            object_size_greater_than: Some(0),
+            ..Default::default()
+        };
+        let filter =
+            |prefix: &str| Some(LifecycleRuleFilter { and: Some(below(prefix)), ..Default::default() });
+        let expiration = LifecycleExpiration { days: Some(days), ..Default::default() };
+        let class = TransitionStorageClass::from(moved.1.to_owned());
+        let to = Transition { days: Some(0), storage_class: Some(class), ..Default::default() };
+        let rules = vec![
+            LifecycleRule { filter: filter(expire), expiration: Some(expiration), ..rule(expire) },
+            LifecycleRule { filter: filter(moved.0), transitions: Some(vec![to]), ..rule(moved.0) },
+        ];
+        let input = PutBucketLifecycleConfigurationInput {
+            bucket: bucket.to_owned(),
+            lifecycle_configuration: Some(BucketLifecycleConfiguration { rules }),
+            ..Default::default()
+        };
+        Ok(self.gateway.set_lifecycle(input).await?)
+    }
+
+    /// `class`: the pool, if it is not the bucket's.
+    pub async fn put(
+        &self,
+        (bucket, key): (&str, &str),
+        class: Option<&str>,
+        bytes: Body,
+    ) -> Result<(), Refused> {
+        let input = PutObjectInput {
+            bucket: bucket.to_owned(),
+            key: key.to_owned(),
+            body: Some(body(bytes)),
+            storage_class: class.map(|class| StorageClass::from(class.to_owned())),
+            ..Default::default()
+        };
+        self.gateway.put(request(input)).await?;
+        Ok(())
+    }
+
+    /// `range`: first byte and number of bytes.
+    pub async fn get(
+        &self,
+        (bucket, key): (&str, &str),
+        range: Option<(u64, u64)>,
+    ) -> Result<Bytes, Refused> {
+        let range = range.map(|(first, len)| Range::Int { first, last: Some(first + len - 1) });
+        let mut input = GetObjectInput::builder();
+        input.set_bucket(bucket.to_owned());
+        input.set_key(key.to_owned());
+        input.set_range(range);
+        let input = input.build().expect("it names a bucket and a key");
+        let output = self.gateway.get(request(input)).await?;
+        let Some(body) = output.body else { return Ok(Bytes::new()) };
+        let parts: Result<Vec<Bytes>, StdError> = body.try_collect().await;
+        let broken = |error: StdError| Refused { code: "Broken".to_owned(), why: error.to_string() };
+        Ok(parts.map_err(broken)?.concat().into())
+    }
+
+    pub async fn delete(&self, (bucket, key): (&str, &str)) -> Result<(), Refused> {
+        let mut input = DeleteObjectInput::builder();
+        input.set_bucket(bucket.to_owned());
+        input.set_key(key.to_owned());
+        self.gateway.delete(request(input.build().expect("it names a bucket and a key"))).await?;
+        Ok(())
+    }
+
+    /// Puts an object by a multipart upload of one part, which is sent `times` times.
+    pub async fn put_in_parts(
+        &self,
+        name: (&str, &str),
+        times: usize,
+        bytes: impl Fn() -> Body,
+    ) -> Result<(), Refused> {
+        let (bucket, key) = (name.0.to_owned(), name.1.to_owned());
+        let input =
+            CreateMultipartUploadInput { bucket: bucket.clone(), key: key.clone(), ..Default::default() };
+        let created = self.gateway.create_upload(request(input)).await?;
+        let upload_id = created.upload_id.expect("a new upload has an id");
+        let mut e_tag = None;
+        for _ in 0..times {
+            let mut part = UploadPartInput::builder();
+            part.set_bucket(bucket.clone());
+            part.set_key(key.clone());
+            part.set_upload_id(upload_id.clone());
+            part.set_part_number(1);
+            part.set_body(Some(body(bytes())));
+            let part = part.build().expect("it is complete");
+            e_tag = self.gateway.put_part(request(part)).await?.e_tag;
+        }
+        self.complete_one(bucket, key, upload_id, e_tag).await?;
+        Ok(())
+    }
+
+    async fn complete_one(
+        &self,
+        bucket: String,
+        key: String,
+        upload_id: String,
+        e_tag: Option<ETag>,
+    ) -> S3Result<()> {
+        let part = CompletedPart { e_tag, part_number: Some(1), ..Default::default() };
+        let mut input = CompleteMultipartUploadInput::builder();
+        input.set_bucket(bucket);
+        input.set_key(key);
+        input.set_upload_id(upload_id);
+        input.set_multipart_upload(Some(CompletedMultipartUpload { parts: Some(vec![part]) }));
+        let input = input.build().expect("it is complete");
+        self.gateway.complete(request(input)).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! What is sent: by processes to the cluster and to their clients, and to them.
+
+use bytes::Bytes;
+use ebb_gateway::Refused;
+use ebb_types::{ChunkOp, ClientReply, MetaReply, MetaRequest};
+use ebb_volume::VolumeError;
+use std::sync::{Arc, Mutex};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// A request to the cluster.
+#[derive(Clone, Debug)]
+pub(super) enum Ask {
+    Chunk { op: ChunkOp, payload: Bytes, claim: u64 },
+    Meta(MetaRequest),
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    Chunk(ClientReply, Bytes),
+    Meta(MetaReply),
+}
+
+/// One try of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Try {
+    pub call: u64,
+    pub ask: Ask,
+    /// Milliseconds until its sender gives it up.
+    pub left: u64,
+}
+
+/// What a process sends.
+pub(super) enum Sent {
+    /// To the cluster.
+    Ask(Try),
+    /// To the client that has asked for it, in its attempt of this number.
+    Reply { client: usize, attempt: u64, reply: Reply },
+    /// It ends.
+    Ended,
+    /// A task of it panicked.
+    Panicked(String),
+}
+
+/// What a process has sent, with the time by its own clock.
+pub(super) struct Outbox {
+    sent: Mutex<Vec<(Instant, Sent)>>,
+    pub stop: Notify,
+}
+
+impl Outbox {
+    pub fn new() -> Arc<Outbox> {
+        Arc::new(Outbox { sent: Mutex::default(), stop: Notify::new() })
+    }
+
+    pub fn send(&self, what: Sent) {
+        self.sent.lock().expect("nothing panics under this lock").push((Instant::now(), what));
+        self.stop.notify_one();
+    }
+
+    pub fn take(&self) -> Vec<(Instant, Sent)> {
+        std::mem::take(&mut *self.sent.lock().expect("nothing panics under this lock"))
+    }
+}
+
+/// A process's answer to its client.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// Its connection broke, or was not taken: no process serves there.
+    Gone,
+    Block(Result<Bytes, VolumeError>),
+    Object(Result<Bytes, Refused>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Request {
+    Block(BlockRequest),
+    Object(ObjectRequest),
+}
+
+/// What a process receives.
+pub(super) enum Parcel {
+    Answer {
+        call: u64,
+        answer: Answer,
+    },
+    /// `op`: the number of the client's operation.
+    Request {
+        client: usize,
+        attempt: u64,
+        op: usize,
+        request: Request,
+    },
+    /// The client's connection broke.
+    Broken {
+        client: usize,
+        attempt: u64,
+    },
+}
+
+pub(super) enum Event {
+    /// A try reaches the cluster.
+    Arrive {
+        host: usize,
+        life: u64,
+        tried: Try,
+        until: u64,
+    },
+    /// Something reaches a process. `life`: `None`: whichever runs.
+    Deliver {
+        host: usize,
+        life: Option<u64>,
+        parcel: Parcel,
+    },
+    /// A process's answer reaches its client.
+    Back {
+        client: usize,
+        attempt: u64,
+        reply: Reply,
+    },
+    /// A client looks at what it does.
+    Look {
+        client: usize,
+        attempt: u64,
+        why: Look,
+    },
+    Ended {
+        host: usize,
+        life: u64,
+    },
+    Start {
+        host: usize,
+    },
+    Resume {
+        host: usize,
+    },
+    Fault(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Begin,
+    Again,
+    Timeout,
+    Break,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum BlockRequest {
+    Read { offset: u64, len: u64 },
+    Write { offset: u64, bytes: Bytes },
+    Zero { offset: u64, len: u64 },
+    Flush,
+}
+
+/// A part of a body, and the pause before it in milliseconds.
+pub(super) type Part = (u64, Bytes);
+
+#[derive(Clone, Debug)]
+pub(super) enum ObjectRequest {
+    /// `coded`: to the erasure-coded pool. `uploads`: how often its part of an upload is sent; zero: it is none.
+    Put {
+        key: String,
+        coded: bool,
+        uploads: usize,
+        parts: Vec<Part>,
+    },
+    /// `range`: the first byte, and how many.
+    Get {
+        key: String,
+        range: Option<(u64, u64)>,
+    },
+    Delete {
+        key: String,
+    },
+}

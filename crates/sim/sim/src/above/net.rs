@@ -1,0 +1,107 @@
+//! Time, the queue of future events, the network's delays, and what a run notes of itself.
+
+use crate::above::messages::Event;
+use crate::above::scenario::Scenario;
+use crate::world::Violation;
+use ebb_types::{Random, mix};
+use std::collections::{BTreeMap, VecDeque};
+
+pub(super) struct Net {
+    pub now: u64,
+    pub scenario: Scenario,
+    agenda: BTreeMap<(u64, u64), Event>,
+    queued: u64,
+    pub random: Random,
+    pub storm_until: u64,
+    /// No fault begins any more.
+    pub is_calm: bool,
+    pub violation: Option<Violation>,
+    pub digest: u64,
+    pub tally: BTreeMap<&'static str, u64>,
+    /// Lines of transcript that are kept.
+    pub keep: usize,
+    pub lines: VecDeque<String>,
+}
+
+impl Net {
+    pub fn new(scenario: Scenario, keep: usize) -> Net {
+        Net {
+            now: 0,
+            agenda: BTreeMap::new(),
+            queued: 0,
+            random: Random::new(mix(scenario.seed ^ 0xab0e)),
+            storm_until: 0,
+            is_calm: false,
+            violation: None,
+            digest: 0,
+            tally: BTreeMap::new(),
+            keep,
+            lines: VecDeque::new(),
+            scenario,
+        }
+    }
+
+    pub fn at(&mut self, time: u64, event: Event) {
+        self.queued += 1;
+        self.agenda.insert((time.max(self.now), self.queued), event);
+    }
+
+    pub fn after(&mut self, delay: u64, event: Event) {
+        self.at(self.now + delay, event);
+    }
+
+    pub fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.keep > 0 {
+            if self.lines.len() == self.keep {
+                self.lines.pop_front();
+            }
+            self.lines.push_back(format!("{:>10.3} {}", self.now as f64 / 1000.0, line()));
+        }
+    }
+
+    pub fn count(&mut self, what: &'static str) {
+        *self.tally.entry(what).or_default() += 1;
+    }
+
+    pub fn break_rule(&mut self, rule: &'static str, what: String) {
+        self.note(|| format!("broken: {rule}: {what}"));
+        self.violation.get_or_insert(Violation { rule, what });
+    }
+
+    fn is_stormy(&self) -> bool {
+        self.now < self.storm_until
+    }
+
+    /// How long a message is under way.
+    pub fn delay(&mut self) -> u64 {
+        match self.is_stormy() {
+            true => self.random.delay(self.scenario.storm_delay).max(1),
+            false => self.random.between(1, 8),
+        }
+    }
+
+    pub fn losses(&self) -> u64 {
+        if self.is_stormy() { self.scenario.storm_losses } else { 4 }
+    }
+
+    pub fn repeats(&self) -> u64 {
+        if self.is_stormy() { 150 } else { 10 }
+    }
+
+    /// When the next event happens.
+    pub fn next(&self) -> Option<u64> {
+        self.agenda.first_key_value().map(|((time, _), _)| *time)
+    }
+
+    /// The next event, if it happens by then. Time has come so far.
+    pub fn take(&mut self, until: u64) -> Option<Event> {
+        let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= until) else {
+            self.now = until;
+            return None;
+        };
+        let ((time, number), event) = entry.remove_entry();
+        self.now = time;
+        self.digest = mix(self.digest ^ time ^ number.rotate_left(40));
+        Some(event)
+    }
+}

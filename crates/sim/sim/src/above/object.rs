@@ -1,0 +1,177 @@
+//! A gateway, and what its clients ask it for.
+
+use crate::above::library::Remote;
+use crate::above::messages::{ObjectRequest, Part, Reply, Sent};
+use crate::above::meta::{POOL, POOL_NAME};
+use crate::above::process::Process;
+use bytes::Bytes;
+use ebb_client::Summed;
+use ebb_gateway::{Backend, BackendError, Body, Direct, Pool, Refused};
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, Moment, NamespaceAnswer, NamespaceError, NamespaceOp,
+    NamespaceQuery, NamespaceReply, ObjectId,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+pub(super) const BUCKET: &str = "b";
+/// Below this objects go after a day.
+pub(super) const EXPIRE: &str = "e/";
+/// Below this they move to the erasure-coded pool.
+pub(super) const MOVED: &str = "m/";
+/// So small that objects have several chunks, and that no piece is worth a thread's time for its MD5.
+pub(super) const CHUNK_BYTES: u32 = 16 << 10;
+/// Two data servers.
+const ROW_BYTES: usize = 2 * BLOCK_BYTES;
+
+/// The library as a gateway's backend.
+struct Objects {
+    remote: Remote,
+    /// A planted defect: the age of objects is judged by this machine's own clock.
+    judges_by_own_clock: bool,
+}
+
+impl Objects {
+    async fn change(&self, op: ChunkOp, payload: Bytes) -> Result<(), BackendError> {
+        Ok(self.remote.chunk(op, payload).await.map(drop)?)
+    }
+}
+
+impl Backend for Objects {
+    fn chunk_bytes(&self) -> u32 {
+        CHUNK_BYTES
+    }
+
+    fn now(&self) -> Moment {
+        self.remote.library().clock.now()
+    }
+
+    fn pools(&self) -> Vec<Pool> {
+        vec![Pool { id: POOL, name: POOL_NAME.to_owned(), row_bytes: ROW_BYTES }]
+    }
+
+    async fn allocate(&self, count: u32) -> Result<ObjectId, BackendError> {
+        Ok(self.remote.allocate(count).await?)
+    }
+
+    async fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<Summed, BackendError> {
+        let op = ChunkOp::Read { chunk, offset, len, must_exist: true };
+        match self.remote.chunk(op, Bytes::new()).await? {
+            (ClientReply::Data { crcs }, bytes) => Ok(Summed { bytes, crcs }),
+            other => unreachable!("{other:?} to a read"),
+        }
+    }
+
+    async fn write(&self, chunk: ChunkId, offset: u32, data: Summed) -> Result<(), BackendError> {
+        let (request, Summed { bytes, crcs }) = (self.remote.next_request(), data);
+        self.change(ChunkOp::Write { chunk, offset, len: bytes.len() as u32, request, crcs }, bytes).await
+    }
+
+    async fn zero(&self, chunk: ChunkId, offset: u32, len: u32) -> Result<(), BackendError> {
+        let request = self.remote.next_request();
+        self.change(ChunkOp::Zero { chunk, offset, len, up_to: None, request }, Bytes::new()).await
+    }
+
+    async fn delete(&self, chunk: ChunkId) -> Result<(), BackendError> {
+        let request = self.remote.next_request();
+        self.change(ChunkOp::Delete { chunk, request }, Bytes::new()).await
+    }
+
+    async fn wake(&self, _: Vec<ChunkId>) -> Result<bool, BackendError> {
+        Ok(false)
+    }
+
+    async fn commit(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, BackendError> {
+        Ok(self.remote.namespace(ops).await?)
+    }
+
+    async fn query(
+        &self,
+        query: NamespaceQuery,
+    ) -> Result<Result<NamespaceAnswer, NamespaceError>, BackendError> {
+        if self.judges_by_own_clock && query == NamespaceQuery::Now {
+            return Ok(Ok(NamespaceAnswer::Now { unix_millis: self.remote.library().wall_millis() }));
+        }
+        Ok(self.remote.query(query).await?)
+    }
+
+    async fn is_in_trough(&self) -> Result<bool, BackendError> {
+        Ok(true)
+    }
+}
+
+/// What the world knows of a gateway.
+pub(super) struct Gateway {
+    direct: Arc<Direct<Objects>>,
+    /// Requests under way, by client and attempt.
+    running: BTreeMap<(usize, u64), AbortHandle>,
+}
+
+impl Gateway {
+    /// `first`: where in a page of keys it begins to move objects.
+    pub fn start(process: &Process, judges_by_own_clock: bool, first: usize) -> Gateway {
+        let backend = Arc::new(Objects { remote: process.remote(), judges_by_own_clock });
+        process.inside(|| {
+            let direct = Arc::new(Direct::start(backend, 1 << 20, u64::MAX, first));
+            let weak = Arc::downgrade(&direct);
+            tokio::spawn(async move {
+                // The first gateway makes the bucket; for the others it is there.
+                let Some(direct) = weak.upgrade() else { return };
+                let _ = direct.create_bucket(BUCKET).await;
+                let _ = direct.set_rules(BUCKET, (EXPIRE, 1), (MOVED, POOL_NAME)).await;
+            });
+            Gateway { direct, running: BTreeMap::new() }
+        })
+    }
+
+    /// A client's request arrives.
+    pub fn request(&mut self, process: &Process, (client, attempt): (usize, u64), request: &ObjectRequest) {
+        let (direct, outbox, request) = (self.direct.clone(), process.outbox().clone(), request.clone());
+        let running = process.inside(|| {
+            let carried = tokio::spawn(async move { carry_out(&direct, request).await });
+            let running = carried.abort_handle();
+            tokio::spawn(async move {
+                let what = match carried.await {
+                    Ok(result) => Sent::Reply { client, attempt, reply: Reply::Object(result) },
+                    Err(error) if error.is_cancelled() => return,
+                    Err(error) => Sent::Panicked(error.to_string()),
+                };
+                outbox.send(what);
+            });
+            running
+        });
+        self.running.retain(|_, other| !other.is_finished());
+        self.running.insert((client, attempt), running);
+    }
+
+    /// The client has gone: what it asked for is dropped where it is.
+    pub fn broken(&mut self, from: (usize, u64)) {
+        self.running.remove(&from).into_iter().for_each(|running| running.abort());
+    }
+}
+
+fn body(parts: Vec<Part>) -> Body {
+    Box::pin(futures_util::stream::unfold(parts.into_iter(), |mut parts| async move {
+        let (pause, bytes) = parts.next()?;
+        sleep(Duration::from_millis(pause)).await;
+        Some((bytes, parts))
+    }))
+}
+
+async fn carry_out(direct: &Direct<Objects>, request: ObjectRequest) -> Result<Bytes, Refused> {
+    match request {
+        ObjectRequest::Put { key, coded, uploads: 0, parts } => {
+            let class = coded.then_some(POOL_NAME);
+            direct.put((BUCKET, &key), class, body(parts)).await?;
+        }
+        ObjectRequest::Put { key, uploads, parts, .. } => {
+            direct.put_in_parts((BUCKET, &key), uploads, || body(parts.clone())).await?;
+        }
+        ObjectRequest::Get { key, range } => return direct.get((BUCKET, &key), range).await,
+        ObjectRequest::Delete { key } => direct.delete((BUCKET, &key)).await?,
+    }
+    Ok(Bytes::new())
+}

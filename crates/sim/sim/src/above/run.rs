@@ -1,0 +1,96 @@
+//! One seed from start to verdict.
+
+use crate::above::planted::Planted;
+use crate::above::rest;
+use crate::above::scenario::{SECOND, Scenario};
+use crate::above::world::World;
+use crate::search::history::{Op, Outcome};
+use crate::search::{Failure, Summary};
+use crate::world::Violation;
+
+/// Lines of the transcript that a failure shows.
+const LINES: usize = 400;
+/// After the faults clients go on for this long.
+const AFTER: u64 = 20 * SECOND;
+/// By then every request has ended that began before.
+const REST: u64 = 600 * SECOND;
+/// By then gateways have given back what they had leased, and the janitors have freed what is garbage.
+const IDLE: u64 = 430 * SECOND;
+
+/// Runs a seed. A failure is run again with its transcript kept: the same seed repeats the same run.
+pub fn run(seed: u64, planted: Planted) -> Result<Summary, Box<Failure>> {
+    let mut world = World::new(Scenario::draw(seed), planted, 0);
+    let Err(violation) = play(&mut world) else { return Ok(summary(&world)) };
+    let mut world = World::new(Scenario::draw(seed), planted, LINES);
+    let _ = play(&mut world);
+    Err(Box::new(Failure { seed, violation, transcript: world.net.lines.into(), test: "above::one_seed" }))
+}
+
+fn play(world: &mut World) -> Result<(), Violation> {
+    world.run_to(world.net.scenario.calm_at);
+    world.calm_down();
+    world.run_to(world.net.now + AFTER);
+    world.clients.end();
+    world.keys.end();
+    settle(world);
+    world.run_to(world.net.now + IDLE);
+    read_all(world);
+    world.clients.judge(&mut world.net);
+    world.keys.judge(&mut world.net);
+    // Without a gateway no janitor frees what processes leave.
+    if world.net.scenario.object_clients > 0
+        && let Some(what) = rest::leak(&world.meta, &world.chunks)
+    {
+        world.net.break_rule("space", what);
+    }
+    world.net.violation.take().map_or(Ok(()), Err)
+}
+
+/// Waits until all clients have their answers.
+fn settle(world: &mut World) {
+    let deadline = world.net.now + REST;
+    while world.net.violation.is_none() && !(world.clients.is_idle() && world.keys.is_idle()) {
+        if world.net.now >= deadline {
+            return world.net.break_rule("liveness", "a client waits although all faults have ended".into());
+        }
+        world.run_to(world.net.now + SECOND);
+    }
+}
+
+/// Reads all that is used. That must succeed by now.
+fn read_all(world: &mut World) {
+    for part in 0.. {
+        let Some(op) = world.clients.read_part(&mut world.net, part) else { break };
+        settle(world);
+        let op = world.clients.history.ops[op].clone();
+        must_be_read(world, op);
+    }
+    for number in 0.. {
+        let Some(op) = world.keys.read_key(&mut world.net, number) else { break };
+        settle(world);
+        let op = world.keys.history.ops[op].clone();
+        must_be_read(world, op);
+    }
+}
+
+fn must_be_read(world: &mut World, op: Op) {
+    if op.outcome != Outcome::Done {
+        let what = format!("a read of {} at {} failed although all faults have ended", op.chunk, op.began);
+        world.net.break_rule("liveness", what);
+    }
+}
+
+fn summary(world: &World) -> Summary {
+    let ops = || world.clients.history.ops.iter().chain(&world.keys.history.ops);
+    let of = |outcome: Outcome| ops().filter(|op| op.outcome == outcome).count();
+    Summary {
+        events: world.events,
+        ops: ops().count(),
+        acknowledged: of(Outcome::Done),
+        given_up: of(Outcome::Unknown),
+        digest: world.net.digest,
+        undecided: world.clients.undecided + world.keys.undecided,
+        epochs: 0,
+        tally: world.net.tally.clone(),
+    }
+}

@@ -1,0 +1,180 @@
+//! What a seed draws: who takes part, and which faults strike when.
+
+use crate::above::meta::GROUPS;
+use ebb_types::{BLOCK_BYTES, Random};
+
+pub(super) const SECOND: u64 = 1000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Volume,
+    Gateway,
+}
+
+/// How a machine's clocks stand still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standstill {
+    /// Suspended: its boot clock goes on.
+    Suspend,
+    /// A virtual machine that its host paused: it does not notice at all.
+    Freeze,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Fault {
+    /// A process stands still for this long, and its monotonic clock with it.
+    Stop {
+        host: usize,
+        millis: u64,
+        how: Standstill,
+    },
+    /// A process ends at once, and starts again after this time.
+    Crash {
+        host: usize,
+        millis: u64,
+    },
+    /// A process is asked to end.
+    Close {
+        host: usize,
+    },
+    /// All connections of clients break.
+    Break,
+    /// Messages are slow, get lost and come twice.
+    Storm {
+        millis: u64,
+    },
+    /// A chunk group is not served.
+    Unserved {
+        group: usize,
+        millis: u64,
+    },
+    /// A chunk group gets another primary.
+    Primary {
+        group: usize,
+    },
+    MetaSilent {
+        millis: u64,
+    },
+    /// The metadata service gets another leader, whose wall clock is that far ahead.
+    MetaLeader {
+        ahead: i64,
+    },
+    MetaClock {
+        ahead: i64,
+    },
+    /// A machine's wall clock is set.
+    Clock {
+        host: usize,
+        ahead: i64,
+    },
+}
+
+impl Fault {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Fault::Stop { how: Standstill::Suspend, .. } => "machine suspended",
+            Fault::Stop { how: Standstill::Freeze, .. } => "virtual machine frozen",
+            Fault::Crash { .. } => "process crash",
+            Fault::Close { .. } => "process ended in order",
+            Fault::Break => "connections broken",
+            Fault::Storm { .. } => "network storm",
+            Fault::Unserved { .. } => "chunk group not served",
+            Fault::Primary { .. } => "another primary",
+            Fault::MetaSilent { .. } => "metadata service silent",
+            Fault::MetaLeader { .. } => "another metadata leader",
+            Fault::MetaClock { .. } => "metadata leader's wall clock set",
+            Fault::Clock { .. } => "wall clock set",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    pub seed: u64,
+    pub hosts: Vec<Role>,
+    /// The volume's clients.
+    pub block_clients: usize,
+    /// The gateways' clients, and the keys that they use.
+    pub object_clients: usize,
+    pub keys: usize,
+    /// `None`: all of the volume is in the replicated pool.
+    pub front_bytes: Option<u64>,
+    /// When the faults end.
+    pub calm_at: u64,
+    /// Typical pause between two requests of a client.
+    pub think: u64,
+    pub storm_delay: u64,
+    /// Per mille.
+    pub storm_losses: u64,
+    /// By time.
+    pub faults: Vec<(u64, Fault)>,
+}
+
+const DAY: i64 = 24 * 3600 * 1000;
+
+/// Short or long, rather than all alike.
+fn span(random: &mut Random, longest: u64) -> u64 {
+    match random.below(3) {
+        0 => random.between(10, 3 * SECOND),
+        1 => random.between(SECOND, 30 * SECOND),
+        _ => random.between(20 * SECOND, longest),
+    }
+}
+
+fn standstill(random: &mut Random) -> Standstill {
+    if random.chance(850) { Standstill::Suspend } else { Standstill::Freeze }
+}
+
+fn ahead(random: &mut Random) -> i64 {
+    let days = random.between(1, 800) as i64;
+    if random.chance(500) { days * DAY } else { -days * DAY }
+}
+
+impl Scenario {
+    pub fn draw(seed: u64) -> Scenario {
+        let mut random = Random::new(ebb_types::mix(seed ^ 0x5ce0));
+        // Volumes alone, gateways alone, or both.
+        let kind = random.below(5);
+        let (volumes, gateways) = (if kind < 3 { 2 + random.index(2) } else { 0 }, 1 + random.index(3));
+        let gateways = if kind < 2 { 0 } else { gateways };
+        let hosts = [vec![Role::Volume; volumes], vec![Role::Gateway; gateways]].concat();
+        let mut scenario = Scenario {
+            seed,
+            block_clients: if volumes > 0 { 2 + random.index(3) } else { 0 },
+            object_clients: if gateways > 0 { 2 + random.index(4) } else { 0 },
+            keys: 1 + random.index(6),
+            front_bytes: random.chance(600).then_some((8 + random.below(8)) * BLOCK_BYTES as u64),
+            calm_at: random.between(100 * SECOND, 450 * SECOND),
+            think: random.between(300, 4 * SECOND),
+            storm_delay: random.between(20, 400),
+            storm_losses: random.between(20, 250),
+            faults: Vec::new(),
+            hosts,
+        };
+        for _ in 0..random.between(2, 9) {
+            let at = random.between(5 * SECOND, scenario.calm_at);
+            let fault = scenario.fault(&mut random);
+            scenario.faults.push((at, fault));
+        }
+        scenario.faults.sort_by_key(|(at, _)| *at);
+        scenario
+    }
+
+    fn fault(&self, random: &mut Random) -> Fault {
+        let host = random.index(self.hosts.len());
+        let group = random.index(GROUPS as usize);
+        match random.below(16) {
+            0..=3 => Fault::Stop { host, millis: span(random, 200 * SECOND), how: standstill(random) },
+            4 | 5 => Fault::Crash { host, millis: span(random, 90 * SECOND) },
+            6 => Fault::Close { host },
+            7 | 8 => Fault::Break,
+            9 | 10 => Fault::Storm { millis: span(random, 60 * SECOND) },
+            11 => Fault::Unserved { group, millis: span(random, 50 * SECOND) },
+            12 => Fault::Primary { group },
+            13 => Fault::MetaSilent { millis: span(random, 100 * SECOND) },
+            14 if random.chance(500) => Fault::MetaLeader { ahead: 0 },
+            14 => Fault::MetaClock { ahead: ahead(random) },
+            _ => Fault::Clock { host, ahead: ahead(random) },
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The world above chunks: processes on their machines, their clients, and the modelled cluster.
+
+use crate::above::chunks::{Chunks, Defects};
+use crate::above::clients::Clients;
+use crate::above::disk::Served;
+use crate::above::keys::{FIRST, Keys};
+use crate::above::library::{Settings, TODAY};
+use crate::above::messages::{Answer, Ask, Event, Parcel, Reply, Request, Sent, Try};
+use crate::above::meta::{GROUPS, Meta, POOL};
+use crate::above::net::Net;
+use crate::above::object::Gateway;
+use crate::above::planted::{Bug, Planted};
+use crate::above::process::Process;
+use crate::above::scenario::{Fault, Role, SECOND, Scenario};
+use ebb_types::{ChunkOp, MetaRequest, NamespaceCommand, NamespaceOp, VolumeHome, mix};
+
+/// More events than any healthy run has.
+const EVENTS_MAX: u64 = 400_000;
+
+/// What a process does for its clients.
+enum Service {
+    None,
+    Volume(Served),
+    Gateway(Gateway),
+}
+
+/// A machine on which a process runs, or is about to.
+struct Host {
+    role: Role,
+    process: Option<Process>,
+    service: Service,
+    /// Counts its processes: what was sent to an earlier one does not reach a later one.
+    life: u64,
+    wall_ahead: i64,
+    /// What has arrived while the process stood still.
+    held: Vec<Parcel>,
+}
+
+pub(super) struct World {
+    pub net: Net,
+    planted: Planted,
+    hosts: Vec<Host>,
+    pub chunks: Chunks,
+    pub meta: Meta,
+    pub clients: Clients,
+    pub keys: Keys,
+    pub events: u64,
+}
+
+impl World {
+    /// `keep`: lines of transcript.
+    pub fn new(scenario: Scenario, planted: Planted, keep: usize) -> World {
+        let has = |bug| planted.world == Some(bug);
+        let defects = Defects {
+            ignores_claims: has(Bug::IgnoreClaims),
+            zeroes_exist: has(Bug::ZeroesExist),
+            revives_deleted: has(Bug::ReviveDeleted),
+        };
+        let host = |role: &Role| Host {
+            role: *role,
+            process: None,
+            service: Service::None,
+            life: 0,
+            wall_ahead: 0,
+            held: Vec::new(),
+        };
+        let hosts = scenario.hosts.iter().map(host).collect();
+        let mut net = Net::new(scenario, keep);
+        let (of_clients, of_keys) = (net.random.fork(), net.random.fork());
+        let mut clients = Clients::new(&net.scenario, of_clients);
+        let mut keys = Keys::new(&net.scenario, of_keys);
+        for host in 0..net.scenario.hosts.len() {
+            let at = net.random.below(SECOND);
+            net.at(at, Event::Start { host });
+        }
+        for number in 0..net.scenario.faults.len() {
+            net.at(net.scenario.faults[number].0, Event::Fault(number));
+        }
+        clients.start(&mut net);
+        keys.start(&mut net);
+        let (chunks, meta) = (Chunks::new(GROUPS, defects), Meta::new(TODAY));
+        World { net, planted, hosts, chunks, meta, clients, keys, events: 0 }
+    }
+
+    /// Goes on until this time, or until a rule is broken.
+    pub fn run_to(&mut self, until: u64) {
+        while self.net.violation.is_none() {
+            let next = self.net.next().map_or(until, |time| time.min(until));
+            if self.run_processes(next) {
+                continue;
+            }
+            let Some(event) = self.net.take(until) else { return };
+            self.events += 1;
+            if self.events > EVENTS_MAX {
+                return self.net.break_rule("liveness", "there is no end of events".into());
+            }
+            self.happen(event);
+            if let Some(what) = self.chunks.broken.take() {
+                self.net.break_rule("rows", what);
+            }
+        }
+    }
+
+    /// Lets all processes run up to this time. Returns whether one has sent something: then there may be earlier events.
+    fn run_processes(&mut self, until: u64) -> bool {
+        for host in 0..self.hosts.len() {
+            let Some(process) = &mut self.hosts[host].process else { continue };
+            let sent = process.run_to(until);
+            if !sent.is_empty() {
+                sent.into_iter().for_each(|(time, what)| self.send(host, time, what));
+                return true;
+            }
+        }
+        false
+    }
+
+    fn send(&mut self, host: usize, time: u64, what: Sent) {
+        let (net, life) = (&mut self.net, self.hosts[host].life);
+        net.digest = mix(net.digest ^ time ^ host as u64);
+        match what {
+            Sent::Ask(tried) => {
+                let until = time + tried.left;
+                if net.random.chance(net.repeats()) {
+                    net.count("a request that arrives twice");
+                    let (arrives, tried) = (time + net.delay(), tried.clone());
+                    net.at(arrives, Event::Arrive { host, life, tried, until });
+                }
+                let arrives = time + net.delay();
+                net.at(arrives, Event::Arrive { host, life, tried, until });
+            }
+            Sent::Reply { client, attempt, reply } => {
+                let back = time + net.delay();
+                net.at(back, Event::Back { client, attempt, reply });
+            }
+            Sent::Ended => net.at(time + 1, Event::Ended { host, life }),
+            Sent::Panicked(why) => net.break_rule("panic", why),
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive { host, life, tried, until } => self.arrive(host, life, tried, until),
+            Event::Deliver { host, life, parcel } => {
+                if life.is_none_or(|life| life == self.hosts[host].life) {
+                    self.deliver(host, parcel);
+                }
+            }
+            Event::Back { client, attempt, reply } => match client.checked_sub(FIRST) {
+                Some(client) => self.keys.answered(&mut self.net, client, attempt, reply),
+                None => self.clients.answered(&mut self.net, client, attempt, reply),
+            },
+            Event::Look { client, attempt, why } => match client.checked_sub(FIRST) {
+                Some(client) => self.keys.look(&mut self.net, client, attempt, why),
+                None => self.clients.look(&mut self.net, client, attempt, why),
+            },
+            Event::Ended { host, life } if life == self.hosts[host].life => {
+                self.net.note(|| format!("process {host} ended"));
+                self.end(host);
+                let pause = self.net.random.between(200, 5 * SECOND);
+                self.net.after(pause, Event::Start { host });
+            }
+            Event::Ended { .. } => {}
+            Event::Start { host } => self.start(host),
+            Event::Resume { host } => self.resume(host),
+            Event::Fault(number) => {
+                let (_, fault) = self.net.scenario.faults[number].clone();
+                if !self.net.is_calm {
+                    self.strike(fault);
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, host: usize, life: u64, tried: Try, until: u64) {
+        let (net, Try { call, ask, .. }) = (&mut self.net, tried);
+        if net.now > until || net.random.chance(net.losses()) {
+            return net.count("a request that is lost");
+        }
+        let answer = match ask {
+            Ask::Chunk { op, payload, claim } => {
+                let (reply, bytes) = self.chunks.serve(net.now, &op, &payload, claim);
+                net.note(|| {
+                    let got = if bytes.is_empty() {
+                        format!("{reply:?}")
+                    } else {
+                        format!("{} bytes", bytes.len())
+                    };
+                    format!("process {host} claim {claim}: {} -> {got}", brief(&op))
+                });
+                Answer::Chunk(reply, bytes)
+            }
+            Ask::Meta(_) if net.now < self.meta.silent_until => return,
+            Ask::Meta(request) => {
+                count_ops(net, &request);
+                let shown = (net.keep > 0).then(|| format!("{request:?}"));
+                let reply = self.meta.ask(net.now, request);
+                net.note(|| format!("process {host}: {} -> {reply:?}", shown.unwrap_or_default()));
+                Answer::Meta(reply)
+            }
+        };
+        if net.random.chance(net.losses()) {
+            return net.count("an answer that is lost");
+        }
+        let delay = net.delay();
+        let parcel = Parcel::Answer { call, answer };
+        net.after(delay, Event::Deliver { host, life: Some(life), parcel });
+    }
+
+    fn deliver(&mut self, number: usize, parcel: Parcel) {
+        let host = &mut self.hosts[number];
+        let from = match &parcel {
+            Parcel::Request { client, attempt, op, .. } => Some((*client, *attempt, *op)),
+            Parcel::Answer { .. } | Parcel::Broken { .. } => None,
+        };
+        let is_taken = match (&host.process, parcel, &mut host.service) {
+            (Some(process), parcel, _) if process.is_stopped() => return host.held.push(parcel),
+            (Some(process), Parcel::Answer { call, answer }, _) => {
+                process.library.answered(call, answer);
+                true
+            }
+            (
+                Some(process),
+                Parcel::Request { client, attempt, request: Request::Object(request), .. },
+                Service::Gateway(gateway),
+            ) => {
+                gateway.request(process, (client, attempt), &request);
+                true
+            }
+            (Some(process), Parcel::Broken { client, attempt }, Service::Gateway(gateway)) => {
+                process.inside(|| gateway.broken((client, attempt)));
+                true
+            }
+            (
+                Some(process),
+                Parcel::Request { client, attempt, request: Request::Block(request), .. },
+                Service::Volume(served),
+            ) => served.request(process, (client, attempt), &request),
+            _ => false,
+        };
+        let Some((client, attempt, op)) = from else { return };
+        if client < FIRST {
+            self.clients.arrived(op, is_taken.then_some((number, host.life)), self.net.now);
+        }
+        if !is_taken {
+            let delay = self.net.delay();
+            self.net.after(delay, Event::Back { client, attempt, reply: Reply::Gone });
+        }
+    }
+
+    fn start(&mut self, number: usize) {
+        if self.hosts[number].process.is_some() {
+            return;
+        }
+        let run = self.net.random.next() | 1;
+        let has = |bug| self.planted.world == Some(bug);
+        let settings = Settings {
+            began: self.net.now,
+            groups: GROUPS,
+            wall_ahead: self.hosts[number].wall_ahead,
+            renews_sessions: has(Bug::ForgetSessions),
+        };
+        let process = Process::start(self.net.now, run, settings);
+        let service = match self.hosts[number].role {
+            Role::Volume => {
+                let home = |front_bytes| VolumeHome { pool: POOL, front_bytes };
+                let home = self.net.scenario.front_bytes.map(home);
+                Service::Volume(Served::start(&process, home, self.planted.volume))
+            }
+            Role::Gateway => {
+                Service::Gateway(Gateway::start(&process, has(Bug::JudgeByOwnClock), run as usize))
+            }
+        };
+        let host = &mut self.hosts[number];
+        host.life += 1;
+        (host.process, host.service) = (Some(process), service);
+        self.net.note(|| format!("process {number} starts as run {run:016x}"));
+    }
+
+    /// The process is gone, with all that it had not sent.
+    fn end(&mut self, host: usize) {
+        let host = &mut self.hosts[host];
+        host.life += 1;
+        (host.service, host.process) = (Service::None, None);
+        for parcel in std::mem::take(&mut host.held) {
+            if let Parcel::Request { client, attempt, op, .. } = parcel {
+                if client < FIRST {
+                    self.clients.arrived(op, None, self.net.now);
+                }
+                self.net.after(1, Event::Back { client, attempt, reply: Reply::Gone });
+            }
+        }
+    }
+
+    fn resume(&mut self, number: usize) {
+        let boot_clock_stands = self.planted.world.is_some_and(Bug::has_monotonic_clock);
+        let host = &mut self.hosts[number];
+        let Some(process) = host.process.as_mut().filter(|process| process.is_stopped()) else { return };
+        process.resume(self.net.now, boot_clock_stands);
+        self.net.note(|| format!("process {number} goes on"));
+        for parcel in std::mem::take(&mut host.held) {
+            // What has arrived meanwhile is read at once, or after what was due meanwhile.
+            let (delay, life) = (self.net.random.below(3), Some(host.life));
+            self.net.after(delay, Event::Deliver { host: number, life, parcel });
+        }
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        let now = self.net.now;
+        self.net.note(|| format!("fault: {fault:?}"));
+        self.net.count(fault.name());
+        match fault {
+            Fault::Stop { host, millis, how } => {
+                if let Some(process) = &mut self.hosts[host].process {
+                    process.stop(now, how);
+                    self.net.after(millis, Event::Resume { host });
+                }
+            }
+            Fault::Crash { host, millis } => {
+                self.end(host);
+                self.net.after(millis, Event::Start { host });
+            }
+            Fault::Close { host } => match &self.hosts[host].service {
+                Service::Volume(served) => served.stop(),
+                // A gateway that is asked to end leaves nothing that it would not leave in a crash.
+                Service::Gateway(_) | Service::None => {}
+            },
+            Fault::Break => {
+                self.clients.break_all(&mut self.net);
+                self.keys.break_all(&mut self.net);
+            }
+            Fault::Storm { millis } => self.net.storm_until = now + millis,
+            Fault::Unserved { group, millis } => self.chunks.unserve(group, now + millis),
+            Fault::Primary { group } => self.chunks.move_primary(group),
+            Fault::MetaSilent { millis } => self.meta.silent_until = now + millis,
+            Fault::MetaLeader { ahead } => self.meta.restart(now, TODAY, ahead),
+            Fault::MetaClock { ahead } => self.meta.set_wall(now, TODAY, ahead),
+            Fault::Clock { host, ahead } => {
+                self.hosts[host].wall_ahead = ahead;
+                if let Some(process) = &self.hosts[host].process {
+                    process.library.set_wall(ahead);
+                }
+            }
+        }
+    }
+
+    /// All faults end.
+    pub fn calm_down(&mut self) {
+        self.net.note(|| "all faults end".into());
+        (self.net.is_calm, self.net.storm_until, self.meta.silent_until) = (true, 0, 0);
+        self.chunks.serve_all();
+        self.meta.set_wall(self.net.now, TODAY, 0);
+        for host in 0..self.hosts.len() {
+            self.hosts[host].wall_ahead = 0;
+            if let Some(process) = &self.hosts[host].process {
+                process.library.set_wall(0);
+            }
+            self.resume(host);
+        }
+    }
+}
+
+/// What production code is seen to do.
+fn count_ops(net: &mut Net, request: &MetaRequest) {
+    let MetaRequest::Namespace(NamespaceCommand { ops, .. }) = request else { return };
+    for op in ops {
+        match op {
+            NamespaceOp::Move { .. } => net.count("an object that moves"),
+            NamespaceOp::MoveSlice { .. } => net.count("a slice that moves"),
+            NamespaceOp::ClaimVolume { from: Some(_), .. } => net.count("a volume that is taken over"),
+            NamespaceOp::EndRun { .. } => net.count("a silent run that is ended"),
+            NamespaceOp::Discard { .. } => net.count("data that was written in vain"),
+            NamespaceOp::CompleteUpload { .. } => net.count("an upload that is completed"),
+            _ => {}
+        }
+    }
+}
+
+fn brief(op: &ChunkOp) -> String {
+    let (chunk, (offset, len)) = (op.chunk(), op.range());
+    let name = match op {
+        ChunkOp::Read { must_exist: true, .. } => "read written",
+        ChunkOp::Read { .. } => "read",
+        ChunkOp::Look { .. } => "look",
+        ChunkOp::Write { .. } => "write",
+        ChunkOp::Zero { up_to: Some(_), .. } => "clear",
+        ChunkOp::Zero { .. } => "zero",
+        ChunkOp::Delete { .. } => "delete",
+    };
+    let request = op.request().map(|request| format!(" #{}", request.seq)).unwrap_or_default();
+    format!("{name}{request} {chunk} {offset}+{len}")
+}
