@@ -24,6 +24,8 @@ const DEVICE: ChunkId = ChunkId { object: ObjectId(0), index: 0 };
 struct Client {
     /// The host that it is connected to.
     host: usize,
+    /// It connects there again, whatever it waits for.
+    is_faithful: bool,
     /// Numbers its tries, over all requests.
     attempt: u64,
     /// The operation under way, and until when it is tried.
@@ -65,8 +67,10 @@ const SLACK: u64 = 200;
 
 impl Clients {
     pub fn new(scenario: &Scenario, random: Random) -> Clients {
-        let client = |_| Client { host: 0, attempt: 0, busy: None };
-        let clients = (0..scenario.block_clients).map(client).collect();
+        let mut random = random;
+        let clients = (0..scenario.block_clients)
+            .map(|_| Client { host: 0, is_faithful: random.chance(400), attempt: 0, busy: None })
+            .collect();
         Clients {
             clients,
             random,
@@ -121,7 +125,7 @@ impl Clients {
             }
             (_, Some(_)) => {
                 net.count("a request that is sent again");
-                if self.random.chance(500) {
+                if !self.clients[client].is_faithful && self.random.chance(500) {
                     self.clients[client].host = self.some_host(net);
                 }
                 self.send(net, client);

@@ -79,6 +79,11 @@ impl Library {
         }
     }
 
+    /// All its connections broke: what it waits for it asks for again.
+    pub fn lose_connections(&self) {
+        self.calls.lock().expect("nothing panics under this lock").clear();
+    }
+
     pub fn set_wall(&self, ahead: i64) {
         self.wall_ahead.store(ahead, Ordering::Relaxed);
     }

@@ -16,6 +16,9 @@ pub enum Bug {
     JudgeByOwnClock,
     /// A write brings a deleted chunk back.
     ReviveDeleted,
+    /// No defect but a limit: a volume's server does not notice that its virtual machine stood still for longer than its
+    /// successor waited. It reads slices that its successor has written since (`docs/volumes.md`).
+    LongFreeze,
 }
 
 impl Bug {
@@ -23,7 +26,7 @@ impl Bug {
     pub(super) fn has_monotonic_clock(self) -> bool {
         match self {
             Bug::IgnoreClaims | Bug::MonotonicClock | Bug::ForgetSessions | Bug::ZeroesExist => true,
-            Bug::JudgeByOwnClock | Bug::ReviveDeleted => false,
+            Bug::JudgeByOwnClock | Bug::ReviveDeleted | Bug::LongFreeze => false,
         }
     }
 }

@@ -20,6 +20,16 @@ pub(super) enum Standstill {
     Freeze,
 }
 
+/// At which moment a process is made to stand still: those that matter are short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    Now,
+    /// As soon as it has sent anything to the cluster.
+    Sent,
+    /// As soon as it has sent a command to the namespace that names or removes something.
+    Commanded,
+}
+
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
     /// A process stands still for this long, and its monotonic clock with it.
@@ -27,6 +37,7 @@ pub(super) enum Fault {
         host: usize,
         millis: u64,
         how: Standstill,
+        when: Moment,
     },
     /// A process ends at once, and starts again after this time.
     Crash {
@@ -125,6 +136,14 @@ fn standstill(random: &mut Random) -> Standstill {
     if random.chance(850) { Standstill::Suspend } else { Standstill::Freeze }
 }
 
+fn moment(random: &mut Random) -> Moment {
+    match random.below(4) {
+        0 | 1 => Moment::Now,
+        2 => Moment::Sent,
+        _ => Moment::Commanded,
+    }
+}
+
 fn ahead(random: &mut Random) -> i64 {
     let days = random.between(1, 800) as i64;
     if random.chance(500) { days * DAY } else { -days * DAY }
@@ -164,7 +183,12 @@ impl Scenario {
         let host = random.index(self.hosts.len());
         let group = random.index(GROUPS as usize);
         match random.below(16) {
-            0..=3 => Fault::Stop { host, millis: span(random, 200 * SECOND), how: standstill(random) },
+            0..=3 => Fault::Stop {
+                host,
+                millis: span(random, 200 * SECOND),
+                how: standstill(random),
+                when: moment(random),
+            },
             4 | 5 => Fault::Crash { host, millis: span(random, 90 * SECOND) },
             6 => Fault::Close { host },
             7 | 8 => Fault::Break,

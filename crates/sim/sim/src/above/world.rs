@@ -11,11 +11,14 @@ use crate::above::net::Net;
 use crate::above::object::Gateway;
 use crate::above::planted::{Bug, Planted};
 use crate::above::process::Process;
-use crate::above::scenario::{Fault, Role, SECOND, Scenario};
+use crate::above::scenario::{Fault, Moment, Role, SECOND, Scenario, Standstill};
 use ebb_types::{ChunkOp, MetaRequest, NamespaceCommand, NamespaceOp, VolumeHome, mix};
 
 /// More events than any healthy run has.
 const EVENTS_MAX: u64 = 400_000;
+
+/// A volume's server whose virtual machine stands still for longer may have a successor.
+const LONGEST_FREEZE: u64 = 15 * SECOND;
 
 /// What a process does for its clients.
 enum Service {
@@ -34,6 +37,8 @@ struct Host {
     wall_ahead: i64,
     /// What has arrived while the process stood still.
     held: Vec<Parcel>,
+    /// It will stand still from that moment on, for this long.
+    stops: Option<(Moment, u64, Standstill)>,
 }
 
 pub(super) struct World {
@@ -63,6 +68,7 @@ impl World {
             life: 0,
             wall_ahead: 0,
             held: Vec::new(),
+            stops: None,
         };
         let hosts = scenario.hosts.iter().map(host).collect();
         let mut net = Net::new(scenario, keep);
@@ -107,7 +113,14 @@ impl World {
             let Some(process) = &mut self.hosts[host].process else { continue };
             let sent = process.run_to(until);
             if !sent.is_empty() {
-                sent.into_iter().for_each(|(time, what)| self.send(host, time, what));
+                for (time, what) in sent {
+                    let stops = self.hosts[host].stops.filter(|(when, ..)| is_at(*when, &what));
+                    self.send(host, time, what);
+                    if let Some((_, millis, how)) = stops {
+                        self.hosts[host].stops = None;
+                        self.stop(host, time, millis, how);
+                    }
+                }
                 return true;
             }
         }
@@ -296,8 +309,16 @@ impl World {
         let host = &mut self.hosts[number];
         let Some(process) = host.process.as_mut().filter(|process| process.is_stopped()) else { return };
         process.resume(self.net.now, boot_clock_stands);
+        // Its peers may have given its connections up.
+        let is_cut = self.net.random.chance(600);
+        if is_cut {
+            process.library.lose_connections();
+        }
         self.net.note(|| format!("process {number} goes on"));
         for parcel in std::mem::take(&mut host.held) {
+            if is_cut && matches!(parcel, Parcel::Answer { .. }) {
+                continue;
+            }
             // What has arrived meanwhile is read at once, or after what was due meanwhile.
             let (delay, life) = (self.net.random.below(3), Some(host.life));
             self.net.after(delay, Event::Deliver { host: number, life, parcel });
@@ -309,10 +330,15 @@ impl World {
         self.net.note(|| format!("fault: {fault:?}"));
         self.net.count(fault.name());
         match fault {
-            Fault::Stop { host, millis, how } => {
-                if let Some(process) = &mut self.hosts[host].process {
-                    process.stop(now, how);
-                    self.net.after(millis, Event::Resume { host });
+            Fault::Stop { host, millis, how, when } => {
+                let is_limited = how == Standstill::Freeze
+                    && self.hosts[host].role == Role::Volume
+                    && self.net.scenario.front_bytes.is_some()
+                    && self.planted.world != Some(Bug::LongFreeze);
+                let millis = if is_limited { millis.min(LONGEST_FREEZE) } else { millis };
+                match when {
+                    Moment::Now => self.stop(host, now, millis, how),
+                    Moment::Sent | Moment::Commanded => self.hosts[host].stops = Some((when, millis, how)),
                 }
             }
             Fault::Crash { host, millis } => {
@@ -343,6 +369,13 @@ impl World {
         }
     }
 
+    fn stop(&mut self, host: usize, time: u64, millis: u64, how: Standstill) {
+        if let Some(process) = &mut self.hosts[host].process {
+            process.stop(time, how);
+            self.net.at(time + millis, Event::Resume { host });
+        }
+    }
+
     /// All faults end.
     pub fn calm_down(&mut self) {
         self.net.note(|| "all faults end".into());
@@ -350,12 +383,31 @@ impl World {
         self.chunks.serve_all();
         self.meta.set_wall(self.net.now, TODAY, 0);
         for host in 0..self.hosts.len() {
-            self.hosts[host].wall_ahead = 0;
+            (self.hosts[host].wall_ahead, self.hosts[host].stops) = (0, None);
             if let Some(process) = &self.hosts[host].process {
                 process.library.set_wall(0);
             }
             self.resume(host);
         }
+    }
+}
+
+/// Whether what a process has sent is the moment to stop it.
+fn is_at(when: Moment, sent: &Sent) -> bool {
+    let Sent::Ask(Try { ask, .. }) = sent else { return false };
+    match (when, ask) {
+        (Moment::Now, _) => false,
+        (Moment::Sent, _) => true,
+        (Moment::Commanded, Ask::Meta(MetaRequest::Namespace(NamespaceCommand { ops, .. }))) => {
+            let changes = |op: &NamespaceOp| {
+                !matches!(
+                    op,
+                    NamespaceOp::Lease { .. } | NamespaceOp::Close { .. } | NamespaceOp::Collected { .. }
+                )
+            };
+            ops.iter().any(changes)
+        }
+        (Moment::Commanded, _) => false,
     }
 }
 

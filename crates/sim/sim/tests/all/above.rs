@@ -120,6 +120,12 @@ fn claims_by_a_clock_that_stands_still_are_found() {
     in_world(Bug::MonotonicClock, &["linearizability"]);
 }
 
+/// Not a defect: a limit that `docs/volumes.md` names.
+#[test]
+fn what_a_machine_reads_that_did_not_notice_its_standstill_is_found() {
+    in_world(Bug::LongFreeze, &["linearizability"]);
+}
+
 #[test]
 fn objects_that_are_judged_by_one_gateways_clock_are_found() {
     in_world(Bug::JudgeByOwnClock, &["linearizability"]);
