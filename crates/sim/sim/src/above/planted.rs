@@ -7,8 +7,8 @@ pub enum Bug {
     IgnoreClaims,
     /// Deadlines and claims go by a clock that stands still while the machine is suspended.
     MonotonicClock,
-    /// A command of a client that the namespace has forgotten counts as a new client's, and is sent again by a clock that
-    /// stands still.
+    /// A command of a client that the namespace has forgotten counts as a new client's, and is sent again by a clock
+    /// that stands still.
     ForgetSessions,
     /// What was set to zero counts as written, and the time since a lookup goes by a clock that stands still.
     ZeroesExist,
