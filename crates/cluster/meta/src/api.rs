@@ -114,8 +114,6 @@ pub enum PlantedBug {
     OnePath,
     /// Every wake path counts as proven.
     TrustAnyPath,
-    /// A server of an erasure-coded set is given up although its rows may be needed.
-    GiveUpNeeded,
     /// A server whose disk hangs gets leases.
     TrustStalled,
     /// A leader that hears no server leads on.

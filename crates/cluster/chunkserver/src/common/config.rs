@@ -70,8 +70,6 @@ pub enum PlantedBug {
     TrustAnyListing,
     /// Requests under a claim that has ended are carried out.
     IgnoreClaims,
-    /// Take a lease that an earlier run was granted.
-    LeaseOfAnyRun,
     /// Take a row that cannot be read for one that may be elsewhere, for ever.
     LostRowLacks,
     /// Never forget deletions of columns.

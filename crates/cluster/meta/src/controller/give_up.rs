@@ -6,9 +6,9 @@
 //! together. A leader counts from when it saw the failure itself, so a change of leaders only delays the verdict. A
 //! server that sleeps, or wakes late, is never failed.
 
+use crate::State;
 use crate::controller::event::Output;
 use crate::controller::leading::{Leading, Servers, is_gone};
-use crate::{PlantedBug, State, Timing};
 use ebb_types::{
     Column, Epoch, GearGroup, GroupEntry, Moment, Notice, PoolEntry, ServerEntry, ServerId, ServerState,
     SetEntry, Slot, SlotState,
@@ -35,8 +35,7 @@ impl Leading {
         let due = |e: &&ServerEntry| {
             is_failed(e) && !state.in_maintenance(e.id) && self.given_up_at(e.id).is_some_and(|at| at <= now)
         };
-        let waits = |e: &&ServerEntry| reason_to_wait(e, servers, state, &self.timing).is_some();
-        let found = servers.values().filter(due).find(|e| !waits(e));
+        let found = servers.values().filter(due).find(|e| reason_to_wait(e, servers, state).is_none());
         let Some(id) = found.map(|e| e.id) else { return };
         out.push(Output::Notice(Notice::GivenUp { server: id }));
         servers.get_mut(&id).expect("just found").state = ServerState::Lost;
@@ -52,8 +51,7 @@ impl Leading {
         if state.in_maintenance(id) {
             return Some(format!("{id} is in maintenance and away; it is not given up by itself"));
         }
-        let waits = reason_to_wait(entry, &servers, state, &self.timing);
-        Some(match (self.given_up_at(id), waits) {
+        Some(match (self.given_up_at(id), reason_to_wait(entry, &servers, state)) {
             (None, _) => format!("{id} has failed; only `ebb lost {}` gives it up", id.0),
             (Some(_), Some(why)) => format!("{id} has failed and is not given up by itself: {why}"),
             (Some(at), None) => {
@@ -68,13 +66,13 @@ fn is_failed(entry: &ServerEntry) -> bool {
 }
 
 /// Why the server is not given up automatically.
-fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State, timing: &Timing) -> Option<String> {
+fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Option<String> {
     let rack = || servers.values().filter(|e| e.rack == entry.rack);
     if rack().count() > 1 && rack().all(is_gone) {
         return Some(format!("all of {} is gone, which looks like its power or network", entry.rack));
     }
     if let Some(pool) = state.pool(entry.pool) {
-        return reason_to_wait_in_pool(entry, pool, servers, state, timing);
+        return reason_to_wait_in_pool(entry, pool, servers, state);
     }
     if entry.is_logger() {
         return Some("it is a logger, so there is nothing to rebuild".into());
@@ -105,7 +103,6 @@ fn reason_to_wait_in_pool(
     pool: &PoolEntry,
     servers: &Servers,
     state: &State,
-    timing: &Timing,
 ) -> Option<String> {
     let of_pool = || servers.values().filter(|e| e.pool == pool.id);
     let (all, parity) = (pool.shape.servers(), pool.shape.parity());
@@ -125,7 +122,7 @@ fn reason_to_wait_in_pool(
     if of_sets.into_iter().any(|c| fresh(c) || is_lost(c.server)) {
         return Some("another server is being rebuilt".into());
     }
-    may_be_needed(entry.id, set, |id| servers.get(&id)).filter(|_| !timing.has(PlantedBug::GiveUpNeeded))
+    may_be_needed(entry.id, set, |id| servers.get(&id))
 }
 
 /// Why rows of the set may depend on what this server of it has, whatever its pool's parity debt is kept in; `None`: k

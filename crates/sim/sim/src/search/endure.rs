@@ -12,6 +12,8 @@ const LASTS: u64 = 75 * SECOND;
 const WAITS: u64 = 25 * SECOND;
 /// An operation that is not answered within this time waits.
 const SOON: u64 = 3 * SECOND;
+/// Bytes that are left of a full disk at least: a store that cannot even begin its next segment takes no note, either.
+const LEFT: u64 = 24 << 10;
 /// Chances per mille and round.
 const HANGS: u64 = 60;
 const DEAF: u64 = 250;
@@ -99,7 +101,7 @@ fn all_is_full(world: &mut World, random: &mut Random) {
     for id in &ids {
         // What protects acknowledged data has used most of the reserve.
         let reserve = world.servers[id].store.config.checkpoint_bytes;
-        world.fill(*id, Some(random.between(4096, 4096 + reserve / 4)));
+        world.fill(*id, Some(random.between(LEFT, LEFT + reserve / 4)));
     }
     world.cut_power();
     world.run_until(world.now + random.below(8) * SECOND, |_| false);

@@ -191,11 +191,6 @@ fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
 }
 
 #[test]
-fn a_server_that_is_given_up_although_rows_need_it_is_found() {
-    in_member(MetaBug::GiveUpNeeded, &["given up"]);
-}
-
-#[test]
 fn a_hung_disk_that_is_trusted_is_found() {
     in_member(MetaBug::TrustStalled, &["liveness"]);
 }
@@ -203,11 +198,6 @@ fn a_hung_disk_that_is_trusted_is_found() {
 #[test]
 fn a_leader_that_hears_no_server_and_leads_on_is_found() {
     in_member(MetaBug::LeadDeaf, &["liveness"]);
-}
-
-#[test]
-fn a_lease_of_an_earlier_run_is_found() {
-    in_server(PlantedBug::LeaseOfAnyRun, &["R2", "R1", "R5", "linearizability"]);
 }
 
 #[test]
