@@ -16,8 +16,8 @@ pub enum Bug {
     JudgeByOwnClock,
     /// A write brings a deleted chunk back.
     ReviveDeleted,
-    /// No defect but a limit: a volume's server does not notice that its virtual machine stood still for longer than its
-    /// successor waited. It reads slices that its successor has written since (`docs/volumes.md`).
+    /// No defect but a limit: a volume's server does not notice that its virtual machine stood still for longer than
+    /// its successor waited. It reads slices that its successor has written since (`docs/volumes.md`).
     LongFreeze,
 }
 

@@ -107,7 +107,8 @@ impl World {
         }
     }
 
-    /// Lets all processes run up to this time. Returns whether one has sent something: then there may be earlier events.
+    /// Lets all processes run up to this time. Returns whether one has sent something: then there may be earlier
+    /// events.
     fn run_processes(&mut self, until: u64) -> bool {
         for host in 0..self.hosts.len() {
             let Some(process) = &mut self.hosts[host].process else { continue };
