@@ -74,8 +74,6 @@ pub enum PlantedBug {
     LostRowLacks,
     /// Never forget deletions of columns.
     KeepTombstones,
-    /// Record nothing of what is on all targets while the store fills up.
-    NoteNothing,
 }
 
 impl Config {

@@ -111,9 +111,10 @@ impl Chunks {
                 self.deleted.insert(chunk);
                 plain(ClientReply::Done { newest: version })
             }
-            ChunkOp::Write { .. } | ChunkOp::Zero { .. } if self.is_dead(chunk) => {
-                plain(ClientReply::Failed { why: ChunkError::Missing })
+            ChunkOp::Write { .. } if self.is_dead(chunk) => {
+                plain(ClientReply::Failed { why: ChunkError::Deleted })
             }
+            ChunkOp::Zero { .. } if self.is_dead(chunk) => plain(ClientReply::Done { newest: version }),
             ChunkOp::Write { offset, .. } => {
                 self.write(chunk, *offset, payload, version);
                 plain(ClientReply::Done { newest: version })

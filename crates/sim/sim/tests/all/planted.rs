@@ -209,8 +209,3 @@ fn a_row_beyond_repair_that_holds_its_column_up_is_found() {
 fn deletions_of_columns_that_are_kept_for_ever_are_found() {
     in_server(PlantedBug::KeepTombstones, &["R19"]);
 }
-
-#[test]
-fn a_full_cluster_that_crashes_and_needs_room_is_found() {
-    in_server(PlantedBug::NoteNothing, &["liveness", "R10"]);
-}
