@@ -1,7 +1,7 @@
 //! Why an operation on a volume failed.
 
 use ebb_client::ClientError;
-use ebb_types::{ChunkError, NamespaceError, VolumeOwner};
+use ebb_types::{ChunkError, NAME_BYTES_MAX, NamespaceError, VolumeOwner};
 use std::time::Duration;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -14,6 +14,10 @@ pub enum VolumeError {
     InUse(VolumeOwner),
     #[error("this process no longer serves the volume: another one has taken it over, or it was closed")]
     Taken,
+    #[error(
+        "{0:?} cannot be a volume's name: give 1 to {NAME_BYTES_MAX} letters of the English alphabet, digits, `-`, `_` and `.`"
+    )]
+    Name(String),
     #[error("{size} bytes are too many for a volume: 2 PiB are the most")]
     TooLarge { size: u64 },
     #[error("bytes {offset} to {end} are not inside the volume, which has {size}")]

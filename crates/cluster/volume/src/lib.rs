@@ -33,8 +33,8 @@ pub use error::VolumeError;
 
 use ebb_client::Client;
 use ebb_types::{
-    BLOCK_BYTES, CLAIMS_FROM, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId,
-    PAGE_MAX, SLICE_BYTES, VolumeHome, VolumeMeta, VolumeStatus,
+    BLOCK_BYTES, CLAIMS_FROM, NAME_BYTES_MAX, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery,
+    ObjectId, PAGE_MAX, SLICE_BYTES, VolumeHome, VolumeMeta, VolumeStatus,
 };
 use owner::Owner;
 use slice::Slice;
@@ -99,6 +99,11 @@ impl<B: Backend> Volume<B> {
     ) -> Result<(), VolumeError> {
         if size > SIZE_MAX {
             return Err(VolumeError::TooLarge { size });
+        }
+        // Lists, URLs and metrics carry it.
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(fits) {
+            return Err(VolumeError::Name(name.to_owned()));
         }
         let object = backend.allocate(1).await?;
         let name = name.to_owned();

@@ -648,6 +648,21 @@ fn a_server_that_was_suspended_acknowledges_nothing_that_is_not_its_own() {
 }
 
 #[test]
+fn names_that_a_list_or_a_url_cannot_carry_are_refused() {
+    virtual_time(async {
+        let fake = cluster(1, None);
+        let (most, more) = ("v".repeat(63), "v".repeat(64));
+        for name in ["v", "Web.disk-2_a", &most] {
+            Volume::create(&fake, name, 1, None).await.unwrap();
+        }
+        for name in ["", "x\ny", "a b", "a/b", "é", &more] {
+            let refused = Volume::create(&fake, name, 1, None).await;
+            assert!(matches!(refused, Err(VolumeError::Name(_))), "{name:?}");
+        }
+    });
+}
+
+#[test]
 fn a_deleted_volume_leaves_nothing_behind() {
     virtual_time(async {
         let fake = cluster(7, None);
