@@ -423,6 +423,6 @@ mod tests {
         let text = Failure { seed: 7, violation, transcript: vec!["first".into()], test: "sweep::one_seed" };
         let text = text.to_string();
         assert!(text.starts_with("first\n") && text.contains("seed 7 breaks R6: something is lost"));
-        assert!(text.ends_with("EBB_SEED=7 cargo test -p ebb-sim --test all one_seed -- --nocapture"));
+        assert!(text.ends_with("EBB_SEED=7 cargo test -p ebb-sim --test all sweep::one_seed -- --nocapture"));
     }
 }
