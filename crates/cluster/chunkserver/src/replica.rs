@@ -15,9 +15,9 @@ use crate::replicated::group::Group;
 use crate::replicated::tail::Tail;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, LoadCount, MapDelta,
-    Moment, PeerMessage, Refusal, Role, ScrubMark, ServerId, ServerState, SetId, SlotState, Unready,
-    piece_crcs,
+    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, Incarnation,
+    LoadCount, MapDelta, Moment, PeerMessage, Refusal, Role, ScrubMark, ServerId, ServerState, SetId,
+    SlotState, Unready, lease_end, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -155,6 +155,11 @@ impl Replica {
     /// Blocks kept in memory for a column in this role, for the harness's checks.
     pub fn kept_in_memory(&self, group: GroupId, role: Role) -> Vec<KeptBlock> {
         self.shared.memory.kept(group, role)
+    }
+
+    /// When the lease ends that was granted for a heartbeat of this run and moment; `None`: this run has none of it.
+    pub fn lease_end(&self, now: Moment, granted: (Incarnation, Moment), lease: Duration) -> Option<Moment> {
+        lease_end(self.config.incarnation, now, granted, lease)
     }
 
     /// Whether this server may serve now. Without a lease, the driver should report the known map version at once.

@@ -265,7 +265,8 @@ impl CodedSet {
     /// that falls behind from now on misses only newer deletions, or starts empty.
     fn forget_deletions(&mut self, cx: &mut Context) {
         let epoch = self.epoch();
-        if !self.forgets || self.storing.values().any(|taken| *taken < epoch) {
+        let keeps = cx.config.has(PlantedBug::KeepTombstones);
+        if !self.forgets || keeps || self.storing.values().any(|taken| *taken < epoch) {
             return;
         }
         self.forgets = false;

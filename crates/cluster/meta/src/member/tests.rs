@@ -33,6 +33,7 @@ fn config(id: MemberId, members: u64) -> MemberConfig {
         id,
         members: (1..=members).map(|id| (id, format!("127.0.0.1:{}", 6000 + id))).collect(),
         seed: 1,
+        log_bytes: crate::LOG_BYTES,
         bootstrap: Some(bootstrap()),
         timing: Timing::default(),
         switches: (0..20)

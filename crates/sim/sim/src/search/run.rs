@@ -2,6 +2,7 @@
 
 use crate::search::brief::{brief_entry, brief_history};
 use crate::search::case::Case;
+use crate::search::endure::endure;
 use crate::search::history::{Action, Outcome};
 use crate::search::invariants::replicas_shared;
 use crate::search::linear::{Verdict, check};
@@ -116,6 +117,7 @@ fn play(world: &mut World) -> Result<(), Violation> {
     for round in 0..world.scenario.rounds {
         storm(world);
         survive(world, round);
+        endure(world, round);
         rest(world);
         if let Some(violation) = world.violation.take() {
             return Err(violation);
@@ -221,7 +223,7 @@ fn rest(world: &mut World) {
 
 /// Every replica is found sound in a pass that starts now: all rot was repaired, although it was never read.
 pub(crate) fn scrub(world: &mut World) {
-    if world.scenario.scrub_period.is_zero() {
+    if world.scenario.scrub_period.is_zero() || !world.invariants.ruined.is_empty() {
         return;
     }
     // The first pass may have started before the last fault.

@@ -3,6 +3,7 @@
 
 use crate::sweep::Outcome;
 use ebb_chunkserver::PlantedBug;
+use ebb_meta::PlantedBug as MetaBug;
 use ebb_sim::{Configure, Core, run};
 use ebb_store::PlantedBug as StoreBug;
 use std::ops::Range;
@@ -14,8 +15,9 @@ fn is_found(name: &str, plant: &Configure, rules: &[&str]) {
     is_found_from(1, name, plant, rules);
 }
 
-/// `first`: where to begin, for a defect that few seeds notice.
+/// `first`: where to begin, for a defect that few seeds notice; `EBB_FIRST`: instead of it, to look for others.
 fn is_found_from(first: u64, name: &str, plant: &Configure, rules: &[&str]) {
+    let first = std::env::var("EBB_FIRST").ok().and_then(|text| text.parse().ok()).unwrap_or(first);
     let seeds = first..first + SEEDS;
     is_found_by(seeds, name, |seed| run(seed, plant), |seed| run(seed, &|_| {}), rules);
 }
@@ -44,6 +46,19 @@ fn in_server_from(first: u64, bug: PlantedBug, rules: &[&str]) {
     let plant = move |core: Core| {
         if let Core::Server(config) = core {
             config.planted = Some(bug);
+        }
+    };
+    is_found_from(first, &format!("{bug:?}"), &plant, rules);
+}
+
+fn in_member(bug: MetaBug, rules: &[&str]) {
+    in_member_from(1, bug, rules);
+}
+
+fn in_member_from(first: u64, bug: MetaBug, rules: &[&str]) {
+    let plant = move |core: Core| {
+        if let Core::Member(config) = core {
+            config.timing.planted = Some(bug);
         }
     };
     is_found_from(first, &format!("{bug:?}"), &plant, rules);
@@ -109,12 +124,7 @@ fn a_deletion_that_is_forgotten_before_all_have_it_is_found() {
 
 #[test]
 fn a_store_that_is_believed_to_be_the_one_that_was_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.trust_any_store = true;
-        }
-    };
-    is_found("trust any store", &plant, &["linearizability", "R1", "R4", "R5", "R6"]);
+    in_member(MetaBug::TrustAnyStore, &["linearizability", "R1", "R4", "R5", "R6"]);
 }
 
 #[test]
@@ -140,12 +150,7 @@ fn a_refusal_for_lack_of_space_that_is_over_is_found() {
 
 #[test]
 fn a_lost_replica_whose_peers_sleep_on_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.leave_alone = true;
-        }
-    };
-    is_found("leave the peers alone", &plant, &["R8", "liveness"]);
+    in_member(MetaBug::LeaveAlone, &["R8", "liveness"]);
 }
 
 #[test]
@@ -160,53 +165,28 @@ fn checksums_of_other_bytes_than_those_answered_are_found() {
 
 #[test]
 fn a_holder_in_a_shared_rack_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.ignore_racks = true;
-        }
-    };
     // Gears wait for it too: the rest in some gear ends when copies are in different racks, or at its time limit.
-    is_found("ignore the racks", &plant, &["R13", "liveness"]);
+    in_member(MetaBug::IgnoreRacks, &["R13", "liveness"]);
 }
 
 #[test]
 fn a_wake_up_that_never_tries_another_path_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.one_path = true;
-        }
-    };
-    is_found("keep to one path", &plant, &["R8", "liveness"]);
+    in_member(MetaBug::OnePath, &["R8", "liveness"]);
 }
 
 #[test]
 fn a_server_that_sleeps_although_nothing_has_proved_to_wake_it_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.trust_any_path = true;
-        }
-    };
-    is_found("trust any path", &plant, &["R8"]);
+    in_member(MetaBug::TrustAnyPath, &["R8"]);
 }
 
 #[test]
 fn a_copy_that_survived_and_is_not_taken_back_is_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.forget_fallback = true;
-        }
-    };
-    is_found_from(110, "forget the fallback", &plant, &["liveness"]);
+    in_member_from(110, MetaBug::ForgetFallback, &["liveness"]);
 }
 
 #[test]
 fn gears_that_forget_the_dwell_time_are_found() {
-    let plant = |core: Core| {
-        if let Core::Member(config) = core {
-            config.timing.forget_dwell = true;
-        }
-    };
-    is_found("forget the dwell time", &plant, &["dwell"]);
+    in_member(MetaBug::ForgetDwell, &["dwell"]);
 }
 
 #[test]
@@ -222,4 +202,24 @@ fn a_set_that_hibernates_with_parity_in_memory_only_is_found() {
 #[test]
 fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
     in_server(PlantedBug::TrustAnyListing, &["R4", "R6", "coded"]);
+}
+
+#[test]
+fn a_hung_disk_that_is_trusted_is_found() {
+    in_member(MetaBug::TrustStalled, &["liveness"]);
+}
+
+#[test]
+fn a_leader_that_hears_no_server_and_leads_on_is_found() {
+    in_member(MetaBug::LeadDeaf, &["liveness"]);
+}
+
+#[test]
+fn a_row_beyond_repair_that_holds_its_column_up_is_found() {
+    in_server(PlantedBug::LostRowLacks, &["liveness"]);
+}
+
+#[test]
+fn deletions_of_columns_that_are_kept_for_ever_are_found() {
+    in_server(PlantedBug::KeepTombstones, &["R19"]);
 }
