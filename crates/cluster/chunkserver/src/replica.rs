@@ -320,8 +320,9 @@ impl Replica {
         }
     }
 
+    /// Groups that wait for nothing hear of it, too: their last message may not have arrived.
     fn peer_lost(&mut self, now: Moment, peer: ServerId, out: &mut Vec<Command>) {
-        for id in self.busy.iter().copied().collect::<Vec<_>>() {
+        for id in self.groups.keys().copied().collect::<Vec<_>>() {
             self.with_group(now, id, out, |group, cx| group.on_peer_lost(cx, peer));
         }
         self.columns_lost_peer(now, peer, out);
@@ -435,6 +436,18 @@ impl Replica {
     /// Whether a page is being compared, for the harness's checks: it may be waiting only for time to pass.
     pub fn is_scrubbing(&self) -> bool {
         self.scrubbing.is_some()
+    }
+
+    /// Whether anything is in progress but such a comparison, for the harness's checks.
+    pub fn is_at_work(&self) -> bool {
+        let works = |id: &GroupId| {
+            let group = self.groups.get(id).filter(|_| self.scrubbing == Some(*id));
+            group.is_none_or(|group| group.is_unsettled() || group.owes_committed())
+        };
+        let fills = |id: &SetId| self.columns.sets.get(id).is_some_and(|set| set.is_busy());
+        self.busy.iter().any(works)
+            || self.columns.busy.iter().any(fills)
+            || (self.draining && !self.told_ready)
     }
 
     /// When each in-sync replica here was last found sound, for the harness's checks.
