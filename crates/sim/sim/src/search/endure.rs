@@ -4,12 +4,12 @@
 use crate::world::World;
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::Node;
-use ebb_types::{Random, ServerId, mix};
+use ebb_types::{PoolId, Random, ServerId, mix};
 
 /// How long it stays broken.
-const LASTS: u64 = 75 * SECOND;
+const LASTS: u64 = 40 * SECOND;
 /// In all, clients may wait for this long: until it is noticed, and others have taken over.
-const WAITS: u64 = 25 * SECOND;
+const WAITS: u64 = 15 * SECOND;
 /// An operation that is not answered within this time waits.
 const SOON: u64 = 3 * SECOND;
 /// Chances per mille and round.
@@ -35,7 +35,12 @@ fn a_disk_hangs(world: &mut World, random: &mut Random) {
     let runs = world.servers.values().filter(|s| s.runs() && !s.missing).map(|s| s.id);
     let servers: Vec<ServerId> = runs.collect();
     let Some(id) = random.pick(&servers).copied() else { return };
-    if servers.len() <= usize::from(world.scenario.params().replicas) {
+    // Every write needs r other servers, and those of an erasure-coded pool keep no copies.
+    let state = world.newest_state();
+    let keeps = |of: &&ServerId| state.server(**of).is_some_and(|e| e.pool == PoolId::REPLICATED);
+    if servers.iter().filter(|of| **of != id).filter(keeps).count()
+        < usize::from(world.scenario.params().replicas)
+    {
         return;
     }
     world.note(|| format!("the disk of {id} hangs"));

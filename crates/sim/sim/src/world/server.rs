@@ -158,8 +158,7 @@ impl Server {
     /// Whether nothing is in progress on it except perhaps a scrub.
     pub fn is_idle(&self) -> bool {
         let stats = self.replica.stats();
-        let waits = self.replica.wants_ticks() && !self.replica.is_scrubbing();
-        let busy = stats.in_flight > 0 || stats.catching_up > 0 || waits;
+        let busy = stats.in_flight > 0 || stats.catching_up > 0 || self.replica.is_at_work();
         !busy && self.store.is_idle()
     }
 }
