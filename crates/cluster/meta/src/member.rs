@@ -448,7 +448,14 @@ impl<L: LogFile> Member<L> {
             Some((term, index)) => {
                 self.proposed.insert(index, (term, waiters));
             }
-            None => give_up(waiters, MetaReply::NotLeader { leader: None }, out),
+            None => {
+                // While it hands over, a leader can propose nothing; and that may come to nothing.
+                let is_own = waiters.iter().any(|waiter| matches!(waiter, Waiter::Batch { .. }));
+                if is_own && self.node.is_leader() {
+                    self.again_at = Some(now + AGAIN);
+                }
+                give_up(waiters, MetaReply::NotLeader { leader: None }, out);
+            }
         }
         Ok(())
     }
