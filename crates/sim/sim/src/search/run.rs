@@ -205,6 +205,8 @@ fn rest(world: &mut World) {
     }
     world.r4_replicas_are_equal();
     world.r4_columns_are_right();
+    // What was said last of commits is still on its way.
+    world.run_until(world.now + SECOND, |_| false);
     world.r19_deletions_are_forgotten();
     scrub(world);
     for client in 0..world.scenario.clients.min(2) {
