@@ -155,6 +155,13 @@ impl Server {
         self.up && !self.paused && !self.asleep
     }
 
+    /// Whether nothing is in progress on it but repairs, which end never for what no server has.
+    pub fn repairs_at_most(&self) -> bool {
+        let stats = self.replica.stats();
+        let busy = stats.in_flight > 0 || stats.catching_up > 0 || stats.unsettled > 0;
+        !busy && self.store.is_idle()
+    }
+
     /// Whether nothing is in progress on it except perhaps a scrub.
     pub fn is_idle(&self) -> bool {
         let stats = self.replica.stats();
