@@ -45,6 +45,8 @@ pub(crate) struct Primary {
     pub ops: Ops,
     pub in_flight: InFlight,
     committed_sent: Version,
+    /// Targets whose connection broke: what was said last of the commit point may not have arrived there.
+    unheard: BTreeSet<ServerId>,
     memory: Memory,
     /// The newest claim on each object that is written under claims, as far as it was asked for in this epoch.
     pub claims: Claims,
@@ -78,6 +80,7 @@ impl Primary {
             ops: Ops::default(),
             in_flight: InFlight::default(),
             committed_sent: Version::first_of(epoch),
+            unheard: BTreeSet::new(),
             memory,
             claims: Claims::default(),
             reported: None,
@@ -102,6 +105,7 @@ impl Primary {
             || self.ops.any_running()
             || !self.in_flight.is_empty()
             || member.tail.committed() > self.committed_sent
+            || !self.unheard.is_empty()
     }
 
     /// The newest version assigned in this epoch: a request that begins now gets a newer one, whenever it is carried
@@ -229,16 +233,29 @@ impl Primary {
 
     pub fn send_committed(&mut self, cx: &mut Context, member: &Member) {
         let (group, epoch, committed) = (cx.group, self.epoch, member.tail.committed());
+        let unheard = std::mem::take(&mut self.unheard);
+        let is_news = unheard.is_empty() || committed > self.committed_sent;
         self.committed_sent = committed;
         let me = cx.me;
         for (to, _) in member.targets().flatten().filter(|(to, _)| *to != me) {
-            cx.send(to, PeerMessage::Committed { group, epoch, committed });
+            if is_news || unheard.contains(&to) {
+                cx.send(to, PeerMessage::Committed { group, epoch, committed });
+            }
         }
     }
 
-    /// Whether the targets should hear that everything is committed: no record says so.
+    /// Whether targets should hear that everything is committed: no record says so.
     pub fn owes_committed(&self, member: &Member) -> bool {
-        self.in_flight.is_empty() && member.tail.committed() > self.committed_sent
+        let is_news = member.tail.committed() > self.committed_sent;
+        self.in_flight.is_empty() && (is_news || !self.unheard.is_empty())
+    }
+
+    /// The connection to a server broke, or the server is not live.
+    pub fn peer_lost(&mut self, member: &Member, peer: ServerId) {
+        self.in_flight.peer_lost(peer);
+        if self.is_serving() && member.targets().flatten().any(|(to, _)| to == peer) {
+            self.unheard.insert(peer);
+        }
     }
 
     /// Commits everything below the oldest record in flight: it is on all targets. An older epoch's tail is settled
@@ -265,6 +282,7 @@ impl Primary {
         let record = Record { group: cx.group, chunk, first, count, version, request, content };
         let must_fit = self.ops.get(op).is_some_and(|op| !op.takes_space());
         self.committed_sent = self.committed_sent.max(member.tail.committed());
+        self.unheard.clear();
         self.in_flight.send(cx, member, op, (record, payload), must_fit);
     }
 

@@ -252,6 +252,33 @@ fn a_write_that_was_ordered_is_not_refused_although_the_own_store_failed() {
     assert!(!answered && apply(&carried_over).is_some(), "{carried_over:?}");
 }
 
+/// In an idle group no record says it: a server that missed it would remember deletions for ever (R19).
+#[test]
+fn what_is_on_all_targets_is_said_again_after_a_connection_broke() {
+    let told = |commands: &[Command]| {
+        let told = commands.iter().filter_map(|c| match c {
+            Command::Send { to, message: PeerMessage::Committed { committed, .. }, .. } => {
+                Some((*to, *committed))
+            }
+            _ => None,
+        });
+        told.collect::<Vec<(ServerId, Version)>>()
+    };
+    let mut primary = Primary::new();
+    primary.configure(1);
+    let apply = apply(&primary.write()).expect("it is ordered");
+    primary.complete(&apply);
+    let version = apply.1.version;
+    assert_eq!(told(&primary.on(Event::Tick)), OTHERS.map(|to| (to, version)));
+    assert!(!primary.replica.wants_ticks());
+    primary.on(Event::PeerLost { peer: OTHERS[1] });
+    assert!(primary.replica.wants_ticks());
+    assert_eq!(told(&primary.on(Event::Tick)), [(OTHERS[1], version)]);
+    assert!(!primary.replica.wants_ticks(), "once");
+    primary.on(Event::PeerLost { peer: ServerId(9) });
+    assert!(!primary.replica.wants_ticks(), "it has no part in the group");
+}
+
 /// N3: without it, every group's last record is written once more after a crash of all servers, and a full cluster has
 /// no room for that.
 #[test]

@@ -1,7 +1,8 @@
 //! The metadata service: a production member, alone, with the production namespace and its judgement of clocks.
 
 use ebb_meta::{
-    Birth, Bootstrap, Input, Member, MemberConfig, MemoryLog, NewServer, Outcome, Timing, Token, raft,
+    Birth, Bootstrap, Input, LOG_BYTES, Member, MemberConfig, MemoryLog, NewServer, Outcome, Timing, Token,
+    raft,
 };
 use ebb_types::{
     CHUNK_BYTES_MIN, ClusterParams, Column, Epoch, GearGroup, MetaReply, MetaRequest, Moment, NO_GEAR,
@@ -72,6 +73,7 @@ fn config() -> MemberConfig {
         seed: 1,
         bootstrap: Some(bootstrap),
         timing: Timing::default(),
+        log_bytes: LOG_BYTES,
         switches: [].into(),
     }
 }
