@@ -66,8 +66,8 @@ pub struct Amount {
 }
 
 impl Space {
-    /// As of `ebb verify`: one that could not look everywhere failed, and found nothing. What hibernates is no failure: it
-    /// is looked at when it is awake.
+    /// As of `ebb verify`: one that could not look everywhere failed, and found nothing. What hibernates is no failure:
+    /// it is looked at when it is awake.
     pub fn exit_code(&self) -> ExitCode {
         match (self.left_over() - self.freed_chunks, self.groups_not_listed + self.sets_not_listed) {
             (0, 0) => ExitCode::SUCCESS,
