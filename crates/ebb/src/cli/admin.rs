@@ -4,7 +4,7 @@ use crate::cli::dev::{DevCluster, DevOptions};
 use crate::cli::page::Opened;
 use crate::cli::pool::{self, Pool, PoolCommand};
 use crate::cli::readings::{self, Readings};
-use crate::cli::tool::ToolArgs;
+use crate::cli::tool::{Output, ToolArgs};
 use crate::cli::{space, status as show, verify as compare};
 use crate::cluster::config::Config;
 use crate::cluster::connect::{Connector, ask, status};
@@ -29,18 +29,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    Text,
-    Json,
-}
-
-impl From<bool> for Output {
-    fn from(json: bool) -> Output {
-        if json { Output::Json } else { Output::Text }
-    }
-}
 
 /// What `ebb gear set` takes: `12` or `2/3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,21 @@
 //! What every tool takes that talks to a cluster.
 
-use crate::cli::admin::Output;
 use clap::Args;
 use ebb_types::parse_duration;
 use std::path::PathBuf;
 use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    Text,
+    Json,
+}
+
+impl From<bool> for Output {
+    fn from(json: bool) -> Output {
+        if json { Output::Json } else { Output::Text }
+    }
+}
 
 /// Arguments of the commands that talk to a running cluster.
 #[derive(Args, Clone)]

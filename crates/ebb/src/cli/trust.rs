@@ -1,7 +1,7 @@
 //! `ebb power test` and `ebb maintenance`: servers whose sleep can be relied on, and servers that are left alone.
 
-use crate::cli::admin::{Output, connect};
-use crate::cli::tool::ToolArgs;
+use crate::cli::admin::connect;
+use crate::cli::tool::{Output, ToolArgs};
 use crate::cluster::connect::{ask, status};
 use crate::daemon::clock;
 use crate::error::NodeError;
