@@ -7,11 +7,11 @@ use ebb_meta::PlantedBug as MetaBug;
 use ebb_sim::{Configure, Core, run};
 use ebb_store::PlantedBug as StoreBug;
 
-/// Each test begins with a seed shortly before one that notices its defect, as a search over many found it, and tries so
-/// many: it shows that the defect is still found, not how soon.
+/// Each test begins with a seed shortly before one that notices its defect, as a search over many found it, and tries
+/// so many: it shows that the defect is still found, not how soon.
 const NEAR: u64 = 30;
-/// If none of those notices it, a change has moved the seeds: then it tries all up to this one, which takes minutes, and
-/// says which seed to begin with from now on.
+/// If none of those notices it, a change has moved the seeds: then it tries all up to this one, which takes minutes,
+/// and says which seed to begin with from now on.
 const ALL: u64 = 1500;
 
 /// `EBB_FIRST` and `EBB_SEEDS` look elsewhere.
