@@ -314,7 +314,8 @@ fn trouble(world: &World) -> Option<String> {
             return Some(format!("{} has an old map", server.id));
         }
         let is_ruined = !world.invariants.ruined.is_empty();
-        if !server.is_idle() && !(is_ruined && server.repairs_at_most()) {
+        let rests = server.is_idle() || is_ruined && server.repairs_at_most();
+        if !rests {
             let stats = server.replica.stats();
             let (flight, behind) = (stats.in_flight, stats.catching_up);
             return Some(format!("{}: {flight} requests in flight, {behind} replicas catch up", server.id));

@@ -111,7 +111,7 @@ fn a_request_that_is_repeated_although_it_may_be_forgotten_is_found() {
 
 #[test]
 fn a_deletion_that_is_forgotten_before_all_have_it_is_found() {
-    in_server(110, PlantedBug::ForgetEarly, &["R4"]);
+    in_server(139, PlantedBug::ForgetEarly, &["R4"]);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_server_that_sleeps_although_nothing_has_proved_to_wake_it_is_found() {
 
 #[test]
 fn a_copy_that_survived_and_is_not_taken_back_is_found() {
-    in_member(110, MetaBug::ForgetFallback, &["liveness"]);
+    in_member(197, MetaBug::ForgetFallback, &["liveness"]);
 }
 
 #[test]
