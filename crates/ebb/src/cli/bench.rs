@@ -88,7 +88,7 @@ mod tests {
     fn a_wrong_command_is_named_before_keys_that_are_missing() {
         let said = |line: &[&str]| {
             let line = Line::try_parse_from([&["s3"], line].concat()).unwrap();
-            line.args.options().err().expect("it is wrong").to_string()
+            line.args.options().expect_err("it is wrong").to_string()
         };
         for (line, expected) in [
             (&["ftp://x"][..], "\"ftp://x\" is not of the form http://"),

@@ -128,7 +128,7 @@ mod tests {
         let secret = Secret::from_bytes(&[7; 32]).unwrap();
         let began = tokio::time::Instant::now();
         let connector = Connector(ClientConfig::new(vec![address], secret));
-        let error = connector.connect_for_a_person(limit).await.err().expect("nothing listens");
+        let error = connector.connect_for_a_person(limit).await.expect_err("nothing listens");
         (error.to_string(), began.elapsed())
     }
 
