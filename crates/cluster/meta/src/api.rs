@@ -37,7 +37,7 @@ pub struct MemberConfig {
     pub members: BTreeMap<MemberId, String>,
     /// Makes election timeouts differ between members and repeat between runs.
     pub seed: u64,
-    /// A shorter log is never written anew: [`crate::LOG_BYTES`].
+    /// A shorter log is never rewritten: [`crate::LOG_BYTES`].
     pub log_bytes: usize,
     /// Proposed by the first leader if the cluster does not exist yet. Once it does, these addresses replace the
     /// recorded ones.

@@ -144,7 +144,7 @@ pub struct Scenario {
     pub remembered: usize,
     /// `None`: load is even, and an administrator sets the gear.
     pub pulse: Option<Pulse>,
-    /// Bytes of metadata log from which on it is written anew, and how often the writer is looked at before it is done.
+    /// Bytes of metadata log from which on it is rewritten, and how often the writer is looked at before it is done.
     pub log_bytes: usize,
     pub log_pace: u32,
     /// An end of a broken connection may take long to notice, and what it sends meanwhile is lost.

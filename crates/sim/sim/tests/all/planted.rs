@@ -101,17 +101,17 @@ fn offload_dropped_before_it_is_reclaimed_is_found() {
 
 #[test]
 fn a_settlement_that_forgets_requests_is_found() {
-    in_server(3060, PlantedBug::ForgetRequests, &["linearizability"]);
+    in_server(3170, PlantedBug::ForgetRequests, &["linearizability"]);
 }
 
 #[test]
 fn a_request_that_is_repeated_although_it_may_be_forgotten_is_found() {
-    in_server(392, PlantedBug::RepeatForgotten, &["linearizability"]);
+    in_server(95, PlantedBug::RepeatForgotten, &["linearizability"]);
 }
 
 #[test]
 fn a_deletion_that_is_forgotten_before_all_have_it_is_found() {
-    in_server(139, PlantedBug::ForgetEarly, &["R4"]);
+    in_server(61, PlantedBug::ForgetEarly, &["R4"]);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn strips_dropped_before_their_column_has_them_are_found() {
 
 #[test]
 fn a_set_that_hibernates_with_parity_in_memory_only_is_found() {
-    in_server(1, PlantedBug::SleepIndebted, &["R7"]);
+    in_server(400, PlantedBug::SleepIndebted, &["R7"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Machines that are suspended, machines that boot anew, and disks that hang.
+//! Machines that are suspended, machines that boot again, and disks that hang.
 
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::coder::CODERS;
@@ -82,7 +82,7 @@ impl World<'_> {
         self.after(time, Happening::Heal { server: id });
     }
 
-    /// A machine boots anew, sometimes within a moment: its boot clock begins again.
+    /// A machine boots again, sometimes within a moment: its boot clock begins again.
     pub(super) fn reboot(&mut self, id: ServerId) {
         let down = self.fault_random.delay(40 * MILLI).min(4 * SECOND);
         self.count("machine rebooted");
