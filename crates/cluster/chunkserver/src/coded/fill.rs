@@ -286,12 +286,19 @@ impl Fill {
         if column >= code.strips() {
             return;
         }
+        let Segment { first, count, .. } = *segment;
+        let of = Blocks { column, chunk, first, count };
         if !present.contains(&column) && code.sources(&present, &[column]).is_none() {
-            // Rule 4: the rest of a failed write is passed over.
-            self.incomplete |= known.may_be_elsewhere(cx.map, (chunk, column), &present, Some(oldest.epoch));
+            let may = known.may_be_elsewhere(cx.map, (chunk, column), &present, Some(oldest.epoch));
+            self.incomplete |= may;
+            // Rule 4: the rest of a failed write is passed over. Where a strip is beyond repair on another column, this
+            // may as well be what is left of a row that was acknowledged: it counts as lost here, too.
+            if !may && here.is_none() && segment.present.iter().any(|p| p.lost) {
+                self.in_progress += 1;
+                rebuilds.give_up(known, of, (self.pass, newest), oldest);
+            }
             return;
         }
-        let Segment { first, count, .. } = *segment;
         let mut sources: Vec<_> = segment.present.iter().filter(|p| !p.lost).collect();
         // The strip itself, data before parity, and of each column its own server.
         sources.sort_by_key(|p| (p.column != column, p.column, !known.is_own(p.server, p.column)));
@@ -299,7 +306,6 @@ impl Fill {
             |p: &&super::plan::Present| Candidate { column: p.column, server: p.server, first, count };
         let candidates = sources.iter().map(candidate).collect();
         self.in_progress += 1;
-        let of = Blocks { column, chunk, first, count };
         rebuilds.fill(known, of, (self.pass, newest, here.is_some()), candidates);
     }
 

@@ -234,6 +234,16 @@ impl Rebuilds {
         self.queue.push_back(id);
     }
 
+    /// Has blocks stored as lost: too few of their strips are sound anywhere. `version`, `oldest`: of what is.
+    pub fn give_up(&mut self, known: &Known, of: Blocks, (pass, version): (u64, Version), oldest: Version) {
+        let id = self.add(known, of, For::Fill { pass }, false, Vec::new());
+        if let Some(job) = self.jobs.get_mut(&id) {
+            (job.version, job.oldest) = (version, Some(oldest));
+            job.damaged = job.open.clone();
+        }
+        self.queue.push_back(id);
+    }
+
     /// `version`: of what is here; what is found is stored under the newest one.
     pub fn scrub(
         &mut self,

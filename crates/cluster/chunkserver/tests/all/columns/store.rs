@@ -16,6 +16,8 @@ pub struct Store {
     pub chunks: BTreeMap<(Role, GroupId, ChunkId), Chunk>,
     pub roles: BTreeSet<(GroupId, Role)>,
     pub damaged: BTreeSet<(GroupId, ChunkId, u32)>,
+    /// Its listings say so, too: damage was met before.
+    pub lists_damage: bool,
 }
 
 #[derive(Clone, Default)]
@@ -47,7 +49,12 @@ impl Store {
                     }
                     for (first, (version, data)) in &content.blocks {
                         let past = after.is_none_or(|after| after < Cursor { chunk: *chunk, block: *first });
-                        let kind = if data.is_some() { Kind::Data } else { Kind::Zero };
+                        let lost = self.lists_damage && self.damaged.contains(&(group, *chunk, *first));
+                        let kind = match data {
+                            _ if lost => Kind::Lost,
+                            Some(_) => Kind::Data,
+                            None => Kind::Zero,
+                        };
                         if version.epoch >= since && past {
                             runs.push(Run {
                                 chunk: *chunk,
