@@ -74,7 +74,7 @@ mod tests {
         };
         let given =
             Trace { name: "given".into(), requests: (0..400).map(request).collect(), ..Trace::default() };
-        let inputs = LogStoreInputs { traces: vec![given], part: 12, seed: 3 };
+        let inputs = LogStoreInputs { traces: vec![given], part: 24, seed: 3 };
         let mut steps = Vec::new();
         let found = logstore(&inputs, &mut |what, done| steps.push((what.to_owned(), done))).unwrap();
         let names: Vec<&str> = found.experiments.iter().map(|experiment| experiment.name.as_str()).collect();

@@ -96,10 +96,10 @@ pub(crate) fn play_case(case: &Case, configure: &Configure, lines: usize) -> Pla
 }
 
 /// Runs a seed and keeps the last `lines` lines of its transcript, whatever the result.
-pub fn run_with_transcript(seed: u64, lines: usize) -> (Vec<String>, Option<Violation>) {
+pub fn run_with_transcript(seed: u64, lines: usize) -> (Vec<String>, Result<Summary, Violation>) {
     let mut world = World::new(Scenario::draw(seed), &|_| {}, lines);
-    let violation = guarded(&mut world).err();
-    (world.transcript.lines.into(), violation)
+    let outcome = guarded(&mut world).map(|()| summary(&world));
+    (world.transcript.lines.into(), outcome)
 }
 
 /// An assertion of the protocol cores that fails is a violation too.
