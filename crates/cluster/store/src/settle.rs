@@ -149,6 +149,9 @@ impl StoreCore {
             && let Some((key, from)) = chunks.pop()
         {
             let part = self.next_part(key, from, left);
+            if !self.has_room_to_move(part.bytes) {
+                continue; // it stays in segments until the next checkpoint
+            }
             left = left.saturating_sub(part.bytes);
             if let Some(end) = part.end {
                 chunks.push((key, end));
@@ -182,6 +185,13 @@ impl StoreCore {
             index.settle_chunk(key, range.start * PAGE_BLOCKS..range.end * PAGE_BLOCKS, allocated);
         }
         Ok(())
+    }
+
+    /// Whether so much may be copied to chunk files. On a full disk a checkpoint that cannot end would use up the reserve
+    /// and free nothing: half of it stays for what protects acknowledged data (R18).
+    fn has_room_to_move(&self, bytes: u64) -> bool {
+        let free = self.disk.free_bytes().unwrap_or(0);
+        bytes == 0 || free >= bytes + self.config.checkpoint_bytes / 2
     }
 
     /// What a chunk has only in segments from page `from` on, in whole pages: about `most` bytes to be copied, and at

@@ -819,6 +819,36 @@ fn what_must_fit_may_use_the_reserve_and_no_more() {
     assert!(used > 256 << 10 && used <= (256 << 10) + reserve, "{used}");
 }
 
+/// It once used up what settling after a crash needs, and freed nothing by it.
+#[test]
+fn a_checkpoint_that_cannot_end_leaves_a_part_of_the_reserve() {
+    let disk = MemDisk::new();
+    disk.set_capacity(Some(1 << 20));
+    let (mut store, _) = open(&disk).unwrap();
+    let write = |seq: u64, must_fit| {
+        let (record, payload) = data(1, seq as u32 % 4, seq as u32 / 4 * 2, 2, version(1, seq));
+        let (role, repair, committed) = (Role::Replica, false, Version::ZERO);
+        Op::Apply { role, record, payload, must_fit, repair, committed }
+    };
+    let takes = |store: &mut StoreCore, seq, must_fit| one(store, write(seq, must_fit)) == Outcome::Applied;
+    let mut seq = 4;
+    while takes(&mut store, seq, false) {
+        seq += 1;
+        assert!(seq < 1000);
+    }
+    while store.settle() {}
+    assert!(!takes(&mut store, seq + 1, false));
+    assert!(takes(&mut store, seq + 2, true), "{:?}", store.figures());
+    // Deletions still give space back.
+    for chunk in 0..4 {
+        let delete =
+            apply(Role::Replica, blank(1, chunk, 0, 0, version(2, u64::from(chunk)), Content::Delete));
+        assert_eq!(one(&mut store, delete), Outcome::Applied);
+    }
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    assert!(takes(&mut store, seq + 3, false), "{:?}", store.figures());
+}
+
 #[test]
 fn a_damaged_block_is_reported_and_replaced_by_an_equal_version() {
     for flush in [false, true] {
