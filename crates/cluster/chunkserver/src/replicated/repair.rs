@@ -18,17 +18,27 @@ use crate::common::wait::Wait;
 use crate::replicated::member::Member;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, PeerMessage, Record, Refusal, Role, ServerId,
-    Slot, SlotState, Version, block_crcs,
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Moment, PeerMessage, Record, Refusal, Role,
+    ServerId, Slot, SlotState, Version, block_crcs,
 };
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Lost blocks that are repaired together: the store loses a metadata page as a whole.
 const AROUND: u32 = 256;
 
-/// The repairs in progress, in one epoch.
+/// After a repair of the own copy was given up, before damage that another server's fetch meets is repaired again. If
+/// no copy has a block, each server's repair asks the others, who meet the damage: without a pause their repairs would
+/// ask back at the speed of the network, for ever.
+const PAUSE: Duration = Duration::from_secs(10);
+
 #[derive(Default)]
-pub(crate) struct Repairs(BTreeMap<u64, Repair>);
+pub(crate) struct Repairs {
+    /// In progress, in one epoch.
+    running: BTreeMap<u64, Repair>,
+    /// When a repair of the own copy was given up last.
+    given_up: Option<Moment>,
+}
 
 struct Repair {
     wanted: Wanted,
@@ -134,17 +144,22 @@ fn copies(cx: &Context, member: &Member, lost: Option<Version>) -> Vec<Copy> {
 
 impl Repairs {
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.running.is_empty()
     }
 
     /// Whether this member is repairing blocks for its own copy: listings wait for that.
     pub fn any_own(&self) -> bool {
-        self.0.values().any(|r| r.wanted.op.is_none())
+        self.running.values().any(|r| r.wanted.op.is_none())
+    }
+
+    /// Whether damage that another server's fetch met is to be repaired now.
+    pub fn may_follow_a_fetch(&self, now: Moment) -> bool {
+        self.given_up.is_none_or(|at| now.since(at) >= PAUSE)
     }
 
     /// The epoch ended: its operations are carried over, and its replies are not waited for.
     pub fn new_epoch(&mut self) {
-        self.0.clear();
+        self.running.clear();
     }
 
     /// Repairs damaged blocks for an operation, unless the same repair is already in progress.
@@ -157,7 +172,7 @@ impl Repairs {
         lost: Option<Version>,
     ) -> Ended {
         let same = |r: &Repair| (r.wanted.op, r.wanted.chunk, r.wanted.first) == (op, chunk, first);
-        if self.0.values().any(same) {
+        if self.running.values().any(same) {
             return Ended::Not;
         }
         let wanted = Wanted { op, chunk, first, count, lost, sought: false };
@@ -212,13 +227,13 @@ impl Repairs {
 
     fn begin(&mut self, cx: &mut Context, member: &Member, wanted: Wanted, copies: Vec<Copy>) -> Ended {
         let id = cx.shared.token();
-        self.0.insert(id, Repair { wanted, copies, tried: 0, step: Step::Asking { token: None } });
+        self.running.insert(id, Repair { wanted, copies, tried: 0, step: Step::Asking { token: None } });
         self.ask_next(cx, member, id, false)
     }
 
     /// Asks the next copy. `answered`: whether the preceding copy sent a usable reply.
     fn ask_next(&mut self, cx: &mut Context, member: &Member, id: u64, answered: bool) -> Ended {
-        let Some(repair) = self.0.get_mut(&id) else {
+        let Some(repair) = self.running.get_mut(&id) else {
             cx.bug("a repair that does not exist asked a copy");
             return Ended::Not;
         };
@@ -242,16 +257,19 @@ impl Repairs {
     }
 
     fn give_up(&mut self, cx: &mut Context, id: u64) -> Ended {
-        let Some(Repair { wanted, .. }) = self.0.remove(&id) else { return Ended::Not };
+        let Some(Repair { wanted, .. }) = self.running.remove(&id) else { return Ended::Not };
         cx.shared.stats.damage.unrepaired += 1;
         let Wanted { op, first, count, sought, .. } = wanted;
+        if op.is_none() {
+            self.given_up = Some(cx.now);
+        }
         Ended::GivenUp(GivenUp { op, blocks: (first, count), sought })
     }
 
     /// The repair that this token's reply is for.
     pub fn awaiting(&self, token: u64) -> Option<u64> {
         let asked = |r: &Repair| matches!(r.step, Step::Asking { token: Some(asked) } if asked == token);
-        self.0.iter().find(|(_, r)| asked(r)).map(|(id, _)| *id)
+        self.running.iter().find(|(_, r)| asked(r)).map(|(id, _)| *id)
     }
 
     /// The copy that was asked replied.
@@ -263,7 +281,7 @@ impl Repairs {
         result: Result<Vec<Record>, Refusal>,
         payload: &Bytes,
     ) -> Ended {
-        let Some(repair) = self.0.get_mut(&id) else { return Ended::Not };
+        let Some(repair) = self.running.get_mut(&id) else { return Ended::Not };
         let Wanted { chunk, first, count, lost, sought, .. } = repair.wanted;
         let Copy { source, whole, partial, .. } = repair.copies[repair.tried - 1];
         let parts = result.ok().and_then(|r| sound_parts(cx.group, (chunk, first, count), r, payload));
@@ -289,7 +307,7 @@ impl Repairs {
 
     /// A record is written. One of a repair that ended with its epoch is not waited for any more.
     pub fn on_written(&mut self, cx: &mut Context, member: &Member, id: u64) -> Ended {
-        let Some(repair) = self.0.get_mut(&id) else { return Ended::Not };
+        let Some(repair) = self.running.get_mut(&id) else { return Ended::Not };
         let Step::Writing { left } = &mut repair.step else {
             cx.bug("a repair that writes nothing has written");
             return Ended::Not;
@@ -311,7 +329,7 @@ impl Repairs {
 
     /// The blocks were read back.
     pub fn on_checked(&mut self, cx: &mut Context, member: &Member, id: u64, outcome: StoreOutcome) -> Ended {
-        let Some(repair) = self.0.get_mut(&id) else { return Ended::Not };
+        let Some(repair) = self.running.get_mut(&id) else { return Ended::Not };
         match outcome {
             // The copy was older than the damaged blocks, or had only some of them.
             StoreOutcome::Damaged { lost, .. } => {
@@ -326,7 +344,7 @@ impl Repairs {
                     return self.ask_next(cx, member, id, false);
                 }
                 let op = repair.wanted.op;
-                self.0.remove(&id);
+                self.running.remove(&id);
                 Ended::Repaired(op)
             }
             _ => self.give_up(cx, id),
@@ -339,12 +357,12 @@ impl Repairs {
         let waits = |r: &Repair| {
             matches!(r.step, Step::Asking { token: Some(_) }) && r.copies[r.tried - 1].source.0 == peer
         };
-        self.0.iter().filter(|(_, r)| waits(r)).map(|(id, _)| *id).collect()
+        self.running.iter().filter(|(_, r)| waits(r)).map(|(id, _)| *id).collect()
     }
 
     /// The copy asked last will not answer. A repair may have ended meanwhile: one that ended let operations continue.
     pub fn copy_lost(&mut self, cx: &mut Context, member: &Member, id: u64) -> Ended {
-        if !self.0.contains_key(&id) {
+        if !self.running.contains_key(&id) {
             return Ended::Not;
         }
         self.ask_next(cx, member, id, false)

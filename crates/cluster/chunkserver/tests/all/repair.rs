@@ -331,6 +331,35 @@ fn what_no_copy_can_repair_is_listed_as_lost() {
     assert_eq!(commands.iter().find_map(given), Some(Ok(page)));
 }
 
+/// Two servers whose copies are both damaged once asked each other for ever.
+#[test]
+fn what_no_copy_can_repair_is_not_tried_again_with_each_fetch() {
+    let (mut primary, _) = Server::new(ME);
+    let is_fetched = |primary: &mut Server| {
+        let (group, epoch, role) = (GROUP, Epoch(9), Role::Replica);
+        let (chunk, first, count, whole) = (CHUNK, 0, 1, false);
+        let message = PeerMessage::Fetch { group, epoch, token: 6, role, chunk, first, count, whole };
+        let commands = primary.on(Event::Peer { from: OTHER, message, payload: Bytes::new() });
+        let (token, _) = store(&commands).expect("it is read");
+        let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: None };
+        let commands = primary.stored(token, damaged);
+        let refused = |c: &Command| match c {
+            Command::Send { message: PeerMessage::FetchReply { result, .. }, .. } => result.is_err(),
+            _ => false,
+        };
+        assert!(commands.iter().any(refused), "the other server asks elsewhere");
+        commands
+    };
+    let mut commands = is_fetched(&mut primary);
+    assert!(asked(&commands).is_some(), "the block is repaired");
+    while let Some(question) = asked(&commands) {
+        commands = primary.answers(question, Err(Refusal::Corrupt), Bytes::new());
+    }
+    assert!(asked(&is_fetched(&mut primary)).is_none(), "it was just given up");
+    primary.now += 10_000_000_000;
+    assert!(asked(&is_fetched(&mut primary)).is_some(), "another copy may have it now");
+}
+
 /// A replica that is catching up and misses these runs, one block each, of its holder's.
 fn catches_up(kinds: &[Kind]) -> (Server, Vec<Command>) {
     let (mut replica, commands) = Server::new(OTHER);

@@ -229,7 +229,9 @@ impl Group {
         (to, token, role): (ServerId, u64, Role),
         outcome: StoreOutcome,
     ) {
-        if let (StoreOutcome::Damaged { chunk, block, lost }, Role::Replica) = (&outcome, role) {
+        if let (StoreOutcome::Damaged { chunk, block, lost }, Role::Replica) = (&outcome, role)
+            && self.repairs.may_follow_a_fetch(cx.now)
+        {
             self.repair_around(cx, (*chunk, *block), *lost);
         }
         self.member.answer_fetch(cx, to, token, outcome);
