@@ -233,13 +233,15 @@ impl Primary {
     }
 
     pub fn send_committed(&mut self, cx: &mut Context, member: &Member) {
-        let (group, epoch, committed) = (cx.group, self.epoch, member.tail.committed());
-        self.committed_sent = committed;
+        self.committed_sent = member.tail.committed();
         self.unheard.clear();
-        let me = cx.me;
-        for (to, _) in member.targets().flatten().filter(|(to, _)| *to != me) {
-            cx.send(to, PeerMessage::Committed { group, epoch, committed });
-        }
+        let others = member.targets().flatten().map(|(to, _)| to).filter(|to| *to != cx.me).collect();
+        self.say_committed(cx, member, others);
+    }
+
+    fn say_committed(&self, cx: &mut Context, member: &Member, to: Vec<ServerId>) {
+        let (group, epoch, committed) = (cx.group, self.epoch, member.tail.committed());
+        to.into_iter().for_each(|to| cx.send(to, PeerMessage::Committed { group, epoch, committed }));
     }
 
     /// Whether the targets should hear that everything is committed: no record says so.
@@ -264,10 +266,7 @@ impl Primary {
     fn repeat_committed(&mut self, cx: &mut Context, member: &Member) {
         let due: Vec<ServerId> =
             self.unheard.extract_if(.., |_, at| *at <= cx.now).map(|(server, _)| server).collect();
-        let (group, epoch, committed) = (cx.group, self.epoch, member.tail.committed());
-        for to in due {
-            cx.send(to, PeerMessage::Committed { group, epoch, committed });
-        }
+        self.say_committed(cx, member, due);
     }
 
     /// Commits everything below the oldest record in flight: it is on all targets. An older epoch's tail is settled
