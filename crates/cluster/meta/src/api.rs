@@ -43,6 +43,9 @@ pub struct MemberConfig {
     pub timing: Timing,
     /// Servers with power switches. Without any, gears are a dry run and every server stays awake.
     pub switches: Switches,
+    /// The log is replaced by one that begins with the state when its entries reach this size, or a larger one if the
+    /// state is large; so much of them is kept in memory, too. Normally [`LOG_BYTES`](crate::LOG_BYTES).
+    pub log_bytes: usize,
 }
 
 /// The ways to wake each server, tried in this order. A server that is absent, or has none, has no power switch: it is

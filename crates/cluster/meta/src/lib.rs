@@ -21,7 +21,7 @@ pub use controller::{Controller, Event, Output};
 pub use member::Member;
 pub use namespace::Namespace;
 pub use namespace::table::{Blob, TableError};
-pub use raft::{Birth, DiskLog, LogFile, MemoryLog, RaftError, SEAT_MAX, joining_id};
+pub use raft::{Birth, DiskLog, LOG_BYTES, LogFile, MemoryLog, RaftError, SEAT_MAX, joining_id};
 pub use state::{Change, Command, PathRecord, PowerFact, PowerRecord, Reply, SetChange, Slept, State};
 
 #[cfg(test)]

@@ -89,7 +89,8 @@ impl<L: LogFile> Member<L> {
     /// Starts from the log. `unix_millis` is the time of day at `now`; hours of the gear scheduler count from it.
     pub fn open(config: MemberConfig, log: L, now: Moment, unix_millis: u64) -> Result<Member<L>, RaftError> {
         let ids: Vec<MemberId> = config.members.keys().copied().collect();
-        let (node, state) = Node::open(config.id, &ids, config.seed, log)?;
+        let (mut node, state) = Node::open(config.id, &ids, config.seed, log)?;
+        node.replace_log_at(config.log_bytes);
         let controller = Controller::new(config.timing, config.switches.clone());
         Ok(Member {
             next_tick: now + config.timing.raft_tick,

@@ -36,13 +36,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of entries kept in memory: normally, and while a member is sent a snapshot.
-const KEPT_BYTES: usize = 4 << 20;
+/// Bytes of entries kept in memory while a member is sent a snapshot.
 const KEPT_WHILE_SENDING: usize = 64 << 20;
 /// A log is replaced when the frames after its table reach this size or, if larger, a sixteenth of the table plus
 /// several times the rest of the state. A lower limit would rewrite it too often; a higher one would cost memory, and
-/// time at a restart.
-const COMPACT_MIN: usize = 4 << 20;
+/// time at a restart. Entries of this size are also kept in memory, for members that lag behind.
+pub const LOG_BYTES: usize = 4 << 20;
 const TABLE_PARTS: u64 = 16;
 const STATE_TIMES: usize = 3;
 const ELECTION_TICKS: usize = 10;
@@ -119,6 +118,8 @@ pub struct Node<L: LogFile> {
     others: Vec<MemberId>,
     /// Bytes of the state without the names.
     state_bytes: usize,
+    /// [`MemberConfig::log_bytes`](crate::MemberConfig::log_bytes).
+    log_bytes: usize,
     applied: u64,
     seed: u64,
     ticks: usize,
@@ -181,6 +182,7 @@ impl<L: LogFile> Node<L> {
             instance,
             others: members.iter().copied().filter(|m| *m != id).collect(),
             state_bytes: state.without_names(encode_state).len(),
+            log_bytes: LOG_BYTES,
             applied,
             seed,
             ticks: 0,
@@ -201,6 +203,11 @@ impl<L: LogFile> Node<L> {
             node.raw.campaign()?;
         }
         Ok((node, state))
+    }
+
+    /// At least so long the log becomes before it is replaced, instead of [`LOG_BYTES`].
+    pub fn replace_log_at(&mut self, bytes: usize) {
+        self.log_bytes = bytes;
     }
 
     pub fn into_log(self) -> L {
@@ -599,7 +606,7 @@ impl<L: LogFile> Node<L> {
         self.forget()?;
         self.finish_shortening(state, false)?;
         let table = state.names().table().map_or(0, |table| table.bytes() / TABLE_PARTS);
-        if self.log.is_long(COMPACT_MIN.max(table as usize + STATE_TIMES * self.state_bytes)) {
+        if self.log.is_long(self.log_bytes.max(table as usize + STATE_TIMES * self.state_bytes)) {
             self.shorten(state)?;
         }
         Ok(())
@@ -617,7 +624,7 @@ impl<L: LogFile> Node<L> {
     /// that, it gets the later entries from here.
     fn forget(&mut self) -> Result<(), RaftError> {
         let sends = self.others.iter().any(|to| self.courier.is_busy(*to));
-        let most = if sends { KEPT_WHILE_SENDING } else { KEPT_BYTES };
+        let most = if sends { KEPT_WHILE_SENDING } else { self.log_bytes };
         let (applied, store) = (self.applied, self.raw.store());
         if store.bytes <= most {
             return Ok(());

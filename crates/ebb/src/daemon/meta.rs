@@ -152,6 +152,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         bootstrap: Some(bootstrap.clone()),
         timing: config.timing(),
         switches: power.paths(),
+        log_bytes: ebb_meta::LOG_BYTES,
     };
     let in_place = |source| NodeError::Metadata { data: data.clone(), source };
     let log = DiskLog::open(&data).map_err(in_place)?;

@@ -40,6 +40,7 @@ fn config(id: MemberId, members: u64) -> MemberConfig {
                 (ServerId(id), vec![WakePath { name: "process".into(), reliable: true, patience: None }])
             })
             .collect(),
+        log_bytes: crate::LOG_BYTES,
     }
 }
 

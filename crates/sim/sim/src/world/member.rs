@@ -119,6 +119,7 @@ impl World<'_> {
             bootstrap: Some(self.scenario.bootstrap.clone()),
             timing: self.scenario.timing,
             switches: self.scenario.switches.clone(),
+            log_bytes: ebb_meta::LOG_BYTES,
         };
         (self.configure)(Core::Member(&mut config));
         let (now, unix_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);
