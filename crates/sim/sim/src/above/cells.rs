@@ -23,11 +23,26 @@ const DEVICE: ChunkId = ChunkId { object: ObjectId(0), index: 0 };
 /// A request that failed may still be carried out for the rest of its last try.
 const SLACK: u64 = 200;
 
-/// What a client does next.
-pub(super) fn draw(random: &mut Random, value: u64) -> Wish {
+/// The first of some cells, and how many.
+fn some(random: &mut Random) -> (u64, u64) {
     let used = &USED[random.index(USED.len())];
     let first = used.start + random.below(used.end - used.start);
-    let cells = 1 + random.below((used.end - first).min(6));
+    (first, 1 + random.below((used.end - first).min(6)))
+}
+
+fn read(first: u64, cells: u64) -> Wish {
+    let action = Action::Read { first: first as u32, cells: cells as u32 };
+    (DEVICE, action, Request::Block(BlockRequest::Read { offset: first * CELL, len: cells * CELL }))
+}
+
+pub(super) fn draw_read(random: &mut Random) -> Wish {
+    let (first, cells) = some(random);
+    read(first, cells.min(2))
+}
+
+/// What a client does next.
+pub(super) fn draw(random: &mut Random, value: u64) -> Wish {
+    let (first, cells) = some(random);
     let (offset, len) = (first * CELL, cells * CELL);
     let (first, cells) = (first as u32, cells as u32);
     let (action, request) = match random.below(20) {
@@ -51,9 +66,7 @@ pub(super) fn draw(random: &mut Random, value: u64) -> Wish {
 /// One of the parts that are used is read.
 pub(super) fn read_part(part: usize) -> Wish {
     let used = &USED[part];
-    let (offset, len) = (used.start * CELL, (used.end - used.start) * CELL);
-    let action = Action::Read { first: used.start as u32, cells: (used.end - used.start) as u32 };
-    (DEVICE, action, Request::Block(BlockRequest::Read { offset, len }))
+    read(used.start, used.end - used.start)
 }
 
 /// The values of the cells that a read returned.

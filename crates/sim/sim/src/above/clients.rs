@@ -20,8 +20,8 @@ struct Client {
     /// One of the volume connects to the same host again, whatever it waits for; one of gateways uses the same one for
     /// as long as that answers.
     is_faithful: bool,
-    /// Typical pause between two requests.
-    think: u64,
+    /// Its pauses are long. One of the volume only reads.
+    is_lazy: bool,
     /// Numbers its tries, over all requests.
     attempt: u64,
     busy: Option<Busy>,
@@ -72,6 +72,14 @@ impl Tries {
     }
 }
 
+impl Client {
+    /// Between two requests.
+    fn pause(&self, net: &Net, random: &mut Random) -> u64 {
+        let typical = if self.is_lazy { 8 * net.scenario.think } else { net.scenario.think };
+        random.delay(typical).max(1)
+    }
+}
+
 /// What is answered to an operation.
 enum Answered {
     Ended(Outcome, Vec<u64>),
@@ -84,13 +92,16 @@ impl Clients {
         let mut random = random;
         let roles = [(Role::Volume, scenario.block_clients), (Role::Gateway, scenario.object_clients)];
         let roles = roles.into_iter().flat_map(|(role, count)| std::iter::repeat_n(role, count));
-        let clients = roles.map(|role| Client {
-            role,
-            host: scenario.some_host(role, &mut random),
-            is_faithful: random.chance(400),
-            think: if random.chance(250) { 8 * scenario.think } else { scenario.think },
-            attempt: 0,
-            busy: None,
+        let clients = roles.map(|role| {
+            let is_lazy = random.chance(300);
+            Client {
+                role,
+                host: scenario.some_host(role, &mut random),
+                is_faithful: (is_lazy && role == Role::Volume) || random.chance(scenario.faithful),
+                is_lazy,
+                attempt: 0,
+                busy: None,
+            }
         });
         Clients {
             clients: clients.collect(),
@@ -149,11 +160,12 @@ impl Clients {
         let value = self.history.ops.len() as u64 + 1;
         let this = &self.clients[client];
         let wish = match this.role {
+            Role::Volume if this.is_lazy => cells::draw_read(&mut self.random),
             Role::Volume => cells::draw(&mut self.random, value),
             Role::Gateway => self.keys.draw(&mut self.random, value),
         };
         if this.role == Role::Volume && self.is_in_the_way(wish.1) {
-            let pause = self.random.delay(this.think).max(1);
+            let pause = this.pause(net, &mut self.random);
             return net.after(pause, Event::Look { client, attempt: this.attempt, why: Look::Begin });
         }
         if this.role == Role::Gateway && !this.is_faithful {
@@ -272,7 +284,7 @@ impl Clients {
         }
         net.note(|| format!("client {client} ends op {op}: {outcome:?} {seen:?}"));
         self.history.end(op, net.now, outcome, seen);
-        let pause = self.random.delay(this.think).max(1);
+        let pause = this.pause(net, &mut self.random);
         net.after(pause, Event::Look { client, attempt, why: Look::Begin });
     }
 

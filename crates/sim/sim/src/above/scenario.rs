@@ -32,6 +32,8 @@ pub(super) enum Moment {
     Commanding,
     /// As soon as it has sent a command that deletes an object.
     Deleting,
+    /// As soon as it has answered a client.
+    Answering,
 }
 
 #[derive(Clone, Debug)]
@@ -114,6 +116,8 @@ pub(super) struct Scenario {
     pub hosts: Vec<Role>,
     /// The volume's clients.
     pub block_clients: usize,
+    /// Per mille of the clients that stay with a host.
+    pub faithful: u64,
     /// The gateways' clients, and the keys that they use.
     pub object_clients: usize,
     pub keys: usize,
@@ -156,9 +160,11 @@ fn stop(random: &mut Random, role: Role) -> (Moment, u64) {
         0..=2 => (Moment::Now, any),
         3 => (Moment::Sent, any),
         4 => (Moment::Commanding, any),
+        // Its volume is taken over.
+        5..=7 if role == Role::Volume => (Moment::Answering, random.between(12 * SECOND, 30 * SECOND)),
         // The namespace forgets it.
-        5..=7 if role == Role::Gateway => (Moment::Deleting, random.between(120 * SECOND, 200 * SECOND)),
-        // What it reads is freed, or its volume is taken over.
+        5..=7 => (Moment::Deleting, random.between(120 * SECOND, 200 * SECOND)),
+        // What it reads is freed.
         _ => (Moment::Reading, random.between(5 * SECOND, 45 * SECOND)),
     }
 }
@@ -179,12 +185,14 @@ impl Scenario {
         let mut random = Random::new(ebb_types::mix(seed ^ 0x5ce0));
         // Volumes alone, gateways alone, or both.
         let kind = random.below(5);
-        let (volumes, gateways) = (if kind < 3 { 2 + random.index(2) } else { 0 }, 1 + random.index(3));
+        let (volumes, gateways) =
+            (if kind < 3 { 2 + random.index(2) } else { 0 }, [1, 2, 2, 3, 3][random.index(5)]);
         let gateways = if kind < 2 { 0 } else { gateways };
         let hosts = [vec![Role::Volume; volumes], vec![Role::Gateway; gateways]].concat();
         let mut scenario = Scenario {
             seed,
             block_clients: if volumes > 0 { 2 + random.index(3) } else { 0 },
+            faithful: [0, 400, 800, 1000][random.index(4)],
             object_clients: if gateways > 0 { 2 + random.index(4) } else { 0 },
             keys: if random.chance(850) { 1 + random.index(6) } else { 1 + random.index(60) },
             front_bytes: random.chance(700).then_some((2 + random.below(14)) * BLOCK_BYTES as u64),
@@ -200,6 +208,10 @@ impl Scenario {
         for _ in 0..random.between(2, 9) {
             let at = random.between(5 * SECOND, scenario.calm_at);
             let fault = scenario.fault(&mut random);
+            if let Fault::Stop { when: Moment::Deleting, millis, .. } = fault {
+                // It goes on among the others.
+                scenario.calm_at = scenario.calm_at.max(at + millis + 30 * SECOND);
+            }
             scenario.faults.push((at, fault));
         }
         scenario.faults.sort_by_key(|(at, _)| *at);
@@ -209,21 +221,21 @@ impl Scenario {
     fn fault(&self, random: &mut Random) -> Fault {
         let host = random.index(self.hosts.len());
         let group = random.index(GROUPS as usize);
-        match random.below(17) {
-            0..=3 => {
+        match random.below(19) {
+            0..=5 => {
                 let (when, millis) = stop(random, self.hosts[host]);
                 Fault::Stop { host, millis, how: standstill(random), when }
             }
-            4 | 5 => Fault::Crash { host, millis: span(random, 90 * SECOND) },
-            6 => Fault::Close { host },
-            7 | 8 => Fault::Break,
-            9 | 10 => Fault::Storm { millis: span(random, 60 * SECOND) },
-            11 => Fault::Unserved { group, millis: span(random, 50 * SECOND) },
-            12 => Fault::Primary { group },
-            13 => Fault::MetaSilent { millis: span(random, 100 * SECOND) },
-            14 if random.chance(500) => Fault::MetaLeader,
-            14 => Fault::MetaClock { ahead: ahead(random) },
-            15 if self.members > 1 => {
+            6 | 7 => Fault::Crash { host, millis: span(random, 90 * SECOND) },
+            8 => Fault::Close { host },
+            9 | 10 => Fault::Break,
+            11 | 12 => Fault::Storm { millis: span(random, 60 * SECOND) },
+            13 => Fault::Unserved { group, millis: span(random, 50 * SECOND) },
+            14 => Fault::Primary { group },
+            15 => Fault::MetaSilent { millis: span(random, 100 * SECOND) },
+            16 if random.chance(500) => Fault::MetaLeader,
+            16 => Fault::MetaClock { ahead: ahead(random) },
+            17 if self.members > 1 => {
                 Fault::MetaCut { member: 1 + random.below(self.members), millis: span(random, 100 * SECOND) }
             }
             _ => Fault::Clock { host, ahead: ahead(random) },

@@ -306,7 +306,7 @@ impl World {
         let Some(process) = host.process.as_mut().filter(|process| process.is_stopped()) else { return };
         process.resume(self.net.now, boot_clock_stands);
         // Its peers may have given its connections up.
-        let is_cut = self.net.random.chance(600);
+        let is_cut = self.net.random.chance(800);
         if is_cut {
             process.library.lose_connections();
         }
@@ -406,7 +406,9 @@ impl World {
 
 /// Whether what a process has sent is the moment to stop it.
 fn is_at(when: Moment, sent: &Sent) -> bool {
-    let Sent::Ask(Try { ask, .. }) = sent else { return false };
+    let Sent::Ask(Try { ask, .. }) = sent else {
+        return when == Moment::Answering && matches!(sent, Sent::Reply { .. });
+    };
     let commands = |is_such: fn(&NamespaceOp) -> bool| match ask {
         Ask::Meta(MetaRequest::Namespace(NamespaceCommand { ops, .. })) => ops.iter().any(is_such),
         _ => false,
@@ -415,7 +417,7 @@ fn is_at(when: Moment, sent: &Sent) -> bool {
         !matches!(op, NamespaceOp::Lease { .. } | NamespaceOp::Close { .. } | NamespaceOp::Collected { .. })
     };
     match when {
-        Moment::Now => false,
+        Moment::Now | Moment::Answering => false,
         Moment::Sent => true,
         Moment::Reading => matches!(ask, Ask::Chunk { op: ChunkOp::Read { .. }, .. }),
         Moment::Commanding => commands(changes),
