@@ -87,7 +87,7 @@ fn in_world(first: u64, bug: Bug, rules: &[&str]) {
 #[test]
 fn a_repeated_request_that_comes_after_a_newer_one_is_found() {
     let volume = Some(ebb_volume::PlantedBug::SkipTurns);
-    is_found(180, "SkipTurns", Planted { volume, ..Planted::default() }, &["linearizability"]);
+    is_found(700, "SkipTurns", Planted { volume, ..Planted::default() }, &["linearizability"]);
 }
 
 #[test]
