@@ -6,13 +6,12 @@ mod daemon;
 mod error;
 mod mirror;
 
-use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
-use cli::admin::{GearCommand, Output};
+use cli::admin::GearCommand;
 use cli::dev::{DevOptions, DevPool};
 use cli::key::KeyCommand;
 use cli::pool::PoolCommand;
-use cli::tool::ToolArgs;
+use cli::tool::{FileArgs, ToolArgs};
 use cli::{admin, key, simulate, trust};
 use cluster::config::Config;
 use daemon::{gateway, heap, meta, server};
@@ -109,7 +108,7 @@ enum Sub {
         #[command(subcommand)]
         command: KeyCommand,
         #[command(flatten)]
-        tool: ToolArgs,
+        file: FileArgs,
     },
     /// Show the state of the cluster; wakes no server
     #[command(
@@ -355,16 +354,33 @@ fn end_quietly_when_unread() {
     }));
 }
 
-/// Parses the command line. A command that moved is refused with its new name.
+/// Parses the command line. What is spelt another way now is refused with its new spelling.
 fn parse() -> Cli {
-    Cli::try_parse().unwrap_or_else(|error| {
-        let moved = std::env::args().nth(1).filter(|word| LAB_COMMANDS.contains(&word.as_str()));
-        if let (ErrorKind::InvalidSubcommand, Some(word)) = (error.kind(), moved) {
-            eprintln!("ebb: `ebb {word}` is now `ebb lab {word}`");
-            std::process::exit(2);
+    let args: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into()).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    if let Some(new) = respelt(&words) {
+        eprintln!("ebb: {new}");
+        std::process::exit(2);
+    }
+    Cli::parse()
+}
+
+/// The new spelling of a command line of former releases.
+fn respelt(args: &[&str]) -> Option<String> {
+    let given = |option: &str| args.iter().any(|arg| arg.split('=').next() == Some(option));
+    let has_file = |pair: &[&str]| pair[0] == "--json" && (pair[1] == "-" || pair[1].ends_with(".json"));
+    match args {
+        [word, ..] if LAB_COMMANDS.contains(word) => Some(format!("`ebb {word}` is now `ebb lab {word}`")),
+        ["lab", "serve", ..] if given("--results") => {
+            Some("`--results FILE` is now `--db FILE`, as of `ebb lab eval`".into())
         }
-        error.exit()
-    })
+        ["lab", "replay" | "bench", ..]
+            if args.windows(2).any(has_file) || args.iter().any(|arg| arg.starts_with("--json=")) =>
+        {
+            Some("`--json -` is now `--json`, and `--json FILE` is `--out FILE`".into())
+        }
+        _ => None,
+    }
 }
 
 fn main() -> ExitCode {
@@ -420,36 +436,54 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
             done(gateway::run(&Config::load(&config.config)?, address.as_deref()).await)
         }
         Sub::Secret { config, admin } => done(admin::secret(&config.config, admin.as_deref())),
-        Sub::Key { command, tool } => key::run(&tool.config, Output::from(tool.json), command),
-        Sub::Status { measured, why, tool } => {
-            admin::show_status(&tool.config, Output::from(tool.json), measured, why).await
-        }
-        Sub::Pool { command, tool } => admin::pool(&tool.config, Output::from(tool.json), command).await,
+        Sub::Key { command, file } => key::run(&file.config, file.output(), command),
+        Sub::Status { measured, why, tool } => admin::show_status(&tool, measured, why).await,
+        Sub::Pool { command, tool } => admin::pool(&tool, command).await,
         Sub::Volume(args) => cli::volume::run(args).await,
-        Sub::Gear { command, tool } => admin::gear(&tool.config, Output::from(tool.json), command).await,
-        Sub::Notices { tool } => admin::notices(&tool.config, Output::from(tool.json)).await,
+        Sub::Gear { command, tool } => admin::gear(&tool, command).await,
+        Sub::Notices { tool } => admin::notices(&tool).await,
         Sub::Page(args) => done(cli::page::run(args).await),
-        Sub::Maintenance { server, end, tool } => {
-            trust::maintenance(&tool.config, Output::from(tool.json), server, end).await
-        }
-        Sub::Lost { server, accept_loss, tool } => {
-            admin::lost(&tool.config, Output::from(tool.json), server, accept_loss).await
-        }
-        Sub::Force { accept_loss, tool } => {
-            admin::force(&tool.config, Output::from(tool.json), accept_loss).await
-        }
-        Sub::Simulate(args) => simulate::run(args),
+        Sub::Maintenance { server, end, tool } => trust::maintenance(&tool, server, end).await,
+        Sub::Lost { server, accept_loss, tool } => admin::lost(&tool, server, accept_loss).await,
+        Sub::Force { accept_loss, tool } => admin::force(&tool, accept_loss).await,
+        Sub::Simulate(args) => simulate::run(args).await,
         Sub::Power { command } => cli::power::run(command).await,
         Sub::Lab { command } => cli::lab::run(command).await,
         Sub::Mirror(args) => cli::mirror::run(args).await,
-        Sub::Scrub { server, tool } => admin::scrub(&tool.config, Output::from(tool.json), server).await,
-        Sub::Verify { space: true, free, tool, .. } => {
-            admin::space(&tool.config, Output::from(tool.json), free).await
-        }
-        Sub::Verify { read, tool, .. } => admin::verify(&tool.config, Output::from(tool.json), read).await,
+        Sub::Scrub { server, tool } => admin::scrub(&tool, server).await,
+        Sub::Verify { space: true, free, tool, .. } => admin::space(&tool, free).await,
+        Sub::Verify { read, tool, .. } => admin::verify(&tool, read).await,
     }
 }
 
 fn done(outcome: Result<(), NodeError>) -> Result<ExitCode, NodeError> {
     outcome.map(|()| ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_spellings_are_refused_with_the_new_ones() {
+        for (line, new) in [
+            ("replay week.srt", "`ebb lab replay`"),
+            ("lab serve --results r.sqlite", "`--db FILE`"),
+            ("lab serve --results=r.sqlite", "`--db FILE`"),
+            ("lab replay week.srt --json -", "`--out FILE`"),
+            ("lab replay --json report.json week.srt", "`--out FILE`"),
+            ("lab bench s3 http://h:1 --json=report", "`--out FILE`"),
+            ("lab bench server --id 3 --json x.json --config c.toml", "`--out FILE`"),
+        ] {
+            let said = respelt(&line.split(' ').collect::<Vec<_>>());
+            assert!(said.as_ref().is_some_and(|said| said.contains(new)), "{line}: {said:?}");
+        }
+        for line in
+            ["lab replay --json week.srt", "lab serve --db r", "status --json", "lab eval show --json"]
+        {
+            let args: Vec<&str> = line.split(' ').collect();
+            assert_eq!(respelt(&args), None, "{line}");
+            assert!(Cli::try_parse_from([&["ebb"], &args[..]].concat()).is_ok(), "{line}");
+        }
+    }
 }

@@ -27,7 +27,8 @@ const CIRCLES: &[(&str, &str)] = &[
     ),
     (
         "sim::search::faults sim::search::invariants sim::search::invariants::dwell sim::search::scenario sim::world \
-         sim::world::client sim::world::coder sim::world::member sim::world::net sim::world::server",
+         sim::world::client sim::world::coder sim::world::member sim::world::net sim::world::server \
+         sim::world::standstill",
         "one engine: the world knows `Disturb`, `Judge` and a model of delays",
     ),
     ("volume volume::mover volume::owner", "the volume's state out of lib.rs"),

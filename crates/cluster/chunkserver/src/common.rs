@@ -7,4 +7,5 @@ pub(crate) mod context;
 pub(crate) mod deleted;
 pub(crate) mod due;
 pub(crate) mod run_map;
+pub(crate) mod stall;
 pub(crate) mod wait;

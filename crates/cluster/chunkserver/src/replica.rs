@@ -15,9 +15,9 @@ use crate::replicated::group::Group;
 use crate::replicated::tail::Tail;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, LoadCount, MapDelta,
-    Moment, PeerMessage, Refusal, Role, ScrubMark, ServerId, ServerState, SetId, SlotState, Unready,
-    piece_crcs,
+    ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, Incarnation,
+    LoadCount, MapDelta, Moment, PeerMessage, Refusal, Role, ScrubMark, ServerId, ServerState, SetId,
+    SlotState, Unready, lease_end, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -155,6 +155,11 @@ impl Replica {
     /// Blocks kept in memory for a column in this role, for the harness's checks.
     pub fn kept_in_memory(&self, group: GroupId, role: Role) -> Vec<KeptBlock> {
         self.shared.memory.kept(group, role)
+    }
+
+    /// When the lease ends that was granted for a heartbeat of this run and moment; `None`: this run has none of it.
+    pub fn lease_end(&self, now: Moment, granted: (Incarnation, Moment), lease: Duration) -> Option<Moment> {
+        lease_end(self.config.incarnation, now, granted, lease)
     }
 
     /// Whether this server may serve now. Without a lease, the driver should report the known map version at once.
@@ -315,8 +320,9 @@ impl Replica {
         }
     }
 
+    /// Groups that wait for nothing hear of it, too: their last message may not have arrived.
     fn peer_lost(&mut self, now: Moment, peer: ServerId, out: &mut Vec<Command>) {
-        for id in self.busy.iter().copied().collect::<Vec<_>>() {
+        for id in self.groups.keys().copied().collect::<Vec<_>>() {
             self.with_group(now, id, out, |group, cx| group.on_peer_lost(cx, peer));
         }
         self.columns_lost_peer(now, peer, out);
@@ -430,6 +436,18 @@ impl Replica {
     /// Whether a page is being compared, for the harness's checks: it may be waiting only for time to pass.
     pub fn is_scrubbing(&self) -> bool {
         self.scrubbing.is_some()
+    }
+
+    /// Whether anything is in progress but such a comparison, for the harness's checks.
+    pub fn is_at_work(&self) -> bool {
+        let works = |id: &GroupId| {
+            let group = self.groups.get(id).filter(|_| self.scrubbing == Some(*id));
+            group.is_none_or(|group| group.is_unsettled() || group.owes_committed())
+        };
+        let fills = |id: &SetId| self.columns.sets.get(id).is_some_and(|set| set.is_busy());
+        self.busy.iter().any(works)
+            || self.columns.busy.iter().any(fills)
+            || (self.draining && !self.told_ready)
     }
 
     /// When each in-sync replica here was last found sound, for the harness's checks.

@@ -89,9 +89,9 @@ pub enum ClientError {
     )]
     Unknown { chunk: ChunkId, tries: u32, waited: Duration, server: Option<ServerId> },
     #[error(
-        "no metadata leader answered for {} s at {}: {last}. Most metadata servers must run; without a leader every server \
-         stays as it is: none sleeps or wakes",
-        .waited.as_secs(), .addresses.join(", ")
+        "no metadata leader answered for {} s at {}: {last}. Start the metadata servers, of which most must run; until then \
+         every server stays as it is: none sleeps or wakes",
+        (.waited.as_secs_f64() * 10.0).round() / 10.0, .addresses.join(", ")
     )]
     NoMeta { addresses: Vec<String>, waited: Duration, last: Trouble },
     /// The configuration is wrong: retrying does not help.

@@ -37,15 +37,14 @@ pub struct MemberConfig {
     pub members: BTreeMap<MemberId, String>,
     /// Makes election timeouts differ between members and repeat between runs.
     pub seed: u64,
+    /// A shorter log is never rewritten: [`crate::LOG_BYTES`].
+    pub log_bytes: usize,
     /// Proposed by the first leader if the cluster does not exist yet. Once it does, these addresses replace the
     /// recorded ones.
     pub bootstrap: Option<Bootstrap>,
     pub timing: Timing,
     /// Servers with power switches. Without any, gears are a dry run and every server stays awake.
     pub switches: Switches,
-    /// The log is replaced by one that begins with the state when its entries reach this size, or a larger one if the
-    /// state is large; so much of them is kept in memory, too. Normally [`LOG_BYTES`](crate::LOG_BYTES).
-    pub log_bytes: usize,
 }
 
 /// The ways to wake each server, tried in this order. A server that is absent, or has none, has no power switch: it is
@@ -93,97 +92,42 @@ pub struct Timing {
     pub skew_limit: Duration,
     /// Time between two Raft ticks; only a group of several members ticks. An election takes 10 to 20 ticks.
     pub raft_tick: Duration,
-    /// A defect that the test harness must find: gears follow the load without any dwell time.
+    /// A defect that the test harness must find. Set only by tests.
     #[cfg(feature = "planted-bugs")]
-    pub forget_dwell: bool,
-    /// Another planted defect: any store that appears under a server's id is taken for the one that was there.
-    #[cfg(feature = "planted-bugs")]
-    pub trust_any_store: bool,
-    /// Another: every epoch is assumed to have served.
-    #[cfg(feature = "planted-bugs")]
-    pub forget_fallback: bool,
-    /// Another: a lost replica does not cause a wake-up.
-    #[cfg(feature = "planted-bugs")]
-    pub leave_alone: bool,
-    /// Another: holders are chosen as if all servers stood in one rack.
-    #[cfg(feature = "planted-bugs")]
-    pub ignore_racks: bool,
-    /// Another: a wake-up that does not come is asked for by the same path again.
-    #[cfg(feature = "planted-bugs")]
-    pub one_path: bool,
-    /// Another: every wake path counts as proven.
-    #[cfg(feature = "planted-bugs")]
-    pub trust_any_path: bool,
+    pub planted: Option<PlantedBug>,
+}
+
+/// Deliberate defects, to show that the harness finds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// Gears follow the load without any dwell time.
+    ForgetDwell,
+    /// Any store that appears under a server's id is taken for the one that was there.
+    TrustAnyStore,
+    /// Every epoch is assumed to have served.
+    ForgetFallback,
+    /// A lost replica does not cause a wake-up.
+    LeaveAlone,
+    /// Holders are chosen as if all servers stood in one rack.
+    IgnoreRacks,
+    /// A wake-up that does not come is asked for by the same path again.
+    OnePath,
+    /// Every wake path counts as proven.
+    TrustAnyPath,
+    /// A server whose disk hangs gets leases.
+    TrustStalled,
+    /// A leader that hears no server leads on.
+    LeadDeaf,
 }
 
 impl Timing {
     #[cfg(feature = "planted-bugs")]
-    pub(crate) fn forgets_dwell(&self) -> bool {
-        self.forget_dwell
-    }
-
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn trusts_any_store(&self) -> bool {
-        self.trust_any_store
-    }
-
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn forgets_fallback(&self) -> bool {
-        self.forget_fallback
-    }
-
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn ignores_racks(&self) -> bool {
-        self.ignore_racks
+    pub(crate) fn has(&self, bug: PlantedBug) -> bool {
+        self.planted == Some(bug)
     }
 
     #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn ignores_racks(&self) -> bool {
-        false
-    }
-
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn leaves_alone(&self) -> bool {
-        self.leave_alone
-    }
-
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn trusts_any_path(&self) -> bool {
-        self.trust_any_path
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn trusts_any_path(&self) -> bool {
-        false
-    }
-
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn keeps_to_one_path(&self) -> bool {
-        self.one_path
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn keeps_to_one_path(&self) -> bool {
-        false
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn leaves_alone(&self) -> bool {
-        false
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn forgets_fallback(&self) -> bool {
-        false
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn trusts_any_store(&self) -> bool {
-        false
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn forgets_dwell(&self) -> bool {
+    pub(crate) fn has(&self, _bug: PlantedBug) -> bool {
         false
     }
 }
@@ -204,19 +148,7 @@ impl Default for Timing {
             skew_limit: Duration::from_secs(60),
             raft_tick: Duration::from_millis(50),
             #[cfg(feature = "planted-bugs")]
-            forget_dwell: false,
-            #[cfg(feature = "planted-bugs")]
-            trust_any_store: false,
-            #[cfg(feature = "planted-bugs")]
-            forget_fallback: false,
-            #[cfg(feature = "planted-bugs")]
-            leave_alone: false,
-            #[cfg(feature = "planted-bugs")]
-            ignore_racks: false,
-            #[cfg(feature = "planted-bugs")]
-            one_path: false,
-            #[cfg(feature = "planted-bugs")]
-            trust_any_path: false,
+            planted: None,
         }
     }
 }

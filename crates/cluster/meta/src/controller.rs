@@ -50,7 +50,7 @@ use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Reports, Seen};
 use crate::controller::liveness::Beat;
 use crate::controller::wake_times::WakeTimes;
 use crate::controller::watch::Watch;
-use crate::{Command, State, SwitchAction, Switches, Timing};
+use crate::{Command, PlantedBug, State, SwitchAction, Switches, Timing};
 
 pub use event::{Event, Output};
 
@@ -181,7 +181,7 @@ impl Leading {
             set_wakes: WakeTimes::default(),
             wakes: BTreeMap::new(),
             moves: BTreeMap::new(),
-            gears: Gears::new(timing.sleep, timing.forgets_dwell()),
+            gears: Gears::new(timing.sleep, timing.has(PlantedBug::ForgetDwell)),
             announced: 0,
             concerned: BTreeSet::new(),
             in_flight: false,

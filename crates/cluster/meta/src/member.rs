@@ -8,7 +8,7 @@ use crate::clocks::{Clocks, Whose};
 use crate::controller::{Controller, Event, Output};
 use crate::hearing::Hearing;
 use crate::raft::{LogFile, Node, Progress, RaftError, Said};
-use crate::{Command, Input, MemberConfig, MemberId, Outcome, Reply, State, Token};
+use crate::{Command, Input, MemberConfig, MemberId, Outcome, PlantedBug, Reply, State, Token};
 use ebb_types::{
     ALLOCATE_MAX, AdminReply, AdminRequest, ClusterStatus, Depth, MapDelta, MetaFailure, MetaPush, MetaReply,
     MetaRequest, MetadataMember, Moment, NamespaceAnswer, NamespaceError, NamespaceQuery, Notice,
@@ -90,7 +90,7 @@ impl<L: LogFile> Member<L> {
     pub fn open(config: MemberConfig, log: L, now: Moment, unix_millis: u64) -> Result<Member<L>, RaftError> {
         let ids: Vec<MemberId> = config.members.keys().copied().collect();
         let (mut node, state) = Node::open(config.id, &ids, config.seed, log)?;
-        node.replace_log_at(config.log_bytes);
+        node.log_bytes = config.log_bytes;
         let controller = Controller::new(config.timing, config.switches.clone());
         Ok(Member {
             next_tick: now + config.timing.raft_tick,
@@ -284,7 +284,9 @@ impl<L: LogFile> Member<L> {
             let Some(servers) = self.hearing.news(now, lease) else { return Ok(()) };
             return self.node.say(Said { servers, unix_millis: self.wall(now) });
         }
-        if let Some((member, hears, own)) = self.hearing.successor(now, lease) {
+        let leads_deaf = self.config.timing.has(PlantedBug::LeadDeaf);
+        let successor = self.hearing.successor(now, lease).filter(|_| !leads_deaf);
+        if let Some((member, hears, own)) = successor {
             self.tell(now, Notice::HandsOver { member, hears, own }, out);
             self.node.hand_over(member);
         }
@@ -446,7 +448,14 @@ impl<L: LogFile> Member<L> {
             Some((term, index)) => {
                 self.proposed.insert(index, (term, waiters));
             }
-            None => give_up(waiters, MetaReply::NotLeader { leader: None }, out),
+            None => {
+                // While it hands over, a leader can propose nothing; and that may come to nothing.
+                let is_own = waiters.iter().any(|waiter| matches!(waiter, Waiter::Batch { .. }));
+                if is_own && self.node.is_leader() {
+                    self.again_at = Some(now + AGAIN);
+                }
+                give_up(waiters, MetaReply::NotLeader { leader: None }, out);
+            }
         }
         Ok(())
     }

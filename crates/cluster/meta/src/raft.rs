@@ -36,11 +36,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of entries kept in memory while a member is sent a snapshot.
-const KEPT_WHILE_SENDING: usize = 64 << 20;
+/// Entries kept in memory while a member is sent a snapshot may take this many times as many bytes as normally.
+const KEPT_WHILE_SENDING: usize = 16;
 /// A log is replaced when the frames after its table reach this size or, if larger, a sixteenth of the table plus
 /// several times the rest of the state. A lower limit would rewrite it too often; a higher one would cost memory, and
-/// time at a restart. Entries of this size are also kept in memory, for members that lag behind.
+/// time at a restart. Normally as many bytes of entries are kept in memory.
 pub const LOG_BYTES: usize = 4 << 20;
 const TABLE_PARTS: u64 = 16;
 const STATE_TIMES: usize = 3;
@@ -118,8 +118,8 @@ pub struct Node<L: LogFile> {
     others: Vec<MemberId>,
     /// Bytes of the state without the names.
     state_bytes: usize,
-    /// [`MemberConfig::log_bytes`](crate::MemberConfig::log_bytes).
-    log_bytes: usize,
+    /// See [`crate::MemberConfig`].
+    pub log_bytes: usize,
     applied: u64,
     seed: u64,
     ticks: usize,
@@ -203,11 +203,6 @@ impl<L: LogFile> Node<L> {
             node.raw.campaign()?;
         }
         Ok((node, state))
-    }
-
-    /// At least so long the log becomes before it is replaced, instead of [`LOG_BYTES`].
-    pub fn replace_log_at(&mut self, bytes: usize) {
-        self.log_bytes = bytes;
     }
 
     pub fn into_log(self) -> L {
@@ -624,7 +619,7 @@ impl<L: LogFile> Node<L> {
     /// that, it gets the later entries from here.
     fn forget(&mut self) -> Result<(), RaftError> {
         let sends = self.others.iter().any(|to| self.courier.is_busy(*to));
-        let most = if sends { KEPT_WHILE_SENDING } else { self.log_bytes };
+        let most = if sends { KEPT_WHILE_SENDING * self.log_bytes } else { self.log_bytes };
         let (applied, store) = (self.applied, self.raw.store());
         if store.bytes <= most {
             return Ok(());

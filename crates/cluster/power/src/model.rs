@@ -461,6 +461,12 @@ impl EnergyMeter {
         })
     }
 
+    /// What a server draws now beyond the state that it is on its way to; `None`: it is on no way.
+    pub fn transition(&self, now: Moment, server: ServerId) -> Option<Watts> {
+        let account = self.as_of(now, server)?;
+        account.running.and(self.watts(now, server)).map(|watts| watts - account.watts)
+    }
+
     /// Modelled energy of one server up to `now`; `None` for a server that was never set.
     pub fn energy_of(&self, now: Moment, server: ServerId) -> Option<ModelledEnergy> {
         self.as_of(now, server).map(|account| account.energy)
@@ -586,6 +592,13 @@ mod tests {
         }
         assert_eq!(meter.watts(at(14.5), A), Some(Watts(61.8)));
         assert_eq!(meter.watts(at(14.5), B), None);
+        // The draw without what the way itself takes is that of the state at its end.
+        for (second, way) in [(1.0, true), (13.5, true), (14.5, false)] {
+            let (all, of_way) = (meter.watts(at(second), A), meter.transition(at(second), A));
+            assert_eq!(of_way.is_some(), way, "at {second} s");
+            assert!(all.zip(of_way).is_none_or(|(all, of_way)| ((all - of_way).0 - 61.8).abs() < 1e-6));
+        }
+        assert_eq!(meter.transition(at(14.5), B), None);
     }
 
     #[test]

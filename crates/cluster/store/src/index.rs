@@ -297,7 +297,9 @@ impl Index {
             }
             self.segments.get_mut(&old.at.segment).expect("a tombstone's segment exists").live -=
                 MARKER_BYTES;
-            self.tombstones.remove(&(head.group, old.version, head.chunk));
+            if head.role == Role::Replica {
+                self.tombstones.remove(&(head.group, old.version, head.chunk));
+            }
         }
         if head.role == Role::Replica {
             self.tombstones.insert((head.group, head.version, head.chunk));

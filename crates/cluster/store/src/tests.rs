@@ -1390,6 +1390,18 @@ fn a_forgotten_tombstone_brings_nothing_back() {
     assert_eq!(one(&mut store, list), Outcome::Listed(ListPage::default()), "forgotten");
 }
 
+/// A server that kept offload of a group may be given a replica of it.
+#[test]
+fn a_deletion_is_forgotten_although_offload_remembers_it_too() {
+    let (mut store, _) = open(&MemDisk::new()).unwrap();
+    let deletion = |role| apply(role, blank(1, 1, 0, 0, version(1, 3), Content::Delete));
+    for role in [OFFLOAD, Role::Replica, OFFLOAD] {
+        one(&mut store, deletion(role));
+    }
+    one(&mut store, Op::ForgetTombstones { group: GroupId(1), up_to: version(1, 3) });
+    assert_eq!(store.chunks(), [(OFFLOAD, GroupId(1), chunk(1))]);
+}
+
 /// A store whose 500 chunks were deleted: number of chunks it still knows and bytes used, after more writes.
 fn after_deletions(forget: bool) -> (usize, u64) {
     const CHUNKS: u64 = 500;

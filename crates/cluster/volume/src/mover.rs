@@ -123,35 +123,68 @@ impl<B: Backend> Inner<B> {
     }
 
     async fn make_room(self: &Arc<Inner<B>>, home: VolumeHome) -> Result<(), VolumeError> {
+        // What cannot be moved now. The others come first: a few slices that free most and cannot be read would keep
+        // them in the front until it is full.
+        let mut passed = BTreeSet::new();
+        let mut outcome = Ok(());
         while !self.is_done(home) {
-            let slices: Vec<Arc<Slice>> =
-                self.slices.lock().expect("nothing panics under this lock").values().cloned().collect();
-            for slice in slices.iter().filter(|slice| !slice.is_known()) {
-                self.find_out(slice).await?;
-            }
-            let known = slices.iter().map(|slice| (slice.number, slice.count(), slice.written()));
-            let movable = known.filter(|(_, blocks, _)| *blocks > 0).collect();
+            let mut failed = self.find_out_all(&passed).await;
+            let known: Vec<(u32, u32, u64)> = {
+                let slices = self.slices.lock().expect("nothing panics under this lock");
+                let movable = |slice: &&Arc<Slice>| slice.is_known() && !passed.contains(&slice.number);
+                let known = slices.values().filter(movable);
+                known.map(|slice| (slice.number, slice.count(), slice.written())).collect()
+            };
+            let movable = known.into_iter().filter(|(_, blocks, _)| *blocks > 0).collect();
             let chosen = choose(movable, self.writes.load(Ordering::Relaxed));
-            if chosen.is_empty() {
-                return Ok(());
+            if chosen.is_empty() && failed.is_empty() {
+                return outcome;
             }
-            let mut moves = JoinSet::new();
-            let mut outcome = Ok(());
-            for number in chosen {
-                if moves.len() >= MOVES {
-                    outcome =
-                        outcome.and(moves.join_next().await.expect("some run").expect("no move panics"));
+            failed.extend(self.move_all(chosen, home.pool).await);
+            let some_failed = !failed.is_empty();
+            for (number, error) in failed {
+                if matches!(error, VolumeError::Taken) {
+                    return Err(error);
                 }
-                let volume = self.clone();
-                moves.spawn(async move { volume.move_slice(&volume.slice(number), home.pool).await });
+                passed.insert(number);
+                outcome = Err(error);
             }
-            // All of them to their ends, whatever one of them met: the namespace and the slice must agree.
-            while let Some(moved) = moves.join_next().await {
-                outcome = outcome.and(moved.expect("no move panics"));
+            if some_failed {
+                sleep(RETRY).await;
             }
-            outcome?;
         }
         Ok(())
+    }
+
+    /// Finds out about every slice that is not known and not passed over; returns those that do not say.
+    async fn find_out_all(&self, passed: &BTreeSet<u32>) -> Vec<(u32, VolumeError)> {
+        let slices: Vec<Arc<Slice>> =
+            self.slices.lock().expect("nothing panics under this lock").values().cloned().collect();
+        let mut failed = Vec::new();
+        for slice in slices.iter().filter(|slice| !slice.is_known() && !passed.contains(&slice.number)) {
+            if let Err(error) = self.find_out(slice).await {
+                failed.push((slice.number, error));
+            }
+        }
+        failed
+    }
+
+    /// Moves these slices, a few at a time; returns those that could not be moved.
+    async fn move_all(self: &Arc<Inner<B>>, chosen: Vec<u32>, pool: PoolId) -> Vec<(u32, VolumeError)> {
+        let (mut moves, mut ended) = (JoinSet::new(), Vec::new());
+        for number in chosen {
+            if moves.len() >= MOVES {
+                ended.push(moves.join_next().await.expect("some run"));
+            }
+            let volume = self.clone();
+            moves.spawn(async move { (number, volume.move_slice(&volume.slice(number), pool).await) });
+        }
+        // All of them to their ends, whatever one of them met: the namespace and the slice must agree.
+        while let Some(moved) = moves.join_next().await {
+            ended.push(moved);
+        }
+        let ended = ended.into_iter().map(|moved| moved.expect("no move panics"));
+        ended.filter_map(|(number, moved)| Some((number, moved.err()?))).collect()
     }
 
     async fn move_slice(&self, slice: &Slice, pool: PoolId) -> Result<(), VolumeError> {

@@ -33,6 +33,8 @@ struct Stored {
     failing: Option<u64>,
     /// Requests take up to seconds.
     slow: bool,
+    /// Slices whose blocks in the front cannot be read.
+    unreadable: std::ops::Range<u32>,
     /// Garbage by its number, and when it was first seen.
     garbage: BTreeMap<u64, (ObjectId, Instant)>,
     /// The newest claim that was noted.
@@ -196,10 +198,13 @@ impl Backend for Fake {
     async fn read(&self, _: ObjectId, offset: u64, len: u64) -> Result<Bytes, ClientError> {
         self.ask_front(|stored| {
             let blocks = offset / BLOCK..(offset + len).div_ceil(BLOCK);
+            if stored.unreadable.contains(&((offset / u64::from(SLICE_BYTES)) as u32)) {
+                return Err(ClientError::ObjectRange);
+            }
             let bytes: Vec<u8> = blocks.flat_map(|number| stored.block(number)).collect();
-            Bytes::from(bytes).slice((offset % BLOCK) as usize..(offset % BLOCK + len) as usize)
+            Ok(Bytes::from(bytes).slice((offset % BLOCK) as usize..(offset % BLOCK + len) as usize))
         })
-        .await
+        .await?
     }
 
     async fn write(&self, _: ObjectId, offset: u64, bytes: Bytes) -> Result<(), ClientError> {
@@ -453,6 +458,33 @@ fn requests_that_fail_lose_nothing_that_was_acknowledged() {
             }
         });
     }
+}
+
+/// As many slices as are chosen at a time free more than any other, and cannot be read.
+#[test]
+fn slices_that_cannot_be_read_do_not_keep_others_in_the_front() {
+    virtual_time(async {
+        let fake = cluster(3, None);
+        let home = VolumeHome { pool: POOL, front_bytes: 256 * BLOCK };
+        Volume::create(&fake, "v", 24 * u64::from(SLICE_BYTES), Some(home)).await.unwrap();
+        let volume = open(&fake).await;
+        fake.stored.lock().unwrap().unreadable = 0..16;
+        for slice in 0..16 {
+            let bytes = vec![1; 6 * BLOCK_BYTES].into();
+            volume.write(slice * u64::from(SLICE_BYTES), bytes).await.unwrap();
+        }
+        for block in 0..250 {
+            let offset = 20 * u64::from(SLICE_BYTES) + block % 125 * BLOCK;
+            volume.write(offset, vec![2; BLOCK_BYTES].into()).await.unwrap();
+        }
+        sleep(Duration::from_secs(60)).await;
+        assert!(volume.front_bytes() < home.front_bytes / 4 * 3, "{}", volume.front_bytes());
+        fake.stored.lock().unwrap().unreadable = 0..0;
+        volume.write(23 * u64::from(SLICE_BYTES), vec![3; 100 * BLOCK_BYTES].into()).await.unwrap();
+        sleep(Duration::from_secs(60)).await;
+        assert!(volume.front_bytes() <= home.front_bytes / 2, "{}", volume.front_bytes());
+        assert_eq!(volume.read(0, 2).await.unwrap(), [1; 2][..]);
+    });
 }
 
 /// The blocks that a client of several connections uses: on both sides of a slice's end.

@@ -4,6 +4,7 @@ use crate::cli::dev::{DevCluster, DevOptions};
 use crate::cli::page::Opened;
 use crate::cli::pool::{self, Pool, PoolCommand};
 use crate::cli::readings::{self, Readings};
+use crate::cli::tool::{Output, ToolArgs};
 use crate::cli::{space, status as show, verify as compare};
 use crate::cluster::config::Config;
 use crate::cluster::connect::{Connector, ask, status};
@@ -28,18 +29,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    Text,
-    Json,
-}
-
-impl From<bool> for Output {
-    fn from(json: bool) -> Output {
-        if json { Output::Json } else { Output::Text }
-    }
-}
 
 /// What `ebb gear set` takes: `12` or `2/3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +88,9 @@ pub enum GearCommand {
     Apply,
 }
 
-pub async fn connect(file: &Path) -> Result<(Config, Client), NodeError> {
-    let config = Config::load(file)?;
-    let client = Connector::new(&config)?.connect_for_a_person().await?;
+pub async fn connect(tool: &ToolArgs) -> Result<(Config, Client), NodeError> {
+    let config = Config::load(&tool.file.config)?;
+    let client = Connector::new(&config)?.connect_for_a_person(tool.wait.timeout).await?;
     Ok((config, client))
 }
 
@@ -134,13 +123,8 @@ struct Shown<'a> {
     measured: Option<&'a Readings>,
 }
 
-pub async fn show_status(
-    file: &Path,
-    output: Output,
-    measured: bool,
-    why: bool,
-) -> Result<ExitCode, NodeError> {
-    let (config, client) = connect(file).await?;
+pub async fn show_status(tool: &ToolArgs, measured: bool, why: bool) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(tool).await?;
     let status = status(&client).await?;
     let mut readings = None;
     if measured {
@@ -151,7 +135,7 @@ pub async fn show_status(
         readings = Some(Readings::new(modelled, answers));
     }
     let measured = readings.as_ref();
-    match output {
+    match tool.output() {
         Output::Json => {
             let (health, room, served) = (status.health(), status.room(), status.served());
             print_json(&Shown { health, room, served, status: &status, measured });
@@ -161,15 +145,15 @@ pub async fn show_status(
     Ok(ExitCode::SUCCESS)
 }
 
-pub async fn pool(file: &Path, output: Output, command: PoolCommand) -> Result<ExitCode, NodeError> {
-    let (_, client) = connect(file).await?;
+pub async fn pool(tool: &ToolArgs, command: PoolCommand) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(tool).await?;
     if let PoolCommand::Create { name } = &command {
         ask(&client, AdminRequest::CreatePool { name: name.clone() }).await?;
     }
     let status = status(&client).await?;
     let pools = pool::select(&status.pools, &status.servers, command.name())
         .map_err(|why| NodeError::Refused(why.to_string()))?;
-    match (output, &command) {
+    match (tool.output(), &command) {
         (Output::Json, _) => print_json(&pools),
         (Output::Text, PoolCommand::Create { .. } | PoolCommand::List { .. }) => {
             print!("{}", pool::list(&pools))
@@ -179,19 +163,19 @@ pub async fn pool(file: &Path, output: Output, command: PoolCommand) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-pub async fn gear(file: &Path, output: Output, command: GearCommand) -> Result<ExitCode, NodeError> {
-    let (config, client) = connect(file).await?;
+pub async fn gear(tool: &ToolArgs, command: GearCommand) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(tool).await?;
     let request = match command {
         GearCommand::Set { wish, .. } => AdminRequest::GearSet(wish.of(config.cluster.replicas)?),
         GearCommand::Auto => AdminRequest::GearAuto,
-        GearCommand::Plan => return show_plan(&client, output).await,
+        GearCommand::Plan => return show_plan(&client, tool.output()).await,
         GearCommand::Apply => AdminRequest::SetSchedule(config.schedule()),
     };
     ask(&client, request).await?;
     if let GearCommand::Set { wish, wait: true } = command {
-        wait_for(&client, wish, output).await?;
+        wait_for(&client, wish, tool.output()).await?;
     }
-    match output {
+    match tool.output() {
         Output::Json => print_json(&BTreeMap::from([("done", true)])),
         Output::Text => {
             match command {
@@ -238,12 +222,12 @@ fn stands(status: &ClusterStatus, wish: Wish) -> Result<bool, NodeError> {
     Ok(in_sync && !gear.shifting)
 }
 
-pub async fn notices(file: &Path, output: Output) -> Result<ExitCode, NodeError> {
-    let (_, client) = connect(file).await?;
+pub async fn notices(tool: &ToolArgs) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(tool).await?;
     let AdminReply::Notices(notices) = ask(&client, AdminRequest::ListNotices { after: 0 }).await? else {
         return Err(NodeError::Refused("unexpected answer of the metadata service".into()));
     };
-    match output {
+    match tool.output() {
         Output::Json => print_json(&notices),
         Output::Text if notices.is_empty() => println!("nothing has happened since this leader began"),
         Output::Text => notices.iter().for_each(|NoticeRecord { at_unix_millis, notice, .. }| {
@@ -299,15 +283,10 @@ fn plan(hours: &[PlannedHour]) -> String {
     out
 }
 
-pub async fn lost(
-    file: &Path,
-    output: Output,
-    server: u16,
-    accept_loss: bool,
-) -> Result<ExitCode, NodeError> {
-    let (_, client) = connect(file).await?;
+pub async fn lost(tool: &ToolArgs, server: u16, accept_loss: bool) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(tool).await?;
     ask(&client, AdminRequest::MarkLost { server: ServerId(server), accept_loss }).await?;
-    match output {
+    match tool.output() {
         Output::Json => print_json(&BTreeMap::from([("done", true)])),
         Output::Text => {
             println!("server {server} is declared lost; its data is being rebuilt (`ebb status`)")
@@ -316,10 +295,10 @@ pub async fn lost(
     Ok(ExitCode::SUCCESS)
 }
 
-pub async fn force(file: &Path, output: Output, accept_loss: bool) -> Result<ExitCode, NodeError> {
-    let (_, client) = connect(file).await?;
+pub async fn force(tool: &ToolArgs, accept_loss: bool) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(tool).await?;
     ask(&client, AdminRequest::Force { accept_loss }).await?;
-    match output {
+    match tool.output() {
         Output::Json => print_json(&BTreeMap::from([("done", true)])),
         Output::Text => {
             println!("accepted: groups are being rebuilt from the newest remaining data (`ebb status`)")
@@ -328,10 +307,10 @@ pub async fn force(file: &Path, output: Output, accept_loss: bool) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-pub async fn verify(file: &Path, output: Output, read: bool) -> Result<ExitCode, NodeError> {
-    let (config, client) = connect(file).await?;
+pub async fn verify(tool: &ToolArgs, read: bool) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(tool).await?;
     let comparison = compare::compare(&config, &client, read).await?;
-    match output {
+    match tool.output() {
         Output::Json => print_json(&comparison),
         Output::Text => {
             println!(
@@ -361,10 +340,10 @@ pub async fn verify(file: &Path, output: Output, read: bool) -> Result<ExitCode,
     Ok(comparison.exit_code())
 }
 
-pub async fn space(file: &Path, output: Output, free: bool) -> Result<ExitCode, NodeError> {
-    let (config, client) = connect(file).await?;
+pub async fn space(tool: &ToolArgs, free: bool) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(tool).await?;
     let space = space::check(&config, &client, free).await?;
-    match output {
+    match tool.output() {
         Output::Json => print_json(&space),
         Output::Text => print!("{}", space.text()),
     }
@@ -384,8 +363,8 @@ struct AskedServer {
 }
 
 /// Asks one server, or all awake servers, to scrub now. They continue after this command ends.
-pub async fn scrub(file: &Path, output: Output, server: Option<u16>) -> Result<ExitCode, NodeError> {
-    let (config, client) = connect(file).await?;
+pub async fn scrub(tool: &ToolArgs, server: Option<u16>) -> Result<ExitCode, NodeError> {
+    let (config, client) = connect(tool).await?;
     let map = client.map();
     if let Some(id) = server
         && !map.is_live(ServerId(id))
@@ -398,7 +377,7 @@ pub async fn scrub(file: &Path, output: Output, server: Option<u16>) -> Result<E
         let replicas = compare::scrub(&config, &client, *id).await?;
         servers.push(AskedServer { id: id.0, replicas });
     }
-    match output {
+    match tool.output() {
         Output::Json => print_json(&Asked { servers }),
         Output::Text => {
             let replicas: u32 = servers.iter().map(|s| s.replicas).sum();

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 pub const EVAL_EXAMPLES: &str = "\
 Examples:
+  ebb lab eval init > matrix.toml                   a first matrix to edit, with comments
   ebb lab eval run examples/tracer-matrix.toml      1,250 runs; can be stopped at any time and resumed
   ebb lab eval run examples/emerald.toml --scale 1/30   a rehearsal of a recognised procedure, in an hour
   ebb lab eval show                                 list what results.sqlite holds
@@ -38,6 +39,9 @@ Make the secret with `(umask 077; head -c 32 /dev/urandom | base64 > secret)`, a
 
 #[derive(Subcommand)]
 pub enum EvalCommand {
+    /// Print a matrix file to begin with, with comments
+    #[command(after_help = "Example: ebb lab eval init > matrix.toml")]
+    Init,
     /// Run every cell of a matrix of workloads, load levels and targets that has no result yet
     #[command(after_help = "Example: ebb lab eval run examples/tracer-matrix.toml --db results.sqlite")]
     Run {
@@ -169,6 +173,10 @@ pub struct AgentArgs {
 
 pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
     match command {
+        EvalCommand::Init => {
+            print!("{}", ebb_eval::EXAMPLE);
+            Ok(ExitCode::SUCCESS)
+        }
         EvalCommand::Run { matrix, scale, db, config, dry_run: dry, json } => {
             let matrix = Matrix::load(&matrix, scale).map_err(refused)?;
             if dry {

@@ -3,7 +3,7 @@
 //! A gateway reads the file again when it changes. With gateways on several machines, copy the file to each of them,
 //! like the configuration.
 
-use crate::cli::admin::Output;
+use crate::cli::tool::Output;
 use crate::cluster::config::{Config, ConfigError};
 use crate::cluster::keys::{as_text, load_keys, new_key};
 use crate::error::{NodeError, io};

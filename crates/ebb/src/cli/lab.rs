@@ -6,9 +6,7 @@ mod serve;
 use crate::cli::{bench, cost, eval, meter, replay, trace};
 use crate::error::NodeError;
 use clap::Subcommand;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +17,7 @@ Examples:
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
-  ebb lab serve --results results.sqlite                    look at what `ebb lab eval run` has found
+  ebb lab serve --db results.sqlite                         look at what `ebb lab eval run` has found
   ebb lab serve --target file:/var/tmp/x --meter rapl       and evaluate this file, with this meter, from the page
   ebb lab serve --target /dev/nvme1n1 --depository traces   a device, under recorded traces, too";
 
@@ -83,28 +81,7 @@ pub enum BenchTarget {
     #[command(
         after_help = "Example: ebb lab bench s3 http://127.0.0.1:9000 --pids $(pgrep -d, ebb) --seconds 1"
     )]
-    S3 {
-        /// http://host:port
-        url: String,
-        /// Where the bucket is created: for Ebb the name of an erasure-coded pool [default: the service's choice]
-        #[arg(long, value_name = "NAME")]
-        location: Option<String>,
-        /// Server processes whose CPU time is counted
-        #[arg(long, value_delimiter = ',')]
-        pids: Vec<u32>,
-        /// Object sizes in bytes [default: 4096,65536,1048576,16777216]
-        #[arg(long, value_delimiter = ',')]
-        sizes: Vec<u64>,
-        /// Concurrent requests [default: 1,8,32]
-        #[arg(long, value_delimiter = ',')]
-        concurrency: Vec<usize>,
-        /// Length of each measurement, in seconds
-        #[arg(long, default_value_t = 5)]
-        seconds: u64,
-        /// Write the report as JSON to this file; `-`: JSON to standard output instead of text
-        #[arg(long, value_name = "FILE")]
-        json: Option<PathBuf>,
-    },
+    S3(bench::S3Args),
     /// Measure what one server's disk sustains, for `[scheduler]`
     #[command(after_help = bench::server::EXAMPLE)]
     Server(bench::server::ServerArgs),
@@ -113,22 +90,7 @@ pub enum BenchTarget {
 pub async fn run(command: LabCommand) -> Result<ExitCode, NodeError> {
     match command {
         LabCommand::Replay(args) => replay::run(&args).await,
-        LabCommand::Bench {
-            target: BenchTarget::S3 { url, location, pids, sizes, concurrency, seconds, json },
-        } => {
-            bench::run(bench::BenchRequest {
-                endpoint: &url,
-                access_key: key_from("AWS_ACCESS_KEY_ID")?,
-                secret_key: key_from("AWS_SECRET_ACCESS_KEY")?,
-                location,
-                pids,
-                sizes,
-                concurrency,
-                cell: Duration::from_secs(seconds),
-                json: json.as_deref(),
-            })
-            .await
-        }
+        LabCommand::Bench { target: BenchTarget::S3(args) } => bench::run(args).await,
         LabCommand::Bench { target: BenchTarget::Server(args) } => bench::server::run(args).await,
         LabCommand::Cost(args) => cost::run(args),
         LabCommand::Trace { command } => trace::run(command),
@@ -137,9 +99,4 @@ pub async fn run(command: LabCommand) -> Result<ExitCode, NodeError> {
         LabCommand::Serve(args) => serve::run(args).await,
         LabCommand::Agent(args) => eval::agent(args).await,
     }
-}
-
-fn key_from(variable: &str) -> Result<String, NodeError> {
-    std::env::var(variable)
-        .map_err(|_| NodeError::Refused(format!("set {variable}: the endpoint refuses unsigned requests")))
 }

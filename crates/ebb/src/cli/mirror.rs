@@ -1,6 +1,6 @@
 //! `ebb mirror`: mirrors of two disks on this machine.
 
-use crate::cli::admin::Output;
+use crate::cli::tool::Output;
 use crate::daemon::mirror::control::{Answer, Question, ServedDisk, ServedStatus, ask, is_served};
 use crate::daemon::mirror::{self, Driver, Options, standing};
 use crate::error::NodeError;

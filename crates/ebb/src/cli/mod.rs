@@ -9,6 +9,8 @@ pub mod cost;
 pub mod dev;
 #[cfg(feature = "lab")]
 pub mod eval;
+#[cfg(feature = "lab")]
+pub mod interrupt;
 pub mod key;
 #[cfg(feature = "lab")]
 pub mod lab;
@@ -23,6 +25,8 @@ pub mod power;
 pub mod readings;
 #[cfg(feature = "lab")]
 pub mod replay;
+#[cfg(feature = "lab")]
+pub mod report;
 #[cfg(feature = "lab")]
 pub mod simulate;
 pub mod space;

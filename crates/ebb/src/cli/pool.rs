@@ -604,6 +604,7 @@ mod tests {
             holder_of: 0,
             debt_since_unix_millis: None,
             modelled_watts: None,
+            transition_modelled_watts: None,
             switch_trouble: None,
             power: PowerStatus::default(),
         }

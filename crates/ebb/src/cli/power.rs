@@ -1,6 +1,5 @@
 //! `ebb power`: how the servers are switched, and whether that works.
 
-use crate::cli::admin::Output;
 use crate::cli::tool::ToolArgs;
 use crate::cli::trust;
 use crate::cluster::config::{Config, PowerSection};
@@ -54,9 +53,7 @@ pub enum PowerCommand {
 pub async fn run(command: PowerCommand) -> Result<ExitCode, NodeError> {
     match command {
         PowerCommand::List { config, json } => list(config, json),
-        PowerCommand::Test { server, tool, .. } => {
-            trust::test(&tool.config, Output::from(tool.json), server).await
-        }
+        PowerCommand::Test { server, tool, .. } => trust::test(&tool, server).await,
     }
 }
 

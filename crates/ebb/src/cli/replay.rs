@@ -1,7 +1,9 @@
 //! `ebb lab replay`: a trace at any intensity on a cluster, verified byte by byte, with energy; or on any storage.
 
 use crate::cli::dev::{DevCluster, DevOptions, DevPool, DevPoolError, SERVERS};
+use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::measured::{Measured, Measuring};
+use crate::cli::report::ReportArgs;
 use crate::cli::trace::{Percent, reading};
 use crate::cli::trace_options::TraceOptions;
 use crate::cli::{verify, volume};
@@ -14,7 +16,7 @@ use clap::{Args, ValueEnum};
 use ebb_client::Client;
 use ebb_eval::traces;
 use ebb_gear::Provision;
-use ebb_output::{Page, Progress, print_json};
+use ebb_output::{Page, Progress};
 use ebb_replay::drive::{
     DriveOptions, DriveProgress, DriveReport, OpenOptions, Pacing, PastEnd, S3Keys, Target, TargetSpec, drive,
 };
@@ -32,7 +34,7 @@ use std::time::Duration;
 pub const EXAMPLES: &str = "\
 Examples:
   ebb lab replay week.srt --speed 2000 --provision peak       on a cluster started for it
-  ebb lab replay web.spc --config data/cluster.toml --json -  on the cluster of `ebb dev`
+  ebb lab replay web.spc --config data/cluster.toml --json  on the cluster of `ebb dev`
   ebb lab replay web.spc --config cluster.toml --measure      beside the modelled watts those of the management controllers
   ebb lab replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, at 30 % of the load
   ebb lab replay web.spc --target nbd://127.0.0.1/disk --check             checks every byte read";
@@ -114,9 +116,8 @@ pub struct ReplayArgs {
     /// Configuration of a running cluster [default: start a cluster for the replay]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Write the report as JSON to this file; `-`: JSON to standard output instead of text
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportArgs,
     /// Write a page with charts to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -306,9 +307,8 @@ fn wrong_use(option: &str, place: &str) -> ! {
 }
 
 pub async fn run(args: &ReplayArgs) -> Result<ExitCode, NodeError> {
-    for path in args.html.iter().chain(args.json.iter().filter(|path| *path != Path::new("-"))) {
-        writable(path)?;
-    }
+    args.html.iter().try_for_each(|path| writable(path))?;
+    args.report.check()?;
     match &args.target {
         Place::Cluster => match args.storage.given() {
             Some(option) => wrong_use(option, "on a cluster: name other storage with --target"),
@@ -354,7 +354,7 @@ impl ReplayArgs {
             report,
             measured,
         };
-        write_report(&replayed, self.json.as_deref())
+        self.report.write(&replayed)
     }
 }
 
@@ -362,17 +362,21 @@ impl ReplayArgs {
 
 impl ReplayArgs {
     async fn on_storage(&self, spec: &TargetSpec) -> Result<ExitCode, NodeError> {
+        let options = self.drive_options();
+        options.check().map_err(refused)?;
         // Open the trace first, so that a wrong path is reported before a target is filled.
         let reader = self.reader()?;
         let mut line = Progress::new();
         let target = self.open(spec, &mut line).await?;
-        let options = self.drive_options();
         let shown = &mut |progress| line.show(format_args!("{}", describe(&progress)));
-        let outcome = drive(&options, reader, &target, shown).await;
+        let interrupt = Interrupt::of(options.halt.clone());
+        let outcome = interrupt.or_end(drive(&options, reader, &target, shown)).await?;
         line.clear();
+        let Some(outcome) = outcome else { return Ok(ExitCode::from(INTERRUPTED)) };
         target.close().await.map_err(refused)?;
         let report = outcome.map_err(refused)?;
         let code = match (report.passed(), report.failed) {
+            _ if options.halt.is_set() => ExitCode::from(INTERRUPTED),
             (true, _) => ExitCode::SUCCESS,
             (false, 0) => ExitCode::from(DIFFERENT),
             (false, _) => ExitCode::FAILURE,
@@ -393,7 +397,7 @@ impl ReplayArgs {
             warmup: on.warmup.unwrap_or_default(),
             duration: on.duration,
             check: on.check,
-            collect: false,
+            ..DriveOptions::default()
         }
     }
 
@@ -403,7 +407,7 @@ impl ReplayArgs {
         let client = match spec {
             TargetSpec::Volume(_) => {
                 let config = Config::load(self.config.as_deref().unwrap_or(Path::new(CONFIG)))?;
-                Some(Connector::new(&config)?.sole_writer().connect().await?)
+                Some(Connector::new(&config)?.sole_writer().connect_for_a_person(None).await?)
             }
             _ => None,
         };
@@ -457,31 +461,38 @@ impl Cluster for Servers {
 
 impl ReplayArgs {
     async fn on_a_cluster(&self) -> Result<ExitCode, NodeError> {
+        self.drive_options().check().map_err(refused)?;
         // Open the trace first, so that a wrong path is reported before a cluster is started.
         let name = self.traces.first().map_or(String::new(), |path| traces::name_of(path));
         let trace = Arc::new(Trace::collect(name, self.reader()?.as_mut()).map_err(refused)?);
+        let interrupt = Interrupt::default();
+        let ended = Ok(ExitCode::from(INTERRUPTED));
         if let Some(file) = &self.config {
-            return self.on_running(&trace, &Config::load(file)?).await;
+            let config = Config::load(file)?;
+            let outcome = interrupt.or_end(self.on_running(&trace, &config, &interrupt)).await?;
+            return outcome.unwrap_or(ended);
         }
         eprintln!("starting a cluster for this replay (use --config to replay on a running one)");
         let options = self.cluster.new_cluster()?;
         let mut stop = Stop::new()?;
         let cluster = tokio::select! {
             started = DevCluster::start(None, &options) => started?,
-            () = stop.asked() => return Ok(ExitCode::FAILURE),
+            () = stop.asked() => return ended,
         };
         // However the replay ends, stop the cluster that was started for it.
-        let outcome = tokio::select! {
-            outcome = self.on_running(&trace, &cluster.config) => outcome,
-            () = stop.asked() => Err(refused("interrupted")),
-        };
+        let outcome = interrupt.or_end(self.on_running(&trace, &cluster.config, &interrupt)).await;
         cluster.stop().await;
-        outcome
+        outcome?.unwrap_or(ended)
     }
 
-    async fn on_running(&self, trace: &Arc<Trace>, config: &Config) -> Result<ExitCode, NodeError> {
+    async fn on_running(
+        &self,
+        trace: &Arc<Trace>,
+        config: &Config,
+        interrupt: &Interrupt,
+    ) -> Result<ExitCode, NodeError> {
         // No other client writes to the volumes.
-        let client = Connector::new(config)?.sole_writer().connect().await?;
+        let client = Connector::new(config)?.sole_writer().connect_for_a_person(None).await?;
         self.cluster.may_forget(&client).await?;
         let options = ReplayOptions {
             home: self.cluster.home(&client, trace)?,
@@ -490,12 +501,16 @@ impl ReplayArgs {
             in_flight: self.in_flight,
             beside_always_on: self.cluster.beside_always_on,
             power: config.power.model,
+            halt: interrupt.halt.clone(),
             ..ReplayOptions::default()
         };
         let servers = Servers { config: config.clone(), client: client.clone() };
         let mut measuring = self.cluster.measure.then(|| Measuring::start(config)).transpose()?;
         let mut line = Progress::new();
         let shown = &mut |progress| {
+            if let ebb_replay::Progress::Replaying { .. } = &progress {
+                interrupt.begin();
+            }
             match (&progress, &mut measuring) {
                 (ebb_replay::Progress::Replaying { .. }, Some(measuring)) => measuring.begin(),
                 (ebb_replay::Progress::Settling { .. }, Some(measuring)) => measuring.end(),
@@ -509,7 +524,11 @@ impl ReplayArgs {
         let measured = measuring.map(|measuring| measuring.stop(&report.modelled_energy.cluster, self.speed));
         let passed = report.passed();
         self.show(report, measured, ReplayReport::page)?;
-        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+        Ok(match passed {
+            _ if interrupt.halt.is_set() => ExitCode::from(INTERRUPTED),
+            true => ExitCode::SUCCESS,
+            false => ExitCode::from(DIFFERENT),
+        })
     }
 }
 
@@ -541,19 +560,4 @@ fn stage(progress: &ebb_replay::Progress) -> String {
         }
         ebb_replay::Progress::Comparing => "comparing all replicas".into(),
     }
-}
-
-pub fn write_report(
-    report: &(impl Serialize + std::fmt::Display),
-    json: Option<&Path>,
-) -> Result<(), NodeError> {
-    match json {
-        Some(path) if path == Path::new("-") => print_json(report),
-        Some(path) => {
-            std::fs::write(path, ebb_output::json(report)).map_err(io("write", path))?;
-            println!("{report}");
-        }
-        None => println!("{report}"),
-    }
-    Ok(())
 }

@@ -36,6 +36,8 @@ pub struct Space {
     /// Chunk groups and sets of which no complete server is awake.
     pub groups_not_listed: u32,
     pub sets_not_listed: u32,
+    /// Sets that sleep as a whole, as they should.
+    pub sets_hibernating: u32,
     /// Chunks that were left over and are freed.
     pub freed_chunks: u64,
 }
@@ -64,7 +66,8 @@ pub struct Amount {
 }
 
 impl Space {
-    /// As of `ebb verify`: one that could not look everywhere failed, and found nothing.
+    /// As of `ebb verify`: one that could not look everywhere failed, and found nothing. What hibernates is no failure:
+    /// it is looked at when it is awake.
     pub fn exit_code(&self) -> ExitCode {
         match (self.left_over() - self.freed_chunks, self.groups_not_listed + self.sets_not_listed) {
             (0, 0) => ExitCode::SUCCESS,
@@ -108,6 +111,12 @@ impl Space {
                 self.groups_not_listed, self.sets_not_listed
             );
         }
+        if self.sets_hibernating > 0 {
+            out += &format!(
+                "not listed, because they hibernate: {} sets; reading from them wakes them\n",
+                self.sets_hibernating
+            );
+        }
         out
     }
 
@@ -123,6 +132,7 @@ struct Listing {
     tombstones: BTreeMap<PoolId, u64>,
     groups_not_listed: u32,
     sets_not_listed: u32,
+    sets_hibernating: u32,
 }
 
 /// What the namespace keeps an object for.
@@ -216,7 +226,9 @@ fn to_ask(map: &ClusterMap) -> (BTreeMap<ServerId, BTreeSet<GroupId>>, Listing) 
         }
         // It has a strip of every row.
         let listed = entry.columns.iter().any(|own| is_whole(own.server, own.state));
-        listing.sets_not_listed += u32::from(!listed);
+        let of =
+            if entry.hibernates() { &mut listing.sets_hibernating } else { &mut listing.sets_not_listed };
+        *of += u32::from(!listed);
     }
     (wanted, listing)
 }
@@ -243,26 +255,41 @@ fn nonsense() -> NodeError {
     )
 }
 
+/// Asks page after page. `query`: for what comes after that; `take`: notes a page, and returns what the next one comes
+/// after, or `None` at the end. A bucket, an upload or a volume that is gone meanwhile has left what it had to a later
+/// stage, so its pages end. Any other answer is an error: with too few owners known, chunks that have a name would be
+/// left over.
+async fn pages<After>(
+    ask: &impl AsyncFn(NamespaceQuery) -> Answer,
+    first: After,
+    query: impl Fn(After) -> NamespaceQuery,
+    mut take: impl FnMut(NamespaceAnswer) -> Result<Option<After>, NodeError>,
+) -> Result<(), NodeError> {
+    use NamespaceError::{NoSuchBucket, NoSuchUpload, NoSuchVolume};
+    let mut after = Some(first);
+    while let Some(next) = after {
+        after = match ask(query(next)).await? {
+            Ok(page) => take(page)?,
+            Err(NoSuchBucket | NoSuchUpload | NoSuchVolume) => None,
+            Err(_) => return Err(nonsense()),
+        };
+    }
+    Ok(())
+}
+
 async fn find_leased(
     ask: &impl AsyncFn(NamespaceQuery) -> Answer,
     owners: &mut Owners<'_>,
 ) -> Result<(), NodeError> {
-    let mut after = None;
-    loop {
-        let Ok(NamespaceAnswer::Leased(page)) =
-            ask(NamespaceQuery::Leased { after, limit: PAGE_MAX }).await?
-        else {
-            return Err(nonsense());
-        };
+    let query = |after| NamespaceQuery::Leased { after, limit: PAGE_MAX };
+    let take = |page| {
+        let NamespaceAnswer::Leased(page) = page else { return Err(nonsense()) };
         page.iter().for_each(|object| owners.note(*object, Owner::Lease));
-        after = page.last().copied();
-        if after.is_none() {
-            return Ok(());
-        }
-    }
+        Ok(page.last().copied().map(Some))
+    };
+    pages(ask, None, query, take).await
 }
 
-/// A bucket or an upload that is gone meanwhile has left its parts to a later stage.
 async fn find_parts(
     ask: &impl AsyncFn(NamespaceQuery) -> Answer,
     owners: &mut Owners<'_>,
@@ -271,23 +298,19 @@ async fn find_parts(
         return Err(nonsense());
     };
     for (bucket, _) in buckets {
-        let mut after = (String::new(), 0);
-        loop {
+        let mut all = Vec::new();
+        let query = |after| {
             let (bucket, prefix) = (bucket.clone(), String::new());
-            let query = NamespaceQuery::Uploads { bucket: bucket.clone(), prefix, after, limit: PAGE_MAX };
-            let (uploads, more) = match ask(query).await? {
-                Ok(NamespaceAnswer::Uploads { uploads, more }) => (uploads, more),
-                Err(_) => break,
-                Ok(_) => return Err(nonsense()),
-            };
-            let last = uploads.last().map(|upload| (upload.key.clone(), upload.upload));
-            for upload in uploads {
-                find_parts_of(ask, owners, (&bucket, &upload.key, upload.upload)).await?;
-            }
-            match last.filter(|_| more) {
-                Some(last) => after = last,
-                None => break,
-            }
+            NamespaceQuery::Uploads { bucket, prefix, after, limit: PAGE_MAX }
+        };
+        let take = |page| {
+            let NamespaceAnswer::Uploads { uploads, more } = page else { return Err(nonsense()) };
+            all.extend(uploads.into_iter().map(|upload| (upload.key, upload.upload)));
+            Ok(all.last().cloned().filter(|_| more))
+        };
+        pages(ask, (String::new(), 0), query, take).await?;
+        for (key, upload) in all {
+            find_parts_of(ask, owners, (&bucket, &key, upload)).await?;
         }
     }
     Ok(())
@@ -298,41 +321,30 @@ async fn find_parts_of(
     owners: &mut Owners<'_>,
     (bucket, key, upload): (&str, &str, u64),
 ) -> Result<(), NodeError> {
-    let mut after = 0;
-    loop {
+    let query = |after| {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        let (parts, more) =
-            match ask(NamespaceQuery::Parts { bucket, key, upload, after, limit: PAGE_MAX }).await? {
-                Ok(NamespaceAnswer::Parts { parts, more }) => (parts, more),
-                Err(_) => return Ok(()),
-                Ok(_) => return Err(nonsense()),
-            };
+        NamespaceQuery::Parts { bucket, key, upload, after, limit: PAGE_MAX }
+    };
+    let take = |page| {
+        let NamespaceAnswer::Parts { parts, more } = page else { return Err(nonsense()) };
         let extents = parts.iter().flat_map(|(_, part)| &part.extents);
         extents.for_each(|extent| owners.note(extent.object, Owner::Name));
-        match parts.last().filter(|_| more) {
-            Some((number, _)) => after = *number,
-            None => return Ok(()),
-        }
-    }
+        Ok(parts.last().map(|(number, _)| *number).filter(|_| more))
+    };
+    pages(ask, 0, query, take).await
 }
 
 async fn find_named(
     ask: &impl AsyncFn(NamespaceQuery) -> Answer,
     owners: &mut Owners<'_>,
 ) -> Result<(), NodeError> {
-    let mut after = Vec::new();
-    loop {
-        let Ok(NamespaceAnswer::Named { names, next }) =
-            ask(NamespaceQuery::Named { after, limit: PAGE_MAX }).await?
-        else {
-            return Err(nonsense());
-        };
+    let query = |after| NamespaceQuery::Named { after, limit: PAGE_MAX };
+    let take = |page| {
+        let NamespaceAnswer::Named { names, next } = page else { return Err(nonsense()) };
         names.iter().flat_map(|name| &name.objects).for_each(|object| owners.note(*object, Owner::Name));
-        match next {
-            Some(next) => after = next,
-            None => return Ok(()),
-        }
-    }
+        Ok(next)
+    };
+    pages(ask, Vec::new(), query, take).await
 }
 
 async fn find_volumes(
@@ -344,21 +356,13 @@ async fn find_volumes(
     };
     for (name, status) in volumes {
         owners.note(status.meta.object, Owner::Volume);
-        let mut after = None;
-        loop {
-            let query = NamespaceQuery::Slices { name: name.clone(), after, limit: PAGE_MAX };
-            let (slices, more) = match ask(query).await? {
-                Ok(NamespaceAnswer::Slices { slices, more }) => (slices, more),
-                // Deleted meanwhile.
-                Err(_) => break,
-                Ok(_) => return Err(nonsense()),
-            };
+        let query = |after| NamespaceQuery::Slices { name: name.clone(), after, limit: PAGE_MAX };
+        let take = |page| {
+            let NamespaceAnswer::Slices { slices, more } = page else { return Err(nonsense()) };
             slices.iter().for_each(|(_, object)| owners.note(*object, Owner::Volume));
-            after = slices.last().map(|(slice, _)| *slice);
-            if !more {
-                break;
-            }
-        }
+            Ok(slices.last().map(|(slice, _)| Some(*slice)).filter(|_| more))
+        };
+        pages(ask, None, query, take).await?;
     }
     Ok(())
 }
@@ -367,19 +371,13 @@ async fn find_garbage(
     ask: &impl AsyncFn(NamespaceQuery) -> Answer,
     owners: &mut Owners<'_>,
 ) -> Result<(), NodeError> {
-    let mut after = 0;
-    loop {
-        let Ok(NamespaceAnswer::Garbage(page)) =
-            ask(NamespaceQuery::Garbage { after, limit: PAGE_MAX }).await?
-        else {
-            return Err(nonsense());
-        };
+    let query = |after| NamespaceQuery::Garbage { after, limit: PAGE_MAX };
+    let take = |page| {
+        let NamespaceAnswer::Garbage(page) = page else { return Err(nonsense()) };
         page.iter().for_each(|(_, extent)| owners.note(extent.object, Owner::Garbage));
-        match page.last() {
-            Some((number, _)) => after = *number,
-            None => return Ok(()),
-        }
-    }
+        Ok(page.last().map(|(number, _)| *number))
+    };
+    pages(ask, 0, query, take).await
 }
 
 fn left_over(listing: &Listing, owners: &BTreeMap<ObjectId, Owner>) -> BTreeSet<ChunkId> {
@@ -425,6 +423,7 @@ fn add_up(
         pools: pools.into_values().collect(),
         groups_not_listed: listing.groups_not_listed,
         sets_not_listed: listing.sets_not_listed,
+        sets_hibernating: listing.sets_hibernating,
         freed_chunks: 0,
     }
 }
@@ -435,7 +434,7 @@ mod tests {
     use ebb_meta::Namespace;
     use ebb_types::{
         Condition, ETag, Extent, NamespaceCommand, NamespaceDone, NamespaceOp, ObjectMeta, OnlyIf, Part,
-        RequestId, VolumeHome,
+        RequestId, SetEntry, VolumeHome,
     };
     use std::cell::RefCell;
     use std::collections::VecDeque;
@@ -624,12 +623,50 @@ mod tests {
         }
     }
 
+    /// One that fails while there is more would leave chunks without an owner.
+    #[tokio::test]
+    async fn a_page_that_cannot_be_had_is_an_error_and_one_of_what_is_gone_is_the_end() {
+        let of = async |answers: &[Result<u64, NamespaceError>]| {
+            let answers = RefCell::new(answers.iter().cloned().collect::<VecDeque<_>>());
+            let ask = async |_: NamespaceQuery| {
+                let answer = answers.borrow_mut().pop_front().expect("it asks no more than that");
+                Ok(answer.map(|unix_millis| NamespaceAnswer::Now { unix_millis }))
+            };
+            let mut seen = Vec::new();
+            let take = |page| {
+                let NamespaceAnswer::Now { unix_millis } = page else { return Err(nonsense()) };
+                seen.push(unix_millis);
+                Ok((unix_millis < 3).then_some(unix_millis))
+            };
+            let ended = pages(&ask, 0, |_| NamespaceQuery::Now, take).await;
+            (ended.is_ok(), seen)
+        };
+        assert_eq!(of(&[Ok(1), Ok(2), Ok(3)]).await, (true, vec![1, 2, 3]));
+        assert_eq!(of(&[Ok(1), Err(NamespaceError::NoSuchUpload)]).await, (true, vec![1]));
+        assert_eq!(of(&[Ok(1), Err(NamespaceError::TooMany)]).await, (false, vec![1]));
+    }
+
+    #[test]
+    fn a_set_that_hibernates_is_neither_a_lack_nor_listed() {
+        let set = |hibernates_since| SetEntry { hibernates_since, ..SetEntry::unknown() };
+        let map = ClusterMap { sets: vec![set(Some(4)), set(None)], ..ClusterMap::default() };
+        let (wanted, listing) = to_ask(&map);
+        assert!(wanted.is_empty(), "no server is awake");
+        assert_eq!((listing.sets_hibernating, listing.sets_not_listed), (1, 1));
+        let space = |sets_hibernating| Space { sets_hibernating, ..Space::default() };
+        assert_eq!(format!("{:?}", space(1).exit_code()), format!("{:?}", ExitCode::SUCCESS));
+        assert!(
+            space(1).text().contains("because they hibernate: 1 sets")
+                && !space(0).text().contains("hibernate")
+        );
+    }
+
     #[test]
     fn what_is_left_over_is_an_error_until_it_is_freed() {
         let code = |chunks, freed_chunks, sets_not_listed| {
             let left_over = Amount { chunks, bytes: 0 };
             let pools = vec![PoolSpace { left_over, ..PoolSpace::default() }];
-            let space = Space { pools, groups_not_listed: 0, sets_not_listed, freed_chunks };
+            let space = Space { pools, sets_not_listed, freed_chunks, ..Space::default() };
             format!("{:?}", space.exit_code())
         };
         assert_eq!(code(0, 0, 0), format!("{:?}", ExitCode::SUCCESS));

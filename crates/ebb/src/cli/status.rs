@@ -5,8 +5,8 @@ use crate::cli::readings::Readings;
 use crate::cli::words::{letter, word};
 use crate::daemon::clock;
 use ebb_types::{
-    Bytes, ClusterStatus, DamageVitals, Depth, Exam, PathStatus, PoolId, Room, ScrubVitals, ServerState,
-    ServerStatus, Watts,
+    Bytes, ClusterPower, ClusterStatus, DamageVitals, Depth, Exam, PathStatus, PoolId, Room, ScrubVitals,
+    ServerState, ServerStatus, Watts,
 };
 use std::fmt::Write;
 
@@ -17,17 +17,29 @@ fn rack_switches(status: &ClusterStatus) -> String {
     })
 }
 
-/// `254.2 W (modelled); all awake 556.2 W, an oracle 220.4 W`
-fn power(status: &ClusterStatus) -> String {
-    status.power.map_or("unknown".to_owned(), |power| {
-        format!(
-            "{} (modelled){}; all awake {}, an oracle {}",
-            power.modelled_watts,
-            rack_switches(status),
-            power.always_on_modelled_watts,
-            power.oracle_modelled_watts
-        )
-    })
+/// `254.2 W (modelled); all awake 556.2 W, an oracle 220.4 W`. What servers draw for some seconds to go down or to come
+/// up is named apart: no cluster that stays as it is would draw it.
+fn power(power: ClusterPower, switches: &str, servers: &[ServerStatus]) -> String {
+    let ways: Vec<Watts> = servers.iter().filter_map(|s| s.transition_modelled_watts).collect();
+    let more: Watts = ways.iter().copied().sum();
+    let ways = match ways.len() {
+        0 => String::new(),
+        1 => format!(", and {more} more for some seconds: a server goes down or comes up"),
+        many => format!(", and {more} more for some seconds: {many} servers go down or come up"),
+    };
+    format!(
+        "{} (modelled){switches}{ways}; all awake {}, an oracle {}",
+        power.modelled_watts - more,
+        power.always_on_modelled_watts,
+        power.oracle_modelled_watts
+    )
+}
+
+/// What a server draws by the model, and whether it is on its way down.
+fn modelled(server: &ServerStatus) -> String {
+    let going_down = server.state == ServerState::Asleep && server.transition_modelled_watts.is_some();
+    let going_down = if going_down { " (going down)" } else { "" };
+    server.modelled_watts.map_or("unknown".into(), |w| format!("{:.1}{going_down}", w.0))
 }
 
 /// What an operator looks for first.
@@ -116,7 +128,7 @@ fn scrubs(status: &ClusterStatus) -> String {
     let sum = |f: fn(&ScrubVitals) -> u64| all().map(|v| f(&v.scrub)).sum::<u64>();
     let oldest = all().map(|v| v.scrub.oldest_seconds).max().unwrap_or(0);
     let mut text = format!(
-        "{} of {} replicas due{}, the oldest counts as verified {:.1} days ago; since the servers started {} read, {} damaged blocks repaired, {} of {} differing blocks made equal",
+        "{} of {} replicas due{}, the longest unverified for {:.1} days; since the servers started {} read, {} damaged blocks repaired, {} of {} differing blocks made equal",
         sum(|s| s.due.into()),
         sum(|s| s.replicas.into()),
         match sum(|s| s.asked.into()) {
@@ -251,7 +263,8 @@ pub fn page(status: &ClusterStatus, measured: Option<&Readings>, why: bool) -> S
         .collect::<String>(),
     );
     let _ = writeln!(out, "load     {:.2} servers' worth (forecast for this hour: {forecast})", gear.load);
-    let _ = writeln!(out, "power    {}", power(status));
+    let all = status.power.map(|all| power(all, &rack_switches(status), &status.servers));
+    let _ = writeln!(out, "power    {}", all.unwrap_or("unknown".into()));
     if let Some(measured) = measured {
         let _ = writeln!(out, "measured {measured}");
     }
@@ -300,7 +313,7 @@ fn servers(status: &ClusterStatus, measured: Option<&Readings>, why: bool) -> St
         let vitals = |f: fn(&ebb_types::Vitals) -> u64| {
             s.vitals.as_ref().map_or("-".into(), |v| Bytes(f(v)).to_string())
         };
-        let modelled = s.modelled_watts.map_or("unknown".into(), |w| format!("{:.1}", w.0));
+        let modelled = modelled(s);
         let watts = match measured.map(|measured| measured.columns(s.id)) {
             Some([watts, error]) => format!("{modelled:<17} {watts:<9} {error}"),
             None => modelled,
@@ -346,9 +359,8 @@ mod tests {
         assert_eq!(text, "1 leads, 2 votes, 3 votes, NOT HEARD for 20 s");
     }
 
-    #[test]
-    fn a_server_that_refuses_to_sleep_is_not_shown_asleep_and_says_why() {
-        let mut server = ServerStatus {
+    fn asleep() -> ServerStatus {
+        ServerStatus {
             id: ServerId(5),
             rack: RackId(1),
             pool: PoolId::REPLICATED,
@@ -367,9 +379,39 @@ mod tests {
             holder_of: 0,
             debt_since_unix_millis: None,
             modelled_watts: Some(Watts(61.8)),
+            transition_modelled_watts: None,
             switch_trouble: Some("the controller does not answer".into()),
             power: PowerStatus::default(),
+        }
+    }
+
+    #[test]
+    fn what_servers_draw_on_their_way_is_named_apart() {
+        let all = ClusterPower {
+            modelled_watts: Watts(410.0),
+            always_on_modelled_watts: Watts(360.0),
+            oracle_modelled_watts: Watts(120.0),
         };
+        let mut servers = [asleep(), asleep(), asleep()];
+        assert_eq!(power(all, "", &servers), "410.0 W (modelled); all awake 360.0 W, an oracle 120.0 W");
+        for server in &mut servers[1..] {
+            server.transition_modelled_watts = Some(Watts(76.0));
+        }
+        assert_eq!(
+            power(all, "", &servers),
+            "258.0 W (modelled), and 152.0 W more for some seconds: 2 servers go down or come up; all awake 360.0 W, an oracle 120.0 W"
+        );
+        assert_eq!(
+            (modelled(&servers[0]).as_str(), modelled(&servers[1]).as_str()),
+            ("61.8", "61.8 (going down)")
+        );
+        servers[1].state = ServerState::Waking;
+        assert_eq!(modelled(&servers[1]), "61.8", "its state says it");
+    }
+
+    #[test]
+    fn a_server_that_refuses_to_sleep_is_not_shown_asleep_and_says_why() {
+        let mut server = asleep();
         assert_eq!((stands(&server), switch(&server).contains("switch: the controller")), ("asleep", true));
         (server.depth, server.switch_trouble) = (None, Some("refused to sleep: no card".into()));
         assert_eq!(stands(&server), "refuses");

@@ -1,6 +1,7 @@
 //! `ebb power test` and `ebb maintenance`: servers whose sleep can be relied on, and servers that are left alone.
 
-use crate::cli::admin::{Output, connect};
+use crate::cli::admin::connect;
+use crate::cli::tool::{Output, ToolArgs};
 use crate::cluster::connect::{ask, status};
 use crate::daemon::clock;
 use crate::error::NodeError;
@@ -8,7 +9,6 @@ use ebb_client::Client;
 use ebb_output::print_json;
 use ebb_types::{AdminRequest, PathTest, PowerTest, ServerId, TestStep};
 use serde::Serialize;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -33,8 +33,9 @@ struct Tested {
 }
 
 /// Tests a server, or all with a switch.
-pub async fn test(file: &Path, output: Output, one: Option<ServerId>) -> Result<ExitCode, NodeError> {
-    let (_, client) = connect(file).await?;
+pub async fn test(tool: &ToolArgs, one: Option<ServerId>) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(tool).await?;
+    let output = tool.output();
     let servers: Vec<ServerId> = match one {
         Some(server) => vec![server],
         None => {
@@ -81,7 +82,7 @@ async fn follow(client: &Client, server: ServerId, output: Output) -> Result<Tes
         if output == Output::Text && now != shown {
             test.results.iter().skip(shown.1).for_each(|path| println!("{server}: {}", result(path)));
             if test.step != TestStep::Ended {
-                println!("{server}: {}", step(test.step));
+                println!("{server}: {}", step(&test));
             }
         }
         shown = now;
@@ -96,13 +97,17 @@ async fn follow(client: &Client, server: ServerId, output: Output) -> Result<Tes
     }
 }
 
-fn step(step: TestStep) -> &'static str {
-    match step {
+fn step(test: &PowerTest) -> String {
+    let step = match test.step {
         TestStep::Draining => "handing over what it serves",
         TestStep::GoingDown => "going to sleep",
         TestStep::Waking => "waking",
         TestStep::CatchingUp => "awake, catching up",
         TestStep::Ended => "ended",
+    };
+    match test.limit_millis {
+        Some(limit) => format!("{step} (given up after {:.0} s)", seconds(limit)),
+        None => step.to_owned(),
     }
 }
 
@@ -139,13 +144,8 @@ struct Maintenance {
 }
 
 /// Begins maintenance and waits until the server may be stopped, or ends it.
-pub async fn maintenance(
-    file: &Path,
-    output: Output,
-    server: ServerId,
-    end: bool,
-) -> Result<ExitCode, NodeError> {
-    let (_, client) = connect(file).await?;
+pub async fn maintenance(tool: &ToolArgs, server: ServerId, end: bool) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(tool).await?;
     ask(&client, AdminRequest::Maintenance { server, end }).await?;
     let since = clock::now();
     let may_be_stopped = loop {
@@ -161,7 +161,7 @@ pub async fn maintenance(
         }
         tokio::time::sleep(POLL).await;
     };
-    match output {
+    match tool.output() {
         Output::Json => print_json(&Maintenance { server: server.0, in_maintenance: !end, may_be_stopped }),
         Output::Text if end => println!("{server} takes part again"),
         Output::Text if may_be_stopped => {
@@ -190,7 +190,7 @@ mod tests {
             in_sync_millis: Some(9000),
             trouble: None,
         };
-        let test = |results| PowerTest { step: TestStep::Ended, results, given_up: None };
+        let test = |results| PowerTest { step: TestStep::Ended, limit_millis: None, results, given_up: None };
         assert!(test(vec![path(Some(1))]).has_passed(1));
         assert!(!test(vec![path(Some(1))]).has_passed(2), "the second was not tried");
         assert!(!test(vec![path(Some(1)), path(None)]).has_passed(2));
@@ -198,5 +198,8 @@ mod tests {
         assert!(!late.has_passed(1) && verdict(&late, false).contains("no path wakes it"));
         assert_eq!(result(&path(Some(1500))), "redfish woke it in 1.5 s");
         assert!(result(&path(None)).contains("NOT"));
+        let waking = PowerTest { step: TestStep::Waking, limit_millis: Some(260_000), ..test(Vec::new()) };
+        assert_eq!(step(&waking), "waking (given up after 260 s)");
+        assert_eq!(step(&test(Vec::new())), "ended");
     }
 }

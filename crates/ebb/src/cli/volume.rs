@@ -1,5 +1,6 @@
 //! `ebb volume`: block devices kept in the cluster.
 
+use crate::cli::tool::WaitArgs;
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
 use crate::daemon;
@@ -51,12 +52,16 @@ enum VolumeCommand {
         /// With --pool: the most that stays in the replicated pool [default: a sixteenth of the size, at least 64MiB]
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "pool")]
         front: Option<Bytes>,
+        #[command(flatten)]
+        wait: WaitArgs,
     },
     /// Show all volumes
     List {
         /// Print JSON with stable keys (docs/json.md)
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        wait: WaitArgs,
     },
     /// Serve a volume to NBD clients until Ctrl-C. Only one process at a time may serve it
     Serve {
@@ -69,7 +74,11 @@ enum VolumeCommand {
         metrics: Option<String>,
     },
     /// Delete a volume with all its data
-    Delete { name: String },
+    Delete {
+        name: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
 }
 
 /// Entry of `ebb volume list --json`.
@@ -89,8 +98,8 @@ struct Listed<'a> {
 pub async fn run(args: VolumeArgs) -> Result<ExitCode, NodeError> {
     let file = &args.config;
     match args.command {
-        VolumeCommand::Create { name, size, pool, front } => {
-            let client = connect(file).await?;
+        VolumeCommand::Create { name, size, pool, front, wait } => {
+            let client = connect(file, wait).await?;
             let home = pool.map(|pool| home(&client, &pool, size, front)).transpose()?;
             if size.0 == 0 || !size.0.is_multiple_of(BLOCK_BYTES as u64) {
                 return Err(NodeError::Refused(format!(
@@ -100,20 +109,26 @@ pub async fn run(args: VolumeArgs) -> Result<ExitCode, NodeError> {
             }
             Volume::create(&client, &name, size.0, home).await?;
         }
-        VolumeCommand::List { json } => list(&connect(file).await?, json).await?,
+        VolumeCommand::List { json, wait } => list(&connect(file, wait).await?, json).await?,
         VolumeCommand::Serve { name, nbd, metrics } => {
-            let client = connect(file).await?;
+            let client = connector(file)?.connect().await?;
             let volume = open(client.clone(), &name).await?;
             daemon::volume::run(&name, (client, volume), &nbd, metrics.as_deref()).await?;
         }
-        VolumeCommand::Delete { name } => open(connect(file).await?, &name).await?.delete().await?,
+        VolumeCommand::Delete { name, wait } => {
+            open(connect(file, wait).await?, &name).await?.delete().await?
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn connect(file: &Path) -> Result<Client, NodeError> {
-    // No other client writes to a volume that this process serves.
-    Connector::new(&Config::load(file)?)?.sole_writer().connect().await
+/// No other client writes to a volume that this process has opened.
+fn connector(file: &Path) -> Result<Connector, NodeError> {
+    Ok(Connector::new(&Config::load(file)?)?.sole_writer())
+}
+
+async fn connect(file: &Path, wait: WaitArgs) -> Result<Client, NodeError> {
+    connector(file)?.connect_for_a_person(wait.timeout).await
 }
 
 async fn open(client: Client, name: &str) -> Result<Volume, NodeError> {

@@ -44,7 +44,7 @@ pub mod simulate {
         any: Vec<OsString>,
     }
 
-    pub fn run(_: SimulateArgs) -> Result<ExitCode, NodeError> {
+    pub async fn run(_: SimulateArgs) -> Result<ExitCode, NodeError> {
         Err(NodeError::Refused(super::ABSENT.into()))
     }
 }

@@ -20,6 +20,7 @@ use ebb_types::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -369,7 +370,7 @@ pub fn moved_per_second() -> u64 {
 /// Why a configuration cannot be used. Each error names the setting and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("cannot read {path}: {source}; name the cluster's configuration file with --config")]
+    #[error("{}", unreadable(.path, .source))]
     Read { path: PathBuf, source: std::io::Error },
     #[error("{path}: {source}")]
     Parse { path: PathBuf, source: Box<toml::de::Error> },
@@ -849,6 +850,19 @@ impl Config {
     }
 }
 
+fn unreadable(path: &Path, source: &std::io::Error) -> String {
+    let path = path.display();
+    match source.kind() {
+        ErrorKind::NotFound => {
+            format!("cannot read {path}: {source}; name the cluster's configuration file with --config")
+        }
+        ErrorKind::IsADirectory => {
+            format!("{path} is a directory: name the file in it, such as --config {path}/cluster.toml")
+        }
+        _ => format!("cannot read {path}: {source}; it must be a text that this user may read"),
+    }
+}
+
 fn unique(section: &'static str, ids: impl Iterator<Item = u64>) -> Result<(), ConfigError> {
     let mut seen = BTreeSet::new();
     for id in ids {
@@ -885,6 +899,7 @@ fn on_one_machine(there: &[(String, String)], address: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     use crate::cluster::pools::Pause;
     use ebb_types::NO_GEAR;
 
@@ -896,6 +911,19 @@ mod tests {
         let config: Config = toml::from_str(text).map_err(|e| e.to_string())?;
         config.check().map_err(|e| e.to_string())?;
         Ok(config)
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_with_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let said = |path: &Path| Config::load(path).unwrap_err().to_string();
+        let missing = said(&directory.path().join("none.toml"));
+        assert!(missing.contains("name the cluster's configuration file with --config"), "{missing}");
+        let whole = said(directory.path());
+        assert!(whole.contains("is a directory") && whole.ends_with("/cluster.toml"), "{whole}");
+        let file = directory.path().join("bytes.toml");
+        std::fs::write(&file, [0xff]).unwrap();
+        assert!(said(&file).contains("it must be a text"), "{}", said(&file));
     }
 
     #[test]

@@ -2,11 +2,13 @@
 
 use crate::cluster::config::Config;
 use crate::error::NodeError;
-use ebb_client::{Client, ClientConfig, Secret};
+use ebb_client::transport::TransportError;
+use ebb_client::{Client, ClientConfig, ClientError, Secret, Trouble};
 use ebb_output::Progress;
 use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaReply, MetaRequest};
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -40,7 +42,9 @@ impl Connector {
     }
 
     /// For a person, who is told what the program waits for, and soon where there is nothing to wait for.
-    pub async fn connect_for_a_person(self) -> Result<Client, NodeError> {
+    /// `limit`: what that person allows; then it waits so long even where nothing listens.
+    pub async fn connect_for_a_person(mut self, limit: Option<Duration>) -> Result<Client, NodeError> {
+        self.0.patience.deadline = limit.unwrap_or(self.0.patience.deadline);
         let addresses = self.0.meta.clone();
         let mut line = Progress::new();
         let connecting = self.connect();
@@ -48,21 +52,16 @@ impl Connector {
         if let Ok(done) = timeout(SILENCE, &mut connecting).await {
             return done;
         }
-        let names = addresses.join(", ");
-        line.show(format_args!("waiting for a metadata leader at {names}"));
-        let early = timeout(GIVE_UP - SILENCE, &mut connecting).await;
-        let refused = early.is_err() && all_refuse(&addresses).await;
-        let done = match early {
-            Ok(done) => done,
-            Err(_) if refused => Err(NodeError::Refused(format!(
-                "no metadata leader answered for {} s at {names}: no process listens there; start the metadata servers, or name \
-                 another file with --config. Until a majority of them runs, each server stays as it is: none sleeps or wakes",
-                GIVE_UP.as_secs()
-            ))),
-            Err(_) => connecting.await,
-        };
-        line.clear();
-        done
+        line.show(format_args!("waiting for a metadata leader at {}", addresses.join(", ")));
+        if limit.is_none() {
+            if let Ok(done) = timeout(GIVE_UP - SILENCE, &mut connecting).await {
+                return done;
+            }
+            if let Some(last) = refusal(&addresses).await {
+                return Err(ClientError::NoMeta { addresses, waited: GIVE_UP, last }.into());
+            }
+        }
+        connecting.await
     }
 }
 
@@ -72,15 +71,21 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// takes to start again.
 const GIVE_UP: Duration = Duration::from_secs(3);
 
-/// Whether each machine is there, and says that no process listens.
-async fn all_refuse(addresses: &[String]) -> bool {
+/// The last one's refusal, if each machine is there and says that no process listens.
+async fn refusal(addresses: &[String]) -> Option<Trouble> {
+    let mut last = None;
     for address in addresses {
-        let tried = timeout(Duration::from_secs(1), TcpStream::connect(address)).await;
-        if !matches!(tried, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused) {
-            return false;
+        match timeout(Duration::from_secs(1), TcpStream::connect(address)).await {
+            Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+                last = Some(Trouble::NoConnection(Arc::new(TransportError::Connect {
+                    address: address.clone(),
+                    error,
+                })));
+            }
+            _ => return None,
         }
     }
-    true
+    last
 }
 
 /// An administrator's request and its answer.
@@ -111,7 +116,32 @@ mod tests {
             let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             closed.local_addr().unwrap().to_string()
         };
-        assert!(all_refuse(&[gone.clone(), gone.clone()]).await);
-        assert!(!all_refuse(&[gone, there]).await, "a process that listens may soon have a leader");
+        assert!(refusal(&[gone.clone(), gone.clone()]).await.is_some());
+        assert!(refusal(&[gone, there]).await.is_none(), "a process that listens may soon have a leader");
+    }
+
+    /// How a person's wait for a leader ends where nothing listens, and how long it took on the runtime's clock.
+    async fn waits_in_vain(limit: Option<Duration>) -> (String, Duration) {
+        let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = closed.local_addr().unwrap().to_string();
+        drop(closed);
+        let secret = Secret::from_bytes(&[7; 32]).unwrap();
+        let began = tokio::time::Instant::now();
+        let connector = Connector(ClientConfig::new(vec![address], secret));
+        let error = connector.connect_for_a_person(limit).await.expect_err("nothing listens");
+        (error.to_string(), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_person_waits_as_long_as_was_asked_and_else_not_long_where_nothing_listens() {
+        let within = |limit, least, most, says: &'static str| async move {
+            let (error, waited) = waits_in_vain(limit).await;
+            let waited = waited.as_secs_f64();
+            assert!((least..most).contains(&waited) && error.contains(says), "{waited} s: {error}");
+            assert!(error.contains("refused") && error.contains("Start the metadata servers"), "{error}");
+        };
+        within(None, 3.0, 4.5, "no metadata leader answered for 3 s at 127.0.0.1:").await;
+        within(Some(Duration::from_millis(500)), 0.5, 1.0, "answered for 0.5 s at").await;
+        within(Some(Duration::from_secs(60)), 60.0, 61.0, "answered for 60 s at").await;
     }
 }

@@ -19,7 +19,8 @@ use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Party, Sender, connect, kind};
 use ebb_client::{Key, Secret};
 use ebb_meta::{
-    Birth, Bootstrap, DiskLog, Input, Member, MemberConfig, Outcome, SwitchAction, Token, joining_id, raft,
+    Birth, Bootstrap, DiskLog, Input, LOG_BYTES, Member, MemberConfig, Outcome, SwitchAction, Token,
+    joining_id, raft,
 };
 use ebb_power::SwitchError;
 use ebb_power::switch::Magic;
@@ -149,10 +150,10 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         id: section.id,
         members: config.meta.iter().map(|m| (m.id, m.address.clone())).collect(),
         seed: section.id,
+        log_bytes: LOG_BYTES,
         bootstrap: Some(bootstrap.clone()),
         timing: config.timing(),
         switches: power.paths(),
-        log_bytes: ebb_meta::LOG_BYTES,
     };
     let in_place = |source| NodeError::Metadata { data: data.clone(), source };
     let log = DiskLog::open(&data).map_err(in_place)?;

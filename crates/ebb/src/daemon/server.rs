@@ -10,7 +10,6 @@ mod driver;
 mod machine;
 mod scrubs;
 mod silence;
-mod stall;
 
 use crate::cluster::config::Config;
 use crate::cluster::launch::Stop;

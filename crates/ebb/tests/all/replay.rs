@@ -25,7 +25,7 @@ fn error(output: &Output) -> String {
 #[test]
 fn a_trace_is_replayed_on_a_file_and_reported_as_json_and_page() {
     let dir = tempfile::tempdir().unwrap();
-    let made = replay(dir.path(), &["--size", "1MiB", "--json", "-", "--html", "page.html"]);
+    let made = replay(dir.path(), &["--size", "1MiB", "--json", "--html", "page.html"]);
     assert!(made.status.success(), "{}", error(&made));
     let report: Value = serde_json::from_slice(&made.stdout).unwrap();
     assert_eq!((&report["requests"], &report["failed"]), (&4.into(), &0.into()));
@@ -36,7 +36,7 @@ fn a_trace_is_replayed_on_a_file_and_reported_as_json_and_page() {
     assert_eq!(report["pacing"]["speed"], 1.0);
     assert!(report["wall_seconds"].as_f64().unwrap() >= 0.03 && report["lateness"]["count"] == 4);
     assert!(std::fs::read_to_string(dir.path().join("page.html")).unwrap().contains("Replay on file:"));
-    let half = replay(dir.path(), &["--overwrite", "--load", "50%", "--intensity", "1000%", "--json", "-"]);
+    let half = replay(dir.path(), &["--overwrite", "--load", "50%", "--intensity", "1000%", "--json"]);
     let report: Value = serde_json::from_slice(&half.stdout).unwrap();
     assert!(
         (1..4).contains(&report["requests"].as_u64().unwrap()) && report["load_percent"] == 50.0,
@@ -55,6 +55,7 @@ fn what_is_asked_wrongly_is_refused_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     for (arguments, code, said) in [
         (&[][..], 1, "--size"),
+        (&["--speed", "0"], 1, "the speed is 0"),
         (&["--size", "1MiB", "--load", "130%"], 1, "share"),
         (&["--size", "1MiB", "--past-end", "refuse"], 1, "request 4"),
         (&[], 1, "--overwrite"),
@@ -74,7 +75,7 @@ fn a_trace_is_replayed_on_a_cluster_that_is_made_for_it_and_every_byte_is_checke
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("trace.spc"), TRACE).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_ebb"))
-        .args(["lab", "replay", "trace.spc", "--servers", "3", "--json", "-", "--html", "page.html"])
+        .args(["lab", "replay", "trace.spc", "--servers", "3", "--json", "--html", "page.html"])
         .current_dir(dir.path())
         .output()
         .unwrap();

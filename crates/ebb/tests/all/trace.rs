@@ -210,7 +210,7 @@ fn an_output_that_cannot_be_written_is_refused_before_the_work() {
         &["simulate", "trace", none, "--html", out],
         &["simulate", "mirror", none, "--csv", out],
         &["simulate", "paper", "ecs2", "--trace", none, "--out", out],
-        &["lab", "replay", none, "--target", "file:x", "--json", out],
+        &["lab", "replay", none, "--target", "file:x", "--out", out],
         &["lab", "eval", "report", "--db", none, "--html", out],
         &["lab", "cost", "--save", out, "--", none],
     ];

@@ -428,6 +428,8 @@ pub struct ServerStatus {
     pub debt_since_unix_millis: Option<u64>,
     /// Modelled, not measured. Absent where no power model is configured.
     pub modelled_watts: Option<Watts>,
+    /// What it draws in that beyond its state, while it goes down to it or comes up; absent: it does neither.
+    pub transition_modelled_watts: Option<Watts>,
     /// The last thing that went wrong with its power switch, if it still matters.
     pub switch_trouble: Option<String>,
     pub power: PowerStatus,
@@ -492,6 +494,8 @@ pub struct Exam {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerTest {
     pub step: TestStep,
+    /// The test is given up if this step takes longer; absent: it has ended.
+    pub limit_millis: Option<u64>,
     /// The paths tested so far.
     pub results: Vec<PathTest>,
     /// Why the test was given up; absent while it runs, and when it came to its end.

@@ -179,6 +179,9 @@ pub struct ScrubMark {
     pub group: GroupId,
     /// When all of it was last found sound (Unix seconds).
     pub sound_at: u64,
+    /// When it came to its server, until a whole pass finds it sound: `sound_at` is an assumption then.
+    #[serde(default)]
+    pub new_at: Option<u64>,
     /// How far the present pass has come; `None`: none has begun.
     pub after: Option<Cursor>,
     /// The present pass has found nothing that could not be repaired.
@@ -468,7 +471,8 @@ pub struct ScrubVitals {
     pub unsound: u32,
     /// Replicas that an administrator asked to scrub and that were not found sound since.
     pub asked: u32,
-    /// Seconds since all of a replica was last found sound; the maximum over all replicas.
+    /// Seconds since all of a replica was last found sound, or since it came if it was not yet; the maximum over all
+    /// replicas.
     pub oldest_seconds: u64,
     /// Bytes read here for scrubs, since start.
     pub checked_bytes: u64,

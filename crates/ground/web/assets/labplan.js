@@ -67,7 +67,7 @@ export class Plan {
   render(store) {
     this.store = store;
     by('plan-looks').hidden = store.rights.act;
-    for (const id of ['keep', 'keep-start']) by(id).disabled = !store.rights.act;
+    this.buttons();
     this.campaigns(store);
     if (!this.offered) {
       this.offered = true;
@@ -77,6 +77,13 @@ export class Plan {
         this.result(error.message, true);
       });
     }
+  }
+
+  /// Without a target there is nothing to keep.
+  buttons() {
+    const chosen = (this.targets ?? []).some((_, n) => this.form.elements[`use.${n}`].checked);
+    for (const id of ['keep', 'keep-start']) by(id).disabled = !this.store.rights.act || !chosen;
+    return chosen;
   }
 
   campaigns({ campaigns, rights }) {
@@ -148,6 +155,7 @@ export class Plan {
   async offer() {
     const offers = await ask('/api/offers');
     by('targets-none').hidden = offers.targets.length > 0;
+    this.targets = [];
     by('targets').replaceChildren(...offers.targets.map((at, n) => this.target(at, n, offers.meters)));
     by('traces-none').hidden = offers.traces.length > 0;
     say(by('traces-none'), offers.traces_note ?? 'There is none.');
@@ -182,7 +190,7 @@ export class Plan {
     fields.append(check(`target.${n}.overwrite`, 'Data on it may be destroyed (overwrite = true)', false));
     meters.forEach((meter, m) => fields.append(check(`meter.${n}.${m}`, meter, true)));
     box.append(use, fields);
-    this.targets = [...(this.targets ?? []), { at, meters }];
+    this.targets.push({ at, meters });
     return box;
   }
 
@@ -248,8 +256,21 @@ export class Plan {
     return true;
   }
 
+  /// There is no plan, and why.
+  unplanned(why) {
+    delete by('planned').dataset.runs;
+    say(by('planned'), why);
+    say(by('planned-command'), '');
+    say(by('planned-text'), '');
+  }
+
   async ask() {
     const number = (this.asks = (this.asks ?? 0) + 1);
+    if (!this.buttons()) {
+      clearFaults(this.form);
+      this.unplanned(this.targets?.length > 0 ? 'Choose a target.' : 'Nothing: no target was offered. Start the lab with --target, such as `ebb lab serve --target file:/var/tmp/x`.');
+      return;
+    }
     try {
       const planned = await ask(`/api/plan?matrix=${encodeURIComponent(JSON.stringify(this.wish()))}`);
       if (number !== this.asks) return;
@@ -261,11 +282,7 @@ export class Plan {
       by('planned').dataset.runs = planned.runs;
     } catch (error) {
       if (number !== this.asks) return;
-      delete by('planned').dataset.runs;
-      say(by('planned'), 'The matrix has a mistake, or is not filled in yet.');
-      say(by('planned-command'), '');
-      say(by('planned-text'), '');
-      if (!this.fault(error)) say(by('planned'), error.message);
+      this.unplanned(this.fault(error) ? 'The matrix has a mistake, or is not filled in yet.' : error.message);
     }
   }
 

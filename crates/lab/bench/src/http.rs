@@ -38,8 +38,30 @@ impl Response {
     pub fn success(self) -> Result<(), HttpError> {
         match self.status {
             200..=299 => Ok(()),
-            status => Err(HttpError::Status { status, text: self.text }),
+            status => Err(HttpError::Status { status, text: told(self.text) }),
         }
+    }
+}
+
+/// What an S3 service says in its XML, or else the text as it is.
+fn told(text: String) -> String {
+    let of = |name: &str| {
+        let (_, rest) = text.split_once(&format!("<{name}>"))?;
+        // A long message was cut off.
+        let text = rest.split('<').next().unwrap_or(rest);
+        let text = ["&lt;<", "&gt;>", "&quot;\"", "&apos;'", "&#39;'", "&amp;&"].iter().fold(
+            text.to_owned(),
+            |text, pair| {
+                let (name, sign) = pair.split_at(pair.len() - 1);
+                text.replace(name, sign)
+            },
+        );
+        Some(text).filter(|text| !text.is_empty())
+    };
+    match (of("Code"), of("Message")) {
+        (Some(code), Some(message)) => format!("{code}: {message}"),
+        (Some(code), None) => code,
+        _ => text,
     }
 }
 
@@ -254,6 +276,18 @@ mod tests {
             b"HTTP/1.1 403 No\r\ntransfer-encoding: chunked\r\nConnection: close",
         ];
         ebb_testing::fuzz(&samples, |bytes| drop(parse(bytes)));
+    }
+
+    #[test]
+    fn what_a_service_says_is_told_without_its_xml() {
+        let xml = "<?xml version=\"1.0\"?>\n<Error><Code>NoSuchBucket</Code><Message>there is no &quot;b&quot; &amp; none</Message></Error>";
+        assert_eq!(told(xml.into()), "NoSuchBucket: there is no \"b\" & none");
+        let cut = &xml[..xml.len() - 28];
+        assert_eq!(told(cut.into()), "NoSuchBucket: there is no \"b\" ");
+        assert_eq!(told("<Error><Code>SlowDown</Code></Error>".into()), "SlowDown");
+        for text in ["denied", "<Error>denied", "", "<Code></Code>"] {
+            assert_eq!(told(text.into()), text);
+        }
     }
 
     #[test]

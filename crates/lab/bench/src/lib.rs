@@ -94,6 +94,22 @@ impl BenchOptions {
             pids: Vec::new(),
         }
     }
+
+    /// Everything that can be refused before a request.
+    pub fn check(&self) -> Result<(), BenchError> {
+        self.host()?;
+        let any_zero = self.sizes.contains(&0) || self.concurrency.contains(&0);
+        if self.sizes.is_empty() || self.concurrency.is_empty() || any_zero {
+            return Err(BenchError::Empty);
+        }
+        Usage::of(&self.pids).map(drop)
+    }
+
+    fn host(&self) -> Result<&str, BenchError> {
+        let host = self.endpoint.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+        host.filter(|host| !host.is_empty() && !host.contains('/'))
+            .ok_or_else(|| BenchError::Endpoint { endpoint: self.endpoint.clone() })
+    }
 }
 
 /// Measures all cells and reports each one when it is done. Runs on the caller's tokio runtime; one thread is enough.
@@ -101,13 +117,8 @@ pub async fn bench_s3(
     options: &BenchOptions,
     progress: &mut dyn FnMut(&CellReport),
 ) -> Result<BenchReport, BenchError> {
-    let largest = options.sizes.iter().copied().max().unwrap_or(0);
-    let concurrent = options.concurrency.iter().copied().min().unwrap_or(0);
-    if largest == 0 || concurrent == 0 || options.sizes.contains(&0) {
-        return Err(BenchError::Empty);
-    }
-    let bench = Bench::new(options, largest)?;
-    Usage::of(&options.pids)?;
+    options.check()?;
+    let bench = Bench::new(options, options.sizes.iter().copied().max().unwrap_or(0))?;
     let created = bench.create_bucket().await?;
     let mut report = BenchReport::new(options);
     for size in &options.sizes {
@@ -263,10 +274,7 @@ fn fits(body: &[u8], at: u64, part: &[u8], full: bool) -> bool {
 
 impl<'a> Bench<'a> {
     fn new(options: &'a BenchOptions, largest: u64) -> Result<Bench<'a>, BenchError> {
-        let host = options.endpoint.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
-        let host = host.filter(|host| !host.is_empty() && !host.contains('/'));
-        let wrong = || BenchError::Endpoint { endpoint: options.endpoint.clone() };
-        let host = host.ok_or_else(wrong)?.to_owned();
+        let host = options.host()?.to_owned();
         let address = if host.contains(':') { host.clone() } else { format!("{host}:80") };
         let mut pattern = vec![0; (largest + VARIANTS * VARIANT_STEP) as usize];
         crate::content::fill(0, 0, 0, &mut pattern);

@@ -27,6 +27,16 @@ impl Dimension {
         }
     }
 
+    /// For titles.
+    fn word(self) -> &'static str {
+        match self {
+            Dimension::Load => "load",
+            Dimension::Size => "request size",
+            Dimension::Random => "random ratio",
+            Dimension::Read => "read ratio",
+        }
+    }
+
     fn name(self, value: f64) -> String {
         match self {
             Dimension::Load => format!("{value} % load"),
@@ -64,7 +74,7 @@ impl Figure<'_> {
             return None;
         }
         let fixed: Vec<String> = self.at.iter().map(|(dimension, value)| dimension.name(*value)).collect();
-        let title = format!("{} ({})", self.what, fixed.join(", "));
+        let title = format!("{} in {} by {} ({})", self.what, self.metric.0, self.x.word(), fixed.join(", "));
         let y = labelled(self.metric.0, &records);
         // Sizes are evenly spaced, whatever the factors between them.
         let sizes = values(&records, Dimension::Size);
@@ -549,8 +559,9 @@ mod tests {
     fn the_page_shows_every_effect_and_calls_modelled_watts_so() {
         let page = report(&runs(Some(50.0)), &[]);
         for title in [
-            "Efficiency (0 % random, 0 % reads)",
-            "Efficiency (0 % reads, 100 % load)",
+            "Efficiency in IOPS/W by load (0 % random, 0 % reads)",
+            "Efficiency in MB/s/kW by load (0 % random, 0 % reads)",
+            "Efficiency in IOPS/W by request size (0 % reads, 100 % load)",
             "Accuracy of the load control",
             "Throughput of 4KiB-random50-read0 in IOPS",
             "Accuracy of the load of 4KiB-random50-read0",
@@ -634,9 +645,13 @@ mod tests {
         });
         let drawn = charts(&all);
         let titles: Vec<&str> = drawn.iter().map(|chart| chart.title.as_str()).collect();
-        for title in ["Efficiency (0 % random, 0 % reads)", "Power and load of 4KiB-random50-read0"] {
+        for title in
+            ["Efficiency in IOPS/W by load (0 % random, 0 % reads)", "Power and load of 4KiB-random50-read0"]
+        {
             assert!(titles.contains(&title), "{title} is not in {titles:?}");
         }
+        let different: BTreeSet<&str> = titles.iter().copied().collect();
+        assert_eq!(different.len(), titles.len(), "each title names one chart: {titles:?}");
         let power = &drawn[drawn.len() - 2];
         // A tenth fell short by a quarter.
         assert_eq!(power.series[0].points, [(0.0, 40.0), (7.5, 50.0), (100.0, 50.0)]);
@@ -659,7 +674,10 @@ mod tests {
         runs[0].error = Some("no".into());
         let page = report(&runs, &[]);
         assert!(page.contains("No power was read") && !page.contains("Efficiency ("));
-        assert!(page.contains("Throughput (0 % random, 0 % reads)") && page.contains("1 more failed"));
+        assert!(
+            page.contains("Throughput in IOPS by load (0 % random, 0 % reads)")
+                && page.contains("1 more failed")
+        );
         assert!(report(&[], &[]).contains("0 runs"));
     }
 

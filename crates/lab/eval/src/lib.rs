@@ -32,7 +32,7 @@ pub use evidence::{Evidence, Instrumented, MeterPlace, Subsystems};
 pub use export::{csv, series_csv};
 pub use figures::{charts, report};
 pub use local::{Connect, LocalAnalyzer, LocalGenerator};
-pub use matrix::{AgentSpec, Collector, Filter, Matrix, MatrixError, RUNS_MAX, Settings, Target};
+pub use matrix::{AgentSpec, Collector, EXAMPLE, Filter, Matrix, MatrixError, RUNS_MAX, Settings, Target};
 pub use order::{
     Analyzer, Draw, Generator, Intensity, Interval, Live, Machine, Order, Performance, Place, Present,
     Reading, RunError,

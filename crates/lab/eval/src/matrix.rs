@@ -7,6 +7,9 @@ use super::evidence::Instrumented;
 use super::procedure::{Followed, Phase, Procedure, Times};
 use super::workload::Workload;
 use ebb_replay::drive::TargetSpec;
+use ebb_types::parse_bytes;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -146,6 +149,9 @@ pub struct Settings {
     pub procedure: Option<Followed>,
 }
 
+/// A file to begin with, for `ebb lab eval init`.
+pub const EXAMPLE: &str = include_str!("../../../../examples/matrix.toml");
+
 /// A checked matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
@@ -236,6 +242,7 @@ struct Raw {
     idle_seconds: Option<Spanned<f64>>,
     #[serde(default)]
     collector: Collector,
+    #[serde(default, deserialize_with = "one_section")]
     synthetic: Option<RawSynthetic>,
     #[serde(default, rename = "trace")]
     traces: Vec<RawTrace>,
@@ -273,10 +280,66 @@ fn depository() -> PathBuf {
     "traces".into()
 }
 
+/// Bytes of a request: a number, or a text with a unit.
+#[derive(Clone, Copy, PartialEq)]
+struct Size(u32);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
+        deserializer.deserialize_any(SizeVisitor)
+    }
+}
+
+struct SizeVisitor;
+
+impl Visitor<'_> for SizeVisitor {
+    type Value = Size;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes, such as 4096 or \"4KiB\"")
+    }
+
+    fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
+        let size = u32::try_from(bytes).map(Size);
+        size.map_err(|_| E::invalid_value(Unexpected::Signed(bytes), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+        let bytes = parse_bytes(text).map_err(E::custom)?.0;
+        let size = u32::try_from(bytes).map(Size);
+        size.map_err(|_| E::custom(format!("{text:?} is more than a request can have")))
+    }
+}
+
+/// A section that is there once: written as one of several, it would be read as a list of its values.
+fn one_section<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RawSynthetic>, D::Error> {
+    struct Once;
+    impl<'de> Visitor<'de> for Once {
+        type Value = RawSynthetic;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(
+                "[synthetic], written once and with single brackets: its lists make every combination",
+            )
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawSynthetic, A::Error> {
+            RawSynthetic::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+    deserializer.deserialize_any(Once).map(Some)
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawSynthetic {
-    sizes: Spanned<Vec<Spanned<u32>>>,
+    sizes: Spanned<Vec<Spanned<Size>>>,
     random: Spanned<Vec<Spanned<u8>>>,
     reads: Spanned<Vec<Spanned<u8>>>,
 }
@@ -490,7 +553,7 @@ impl Check<'_> {
         let mut workloads = Vec::new();
         if let Some(synthetic) = &raw.synthetic {
             let smallest = targets.iter().map(|target| target.size_bytes).min().unwrap_or(0);
-            let size = |&size: &u32| match u64::from(size) {
+            let size = |&Size(size): &Size| match u64::from(size) {
                 0 => Some("requests need at least one byte".to_owned()),
                 size if size > smallest => {
                     Some(format!("requests of {size} bytes do not fit into a target of {smallest} bytes"))
@@ -506,7 +569,7 @@ impl Check<'_> {
                 let problem = format!("{modes} modes are more than {MODES_MOST}: leave out sizes or ratios");
                 return Err(self.wrong(&synthetic.sizes, "synthetic.sizes", problem));
             }
-            for &size in &sizes {
+            for &Size(size) in &sizes {
                 for &random in &random {
                     workloads.extend(reads.iter().map(|&reads| Workload::Synthetic { size, random, reads }));
                 }
@@ -662,6 +725,42 @@ size_mib = 64
         assert_eq!(
             (matrix.settings.peak_seconds, matrix.depository.as_path()),
             (1.0, Path::new("dir/traces"))
+        );
+    }
+
+    #[test]
+    fn sizes_have_units_or_none() {
+        let with = |size: &str| parse(&GOOD.replace("[512, 4096]", &format!("[512, {size}]")));
+        let workloads = |matrix: Matrix| matrix.workloads;
+        assert_eq!(workloads(with("\"4KiB\"").unwrap()), workloads(with("4096").unwrap()));
+        let twice = with("\"512B\"").unwrap_err().to_string();
+        assert!(twice.contains("512 is listed twice"), "{twice}");
+        for (size, expected) in [
+            ("\"4kB\"", "write bytes, or a number with KiB"),
+            ("\"4GiB\"", "\"4GiB\" is more than a request can have"),
+            ("-1", "expected bytes, such as 4096 or \"4KiB\""),
+            ("0.5", "expected bytes, such as 4096 or \"4KiB\""),
+        ] {
+            let error = with(size).unwrap_err().to_string();
+            assert!(error.contains(expected) && error.contains("line 7"), "{size}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_section_that_is_written_as_one_of_several_is_refused_with_what_to_write() {
+        let error = parse(&GOOD.replace("[synthetic]", "[[synthetic]]")).unwrap_err().to_string();
+        assert!(error.contains("expected [synthetic], written once and with single brackets"), "{error}");
+    }
+
+    #[test]
+    fn the_example_to_begin_with_runs_in_a_minute() {
+        let matrix = parse(EXAMPLE).unwrap();
+        let settings = &matrix.settings;
+        let peaks = matrix.workloads.len() as f64 * settings.peak_seconds;
+        let seconds = matrix.runs() as f64 * (settings.run_seconds + settings.settle_seconds) + peaks;
+        assert!((10.0..60.0).contains(&seconds), "{seconds}");
+        assert!(
+            matrix.targets.iter().all(|target| target.at.starts_with("file:") && target.meters.is_empty())
         );
     }
 

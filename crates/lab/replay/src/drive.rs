@@ -41,7 +41,7 @@ mod volume;
 
 pub use error::{NbdError, TargetError};
 pub use ledger::Mismatch;
-pub use options::{DriveError, DriveOptions, DriveProgress, MAX_IN_FLIGHT, Pacing, PastEnd};
+pub use options::{DriveError, DriveOptions, DriveProgress, Halt, MAX_IN_FLIGHT, Pacing, PastEnd};
 pub use report::{CheckReport, CpuTime, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
 pub use s3::S3Keys;
 pub use spec::{SpecError, TargetSpec};
@@ -63,7 +63,6 @@ pub(crate) mod engine {
 use check::Check;
 use feed::Feed;
 use options::TICK;
-pub(crate) use options::validate;
 use place::Placer;
 pub use record::COLLECTED_MOST;
 use record::{Recorder, Shared};
@@ -95,7 +94,7 @@ pub async fn drive<I>(
 where
     I: Iterator<Item = Result<Request, TraceError>> + Send + 'static,
 {
-    validate(options)?;
+    options.check()?;
     let info = target.info().clone();
     let mut check = match (options.check, info.checkable) {
         (false, _) => None,
@@ -104,7 +103,7 @@ where
     };
     let placer = Placer::new(info.size_bytes, info.block_bytes, options.past_end, options.pacing);
     let feed = Feed::start(requests, placer);
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(Shared::new(options));
     let stop = StopOnDrop(shared.clone());
     let (recorder, placed, end) = {
         let mut run = pin!(carry_out(options, target, feed, &shared, check.as_mut()));
@@ -117,10 +116,12 @@ where
         }
     };
     drop(stop);
-    if shared.issued.load(Ordering::Relaxed) == 0 && end == 0 {
+    let halted = options.halt.is_set();
+    if shared.issued.load(Ordering::Relaxed) == 0 && end == 0 && !halted {
         return Err(DriveError::Empty);
     }
     let mut report = recorder.report(options, info.clone(), placed, end);
+    report.stopped_at_seconds = halted.then_some(report.wall_seconds);
     if let (Some(check), Means::Remote(storage)) = (check, &target.means) {
         check.finish(storage, &mut report).await?;
     }

@@ -55,12 +55,13 @@ fn drive_options(options: &ReplayOptions) -> DriveOptions {
     DriveOptions {
         pacing: Pacing::Times { speed: options.speed },
         in_flight: options.in_flight,
+        halt: options.halt.clone(),
         ..DriveOptions::default()
     }
 }
 
 fn check(options: &ReplayOptions, trace: &Trace) -> Result<(), ReplayError> {
-    crate::drive::validate(&drive_options(options))?;
+    drive_options(options).check()?;
     if trace.requests.is_empty() {
         return Err(ReplayError::Empty);
     }
@@ -139,7 +140,7 @@ async fn run_both<T: Target>(
     let (mut report, stretches) =
         run_on(options, trace, setting, Gears::Automatic, target.clone(), progress).await?;
     // What is wrong already is looked at as it is.
-    if options.beside_always_on && report.passed() {
+    if options.beside_always_on && report.passed() && !options.halt.is_set() {
         let always_on = Gears::AlwaysOn(stretches);
         let (beside, _) = run_on(options, trace, setting, always_on, target.clone(), progress).await?;
         let passed = beside.passed();
@@ -313,6 +314,8 @@ struct Run<'a, T> {
     hour: Duration,
     start: Instant,
     end: Instant,
+    /// How much of the trace, in its own time.
+    played: Duration,
     answered: Vec<Answered>,
     retries: u64,
     seen: Observer,
@@ -327,6 +330,7 @@ impl<'a, T: Target> Run<'a, T> {
             hour: setting.hour(),
             start: Instant::now(),
             end: Instant::now(),
+            played: trace.span(),
             answered: Vec::with_capacity(trace.requests.len()),
             retries: 0,
             seen: Observer::default(),
@@ -346,7 +350,7 @@ impl<'a, T: Target> Run<'a, T> {
         let trace = self.trace.clone();
         let requests = (0..trace.requests.len()).map(move |index| Ok(trace.requests[index]));
         let feed = Feed::start(requests, Placer::apart(options.pacing));
-        let (retries, shared) = (self.target.retries(), Shared::default());
+        let (retries, shared) = (self.target.retries(), Shared::new(&options));
         self.start = Instant::now();
         let mut answered = std::mem::take(&mut self.answered);
         let course = Course {
@@ -365,7 +369,12 @@ impl<'a, T: Target> Run<'a, T> {
         };
         self.end = Instant::now();
         (self.answered, self.retries) = (answered, self.target.retries() - retries);
-        Ok(recorder.report(&options, self.info(), placed, end))
+        let mut report = recorder.report(&options, self.info(), placed, end);
+        if self.options.halt.is_set() {
+            report.stopped_at_seconds = Some(report.wall_seconds);
+            self.played = self.played.min((self.end - self.start).mul_f64(self.options.speed));
+        }
+        Ok(report)
     }
 
     fn info(&self) -> TargetInfo {
@@ -531,7 +540,7 @@ impl<T: Target> Run<'_, T> {
 
     fn energy(&self, setting: &Setting, oracle: &[u8]) -> Result<EnergyReport, ReplayError> {
         let (power, load) = (&self.options.power, &setting.load);
-        let end = self.end.duration_since(self.start).mul_f64(self.options.speed).max(self.trace.span());
+        let end = self.end.duration_since(self.start).mul_f64(self.options.speed).max(self.played);
         let servers: Vec<_> = setting.before.servers.iter().map(|s| (s.id, s.gear_group)).collect();
         let racks: Vec<_> = setting.before.servers.iter().map(|s| (s.id, s.rack)).collect();
         let of_changes = |changes: &[Change]| modelled(power, load, changes, &racks, end);
@@ -579,8 +588,10 @@ impl<T: Target> Run<'_, T> {
                 writes: 0,
             }
         };
-        let mut hours: Vec<HourReport> = peaks.iter().zip(oracle).enumerate().map(hour).collect();
-        for request in &self.trace.requests {
+        let begun = self.played.as_nanos() / setting.load.hour.as_nanos() + 1;
+        let all = peaks.iter().zip(oracle).take(begun as usize);
+        let mut hours: Vec<HourReport> = all.enumerate().map(hour).collect();
+        for request in self.trace.requests.iter().take_while(|request| request.at <= self.played) {
             let at = (request.at.as_nanos() / setting.load.hour.as_nanos()) as usize;
             let Some(hour) = hours.get_mut(at) else { continue };
             match request.kind {

@@ -1,7 +1,7 @@
 //! How to replay on a cluster, what is heard meanwhile, and why it failed.
 
 use super::target::TargetError;
-use crate::drive::DriveError;
+use crate::drive::{DriveError, Halt};
 use ebb_gear::{Provision, RehearsalError};
 use ebb_power::{ModelError, PowerModel};
 use ebb_trace::RangeError;
@@ -25,6 +25,8 @@ pub struct ReplayOptions {
     pub beside_always_on: bool,
     /// How long the cluster may take, after the trace, to wake all servers and reclaim its offload.
     pub settle: Duration,
+    /// Stops the requests; then the cluster settles, and everything is checked and restored, as after the last one.
+    pub halt: Halt,
 }
 
 impl Default for ReplayOptions {
@@ -37,6 +39,7 @@ impl Default for ReplayOptions {
             home: None,
             beside_always_on: false,
             settle: Duration::from_secs(120),
+            halt: Halt::default(),
         }
     }
 }

@@ -15,6 +15,11 @@ impl ReplayReport {
             energy.oracle_saved_percent,
             if self.passed() { "Every byte was correct." } else { "The replay failed." }
         );
+        let lead = [Some(lead), self.performance.stopped()]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" It was ");
         let mut page = Page::new(format!("{} on a cluster", self.trace.name), lead);
         page.section("Load and servers", "Load is in servers' worth of work. Hours are the trace's.");
         page.chart(&self.hours_chart(

@@ -187,6 +187,9 @@ impl fmt::Display for ReplayReport {
             self.schedule.hour_millis,
             Bytes(self.prepared_bytes),
         )?;
+        if let Some(stopped) = self.performance.stopped() {
+            writeln!(f, "{stopped}\n")?;
+        }
         self.write_hours(f)?;
         self.write_requests(f)?;
         self.write_latencies(f)?;

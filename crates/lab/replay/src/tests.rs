@@ -120,6 +120,7 @@ impl Fake {
             holder_of: 0,
             debt_since_unix_millis: None,
             modelled_watts: None,
+            transition_modelled_watts: None,
             switch_trouble: None,
             power: PowerStatus::default(),
         };
@@ -356,6 +357,31 @@ async fn a_cluster_that_obeys_passes_and_is_left_as_it_was() {
     assert!(
         stages.iter().any(|stage| matches!(stage, Progress::Replaying { servers_awake: 9, gear: 3, .. }))
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_halted_replay_settles_checks_and_reports_the_time_until_then() {
+    let fake = Fake::new(Faults::default());
+    let (before, options, trace) = (fake.inner().schedule, options(), trace());
+    let halt_in_the_first_hour = &mut |progress| {
+        if let Progress::Replaying { issued: 100.., .. } = progress {
+            options.halt.set();
+        }
+    };
+    let report = engine::run(&options, &trace, fake.clone(), halt_in_the_first_hour).await.unwrap();
+    assert!(report.passed(), "{report}");
+    let performance = &report.performance;
+    assert!((100..200).contains(&performance.requests), "{report}");
+    assert_eq!(performance.stopped_at_seconds, Some(performance.wall_seconds));
+    // Hours, reads and energy are of the time until then, and the cluster is left as it was.
+    let [hour] = &report.hours[..] else { panic!("{report}") };
+    let (replayed, energy) = (performance.reads.requests, &report.modelled_energy.always_on);
+    assert!(hour.reads.abs_diff(replayed) <= 1, "{} of {replayed}: {report}", hour.reads);
+    let servers = energy.on_seconds / (performance.wall_seconds * SPEED);
+    assert!((servers - 9.0).abs() < 0.1, "{servers}");
+    assert!(report.comparison.is_some() && report.to_string().contains("stopped at "));
+    let inner = fake.inner();
+    assert_eq!((inner.schedule, inner.deleted.len()), (before, 2 * 3));
 }
 
 #[tokio::test(start_paused = true)]

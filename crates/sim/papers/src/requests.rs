@@ -79,7 +79,7 @@ pub(super) fn run(trace: &Trace, seed: u64, tell: &mut dyn FnMut(&str, f64)) -> 
     let jobs: Vec<usize> = (0..setups.len()).collect();
     side_by_side(
         &jobs,
-        |at| simulate(trace, &setups[*at], &mut |_| ()),
+        |at| simulate(trace, &setups[*at], &mut |_| true),
         |at, report| {
             reports[*at] = Some(report?);
             done += 1;

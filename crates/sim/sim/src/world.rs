@@ -10,6 +10,7 @@ pub(crate) mod coder;
 pub(crate) mod member;
 pub(crate) mod net;
 pub(crate) mod server;
+mod standstill;
 pub(crate) mod store;
 
 use crate::request::{Later, Models};
@@ -24,6 +25,7 @@ use crate::world::coder::{CODERS, Coder};
 use crate::world::member::MetaNode;
 use crate::world::net::{Net, Node};
 use crate::world::server::Server;
+use crate::world::standstill::Still;
 use bytes::Bytes;
 use ebb_chunkserver::{StoreCommand, StoreToken};
 use ebb_gear::Mode;
@@ -100,10 +102,12 @@ pub enum Happening {
     Tick {
         server: ServerId,
         life: u64,
+        timer: u64,
     },
     Beat {
         server: ServerId,
         life: u64,
+        timer: u64,
     },
     Flushed {
         server: ServerId,
@@ -124,6 +128,11 @@ pub enum Happening {
         server: ServerId,
         action: SwitchAction,
     },
+    /// A flush that waited behind all that hung has ended.
+    Unstalled {
+        server: ServerId,
+        life: u64,
+    },
     /// A switch acts again, or only now.
     LateSwitch {
         server: ServerId,
@@ -136,11 +145,18 @@ pub enum Happening {
     Resume {
         server: ServerId,
     },
+    Reboot {
+        server: ServerId,
+        down: u64,
+    },
     RestartMember {
         member: u64,
     },
     ResumeMember {
         member: u64,
+    },
+    ResumeClient {
+        client: u32,
     },
     HealMember {
         member: u64,
@@ -197,10 +213,14 @@ pub struct World<'a> {
     /// Servers, by run, that are about to notice that a connection to another one broke. What they send on it before
     /// that is lost too.
     pub breaking: BTreeSet<(ServerId, u64, ServerId)>,
+    /// Servers whose connection to another one broke long before they notice: what they send on it is lost.
+    pub half_open: BTreeSet<(ServerId, ServerId)>,
     pub servers: BTreeMap<ServerId, Server>,
     pub members: BTreeMap<u64, MetaNode>,
     pub clients: Vec<Client>,
     pub coders: Vec<Coder>,
+    /// Clients and coders that stand still.
+    pub still: BTreeMap<u32, Still>,
     pub history: History,
     pub invariants: Invariants,
     pub violation: Option<Violation>,
@@ -261,10 +281,12 @@ impl<'a> World<'a> {
             agenda: Agenda::default(),
             net,
             breaking: BTreeSet::new(),
+            half_open: BTreeSet::new(),
             servers: BTreeMap::new(),
             members: BTreeMap::new(),
             clients: Vec::new(),
             coders: Vec::new(),
+            still: BTreeMap::new(),
             history: History::default(),
             invariants: Invariants::default(),
             violation: None,
@@ -297,6 +319,10 @@ impl<'a> World<'a> {
             let at = models.transmit(self.now, from, to, &message);
             return self.at(at, Happening::Deliver { from, to, generation, message });
         }
+        if self.is_half_open(from, to) {
+            self.net.lost += 1;
+            return;
+        }
         let times = self.net.send(self.now, from, to, &mut self.net_random);
         if times.is_empty() {
             self.connection_breaks(from, to);
@@ -310,11 +336,16 @@ impl<'a> World<'a> {
     pub fn connection_breaks(&mut self, a: Node, b: Node) {
         for (node, peer) in [(a, b), (b, a)] {
             // A silent machine is noticed when something is sent to it, or by a keep-alive.
-            let delay = self.net_random.delay(20 * MILLI).min(5 * SECOND);
+            let mut delay = self.net_random.delay(20 * MILLI).min(5 * SECOND);
             match (node, peer) {
                 (Node::Server(server), Node::Server(peer)) => {
                     let life = self.server(server).life;
                     if self.breaking.insert((server, life, peer)) {
+                        if self.scenario.half_open && self.net_random.chance(200) {
+                            delay = self.net_random.between(SECOND, 30 * SECOND);
+                            self.count("connection half-open");
+                            self.half_open.insert((server, peer));
+                        }
                         self.after(delay, Happening::PeerLost { server, life, peer });
                     }
                 }
@@ -324,6 +355,11 @@ impl<'a> World<'a> {
                 _ => {}
             }
         }
+    }
+
+    /// The sender does not know yet that its connection broke, and the other end has not opened another.
+    fn is_half_open(&self, from: Node, to: Node) -> bool {
+        matches!((from, to), (Node::Server(from), Node::Server(to)) if self.half_open.contains(&(from, to)))
     }
 
     /// Only the first violation counts.
@@ -398,6 +434,7 @@ impl<'a> World<'a> {
             | Happening::Remember { server, .. }
             | Happening::Tick { server, .. }
             | Happening::Flushed { server, .. }
+            | Happening::Unstalled { server, .. }
             | Happening::Beat { server, .. } => self.server_receives(server, due.what),
             Happening::MemberWake { member, stamp } => self.member_wakes(member, stamp),
             Happening::Client { client, stamp } => self.client_wakes(client, stamp),
@@ -407,8 +444,15 @@ impl<'a> World<'a> {
             Happening::Fault => self.next_fault(),
             Happening::Restart { server } => self.restart(server),
             Happening::Resume { server } => self.resume(server),
+            Happening::Reboot { server, down } => {
+                // Not once faults have ended, and not of a machine that sleeps.
+                if self.stormy && self.servers[&server].runs() {
+                    self.boot(server, down);
+                }
+            }
             Happening::RestartMember { member } => self.restart_member(member),
             Happening::ResumeMember { member } => self.resume_member(member),
+            Happening::ResumeClient { client } => self.client_goes_on(client),
             Happening::HealMember { member } => self.heal_member(member),
             Happening::Calm => self.net.model = self.scenario.net,
             Happening::Heal { server } => self.heal_disk(server),
@@ -417,7 +461,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn deliver(&mut self, from: Node, to: Node, generation: u64, message: Message) {
+    pub(crate) fn deliver(&mut self, from: Node, to: Node, generation: u64, message: Message) {
         if self.net.generation(from, to) != generation {
             return;
         }
@@ -427,7 +471,12 @@ impl<'a> World<'a> {
             }
             Node::Member(id) => self.member_receives(id, from, message),
             Node::Client(id) if self.modelled.is_some() => self.host_receives(id, from, message),
-            Node::Client(id) => self.client_receives(id, from, message),
+            Node::Client(id) => {
+                let deliver = || Happening::Deliver { from, to, generation, message: message.clone() };
+                if !self.holds_back(id, deliver) {
+                    self.client_receives(id, from, message);
+                }
+            }
         }
     }
 }

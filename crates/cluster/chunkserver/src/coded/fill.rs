@@ -243,6 +243,9 @@ impl Fill {
         if let Some(version) = deleted {
             return self.delete(cx, known, chunk, version, listed);
         }
+        if let Some(version) = self.left_over(cx, known, listed) {
+            return self.delete(cx, known, chunk, version, listed);
+        }
         let targets = known.entry.targets(chunk);
         let mine = |column: usize| known.is_own(cx.me, column) || targets.get(column) == Some(&Some(cx.me));
         let columns: Vec<(usize, Epoch)> =
@@ -252,6 +255,17 @@ impl Fill {
                 self.plan_segment(cx, known, rebuilds, (chunk, column, since), &segment);
             }
         }
+    }
+
+    /// The newest version of a chunk that this server alone has, if everything is compared with a column in sync. That
+    /// has a strip of each acknowledged row: so the chunk was deleted, which the others have forgotten, and the store
+    /// here is an older copy that was put back; or it is the rest of a write of an epoch that has ended, and cannot
+    /// succeed.
+    fn left_over(&self, cx: &Context, known: &Known, listed: &[Listed]) -> Option<Version> {
+        let whole = |(column, since): &(usize, Epoch)| *since == Epoch(0) && known.is_own(cx.me, *column);
+        let older = |l: &Listed| l.server == cx.me && l.run.version.epoch < known.epoch();
+        let compares = self.columns.iter().any(whole) && known.one_has_all(cx.me, &self.members);
+        (compares && listed.iter().all(older)).then(|| listed.iter().map(|l| l.run.version).max())?
     }
 
     fn plan_segment(

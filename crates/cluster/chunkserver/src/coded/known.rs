@@ -72,8 +72,13 @@ impl Known {
         let listed = |own: &Column| members.contains(&own.server);
         let mut others = self.entry.columns.iter().filter(|own| own.server != me);
         let nothing = |own: &Column| own.state == SlotState::Away { since: Epoch(0) };
-        others.clone().any(|own| listed(own) && own.state == SlotState::InSync)
-            || others.all(|own| listed(own) || nothing(own))
+        self.one_has_all(me, members) || others.all(|own| listed(own) || nothing(own))
+    }
+
+    /// Whether one of these servers, another than this one, has a column in sync.
+    pub fn one_has_all(&self, me: ServerId, members: &[ServerId]) -> bool {
+        let has_all = |own: &Column| own.server != me && own.state == SlotState::InSync;
+        self.entry.columns.iter().any(|own| has_all(own) && members.contains(&own.server))
     }
 
     /// R1. Epochs come from the replicated metadata service: a higher one proves that the older configuration has

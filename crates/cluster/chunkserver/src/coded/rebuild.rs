@@ -13,6 +13,7 @@ use super::known::Known;
 use super::plan::REBUILD_BLOCKS;
 use crate::common::api::{StoreCommand, StoreOutcome};
 use crate::common::blocks::{BLOCK, split_payload};
+use crate::common::config::PlantedBug;
 use crate::common::context::Context;
 use crate::common::wait::{ColumnWait, Wait};
 use bytes::{Bytes, BytesMut};
@@ -394,7 +395,9 @@ impl Rebuilds {
                 let rest = Candidate { first: of.first + half, count: of.count - half, ..of };
                 job.candidates.splice(0..0, [Candidate { count: half, ..of }, rest]);
             }
-            Err(Refusal::Corrupt) => _ = job.damaged.insert(of.first),
+            Err(Refusal::Corrupt) if !cx.config.has(PlantedBug::LostRowLacks) => {
+                job.damaged.insert(of.first);
+            }
             Err(refusal) => {
                 job.unsure = true;
                 job.stale |= matches!(refusal, Refusal::Stale { .. });

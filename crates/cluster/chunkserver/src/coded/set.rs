@@ -262,10 +262,12 @@ impl CodedSet {
     /// Has the store forget the own column's deletions of older epochs, under an epoch with all columns in sync. Every
     /// column has carried them out: it was there, or was filled since. None of them takes a strip of such a chunk
     /// again: a server that knows this epoch refuses older ones, and one that does not has forgotten nothing. A column
-    /// that falls behind from now on misses only newer deletions, or starts empty.
+    /// that falls behind from now on misses only newer deletions, or compares all that it has with the others
+    /// ([`Fill`]).
     fn forget_deletions(&mut self, cx: &mut Context) {
         let epoch = self.epoch();
-        if !self.forgets || self.storing.values().any(|taken| *taken < epoch) {
+        let keeps = cx.config.has(PlantedBug::KeepTombstones);
+        if !self.forgets || keeps || self.storing.values().any(|taken| *taken < epoch) {
             return;
         }
         self.forgets = false;

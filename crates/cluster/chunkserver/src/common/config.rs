@@ -70,6 +70,10 @@ pub enum PlantedBug {
     TrustAnyListing,
     /// Requests under a claim that has ended are carried out.
     IgnoreClaims,
+    /// Take a row that cannot be read for one that may be elsewhere, for ever.
+    LostRowLacks,
+    /// Never forget deletions of columns.
+    KeepTombstones,
 }
 
 impl Config {

@@ -115,7 +115,8 @@ impl Scrubber {
                 // not begin with all of them at once.
                 let spread = u64::from(group.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
                 let sound_at = now.saturating_sub(spread % (self.period / 2).max(1));
-                let mark = ScrubMark { group, sound_at, after: None, sound_so_far: true, sound: true };
+                let (new_at, after) = (Some(now), None);
+                let mark = ScrubMark { group, sound_at, new_at, after, sound_so_far: true, sound: true };
                 Replica { mark, in_sync, wanted: false, tried: None }
             });
             replica.in_sync = in_sync;
@@ -196,7 +197,7 @@ impl Scrubber {
         let failed = ends && !mark.sound_so_far;
         if ends {
             if mark.sound_so_far {
-                (mark.sound_at, mark.sound) = (self.now, true);
+                (mark.sound_at, mark.new_at, mark.sound) = (self.now, None, true);
                 replica.wanted = false;
             }
             (mark.after, mark.sound_so_far) = (None, true);
@@ -221,13 +222,14 @@ impl Scrubber {
 
     pub fn vitals(&self, counted: ScrubVitals) -> ScrubVitals {
         let in_sync = || self.replicas.values().filter(|r| r.in_sync);
+        let since = |r: &Replica| self.now.saturating_sub(r.mark.new_at.unwrap_or(r.mark.sound_at));
         ScrubVitals {
             replicas: in_sync().count() as u32,
             due: in_sync().filter(|r| self.is_due(r)).count() as u32,
             overdue: in_sync().filter(|r| self.is_overdue(r)).count() as u32,
             unsound: in_sync().filter(|r| !r.mark.sound).count() as u32,
             asked: self.replicas.values().filter(|r| r.wanted).count() as u32,
-            oldest_seconds: in_sync().map(|r| self.age(r)).max().unwrap_or(0),
+            oldest_seconds: in_sync().map(since).max().unwrap_or(0),
             ..counted
         }
     }
@@ -244,8 +246,14 @@ mod tests {
 
     /// Two replicas that were found sound at these times, with a period of ten days.
     fn scrubber(one: u64, two: u64) -> Scrubber {
-        let mark =
-            |(group, sound_at)| ScrubMark { group, sound_at, after: None, sound_so_far: true, sound: true };
+        let mark = |(group, sound_at)| ScrubMark {
+            group,
+            sound_at,
+            new_at: None,
+            after: None,
+            sound_so_far: true,
+            sound: true,
+        };
         Scrubber::new(10 * DAY, [(ONE, one), (TWO, two)].map(mark).into())
     }
 
@@ -272,6 +280,28 @@ mod tests {
         let mut never = Scrubber::new(0, Vec::new());
         assert!(never.is_off() && scrubber(0, 0).vitals(ScrubVitals::default()).overdue == 0);
         assert_eq!(never.ask().map(|_| ()), None);
+    }
+
+    #[test]
+    fn a_new_replica_is_as_old_as_it_is_there_and_due_as_if_it_had_been_found_sound_before() {
+        let mut s = Scrubber::new(10 * DAY, Vec::new());
+        let groups = || (0..100).map(|group| (GroupId(group), true));
+        s.beat(100 * DAY, 1, groups());
+        let oldest = |s: &Scrubber| s.vitals(ScrubVitals::default()).oldest_seconds;
+        assert_eq!((oldest(&s), s.vitals(ScrubVitals::default()).replicas), (0, 100));
+        s.beat(101 * DAY, 1, groups());
+        let vitals = s.vitals(ScrubVitals::default());
+        assert_eq!(vitals.oldest_seconds, DAY);
+        assert!((10..40).contains(&vitals.due), "{vitals:?}");
+        let mut again = Scrubber::new(10 * DAY, s.take_changed().expect("they are new"));
+        again.beat(101 * DAY, 0, groups());
+        assert_eq!(oldest(&again), DAY, "a restart forgets nothing");
+        while let Some((group, _)) = again.ask() {
+            again.advance(page(group, None, None, true));
+        }
+        again.beat(102 * DAY, 0, groups());
+        let vitals = again.vitals(ScrubVitals::default());
+        assert_eq!(vitals.oldest_seconds, 2 * DAY, "most were not read yet");
     }
 
     #[test]

@@ -103,6 +103,12 @@ impl Group {
         self.scrub.is_some()
     }
 
+    /// Whether targets do not know yet what is on all of them.
+    pub fn owes_committed(&self) -> bool {
+        let owes = |primary: &Primary| primary.owes_committed(&self.member) || primary.has_unheard();
+        self.primary.as_ref().is_some_and(owes)
+    }
+
     /// Number of client requests that wait until this server serves.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
@@ -116,7 +122,7 @@ impl Group {
     /// The connection to a server broke, or the server is not live: outstanding requests to it may never be answered.
     pub fn on_peer_lost(&mut self, cx: &mut Context, peer: ServerId) {
         if let Some(primary) = &mut self.primary {
-            primary.in_flight.peer_lost(peer);
+            primary.peer_lost(cx, &self.member, peer);
         }
         self.covers.peer_lost(peer);
         self.repairs_lost(cx, peer);

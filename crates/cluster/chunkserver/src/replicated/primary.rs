@@ -32,7 +32,7 @@ use ebb_types::{
 };
 use in_flight::InFlight;
 use memory::Memory;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use in_flight::Replied;
 pub(crate) use op::{Arrived, Got, Op, Plan, Work};
@@ -45,6 +45,9 @@ pub(crate) struct Primary {
     pub ops: Ops,
     pub in_flight: InFlight,
     committed_sent: Version,
+    /// Targets whose connection broke, so that what was said last of the commit point may not have arrived, and when it
+    /// is said again: not at once, for a server that is down breaks that connection, too.
+    unheard: BTreeMap<ServerId, Moment>,
     memory: Memory,
     /// The newest claim on each object that is written under claims, as far as it was asked for in this epoch.
     pub claims: Claims,
@@ -78,6 +81,7 @@ impl Primary {
             ops: Ops::default(),
             in_flight: InFlight::default(),
             committed_sent: Version::first_of(epoch),
+            unheard: BTreeMap::new(),
             memory,
             claims: Claims::default(),
             reported: None,
@@ -102,6 +106,7 @@ impl Primary {
             || self.ops.any_running()
             || !self.in_flight.is_empty()
             || member.tail.committed() > self.committed_sent
+            || !self.unheard.is_empty()
     }
 
     /// The newest version assigned in this epoch: a request that begins now gets a newer one, whenever it is carried
@@ -230,6 +235,7 @@ impl Primary {
     pub fn send_committed(&mut self, cx: &mut Context, member: &Member) {
         let (group, epoch, committed) = (cx.group, self.epoch, member.tail.committed());
         self.committed_sent = committed;
+        self.unheard.clear();
         let me = cx.me;
         for (to, _) in member.targets().flatten().filter(|(to, _)| *to != me) {
             cx.send(to, PeerMessage::Committed { group, epoch, committed });
@@ -239,6 +245,29 @@ impl Primary {
     /// Whether the targets should hear that everything is committed: no record says so.
     pub fn owes_committed(&self, member: &Member) -> bool {
         self.in_flight.is_empty() && member.tail.committed() > self.committed_sent
+    }
+
+    /// Whether some may not have heard it.
+    pub fn has_unheard(&self) -> bool {
+        !self.unheard.is_empty()
+    }
+
+    /// The connection to a server broke, or the server is not live.
+    pub fn peer_lost(&mut self, cx: &Context, member: &Member, peer: ServerId) {
+        self.in_flight.peer_lost(peer);
+        if self.is_serving() && member.targets().flatten().any(|(to, _)| to == peer) {
+            self.unheard.insert(peer, cx.now + cx.config.suspect_after);
+        }
+    }
+
+    /// Says the commit point again where it may not have arrived.
+    fn repeat_committed(&mut self, cx: &mut Context, member: &Member) {
+        let due: Vec<ServerId> =
+            self.unheard.extract_if(.., |_, at| *at <= cx.now).map(|(server, _)| server).collect();
+        let (group, epoch, committed) = (cx.group, self.epoch, member.tail.committed());
+        for to in due {
+            cx.send(to, PeerMessage::Committed { group, epoch, committed });
+        }
     }
 
     /// Commits everything below the oldest record in flight: it is on all targets. An older epoch's tail is settled
@@ -265,11 +294,13 @@ impl Primary {
         let record = Record { group: cx.group, chunk, first, count, version, request, content };
         let must_fit = self.ops.get(op).is_some_and(|op| !op.takes_space());
         self.committed_sent = self.committed_sent.max(member.tail.committed());
+        self.unheard.clear();
         self.in_flight.send(cx, member, op, (record, payload), must_fit);
     }
 
     /// Sends again what may be lost, and reports servers that owe an answer and send nothing.
     pub fn tick(&mut self, cx: &mut Context, member: &mut Member) {
+        self.repeat_committed(cx, member);
         let (group, epoch) = (cx.group, self.epoch);
         let again = self.reported.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after);
         match &self.phase {

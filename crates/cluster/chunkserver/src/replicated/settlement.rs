@@ -96,27 +96,28 @@ impl Settlement {
     pub fn rewrites(&self, newer: &[Run]) -> Unsettled {
         let newer = Newer::new(newer);
         let open = self.foreign.iter().filter(|t| t.run.version > self.committed || newer.meets(&t.run));
-        let mut deletions: BTreeMap<(ChunkId, Version), Option<RequestId>> = BTreeMap::new();
+        // One for each request, however many records of it earlier settlements left: else each would double them.
+        let mut deletions: BTreeSet<(ChunkId, Option<RequestId>)> = BTreeSet::new();
         let mut blocks: BTreeMap<ChunkId, Vec<(u32, u32)>> = BTreeMap::new();
         for TailRun { run, request } in self.own.iter().chain(open) {
             match run.kind {
                 Kind::Note | Kind::Lost => {}
-                Kind::Delete => {
-                    let known = deletions.entry((run.chunk, run.version)).or_default();
-                    *known = known.or(*request);
-                }
+                Kind::Delete => _ = deletions.insert((run.chunk, *request)),
                 Kind::Data | Kind::Zero => {
                     blocks.entry(run.chunk).or_default().push((run.first, run.first + run.count));
                 }
             }
         }
         for chunk in blocks.keys().filter(|chunk| !newer.meets(&any_deletion(**chunk))) {
-            deletions.entry((*chunk, Version::ZERO)).or_default(); // the chunk is deleted here
+            deletions.insert((*chunk, None)); // the chunk is deleted here
         }
+        let requested: BTreeSet<ChunkId> =
+            deletions.iter().filter(|(_, request)| request.is_some()).map(|(chunk, _)| *chunk).collect();
+        deletions.retain(|(chunk, request)| request.is_some() || !requested.contains(chunk));
         // A deletion is rolled forward, and no block of its chunk is rewritten after it.
-        deletions.keys().for_each(|(chunk, _)| _ = blocks.remove(chunk));
+        deletions.iter().for_each(|(chunk, _)| _ = blocks.remove(chunk));
         let deletion =
-            |((chunk, _), request)| Rewrite { chunk, first: 0, count: u32::MAX, kind: Kind::Delete, request };
+            |(chunk, request)| Rewrite { chunk, first: 0, count: u32::MAX, kind: Kind::Delete, request };
         let of_chunk = |(chunk, pieces)| {
             let parts = in_records(joined(pieces));
             parts.map(move |(first, end)| Rewrite {
@@ -261,6 +262,26 @@ mod tests {
         };
         assert_eq!(rewrites(&[any_deletion(ChunkId::default())]), [Kind::Data]);
         assert_eq!(rewrites(&[]), [Kind::Delete]);
+    }
+
+    #[test]
+    fn a_deletion_is_ordered_again_once_however_often_it_was_before() {
+        let deletion = |epoch, seq, request: Option<u64>| {
+            let TailRun { run, .. } = record(epoch, seq, 0, 0, 0);
+            let request = request.map(|seq| RequestId { client: 1, seq });
+            TailRun { run: Run { kind: Kind::Delete, ..run }, request }
+        };
+        let again = |tails: &[TailRun]| {
+            let mut unsettled = Settlement::new(Version::ZERO, tails.to_vec(), Vec::new()).rewrites(&[]);
+            let requests =
+                std::iter::from_fn(|| unsettled.pop()).map(|r| r.request.map(|request| request.seq));
+            requests.collect::<Vec<Option<u64>>>()
+        };
+        // Each settlement was cut off by the next crash.
+        let left = [deletion(1, 1, Some(10)), deletion(2, 1, Some(10)), deletion(3, 1, Some(10))];
+        assert_eq!(again(&left), [Some(10)]);
+        assert_eq!(again(&[deletion(1, 1, None), deletion(2, 1, None)]), [None]);
+        assert_eq!(again(&[deletion(1, 1, None), left[0], deletion(1, 3, Some(11))]), [Some(10), Some(11)]);
     }
 
     #[test]

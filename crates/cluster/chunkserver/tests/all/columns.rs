@@ -318,6 +318,31 @@ fn a_deletion_reaches_a_sleeper() {
     assert_eq!(world.read(row.chunk, 0, 4096).0, missing);
 }
 
+/// An older copy of its directory was put back, and the others have forgotten the deletion.
+#[test]
+fn a_store_that_was_put_back_does_not_keep_what_was_deleted_since() {
+    for lost in [2, 7] {
+        let mut world = fresh();
+        let rows = with_rows(&mut world, 0, 3);
+        let older = world.nodes[&id(lost)].store.clone();
+        assert!(world.delete(rows[0].chunk));
+        world.crash(0);
+        world.restart(0);
+        world.run();
+        assert_eq!(world.nodes.values().map(|node| node.store.tombstones()).sum::<usize>(), 0, "forgotten");
+        world.crash(lost);
+        world.start(id(lost), older);
+        world.configure(&[(lost, SlotState::CatchingUp { since: Epoch(0) })]);
+        world.run();
+        assert!(world.entry.columns.iter().all(|own| own.state == SlotState::InSync), "{:?}", world.entry);
+        assert_eq!(world.holders(lost, rows[0].chunk), [] as [ServerId; 0]);
+        rows[1..].iter().for_each(|row| world.assert_at_home(row));
+        world.configure(&[]);
+        world.run();
+        assert_eq!(world.nodes.values().map(|node| node.store.tombstones()).sum::<usize>(), 0);
+    }
+}
+
 /// What a gateway writes after its run was ended and its chunks were deleted would belong to nothing.
 #[test]
 fn a_deleted_chunk_takes_no_more_strips() {

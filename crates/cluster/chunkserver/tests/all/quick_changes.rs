@@ -11,6 +11,7 @@ use ebb_types::{
     Role, Run, ServerId, ServerReport, ServerState, Slot, SlotState, StoreId, Unready, Version, block_crcs,
     piece_crcs,
 };
+use std::time::Duration;
 
 const ME: ServerId = ServerId(1);
 const OTHERS: [ServerId; 2] = [ServerId(2), ServerId(3)];
@@ -21,6 +22,7 @@ const REQUEST: RequestId = RequestId { client: 9, seq: 1 };
 struct Primary {
     replica: Replica,
     version: u64,
+    now: Moment,
 }
 
 impl Primary {
@@ -30,14 +32,15 @@ impl Primary {
 
     fn recovered(recovered: Recovered) -> Primary {
         let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
-        let mut primary = Primary { replica: Replica::new(config, recovered), version: 0 };
+        let replica = Replica::new(config, recovered);
+        let mut primary = Primary { replica, version: 0, now: Moment(1) };
         primary.on(Event::Lease { until: Moment(u64::MAX) });
         primary
     }
 
     fn on(&mut self, event: Event) -> Vec<Command> {
         let mut out = Vec::new();
-        self.replica.on(Moment(1), event, &mut out);
+        self.replica.on(self.now, event, &mut out);
         out
     }
 
@@ -250,6 +253,35 @@ fn a_write_that_was_ordered_is_not_refused_although_the_own_store_failed() {
     let carried_over = primary.configure(2);
     let answered = carried_over.iter().any(|c| matches!(c, Command::Reply { .. }));
     assert!(!answered && apply(&carried_over).is_some(), "{carried_over:?}");
+}
+
+/// In an idle group no record says it: a server that missed it would remember deletions for ever (R19).
+#[test]
+fn what_is_on_all_targets_is_said_again_after_a_connection_broke() {
+    let told = |commands: &[Command]| {
+        let told = commands.iter().filter_map(|c| match c {
+            Command::Send { to, message: PeerMessage::Committed { committed, .. }, .. } => {
+                Some((*to, *committed))
+            }
+            _ => None,
+        });
+        told.collect::<Vec<(ServerId, Version)>>()
+    };
+    let mut primary = Primary::new();
+    primary.configure(1);
+    let apply = apply(&primary.write()).expect("it is ordered");
+    primary.complete(&apply);
+    let version = apply.1.version;
+    assert_eq!(told(&primary.on(Event::Tick)), OTHERS.map(|to| (to, version)));
+    assert!(!primary.replica.wants_ticks());
+    primary.on(Event::PeerLost { peer: OTHERS[1] });
+    assert!(primary.replica.wants_ticks());
+    assert_eq!(told(&primary.on(Event::Tick)), [], "it may be down");
+    primary.now = primary.now + Duration::from_secs(3);
+    assert_eq!(told(&primary.on(Event::Tick)), [(OTHERS[1], version)]);
+    assert!(!primary.replica.wants_ticks(), "once");
+    primary.on(Event::PeerLost { peer: ServerId(9) });
+    assert!(!primary.replica.wants_ticks(), "it has no part in the group");
 }
 
 /// N3: without it, every group's last record is written once more after a crash of all servers, and a full cluster has

@@ -35,7 +35,14 @@ impl Primary {
         let mut config = Config::new(ME, Incarnation(1), StoreId(1), 4 << 20, 1);
         config.scrub_period = Duration::from_secs(10 * DAY);
         config.scrub_bytes_per_second = 3 * BLOCK_BYTES as u64; // a block of three copies
-        let mark = ScrubMark { group: GROUP, sound_at: DAY, after: None, sound_so_far: true, sound: true };
+        let mark = ScrubMark {
+            group: GROUP,
+            sound_at: DAY,
+            new_at: None,
+            after: None,
+            sound_so_far: true,
+            sound: true,
+        };
         let recovered = Recovered { scrubs: vec![mark], ..Recovered::default() };
         let mut primary = Primary { replica: Replica::new(config, recovered), now: Moment(1) };
         primary.on(Event::Lease { until: Moment(u64::MAX) });

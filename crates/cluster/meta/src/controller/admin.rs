@@ -1,6 +1,7 @@
 //! Administrators' requests: figures from the state and the leader's memory, and commands that they want proposed.
 
 use crate::controller::event::Output;
+use crate::controller::force::loss;
 use crate::controller::gears::{check, policy};
 use crate::controller::give_up::may_be_needed;
 use crate::controller::leading::Leading;
@@ -249,6 +250,7 @@ impl Leading {
                     owed.filter_map(|id| self.owed_since.get(&id).copied()).min()
                 },
                 modelled_watts: None,
+                transition_modelled_watts: None,
                 switch_trouble: live.and_then(|l| l.power.trouble.clone()),
                 power: self.power_status(now, entry, state),
             }
@@ -323,11 +325,12 @@ fn mark_lost(server: ServerId, accept_loss: bool, state: &State) -> Result<Comma
         return Err(format!("{server} is the last of {}: no server can take its place", entry.gear_group));
     }
     let set = state.sets().find(|(_, set)| set.column_of(server).is_some());
-    let needed = set.and_then(|(_, set)| may_be_needed(server, set, |id| state.server(id)));
-    if let Some(why) = needed.filter(|_| !accept_loss) {
+    let needed =
+        set.and_then(|(_, set)| Some((may_be_needed(server, set, |id| state.server(id))?, loss(set))));
+    if let Some((why, loss)) = needed.filter(|_| !accept_loss) {
         return Err(format!(
             "{server} may have the only copy of acknowledged data: {why}; start what is down and wait until nothing \
-             catches up, or accept the loss with `ebb lost {} --accept-loss`",
+             catches up, or accept the loss with `ebb lost {} --accept-loss`: {loss}",
             server.0
         ));
     }

@@ -19,8 +19,8 @@ impl Leading {
     /// The command that serves these groups again, or why it is refused.
     pub(crate) fn force(&self, now: Moment, accept_loss: bool, state: &State) -> Result<Command, String> {
         let stuck = self.stuck(now, state);
+        let sets: Vec<String> = state.sets().filter_map(|(id, set)| incomplete(id, set, state)).collect();
         if stuck.is_empty() {
-            let sets: Vec<String> = state.sets().filter_map(|(id, set)| incomplete(id, set, state)).collect();
             let all = "every chunk group has a complete copy, and every set can be rebuilt: there is nothing to force";
             return Err(if sets.is_empty() { all.into() } else { sets.join("; ") });
         }
@@ -35,9 +35,10 @@ impl Leading {
             .collect();
         let groups =
             format!("{} chunk groups (the first is {}) have no complete copy left", stuck.len(), stuck[0].0);
+        let and_sets: String = sets.iter().map(|set| format!("; {set}")).collect();
         if let Some(first) = undecided.first() {
             return Err(format!(
-                "{groups}: {} may have what is missing; start them, or give them up with `ebb lost {}`",
+                "{groups}: {} may have what is missing; start them, or give them up with `ebb lost {}`{and_sets}",
                 names(&undecided),
                 first.0
             ));
@@ -47,7 +48,7 @@ impl Leading {
         if !accept_loss {
             return Err(format!(
                 "{groups}: what was acknowledged last and is only on {} would be lost, and reads of it would return older data; \
-                 `ebb force --accept-loss` does that",
+                 `ebb force --accept-loss` does that{and_sets}",
                 if lost.is_empty() { "disks that came back empty or old".into() } else { names(&lost) }
             ));
         }
@@ -98,12 +99,20 @@ fn incomplete(id: SetId, set: &SetEntry, state: &State) -> Option<String> {
     Some(match down.first() {
         None => format!("{few}: its servers exchange what they have; wait for it (`ebb status`)"),
         Some(first) => format!(
-            "{few}: {} may have what is missing; start them, or give up what only they have with \
-             `ebb lost {} --accept-loss`",
+            "{few}: {} may have what is missing; start them, or give them up with `ebb lost {} --accept-loss`: {}",
             names(&down),
-            first.0
+            first.0,
+            loss(set)
         ),
     })
+}
+
+/// What is lost with a server of the set that may have the only strips of a row.
+pub(crate) fn loss(set: &SetEntry) -> String {
+    format!(
+        "rows of which fewer than {} strips are left would be lost, and reads of them fail",
+        set.shape.data()
+    )
 }
 
 /// `None`: none of its servers is awake. A member that is alone has the newest data by definition.

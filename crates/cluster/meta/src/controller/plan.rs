@@ -15,7 +15,7 @@ use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Room, Seen, Server
 use crate::controller::racks::{Partings, racks_apart};
 use crate::controller::sets::is_spared;
 use crate::controller::wake_times::WakeTimes;
-use crate::{Change, Command, PowerFact, State};
+use crate::{Change, Command, PlantedBug, PowerFact, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
     Depth, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, Notice, PoolId, RackId, ServerEntry,
@@ -255,8 +255,11 @@ impl Leading {
         let mut wanted = self.gears.awake().clone();
         wanted.extend(servers.values().filter(|e| e.is_logger()).map(|e| e.id));
         self.reports.damaged.retain(|_, at| now < *at + DAMAGE_WAKES);
-        let helpers =
-            if self.timing.leaves_alone() { BTreeSet::new() } else { self.helpers(now, state, servers) };
+        let helpers = if self.timing.has(PlantedBug::LeaveAlone) {
+            BTreeSet::new()
+        } else {
+            self.helpers(now, state, servers)
+        };
         self.emergency = !helpers.is_empty();
         wanted.extend(helpers);
         let lacking = self.lacking_room(state, servers, &wanted);
@@ -353,7 +356,7 @@ impl Leading {
                 Some(GroupEntry { epoch: moved.epoch.next(), ..moved.clone() })
             });
             let Some(mut next) = next else { continue };
-            if self.timing.forgets_fallback() {
+            if self.timing.has(PlantedBug::ForgetFallback) {
                 next.fallback = None;
             }
             if let (Some(old), Some(new)) = (entry.primary, next.primary)
@@ -430,7 +433,7 @@ impl Leading {
                     standing,
                     restarted,
                     emptied,
-                    rack: if self.timing.ignores_racks() { RackId(0) } else { e.rack },
+                    rack: if self.timing.has(PlantedBug::IgnoreRacks) { RackId(0) } else { e.rack },
                     logger: e.is_logger(),
                     sleeps: sleeps(e),
                     full,
@@ -449,7 +452,10 @@ impl Leading {
         let Some(before) = before else { return (false, false) };
         let came_back = now.state.is_live() && !before.state.is_live();
         let other_store = before.incarnation != Incarnation(0) && before.store != now.store;
-        (before.incarnation != now.incarnation || came_back, other_store && !self.timing.trusts_any_store())
+        (
+            before.incarnation != now.incarnation || came_back,
+            other_store && !self.timing.has(PlantedBug::TrustAnyStore),
+        )
     }
 
     /// No change is pending: every server is where it should be, and every replica on an awake server is in sync.

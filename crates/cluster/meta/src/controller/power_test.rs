@@ -54,7 +54,8 @@ impl Leading {
                 "{server} sleeps only with its whole erasure-coded pool or set, which is in use: test it while that hibernates"
             ));
         }
-        let status = PowerTest { step: TestStep::Draining, results: Vec::new(), given_up: None };
+        let (step, results) = (TestStep::Draining, Vec::new());
+        let status = PowerTest { step, limit_millis: None, results, given_up: None };
         self.trial = Some(Trial { server, status, since: now, ordered: now });
         self.dirty = true;
         Ok(())
@@ -87,7 +88,9 @@ impl Leading {
     }
 
     pub(crate) fn test_status(&self, server: ServerId) -> Option<PowerTest> {
-        self.trial.as_ref().filter(|trial| trial.server == server).map(|trial| trial.status.clone())
+        let trial = self.trial.as_ref().filter(|trial| trial.server == server)?;
+        let limit_millis = self.limit_of(trial).map(|limit| limit.as_millis() as u64);
+        Some(PowerTest { limit_millis, ..trial.status.clone() })
     }
 
     /// When to look at a running test again.
@@ -111,7 +114,7 @@ impl Leading {
     fn follow_step(&self, now: Moment, trial: &mut Trial, state: &State) {
         let server = trial.server;
         let (Some(entry), Some(live)) = (state.server(server), self.servers.get(&server)) else { return };
-        let took = now.since(trial.since);
+        let late = self.limit_of(trial).is_some_and(|limit| now.since(trial.since) > limit);
         if matches!(entry.state, ServerState::Failed | ServerState::Lost) {
             return trial.give_up(now, format!("{server} failed meanwhile: look at its log"));
         }
@@ -120,7 +123,7 @@ impl Leading {
             TestStep::Draining if self.emergency => {
                 trial.give_up(now, "copies are missing, so every server is needed".into());
             }
-            TestStep::Draining if took > DATA_LIMIT => {
+            TestStep::Draining if late => {
                 trial.give_up(now, "its chunk groups could not be handed over: look at `ebb status`".into());
             }
             TestStep::GoingDown if entry.state != ServerState::Asleep => {
@@ -130,15 +133,15 @@ impl Leading {
                 trial.ordered = now;
                 trial.step(now, TestStep::Waking);
             }
-            TestStep::GoingDown if live.power.trouble.is_some() || took > self.longest(server) * 2 => {
+            TestStep::GoingDown if live.power.trouble.is_some() || late => {
                 let why = live.power.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
                 trial.give_up(now, format!("it does not go down{why}; look at its log and its switch"));
             }
             TestStep::Waking if entry.state == ServerState::Awake => self.woken(now, trial, state),
-            TestStep::Waking if took > self.wake_limit_of_test(server) => {
+            TestStep::Waking if late => {
                 trial.give_up(now, "no path wakes it: switch it on by hand, and look at its switch".into());
             }
-            TestStep::CatchingUp if !self.has_settled(server, state) && took > DATA_LIMIT => {
+            TestStep::CatchingUp if !self.has_settled(server, state) && late => {
                 trial.give_up(now, "it is awake and does not catch up: look at `ebb status`".into());
             }
             TestStep::CatchingUp if self.has_settled(server, state) => {
@@ -153,9 +156,19 @@ impl Leading {
         }
     }
 
-    /// Each path has had its time, and some more.
-    fn wake_limit_of_test(&self, server: ServerId) -> Duration {
-        self.longest(server) * self.paths(server).len() as u32 + self.timing.wake_limit * WAKE_TRIES
+    /// How long the present step may take.
+    fn limit_of(&self, trial: &Trial) -> Option<Duration> {
+        let longest = self.longest(trial.server);
+        match trial.status.step {
+            TestStep::Draining | TestStep::CatchingUp => Some(DATA_LIMIT),
+            TestStep::GoingDown => Some(longest * 2),
+            // Each path has had its time, and some more.
+            TestStep::Waking => {
+                let paths = self.paths(trial.server).len() as u32;
+                Some(longest * paths + self.timing.wake_limit * WAKE_TRIES)
+            }
+            TestStep::Ended => None,
+        }
     }
 
     /// The path is judged by what was recorded of this wake-up.

@@ -1,6 +1,6 @@
 //! What was asked of one server's power switch, and what is to be asked next.
 
-use crate::{SwitchAction, Timing};
+use crate::{PlantedBug, SwitchAction, Timing};
 use ebb_types::{Depth, Moment, ServerState};
 use std::time::Duration;
 
@@ -216,7 +216,7 @@ impl Power {
             return None;
         }
         let wanted = match self.waking {
-            Some(WakeUp { path, .. }) if wanted.is_wake() && again && !timing.keeps_to_one_path() => {
+            Some(WakeUp { path, .. }) if wanted.is_wake() && again && !timing.has(PlantedBug::OnePath) => {
                 SwitchAction::Wake { path: (path + 1) % ways.count.max(1) }
             }
             _ => wanted,

@@ -14,7 +14,7 @@
 
 use crate::controller::by_server::ByServer;
 use crate::controller::leading::{Leading, Servers, is_gone};
-use crate::{PowerFact, State, WakePath};
+use crate::{PlantedBug, PowerFact, State, WakePath};
 use ebb_types::{
     ExamReport, Incarnation, Moment, PathStatus, PowerStatus, ServerEntry, ServerId, ServerState,
 };
@@ -38,7 +38,7 @@ impl Leading {
 
     pub(crate) fn is_proven(&self, server: ServerId, path: &WakePath, state: &State) -> bool {
         let known = state.power(server).and_then(|record| record.paths.get(&path.name));
-        path.reliable || known.is_some_and(|path| path.proven) || self.timing.trusts_any_path()
+        path.reliable || known.is_some_and(|path| path.proven) || self.timing.has(PlantedBug::TrustAnyPath)
     }
 
     /// Whether a server may be put to sleep at all, whatever the load.

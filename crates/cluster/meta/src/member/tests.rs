@@ -33,6 +33,7 @@ fn config(id: MemberId, members: u64) -> MemberConfig {
         id,
         members: (1..=members).map(|id| (id, format!("127.0.0.1:{}", 6000 + id))).collect(),
         seed: 1,
+        log_bytes: crate::LOG_BYTES,
         bootstrap: Some(bootstrap()),
         timing: Timing::default(),
         switches: (0..20)
@@ -40,7 +41,6 @@ fn config(id: MemberId, members: u64) -> MemberConfig {
                 (ServerId(id), vec![WakePath { name: "process".into(), reliable: true, patience: None }])
             })
             .collect(),
-        log_bytes: crate::LOG_BYTES,
     }
 }
 
@@ -433,6 +433,33 @@ fn a_leader_that_hears_no_server_while_its_members_do_hands_over_within_two_leas
     // When no member hears a server, it is no member's fault.
     (0..12).for_each(|_| three.beat(&[]));
     assert_eq!(three.leader(), leader);
+}
+
+/// It would decide nothing more for as long as it leads.
+#[test]
+fn what_a_leader_decides_while_it_hands_over_in_vain_is_decided_again() {
+    let mut three = Three::new();
+    three.run(3000);
+    (0..8).for_each(|_| three.beat(&[1, 2, 3]));
+    let leader = three.leader();
+    let successor = (1..=3).find(|id| *id != leader).expect("three");
+    three.cut = Some(successor);
+    three.members.get_mut(&leader).expect("it leads").node.hand_over(successor);
+    let run = FIRST_RUN.next(0);
+    let (sent, version) = (three.now.0, three.members[&leader].state().version());
+    let on_record =
+        |three: &Three| three.members[&leader].state().server(ServerId(0)).map(|entry| entry.incarnation);
+    three.input(leader, vec![heartbeat_of(run, 0, (0, sent, version))]);
+    three.run(100);
+    assert_eq!(on_record(&three), Some(FIRST_RUN), "nothing can be proposed now");
+    for _ in 0..20 {
+        three.run(500);
+        let (sent, version) = (three.now.0, three.members[&leader].state().version());
+        let beats = vec![heartbeat_of(run, 0, (0, sent, version)), heartbeat(1, sent, version)];
+        three.input(leader, beats);
+        three.input(leader, vec![heartbeat(2, sent, version)]);
+    }
+    assert_eq!((three.leader(), on_record(&three)), (leader, Some(run)));
 }
 
 const HOUR: u64 = 3_600_000;

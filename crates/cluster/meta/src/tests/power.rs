@@ -457,6 +457,26 @@ fn a_path_that_fails_its_test_is_named_and_the_others_bring_the_server_back() {
 }
 
 #[test]
+fn a_test_says_how_long_a_step_may_take_and_gives_up_after_that() {
+    let mut world = machines(&["redfish", "wol"]);
+    world.idle_switches.extend([0, 1].map(|path| (ServerId(8), SwitchAction::Wake { path })));
+    world.test(8).unwrap();
+    let test = |world: &mut World| world.power_of(8).test.unwrap();
+    assert_eq!(test(&mut world).limit_millis, Some(1_800_000), "for handing over");
+    while test(&mut world).step != TestStep::Waking {
+        world.run(100);
+    }
+    let limit = test(&mut world).limit_millis.unwrap();
+    world.run(limit - 1000);
+    assert_eq!(test(&mut world).step, TestStep::Waking);
+    world.run(5000);
+    let ended = test(&mut world);
+    assert!(
+        ended.given_up.is_some_and(|why| why.contains("no path wakes it")) && ended.limit_millis.is_none()
+    );
+}
+
+#[test]
 fn a_test_is_refused_when_it_would_do_harm_and_ends_with_its_leader() {
     let mut world = machines(&["wol"]);
     assert!(world.test(99).unwrap_err().contains("not part of the cluster"));

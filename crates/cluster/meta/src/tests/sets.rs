@@ -413,9 +413,13 @@ fn no_server_is_given_up_while_rows_may_need_what_it_has() {
         let lost = |accept_loss| AdminRequest::MarkLost { server: ServerId(9), accept_loss };
         let why = refusal(&mut world, lost(false));
         assert!(why.contains("`ebb lost 9 --accept-loss`") && why.contains("catches up"), "{why}");
+        let loss = "rows of which fewer than 6 strips are left would be lost";
+        assert!(why.contains(loss), "{why}");
         let why = refusal(&mut world, AdminRequest::Force { accept_loss: true });
         assert!(
-            why.contains("may have what is missing") && why.contains("`ebb lost 9 --accept-loss`"),
+            why.contains("server-9, server-11, server-13 may have what is missing")
+                && why.contains("`ebb lost 9 --accept-loss`")
+                && why.contains(loss),
             "{why}"
         );
         assert_eq!(world.coded_states(0), "FAFAFAAAA", "nothing was done yet");

@@ -10,11 +10,11 @@
 //! - On a file system in memory there is no device to measure, so nothing is written into the configuration.
 
 use crate::cli::bench::store::StoreTarget;
-use crate::cli::replay::write_report;
+use crate::cli::report::ReportArgs;
 use crate::cluster::config::Config;
 use crate::cluster::edit::{self, Edited};
 use crate::cluster::launch::Stop;
-use crate::error::{NodeError, io, writable};
+use crate::error::{NodeError, io};
 use clap::Args;
 use ebb_output::{Progress, table};
 use ebb_replay::drive::{
@@ -69,9 +69,8 @@ pub struct ServerArgs {
     /// Write the rates into [scheduler] of the configuration, and show what changes
     #[arg(long)]
     write: bool,
-    /// Write the report as JSON to this file; `-`: JSON to standard output instead of text
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportArgs,
 }
 
 /// One kind of work.
@@ -222,7 +221,7 @@ pub async fn run(args: ServerArgs) -> Result<ExitCode, NodeError> {
     if area_bytes == 0 {
         return Err(NodeError::Refused(format!("--size {} is too small: give at least 1MiB", args.size)));
     }
-    args.json.iter().filter(|path| *path != Path::new("-")).try_for_each(|path| writable(path))?;
+    args.report.check()?;
     if !dir.is_dir() {
         return Err(NodeError::Refused(format!(
             "{} is not a directory: create it on the disk that the server will use, or name another one with --dir",
@@ -247,7 +246,7 @@ pub async fn run(args: ServerArgs) -> Result<ExitCode, NodeError> {
     let rates = rates(&cells);
     let (server, directory) = (args.id, dir);
     let report = Report { server, directory, area_bytes, outstanding: OUTSTANDING, in_memory, cells, rates };
-    write_report(&report, args.json.as_deref())?;
+    args.report.write(&report)?;
     if args.write {
         write_rates(&args.config, &rates)?;
     }
@@ -275,7 +274,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     async fn all(&self, runs: u32) -> Result<Vec<Cell>, NodeError> {
-        let mut line = Progress::new();
+        let mut line = Progress::of_minutes();
         let mut cells = Vec::new();
         for work in WORK {
             let mut rates = Vec::new();

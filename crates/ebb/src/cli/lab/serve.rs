@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 pub struct ServeArgs {
     /// The results, an SQLite file (docs/results-schema.md); the page's matrices are kept in a folder beside it
     #[arg(long, value_name = "FILE", default_value = "results.sqlite")]
-    results: PathBuf,
+    db: PathBuf,
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9081")]
     address: SocketAddr,
@@ -93,7 +93,7 @@ async fn blocking<T: Send + 'static>(
 
 pub async fn run(args: ServeArgs) -> Result<ExitCode, NodeError> {
     let mut stop = Stop::new()?;
-    let folder = args.results.parent().map(PathBuf::from).unwrap_or_default();
+    let folder = args.db.parent().map(PathBuf::from).unwrap_or_default();
     let tokens = PageTokens::beside(&folder, "lab")?;
     let listener =
         TcpListener::bind(args.address).await.map_err(io("listen on", args.address.to_string()))?;
@@ -101,7 +101,7 @@ pub async fn run(args: ServeArgs) -> Result<ExitCode, NodeError> {
     say_urls(&tokens, address, &args.names);
     let depository = args.depository.unwrap_or_else(|| folder.join("traces"));
     let place = LabPlace {
-        db: args.results,
+        db: args.db,
         depository: std::path::absolute(&depository).map_err(io("find", &depository))?,
         targets: args.targets,
         meters: args.meters,

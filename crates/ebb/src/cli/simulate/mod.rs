@@ -41,14 +41,14 @@ enum Simulation {
     Fuzz(fuzz::FuzzArgs),
 }
 
-/// Runs one simulation. Simulations compute and never wait, so they need not be asynchronous.
-pub fn run(args: SimulateArgs) -> Result<ExitCode, NodeError> {
+/// Runs one simulation. Simulations compute and never wait, so most need not be asynchronous.
+pub async fn run(args: SimulateArgs) -> Result<ExitCode, NodeError> {
     match args.what {
         Simulation::Load(args) => load::run(&args),
         Simulation::Mirror(args) => mirror::run(&args),
         Simulation::Paper(args) => paper::run(&args),
         Simulation::Reliability(args) => reliability::run(&args),
-        Simulation::Trace(args) => trace::run(&args),
+        Simulation::Trace(args) => trace::run(&args).await,
         Simulation::Fuzz(args) => fuzz::run(&args),
     }
 }

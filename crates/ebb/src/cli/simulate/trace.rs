@@ -2,12 +2,14 @@
 
 use super::mirror::PolicyArg;
 use super::sleep::{SleepArgs, parse_time};
+use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::trace::reading;
 use crate::cli::trace_options::TraceOptions;
 use crate::error::{NodeError, io, writable};
 use clap::Args;
 use ebb_gear::Scheme;
 use ebb_output::{Axis, Chart, Mark, Page, Progress, Series, distribution, json, table};
+use ebb_replay::drive::Halt;
 use ebb_sim::load::{self, Case, Cold, LoadError, Policy, PoolOutcome, Requests};
 use ebb_sim::mirror::Settings;
 use ebb_sim::request::workload::Day;
@@ -21,6 +23,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use tokio::task::spawn_blocking;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -129,7 +132,7 @@ fn refused(error: impl std::fmt::Display) -> NodeError {
     NodeError::Refused(error.to_string())
 }
 
-pub fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
+pub async fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
     if args.show_models {
         return show_models();
     }
@@ -145,12 +148,20 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
     let trace = read(args)?;
     let setup = setup(args)?;
     let pools = args.cold_after.map(|after| pools(args, &trace, &setup, after)).transpose()?;
-    let mut progress = Progress::new();
-    let report = simulate(&trace, &setup, &mut |done| {
-        progress.show(format_args!("{}: {:.0} % simulated", trace.name, done * 100.0));
+    let interrupt = Interrupt::of(Halt::default());
+    let halt = interrupt.halt.clone();
+    let work = spawn_blocking(move || {
+        let mut progress = Progress::new();
+        simulate(&trace, &setup, &mut |done| {
+            progress.show(format_args!("{}: {:.1} % simulated", trace.name, done * 100.0));
+            !halt.is_set()
+        })
     });
-    progress.clear();
-    let report = report.map_err(refused)?;
+    let Some(report) = interrupt.or_end(work).await? else {
+        // The simulation has a thread of its own, for which the runtime would wait.
+        std::process::exit(INTERRUPTED.into());
+    };
+    let report = report.expect("the simulation does not panic").map_err(refused)?;
     if let Some(file) = &args.html {
         std::fs::write(file, page(&report)).map_err(io("write", file))?;
         eprintln!("wrote {}", file.display());
@@ -162,7 +173,11 @@ pub fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
         pools.iter().for_each(|pools| print!("{}", pools_text(pools)));
     }
     let whole = report.requests.failed == 0 && report.requests.unanswered == 0;
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(3) })
+    Ok(match whole {
+        _ if report.stopped_at_seconds.is_some() => ExitCode::from(INTERRUPTED),
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(3),
+    })
 }
 
 /// Output of `--json`.
@@ -353,6 +368,12 @@ fn page(report: &Report) -> String {
         cluster.network,
         cluster.network_source
     );
+    let lead = match report.stopped_at_seconds {
+        Some(at) => format!(
+            "{lead} It was stopped at {at:.0} s of the trace: the figures are of the time until then."
+        ),
+        None => lead,
+    };
     let mut page = Page::new("A trace on a modelled cluster", lead);
     let line =
         |of: fn(&ebb_sim::request::Sample) -> f64| report.samples.iter().map(move |s| (s.at_seconds, of(s)));

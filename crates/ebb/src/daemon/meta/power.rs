@@ -124,6 +124,7 @@ impl Power {
         for server in &mut status.servers {
             let is_known = !matches!(server.state, ServerState::Failed | ServerState::Lost);
             server.modelled_watts = energy.meter.watts(now, server.id).filter(|_| is_known);
+            server.transition_modelled_watts = energy.meter.transition(now, server.id).filter(|_| is_known);
         }
         let sum = |servers: &mut dyn Iterator<Item = &ServerStatus>| EnergyStatus {
             modelled_joules: servers

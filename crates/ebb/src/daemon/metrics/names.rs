@@ -93,7 +93,7 @@ metrics! {
     REPAIRED = Counter "ebb_repaired_blocks_total" [] "Damaged blocks that were repaired";
     DAMAGE = Counter "ebb_damage_total" ["kind"] "Damage found: corrupt, lost, garbled, sought, unrepaired (docs/json.md)";
     SCRUB_REPLICAS = Gauge "ebb_scrub_replicas" ["state"] "Replicas: in_sync, due, overdue, unsound, asked";
-    SCRUB_OLDEST = Gauge "ebb_scrub_oldest_seconds" [] "Since all of a replica was last found sound, of the replica for which that is longest";
+    SCRUB_OLDEST = Gauge "ebb_scrub_oldest_seconds" [] "Since all of a replica was last found sound, or since it came if it was not yet, of the replica for which that is longest";
     SCRUB_BYTES = Counter "ebb_scrub_checked_bytes_total" [] "Bytes read for scrubs";
     BUGS = Counter "ebb_bugs_total" [] "Things that cannot happen; the log says which";
 

@@ -14,13 +14,13 @@
 use super::machine;
 use super::scrubs::Scrubs;
 use super::silence::Silence;
-use super::stall::{Moves, Stall};
 use super::{Shared, dial};
 use crate::daemon::metrics::server::ServerFigures;
 use crate::daemon::{clock, heap};
 use bytes::Bytes;
 use ebb_chunkserver::{
-    CLIENT_BYTES, ClientToken, Command, Event, Replica, StoreCommand, StoreOutcome, StoreToken, TICK,
+    CLIENT_BYTES, ClientToken, Command, Event, Moves, Replica, Stall, StoreCommand, StoreOutcome, StoreToken,
+    TICK,
 };
 use ebb_client::Secret;
 use ebb_client::budget::{Budget, Share};
@@ -31,7 +31,7 @@ use ebb_types::frame::FrameError;
 use ebb_types::{
     ClientReply, ClientRequest, ClusterParams, Depth, ExamReport, GroupId, Incarnation, InspectReply,
     InspectRequest, LoadCount, MachineOrder, MetaPush, Moment, PeerMessage, Role, ServedLatencies, ServerId,
-    ServerMessage, SleepRefusal, Vitals, lease_end,
+    ServerMessage, SleepRefusal, Vitals,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -722,9 +722,7 @@ impl Server {
             MetaPush::Lease { incarnation, sent, next_millis } => {
                 let lease = Duration::from_millis(self.about.params.lease_millis.into());
                 let granted = (incarnation, sent);
-                let Some(until) = lease_end(self.about.incarnation, clock::now(), granted, lease) else {
-                    return;
-                };
+                let Some(until) = self.replica.lease_end(clock::now(), granted, lease) else { return };
                 self.next_heartbeat = Duration::from_millis(u64::from(next_millis).max(1));
                 if sent == self.heartbeat_sent {
                     // The load reported with this heartbeat has been received.

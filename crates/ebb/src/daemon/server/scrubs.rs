@@ -42,10 +42,14 @@ mod tests {
         let path = directory.path().join("scrubs.json");
         assert!(Scrubs::new(path.clone()).load().is_empty());
         let after = Some(Cursor { chunk: ChunkId { object: ObjectId(u64::MAX), index: 3 }, block: 255 });
-        let mark =
-            ScrubMark { group: GroupId(7), sound_at: 1_700_000_000, after, sound_so_far: false, sound: true };
+        let (group, sound_at, new_at) = (GroupId(7), 1_700_000_000, Some(1_700_000_900));
+        let mark = ScrubMark { group, sound_at, new_at, after, sound_so_far: false, sound: true };
         Scrubs::new(path.clone()).keep(&[mark]);
         assert_eq!(Scrubs::new(path.clone()).load(), [mark]);
+        // Of a former release, which did not note when a replica came.
+        let old = std::fs::read_to_string(&path).unwrap().replace("\"new_at\":1700000900,", "");
+        std::fs::write(&path, old).unwrap();
+        assert_eq!(Scrubs::new(path.clone()).load(), [ScrubMark { new_at: None, ..mark }]);
         std::fs::write(&path, "torn").unwrap();
         assert!(Scrubs::new(path).load().is_empty());
     }

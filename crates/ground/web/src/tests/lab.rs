@@ -135,6 +135,7 @@ fn the_lab_in_a_real_browser() {
         charts_draw_what_the_program_gave,
         a_campaign_is_watched,
         a_matrix_is_configured,
+        without_a_target_nothing_is_planned,
         who_looks_cannot_start,
     ] {
         browser.go("about:blank");
@@ -316,12 +317,38 @@ fn a_matrix_is_configured(browser: &Browser) {
     no_trouble(browser, &served);
 }
 
+fn without_a_target_nothing_is_planned(browser: &Browser) {
+    let served = served(&MadeUpLab::that_only_shows());
+    browser.go(&format!("{}#plan", served.url(ACT)));
+    browser.wait("the page is drawn", DRAWN);
+    let said = browser.wait("it says why", "return document.getElementById('planned').innerText");
+    assert!(said.as_str().unwrap().contains("Start the lab with --target"), "{said}");
+    let disabled = "return ['keep', 'keep-start'].every(id => document.getElementById(id).disabled)";
+    let faults = "return document.querySelectorAll('#matrix .fault').length";
+    assert_eq!((browser.run(disabled), browser.run(faults)), (json!(true), json!(0)));
+    assert!(browser.text("#targets-none").contains("--target"));
+    no_trouble(browser, &served);
+    // With targets, of which none is chosen.
+    let served = self::served(&MadeUpLab::new());
+    browser.go(&format!("{}#plan", served.url(ACT)));
+    browser.wait("it is planned", "return document.getElementById('planned').dataset.runs === '270'");
+    assert_eq!(browser.run(disabled), false);
+    browser.run("const u = document.querySelector('#matrix [name=\"use.0\"]'); u.checked = false; u.dispatchEvent(new Event('input', { bubbles: true }))");
+    browser.wait(
+        "it asks for one",
+        "return document.getElementById('planned').innerText === 'Choose a target.'",
+    );
+    assert_eq!((browser.run(disabled), browser.run(faults)), (json!(true), json!(0)));
+    no_trouble(browser, &served);
+}
+
 fn who_looks_cannot_start(browser: &Browser) {
     let lab = MadeUpLab::new();
     let served = served(&lab);
     browser.go(&format!("{}#plan", served.url(LOOK)));
     browser.wait("the page is drawn", DRAWN);
     browser.wait("campaigns are listed", "return document.querySelector('[data-act]') !== null");
+    browser.wait("it is planned", "return document.getElementById('planned').dataset.runs === '270'");
     let may = "return [...document.querySelectorAll('#campaigns button, #keep, #keep-start')].some(b => !b.disabled)";
     assert_eq!(browser.run(may), false);
     assert!(browser.text("#plan-looks").contains("may only look"));

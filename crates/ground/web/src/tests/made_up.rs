@@ -327,6 +327,7 @@ fn server(id: u16) -> ServerStatus {
         holder_of: 0,
         debt_since_unix_millis: None,
         modelled_watts: Some(Watts(68.2)),
+        transition_modelled_watts: None,
         switch_trouble: None,
         power: PowerStatus { cycles: 20, cycles_saved: Some(3.4), ..PowerStatus::default() },
     }

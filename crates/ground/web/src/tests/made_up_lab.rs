@@ -19,6 +19,7 @@ struct Inner {
     running: Option<String>,
     points: Vec<Point>,
     trouble: Option<String>,
+    targets: Vec<String>,
 }
 
 const SIZES: [u64; 3] = [512, 4096, 65536];
@@ -26,9 +27,17 @@ const LEVELS: [f64; 4] = [10.0, 40.0, 70.0, 100.0];
 
 impl MadeUpLab {
     pub fn new() -> MadeUpLab {
-        let inner =
-            Inner { acts: Vec::new(), asked: 0, looked: 0, running: None, points: Vec::new(), trouble: None };
+        let (acts, points) = (Vec::new(), Vec::new());
+        let targets = vec!["file:/var/tmp/lab.dat".into(), "/dev/nvme1n1".into()];
+        let inner = Inner { acts, asked: 0, looked: 0, running: None, points, trouble: None, targets };
         MadeUpLab(Arc::new(Mutex::new(inner)))
+    }
+
+    /// Started without any target.
+    pub fn that_only_shows() -> MadeUpLab {
+        let lab = MadeUpLab::new();
+        lab.lock().targets.clear();
+        lab
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -147,7 +156,7 @@ pub(crate) fn figures() -> Vec<Figure> {
     };
     let sizes = Axis { names: ["512 B", "4 KiB", "64 KiB"].map(String::from).into(), ..axis("request size") };
     let over_size = Figure {
-        title: "Efficiency (0 % reads, 100 % load)".into(),
+        title: "Efficiency in IOPS/W by request size (0 % reads, 100 % load)".into(),
         x: sizes,
         y: axis("IOPS/W, modelled watts"),
         lines: [0.0, 50.0]
@@ -181,8 +190,8 @@ pub(crate) fn figures() -> Vec<Figure> {
             .into(),
     };
     vec![
-        over_load("Efficiency (50 % random, 0 % reads)", "IOPS/W, modelled watts", 1.0),
-        over_load("Efficiency (50 % random, 0 % reads)", "MB/s/kW, modelled watts", 4.096),
+        over_load("Efficiency in IOPS/W by load (50 % random, 0 % reads)", "IOPS/W, modelled watts", 1.0),
+        over_load("Efficiency in MB/s/kW by load (50 % random, 0 % reads)", "MB/s/kW, modelled watts", 4.096),
         over_size,
         power,
         times,
@@ -216,7 +225,7 @@ fn compared(workload: &str) -> Compared {
     }
 }
 
-fn offers() -> Offers {
+fn offers(targets: Vec<String>) -> Offers {
     let trace = |file: &str, requests, read: f64| OfferedTrace {
         file: file.into(),
         requests,
@@ -228,7 +237,7 @@ fn offers() -> Offers {
         peak_to_mean: None,
     };
     Offers {
-        targets: vec!["file:/var/tmp/lab.dat".into(), "/dev/nvme1n1".into()],
+        targets,
         meters: vec!["rapl".into(), "model".into()],
         traces: vec![trace("cello99.srt.gz", 1_904_382, 0.58), trace("web/financial1.spc", 5_334_987, 0.23)],
         traces_note: None,
@@ -259,7 +268,7 @@ impl Lab for MadeUpLab {
             Question::Repeat(run) => {
                 Answer::json(&[format!("ebb lab eval run {}.toml --db again.sqlite", run.campaign)])
             }
-            Question::Offers => Answer::json(&offers()),
+            Question::Offers => Answer::json(&offers(self.lock().targets.clone())),
             Question::Plan(wish) if wish.repetitions == Some(json!(0)) => {
                 let problem = "at least one".to_owned();
                 return Err(LabRefusal::Field(FieldFault { key: "repetitions".into(), place: 0, problem }));

@@ -2,7 +2,24 @@
 
 use ebb_trace::TraceError;
 use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// Stops a replay before its end: nothing more is issued, what is in flight is awaited, and the report has what was
+/// measured until then. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Halt(Arc<AtomicBool>);
+
+impl Halt {
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// When requests are issued.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -26,7 +43,7 @@ pub enum PastEnd {
 }
 
 /// How to replay.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct DriveOptions {
     pub pacing: Pacing,
     pub past_end: PastEnd,
@@ -41,6 +58,7 @@ pub struct DriveOptions {
     pub check: bool,
     /// Every request issued is kept: [`DriveReport::issued`](super::DriveReport::issued).
     pub collect: bool,
+    pub halt: Halt,
 }
 
 impl Default for DriveOptions {
@@ -53,6 +71,7 @@ impl Default for DriveOptions {
             duration: None,
             check: false,
             collect: false,
+            halt: Halt::default(),
         }
     }
 }
@@ -107,21 +126,27 @@ pub enum DriveError {
 /// Most requests in flight.
 pub const MAX_IN_FLIGHT: usize = 16_384;
 
+/// Longest sleep, in nanoseconds: how soon a stop is noticed.
+pub(super) const NAP: u64 = 250_000_000;
+
 /// Time between two progress reports.
 pub(super) const TICK: Duration = Duration::from_millis(200);
 
-pub(crate) fn validate(options: &DriveOptions) -> Result<(), DriveError> {
-    if let Pacing::Times { speed } = options.pacing
-        && (!speed.is_normal() || speed < 0.0)
-    {
-        return Err(DriveError::Speed(speed));
-    }
-    let in_flight = match options.pacing {
-        Pacing::Times { .. } => options.in_flight,
-        Pacing::Peak { depth } => depth,
-    };
-    match in_flight {
-        1..=MAX_IN_FLIGHT => Ok(()),
-        other => Err(DriveError::InFlight(other)),
+impl DriveOptions {
+    /// Refuses what no replay can do, before a target is opened for it.
+    pub fn check(&self) -> Result<(), DriveError> {
+        if let Pacing::Times { speed } = self.pacing
+            && (!speed.is_normal() || speed < 0.0)
+        {
+            return Err(DriveError::Speed(speed));
+        }
+        let in_flight = match self.pacing {
+            Pacing::Times { .. } => self.in_flight,
+            Pacing::Peak { depth } => depth,
+        };
+        match in_flight {
+            1..=MAX_IN_FLIGHT => Ok(()),
+            other => Err(DriveError::InFlight(other)),
+        }
     }
 }

@@ -10,6 +10,7 @@ impl DriveReport {
             "{} requests in {:.3} s, {} failed: {:.1} IOPS, {:.2} MB/s",
             self.requests, self.wall_seconds, self.failed, self.iops, self.megabytes_per_second
         );
+        let lead = [Some(lead), self.stopped()].into_iter().flatten().collect::<Vec<_>>().join("; ");
         let mut page = Page::new(format!("Replay on {}", self.target.name), lead);
         self.sections(&mut page);
         page

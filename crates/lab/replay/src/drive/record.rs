@@ -1,6 +1,6 @@
 //! What is recorded about every request while a replay runs. Times are nanoseconds since its start.
 
-use super::options::{DriveOptions, DriveProgress, Pacing};
+use super::options::{DriveOptions, DriveProgress, Halt, Pacing};
 use super::place::Op;
 use super::report::{CpuTime, DriveReport, KindReport, PlacedReport, SecondReport, TargetInfo};
 use ebb_output::Histogram;
@@ -26,10 +26,16 @@ pub(crate) struct Shared {
     pub service: AtomicU64,
     /// Due time of the last request that was issued, in nanoseconds.
     pub due: AtomicU64,
+    /// Nothing is measured any more.
     pub stop: AtomicBool,
+    halt: Halt,
 }
 
 impl Shared {
+    pub fn new(options: &DriveOptions) -> Shared {
+        Shared { halt: options.halt.clone(), ..Shared::default() }
+    }
+
     pub fn progress(&self, elapsed: Duration, pacing: Pacing) -> DriveProgress {
         let (issued, in_flight, failed) = self.counts();
         let speed = match pacing {
@@ -54,7 +60,7 @@ impl Shared {
     }
 
     pub fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.stop.load(Ordering::Relaxed) || self.halt.is_set()
     }
 }
 
@@ -267,6 +273,7 @@ impl Recorder {
             target,
             pacing: options.pacing,
             past_end: options.past_end,
+            stopped_at_seconds: None,
             wall_seconds: wall as f64 / SECOND as f64,
             warmup_seconds: options.warmup.as_secs_f64(),
             warmup_requests: self.warmup_requests,

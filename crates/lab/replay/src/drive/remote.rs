@@ -5,7 +5,7 @@
 use super::check::Check;
 use super::feed::Feed;
 use super::ledger::Ticket;
-use super::options::{DriveError, DriveOptions, Pacing};
+use super::options::{DriveError, DriveOptions, NAP, Pacing};
 use super::place::{LONGEST, Op};
 use super::record::{Issue, Recorder, Shared};
 use super::report::PlacedReport;
@@ -129,7 +129,8 @@ pub(crate) async fn run(
     let finished = loop {
         let now = engine.recorder.now();
         engine.recorder.tick(now);
-        let op = if feed.fetch().await { feed.peek().copied() } else { None };
+        let stopped = engine.course.shared.stopped();
+        let op = if !stopped && feed.fetch().await { feed.peek().copied() } else { None };
         let full = engine.tasks.len() + engine.waiting.len() >= most;
         let until = match (op, end) {
             (Some(op), Some(end)) if op.due.max(now) >= end => Some(end),
@@ -143,9 +144,9 @@ pub(crate) async fn run(
             (None, _) => None,
         };
         if engine.tasks.is_empty() && (op.is_none() || end.is_some_and(|end| now >= end)) {
-            break until.unwrap_or(0);
+            break if stopped { now } else { until.unwrap_or(0) };
         }
-        let sleep = until.filter(|until| *until > now).map(|until| until - now);
+        let sleep = until.filter(|until| *until > now).map(|until| (until - now).min(NAP));
         tokio::select! {
             biased;
             Some(answer) = engine.tasks.join_next() => {

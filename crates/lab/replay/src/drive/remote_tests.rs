@@ -136,6 +136,17 @@ fn an_nbd_export_gets_the_requests_of_the_trace() {
 }
 
 #[test]
+fn a_replay_that_is_halted_awaits_what_is_in_flight_and_reports() {
+    let memory: Memory = Arc::new(Mutex::new(vec![0; SIZE as usize]));
+    let report = on_runtime(async {
+        let address = nbd_server(memory, Faults::default()).await;
+        super::tests::halted(&open_nbd(&address, false).await.unwrap()).await
+    });
+    assert_eq!((report.requests, report.failed), (3, 0), "{report}");
+    assert_eq!(report.stopped_at_seconds, Some(report.wall_seconds));
+}
+
+#[test]
 fn an_nbd_export_that_holds_something_is_not_overwritten_unasked() {
     on_runtime(async {
         let memory: Memory = Arc::new(Mutex::new(vec![0; SIZE as usize]));

@@ -75,6 +75,9 @@ pub struct DriveReport {
     pub target: TargetInfo,
     pub pacing: Pacing,
     pub past_end: PastEnd,
+    /// Absent: it went to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_at_seconds: Option<f64>,
     /// From the end of the warm-up to the last answer.
     pub wall_seconds: f64,
     pub warmup_seconds: f64,
@@ -112,6 +115,12 @@ impl DriveReport {
     /// No request failed, and nothing that was checked was wrong.
     pub fn passed(&self) -> bool {
         self.failed == 0 && self.check.as_ref().is_none_or(|check| check.mismatched == 0)
+    }
+
+    /// That it did not go to its end.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        let at = self.stopped_at_seconds?;
+        Some(format!("stopped at {at:.1} s, before its end: the figures are of the time until then"))
     }
 
     /// Duration of the measured part.
@@ -156,6 +165,7 @@ impl fmt::Display for DriveReport {
             Pacing::Peak { depth } => write!(f, "as fast as {depth} in flight are answered")?,
         }
         writeln!(f, "; {:.3} s after a warm-up of {} s", self.wall_seconds, self.warmup_seconds)?;
+        self.stopped().map_or(Ok(()), |stopped| writeln!(f, "{stopped}"))?;
         writeln!(
             f,
             "{} requests, {} failed: {:.1} IOPS, {:.2} MB/s; at most {} in flight",

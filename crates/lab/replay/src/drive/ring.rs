@@ -13,6 +13,7 @@
 
 use super::feed::Feed;
 use super::memory::{Pages, fill};
+use super::options::NAP;
 use super::place::{LONGEST, Op};
 use super::record::{Issue, Recorder, Shared};
 use super::report::PlacedReport;
@@ -40,8 +41,6 @@ const RING_ENTRIES: u32 = 256;
 /// Spin at most this long, in nanoseconds, and at most this part of the gap between two requests.
 const SPIN: u64 = 50_000;
 const SPIN_PART: u64 = 16;
-/// Longest sleep, in nanoseconds: how soon a stop is noticed.
-const NAP: u64 = 250_000_000;
 
 /// A request in flight.
 #[derive(Default)]
@@ -186,7 +185,7 @@ impl<'a> Engine<'a> {
             let idle = self.free.len() == self.slots.len();
             let now = self.recorder.now();
             match next {
-                Next::Done if idle => return Ok(0),
+                Next::Done if idle => return Ok(if self.shared.stopped() { now } else { 0 }),
                 Next::At(until) if idle && end == Some(until) && now >= until => return Ok(until),
                 Next::Done | Next::Blocked => self.wait(now, None)?,
                 // The end is not worth spinning for, and has passed while the last answers are awaited.

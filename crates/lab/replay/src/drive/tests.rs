@@ -52,6 +52,30 @@ fn requests_are_issued_at_their_times_and_counted() {
     assert!(faster.wall_seconds >= 0.0999, "{faster}");
 }
 
+/// Three requests, and a fourth in an hour, for which it does not wait.
+pub(super) async fn halted(target: &Target) -> DriveReport {
+    let mut requests = ticks(3, 0, 4096);
+    requests.push(Ok(request(3_600_000_000, 0, 4096, Kind::Read)));
+    let options = DriveOptions::default();
+    let halt_after_three = &mut |progress| {
+        if let DriveProgress::Replaying { issued: 3, in_flight: 0, .. } = progress {
+            options.halt.set();
+        }
+    };
+    drive(&options, requests.into_iter(), target, halt_after_three).await.unwrap()
+}
+
+#[test]
+fn a_replay_that_is_halted_reports_what_was_measured_until_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = runtime().block_on(async { halted(&open(&dir.path().join("target"), 1 << 20).await).await });
+    assert_eq!((report.requests, report.failed), (3, 0), "{report}");
+    assert_eq!(report.stopped_at_seconds, Some(report.wall_seconds));
+    assert!(report.to_string().contains("stopped at ") && report.page().render().contains("stopped at "));
+    let whole = drive_file(1 << 20, &DriveOptions::default(), ticks(3, 0, 4096)).unwrap();
+    assert!(whole.stopped_at_seconds.is_none() && !whole.to_string().contains("stopped"), "{whole}");
+}
+
 #[test]
 fn what_a_peak_run_issues_is_collected_with_its_bunches() {
     let peak = DriveOptions { pacing: Pacing::Peak { depth: 4 }, collect: true, ..DriveOptions::default() };

@@ -260,7 +260,7 @@ mod tests {
         let runs = Runs::new(&Ecs2Inputs { traces: Vec::new(), seconds: 60, seed: 1 });
         let setup = replicated(&runs.traces[0], 1).unwrap();
         let all = request::Setup { gears: Gears::Fixed(COPIES), ..setup };
-        let energy = request::simulate(&runs.traces[0], &all, &mut |_| ()).unwrap().energy_modelled;
+        let energy = request::simulate(&runs.traces[0], &all, &mut |_| true).unwrap().energy_modelled;
         close(energy.clock.total_joules.0, energy.clock.always_on_joules.0);
         assert!(energy.clock.saved.abs() < 1e-3, "{}", energy.clock.saved);
     }

@@ -108,7 +108,7 @@ impl Runs {
                     simulate(&mut trace.requests.iter().map(|request| Ok(*request)), setup).map(Box::new),
                 ),
                 Job::Replicated(setup) => {
-                    Done::Replicated(request::simulate(trace, setup, &mut |_| ()).map(Box::new))
+                    Done::Replicated(request::simulate(trace, setup, &mut |_| true).map(Box::new))
                 }
             }
         };

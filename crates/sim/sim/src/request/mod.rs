@@ -110,6 +110,11 @@ impl Feed<'_> {
         let at = self.requests.get(index)?.at.as_nanos() as f64 / self.speed;
         Some(self.start + at as u64)
     }
+
+    /// Nothing more arrives.
+    fn end(&mut self) {
+        self.requests = &self.requests[..self.next];
+    }
 }
 
 /// The models of time of one world, and what they measure.

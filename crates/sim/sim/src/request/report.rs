@@ -22,6 +22,9 @@ const DAY_SECONDS: f64 = 86_400.0;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     pub trace: TraceFacts,
+    /// Trace seconds after which it was stopped; absent: it went to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_at_seconds: Option<f64>,
     pub cluster: ClusterFacts,
     pub requests: Requests,
     /// Latencies by operation, gear and phase of arrival; the first row covers all.
@@ -170,8 +173,8 @@ pub(super) fn report(
     let chunks: BTreeSet<ChunkId> = held.map(|data| data.chunk).collect();
     let done = std::mem::take(&mut models.clients.answered);
     let failed = done.iter().filter(|d| d.failed).count() as u64;
-    let span = trace.span().as_secs_f64() / setup.speed;
-    let server_days = f64::from(setup.servers) * trace.span().as_secs_f64() / DAY_SECONDS;
+    let span = (models.sample_until - start) as f64 / 1e9;
+    let server_days = f64::from(setup.servers) * span * setup.speed / DAY_SECONDS;
     let debt = |s: &Sample| s.debt_bytes;
     Report {
         trace: TraceFacts {
@@ -182,6 +185,7 @@ pub(super) fn report(
             peak_load_servers: series.peak().0,
             servers_for_peak: servers_for(series.peak(), setup.replicas),
         },
+        stopped_at_seconds: None,
         cluster: cluster(setup, schedule),
         requests: Requests {
             arrived: models.clients.arrived,
@@ -340,6 +344,10 @@ impl fmt::Display for Report {
             trace.peak_load_servers,
             trace.servers_for_peak
         )?;
+        if let Some(at) = self.stopped_at_seconds {
+            let share = 100.0 * at / trace.span_seconds;
+            writeln!(f, "stopped at {at:.0} s, {share:.1} % of it: what follows is of that time")?;
+        }
         writeln!(
             f,
             "{} servers in {} racks, {} copies, {} layout, gears {}; modelled disk {}, network {}, seed {}",

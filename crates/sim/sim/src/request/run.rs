@@ -21,6 +21,8 @@ const WARM_UP: u64 = 120 * SECOND;
 pub(super) const CREATED: u64 = SECOND;
 /// Longest time to wait for answers after the last request.
 const REST: u64 = 90 * SECOND;
+/// In so many steps of the trace it is asked whether to go on.
+const STEPS: u64 = 1000;
 /// Approximate number of samples in a run.
 const SAMPLES: u64 = 1440;
 /// Time of day at Moment zero; any would do.
@@ -144,9 +146,13 @@ fn announce(world: &mut World, gears: &[u8], schedule: &Schedule, up: u64, start
     }
 }
 
-/// Replays a trace on a modelled cluster. `progress` periodically gets the share of the trace that is done, 0 to 1. The
-/// same arguments give the same report, to the byte.
-pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> Result<Report, SimError> {
+/// Replays a trace on a modelled cluster. `go_on` gets the share of the trace that is done, 0 to 1, and says whether to
+/// go on: otherwise the report has what was measured until then. The same arguments give the same report, to the byte.
+pub fn simulate(
+    trace: &Trace,
+    setup: &Setup,
+    go_on: &mut dyn FnMut(f64) -> bool,
+) -> Result<Report, SimError> {
     setup.check()?;
     let (schedule, series) = plan(trace, setup)?;
     let layout = setup.layout()?;
@@ -162,16 +168,21 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
         let up = world.models().ways.values().map(|way| way.up.as_nanos() as u64).max().unwrap_or(0);
         announce(&mut world, &gears, &schedule, up, start);
     }
-    progress(0.0);
+    go_on(0.0);
     world.run_to(start)?;
     world.start_measuring(setup, &schedule)?;
     world.after(0, Happening::Modelled(Later::Arrivals));
-    let end = start + span + 1;
-    for percent in 1..=100 {
-        world.run_to(start + (end - start) / 100 * percent)?;
-        progress(percent as f64 / 100.0);
+    let whole = start + span + 1;
+    let mut end = whole;
+    for step in 1..=STEPS {
+        let now = if step == STEPS { whole } else { start + (whole - start) / STEPS * step };
+        world.run_to(now)?;
+        if !go_on(step as f64 / STEPS as f64) {
+            end = now;
+            world.models().feed.end();
+            break;
+        }
     }
-    world.run_to(end)?;
     // Every figure of energy ends with the trace: what is still queued is work of neither the cluster nor the one that
     // never sleeps.
     world.take_sample();
@@ -185,5 +196,7 @@ pub fn simulate(trace: &Trace, setup: &Setup, progress: &mut dyn FnMut(f64)) -> 
         world.run_to(next)?;
     }
     world.end_span();
-    Ok(report(&mut world, trace, setup, &schedule, &series, taken, pairs))
+    let mut report = report(&mut world, trace, setup, &schedule, &series, taken, pairs);
+    report.stopped_at_seconds = (end < whole).then(|| (end - start) as f64 / 1e9 * setup.speed);
+    Ok(report)
 }

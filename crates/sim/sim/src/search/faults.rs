@@ -1,5 +1,10 @@
 //! Faults: crashes, pauses, partitions, slow, full, rotting and failing disks, switches, gears, losses.
 
+mod losses;
+mod machines;
+mod network;
+mod ruin;
+
 use crate::search::harm::Harm;
 use crate::world::client::ADMIN;
 use crate::world::clock::{MILLI, SECOND};
@@ -47,6 +52,7 @@ impl World<'_> {
         tally.insert("message out of order", self.net.reordered);
         tally.insert("gear shift", self.newest_state().shifts().count() as u64);
         tally.insert("primary moved", self.primaries_moved());
+        tally.insert("metadata log replaced", self.logs_replaced());
         tally.retain(|_, times| *times > 0);
         tally
     }
@@ -64,30 +70,7 @@ impl World<'_> {
         if self.rebuilds() || self.mishaps.left_out.contains(&number) {
             return;
         }
-        let mix = self.scenario.faults;
-        let weights = [
-            mix.crash,
-            mix.pause,
-            mix.member,
-            mix.cut,
-            mix.reset,
-            mix.slow,
-            mix.poison,
-            mix.full,
-            mix.rot,
-            mix.gear,
-            mix.lost,
-            mix.rack,
-            mix.forget,
-            mix.storm,
-            mix.power,
-            mix.log,
-            mix.exchange,
-            mix.burst,
-            mix.cut_off,
-            mix.power_test,
-            mix.maintenance,
-        ];
+        let weights = self.scenario.faults.weights();
         let mut at = self.fault_random.below(weights.iter().sum());
         let kind = weights.iter().position(|w| {
             let found = at < *w;
@@ -96,11 +79,16 @@ impl World<'_> {
         });
         let servers: Vec<ServerId> = self.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
         let id = *self.fault_random.pick(&servers).expect("not all are lost");
-        if mix.forget > 0 && self.fault_random.chance(400) {
+        if self.scenario.faults.forget > 0 && self.fault_random.chance(400) {
             let server = self.server(id);
             server.backup = Some(server.store.disk.copy());
         }
-        match kind.expect("a weight is met") {
+        self.strike(kind.expect("a weight is met"), id);
+    }
+
+    /// `kind`: its place among the weights.
+    fn strike(&mut self, kind: usize, id: ServerId) {
+        match kind {
             0 => self.crash_for_a_while(self.busy_or(id)),
             1 => self.pause_for_a_while(id),
             2 => self.disturb_member(),
@@ -124,6 +112,14 @@ impl World<'_> {
                 self.ask_power(id, AdminRequest::PowerTest { server: id });
             }
             20 => self.maintain(id),
+            21 => self.suspend(id),
+            22 => self.lose_asleep(),
+            23 => self.outage(),
+            24 => self.reboot(id),
+            25 => self.hang(id),
+            26 => self.split(),
+            27 => self.ruin(),
+            28 => self.fill_all(),
             _ => self.cut_off_client(),
         }
     }
@@ -223,6 +219,9 @@ impl World<'_> {
     /// Restarts the process, unless it already runs or the machine is off.
     pub fn restart(&mut self, id: ServerId) {
         let server = self.server(id);
+        if server.hung {
+            return self.after(500 * MILLI, Happening::Restart { server: id }); // it waits for the disk, too
+        }
         if !server.up && !server.asleep && !server.lost && !server.missing {
             self.start_server(id);
         }
@@ -237,8 +236,9 @@ impl World<'_> {
     }
 
     pub fn resume(&mut self, id: ServerId) {
-        let server = self.server(id);
-        if std::mem::take(&mut server.paused) && server.runs() {
+        let paused = std::mem::take(&mut self.server(id).paused);
+        self.wind_timers(id);
+        if paused && self.server(id).runs() {
             self.note(|| format!("{id} goes on"));
             self.go_on(id);
         }
@@ -295,7 +295,7 @@ impl World<'_> {
         }
     }
 
-    fn all_nodes(&self) -> Vec<Node> {
+    pub fn all_nodes(&self) -> Vec<Node> {
         let servers = self.servers.keys().map(|s| Node::Server(*s));
         let members = self.members.keys().map(|m| Node::Member(*m));
         let coders = (CODERS..).take(self.coders.len());
@@ -387,17 +387,22 @@ impl World<'_> {
 
     fn fill_up(&mut self, id: ServerId) {
         let hard = self.fault_random.chance(300);
-        self.server(id).soft_full = true;
         let room = self.fault_random.below(48 << 10);
-        if hard {
+        self.count("full disk");
+        self.fill(id, hard.then_some(room));
+        let time = self.fault_random.delay(SECOND).min(10 * SECOND);
+        self.after(time, Happening::Heal { server: id });
+    }
+
+    /// `room`: bytes that are left, if that is known.
+    pub fn fill(&mut self, id: ServerId, room: Option<u64>) {
+        self.server(id).soft_full = true;
+        if let Some(room) = room {
             let disk = &self.server(id).store.disk;
             disk.set_capacity(Some(disk.used() + room));
         }
-        self.note(|| format!("the disk of {id} is {}full", if hard { "" } else { "nearly " }));
-        self.count("full disk");
+        self.note(|| format!("the disk of {id} is {}full", if room.is_some() { "" } else { "nearly " }));
         self.tell_space(id);
-        let time = self.fault_random.delay(SECOND).min(10 * SECOND);
-        self.after(time, Happening::Heal { server: id });
     }
 
     pub fn tell_space(&mut self, id: ServerId) {
@@ -410,6 +415,7 @@ impl World<'_> {
 
     /// Restores the disk. A poisoned store needs a restart.
     pub fn heal_disk(&mut self, id: ServerId) {
+        self.disk_moves_again(id);
         let server = self.server(id);
         server.slowness = 1;
         server.store.disk.set_capacity(None);
@@ -792,8 +798,12 @@ impl World<'_> {
         self.scenario.net.repeat = 0;
         self.scenario.net.reorder = 0;
         self.net.model = self.scenario.net;
+        for id in self.still.keys().copied().collect::<Vec<_>>() {
+            self.client_goes_on(id);
+        }
         for id in self.members.keys().copied().collect::<Vec<_>>() {
             self.heal_member(id);
+            self.right_the_clock(id);
             self.resume_member(id);
             self.restart_member(id);
         }
@@ -811,7 +821,7 @@ impl World<'_> {
     }
 
     /// The operator switches on a machine that is off without having been put to sleep.
-    fn press_the_button(&mut self, id: ServerId) {
+    pub fn press_the_button(&mut self, id: ServerId) {
         let state = self.newest_state().server(id).map(|e| e.state);
         let meant = matches!(state, Some(ServerState::Asleep | ServerState::Waking));
         let switched = self.scenario.switches.get(&id).is_some_and(|paths| !paths.is_empty());

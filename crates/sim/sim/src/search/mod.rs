@@ -7,6 +7,7 @@
 
 pub(crate) mod brief;
 mod case;
+mod endure;
 pub(crate) mod faults;
 pub(crate) mod harm;
 pub(crate) mod history;

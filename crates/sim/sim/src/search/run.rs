@@ -2,6 +2,7 @@
 
 use crate::search::brief::{brief_entry, brief_history};
 use crate::search::case::Case;
+use crate::search::endure::endure;
 use crate::search::history::{Action, Outcome};
 use crate::search::invariants::replicas_shared;
 use crate::search::linear::{Verdict, check};
@@ -116,6 +117,7 @@ fn play(world: &mut World) -> Result<(), Violation> {
     for round in 0..world.scenario.rounds {
         storm(world);
         survive(world, round);
+        endure(world, round);
         rest(world);
         if let Some(violation) = world.violation.take() {
             return Err(violation);
@@ -203,6 +205,8 @@ fn rest(world: &mut World) {
     }
     world.r4_replicas_are_equal();
     world.r4_columns_are_right();
+    // What was said last of commits is still on its way.
+    world.run_until(world.now + SECOND, |_| false);
     world.r19_deletions_are_forgotten();
     scrub(world);
     for client in 0..world.scenario.clients.min(2) {
@@ -221,7 +225,7 @@ fn rest(world: &mut World) {
 
 /// Every replica is found sound in a pass that starts now: all rot was repaired, although it was never read.
 pub(crate) fn scrub(world: &mut World) {
-    if world.scenario.scrub_period.is_zero() {
+    if world.scenario.scrub_period.is_zero() || !world.invariants.ruined.is_empty() {
         return;
     }
     // The first pass may have started before the last fault.
@@ -309,7 +313,9 @@ fn trouble(world: &World) -> Option<String> {
         if server.replica.map().version != state.version() {
             return Some(format!("{} has an old map", server.id));
         }
-        if !server.is_idle() {
+        let is_ruined = !world.invariants.ruined.is_empty();
+        let rests = server.is_idle() || is_ruined && server.repairs_at_most();
+        if !rests {
             let stats = server.replica.stats();
             let (flight, behind) = (stats.in_flight, stats.catching_up);
             return Some(format!("{}: {flight} requests in flight, {behind} replicas catch up", server.id));

@@ -5,7 +5,7 @@ use crate::world::net::NetModel;
 use ebb_chunkserver::{CLIENT_BYTES, REMEMBERED};
 use ebb_erasure::standby;
 use ebb_gear::{Scheme, Server};
-use ebb_meta::{Bootstrap, NewServer, Switches, Timing, WakePath};
+use ebb_meta::{Bootstrap, LOG_BYTES, NewServer, Switches, Timing, WakePath};
 use ebb_types::Random;
 use ebb_types::{
     BLOCK_BYTES, ClusterParams, Column, Epoch, GearSteps, NO_GEAR, ParityDebt, PoolEntry, PoolId, RackId,
@@ -38,6 +38,51 @@ pub struct FaultMix {
     pub cut_off: u64,
     pub power_test: u64,
     pub maintenance: u64,
+    pub suspend: u64,
+    pub lose_asleep: u64,
+    pub outage: u64,
+    pub reboot: u64,
+    pub hang: u64,
+    pub split: u64,
+    pub ruin: u64,
+    pub fill_all: u64,
+}
+
+impl FaultMix {
+    /// In the order of their kinds.
+    pub fn weights(&self) -> [u64; 29] {
+        [
+            self.crash,
+            self.pause,
+            self.member,
+            self.cut,
+            self.reset,
+            self.slow,
+            self.poison,
+            self.full,
+            self.rot,
+            self.gear,
+            self.lost,
+            self.rack,
+            self.forget,
+            self.storm,
+            self.power,
+            self.log,
+            self.exchange,
+            self.burst,
+            self.cut_off,
+            self.power_test,
+            self.maintenance,
+            self.suspend,
+            self.lose_asleep,
+            self.outage,
+            self.reboot,
+            self.hang,
+            self.split,
+            self.ruin,
+            self.fill_all,
+        ]
+    }
 }
 
 /// Load that rises and falls, times in nanoseconds; the metadata service chooses the gear by it.
@@ -99,6 +144,13 @@ pub struct Scenario {
     pub remembered: usize,
     /// `None`: load is even, and an administrator sets the gear.
     pub pulse: Option<Pulse>,
+    /// Bytes of metadata log from which on it is rewritten, and how often the writer is looked at before it is done.
+    pub log_bytes: usize,
+    pub log_pace: u32,
+    /// An end of a broken connection may take long to notice, and what it sends meanwhile is lost.
+    pub half_open: bool,
+    /// The chance, per mille, that a member's wall clock jumps before it starts.
+    pub wall_jumps: u64,
 }
 
 /// Segments that every store keeps to recognise completed requests: more than is written while a client still resends
@@ -106,6 +158,8 @@ pub struct Scenario {
 const TAIL_BYTES: u64 = 256 << 10;
 /// Seeds per thousand with an erasure-coded pool.
 const WITH_POOL: u64 = 300;
+/// Of these per thousand, those with a second set if it is small.
+const TWO_SETS: u64 = 300;
 /// Seeds per thousand with loggers.
 const WITH_LOGGERS: u64 = 250;
 /// Of these per thousand, those in which the set hibernates.
@@ -114,6 +168,8 @@ const HIBERNATES: u64 = 400;
 const WHOLE_GEARS: u64 = 350;
 /// Seeds per thousand in which the load chooses the gear.
 const BY_LOAD: u64 = 200;
+/// Seeds per thousand in which a failed server is declared lost within seconds.
+const GIVES_UP: u64 = 200;
 /// Seeds per thousand with switches that cannot be relied on.
 const BAD_SWITCHES: u64 = 250;
 
@@ -158,12 +214,99 @@ impl Scenario {
         if random.chance(WITH_POOL) {
             scenario.add_pool(&mut random);
         }
+        scenario.draw_hard(seed);
         scenario.switches = processes(&scenario.bootstrap);
         let mut random = Random::new(seed ^ 0x5_3174);
         if random.chance(BAD_SWITCHES) {
             scenario.distrust_switches(&mut random);
         }
         scenario
+    }
+
+    /// A second set of the same shape, which takes turns with the first.
+    fn add_set(&mut self) {
+        let Some(pool) = self.bootstrap.pools.first_mut().filter(|pool| pool.shape.servers() <= 6) else {
+            return;
+        };
+        let (id, shape) = (pool.id, pool.shape);
+        pool.sets.push(SetId(1));
+        let first = self.bootstrap.servers.len() as u16 + 1;
+        let ids = first..first + shape.servers() as u16;
+        self.bootstrap.servers.extend(ids.clone().map(|server| NewServer {
+            id: ServerId(server),
+            rack: RackId(1 + server % 3),
+            pool: id,
+            gear_group: NO_GEAR,
+            address: format!("server-{server}:1"),
+        }));
+        let columns = ids.map(|id| Column { server: ServerId(id), state: SlotState::InSync }).collect();
+        let entry = SetEntry { pool: id, shape, epoch: Epoch(1), hibernates_since: None, columns };
+        self.bootstrap.sets.push(entry);
+    }
+
+    /// What goes beyond single failures.
+    fn draw_hard(&mut self, seed: u64) {
+        let mut random = Random::new(seed ^ 0x6157);
+        if random.chance(GIVES_UP) {
+            self.give_up_soon(&mut random);
+        }
+        let mut random = Random::new(seed ^ 0x505e);
+        if random.chance(300) {
+            self.faults.suspend = random.between(20, 150);
+            self.round += random.between(0, 30) * SECOND;
+        }
+        if random.chance(200) {
+            self.faults.reboot = random.between(20, 120);
+        }
+        if random.chance(200) {
+            self.faults.hang = random.between(20, 100);
+        }
+        let hibernates = self.bootstrap.pools.iter().any(|pool| pool.hibernate_after_millis.is_some());
+        if hibernates && random.chance(500) {
+            self.faults.lose_asleep = random.between(100, 400);
+        }
+        if Random::new(seed ^ 0x25e7).chance(TWO_SETS) {
+            self.add_set();
+        }
+        self.draw_beyond(&mut Random::new(seed ^ 0x0be1));
+    }
+
+    /// Short logs, networks that part some and not others, clocks that jump, damage that cannot be borne.
+    fn draw_beyond(&mut self, random: &mut Random) {
+        if random.chance(400) {
+            (self.log_bytes, self.log_pace) =
+                (random.between(1, 32) as usize * 1024, random.below(20) as u32);
+        }
+        if random.chance(250) {
+            self.faults.split = random.between(20, 120);
+        }
+        self.half_open = random.chance(150);
+        self.wall_jumps = if random.chance(150) { random.between(100, 800) } else { 0 };
+        if random.chance(100) {
+            self.faults.fill_all = random.between(20, 80);
+        }
+        // A server is not given up for nothing, and what is taken for lost is not also rebuilt.
+        if random.chance(120) && self.faults.outage == 0 {
+            self.faults.ruin = random.between(50, 200);
+            self.faults = FaultMix { forget: 0, exchange: 0, lost: 0, lose_asleep: 0, ..self.faults };
+        }
+    }
+
+    /// Failed servers are declared lost within seconds, while more of them fail at once than can be borne. Data that
+    /// only a failed server has besides a damaged one would be too much: nothing is damaged.
+    fn give_up_soon(&mut self, random: &mut Random) {
+        self.timing.lost_after = Some(Duration::from_millis(random.between(2000, 10_000)));
+        self.faults = FaultMix { rot: 0, forget: 0, exchange: 0, lost: 0, ..self.faults };
+        self.faults.outage = random.between(20, 150);
+        self.round += random.between(5, 20) * SECOND;
+        if let (Some(pool), true) = (self.bootstrap.pools.first(), random.chance(600)) {
+            let id = self.bootstrap.servers.len() as u16 + 1;
+            let pool = pool.id;
+            let rack = RackId(random.between(1, 3) as u16);
+            let address = format!("server-{id}:1");
+            let spare = NewServer { id: ServerId(id), rack, pool, gear_group: NO_GEAR, address };
+            self.bootstrap.servers.push(spare);
+        }
     }
 
     /// Machines instead of processes: with one wake path, two or none, which lie, fail for good, and must prove
@@ -296,6 +439,10 @@ impl Scenario {
             store: store(seed),
             remembered: REMEMBERED,
             pulse: None,
+            log_bytes: LOG_BYTES,
+            log_pace: 0,
+            half_open: false,
+            wall_jumps: 0,
         }
     }
 
@@ -338,6 +485,10 @@ impl Scenario {
             client_bytes: CLIENT_BYTES,
             scrub_period: Duration::ZERO,
             remembered: REMEMBERED,
+            log_bytes: LOG_BYTES,
+            log_pace: 0,
+            half_open: false,
+            wall_jumps: 0,
             ..Scenario::draw(seed)
         };
         Scenario { seed, bootstrap, timing, ..quiet }
@@ -430,5 +581,13 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         cut_off: 0,
         power_test: 0,
         maintenance: 0,
+        suspend: 0,
+        lose_asleep: 0,
+        outage: 0,
+        reboot: 0,
+        hang: 0,
+        split: 0,
+        ruin: 0,
+        fill_all: 0,
     }
 }

@@ -44,6 +44,8 @@ pub struct Client {
     attempt: u64,
     /// Voids earlier timers.
     stamp: u64,
+    /// When its timer ends.
+    due: u64,
     seq: u64,
     /// Operations still to do.
     pub left: u32,
@@ -68,6 +70,7 @@ impl Client {
             current: None,
             attempt: 0,
             stamp: 0,
+            due: 0,
             seq: 0,
             left: 0,
             own,
@@ -89,6 +92,12 @@ impl Client {
             self.written = None;
         }
         Some(ended)
+    }
+
+    /// Returns when it would have ended.
+    pub fn stop_timer(&mut self) -> u64 {
+        self.stamp += 1;
+        self.due
     }
 
     /// The number of the operation in progress in the history.
@@ -158,8 +167,10 @@ impl World<'_> {
         self.client_timer(id, MILLI);
     }
 
-    fn client_timer(&mut self, id: u32, delay: u64) {
+    pub fn client_timer(&mut self, id: u32, delay: u64) {
+        let now = self.now;
         let client = self.client(id);
+        client.due = now.saturating_add(delay);
         client.stamp += 1;
         let stamp = client.stamp;
         self.after(delay, Happening::Client { client: id, stamp });
@@ -181,6 +192,9 @@ impl World<'_> {
 
     /// The connection to a server broke.
     pub fn client_link_lost(&mut self, id: u32, server: ServerId) {
+        if self.holds_back(id, || Happening::LinkLost { client: id, server }) {
+            return;
+        }
         if (CODERS..ADMIN).contains(&id) {
             return self.coder_link_lost(id, server);
         }

@@ -63,7 +63,10 @@ pub struct Coder {
     heard: Heard,
     work: Option<Work>,
     attempts: u64,
+    /// Voids earlier timers.
     stamp: u64,
+    /// When its timer ends.
+    due: u64,
     requests: u64,
     chunks: u64,
     /// Operations still to do.
@@ -85,6 +88,7 @@ impl Coder {
             work: None,
             attempts: 0,
             stamp: 0,
+            due: 0,
             requests: 0,
             chunks: 0,
             left: 0,
@@ -96,6 +100,12 @@ impl Coder {
 
     pub fn is_done(&self) -> bool {
         self.work.is_none() && self.left == 0 && self.to_read.is_empty()
+    }
+
+    /// Returns when it would have ended.
+    pub fn stop_timer(&mut self) -> u64 {
+        self.stamp += 1;
+        self.due
     }
 
     /// The set in which it is storing something.
@@ -150,8 +160,10 @@ impl World<'_> {
         self.coder_timer(id, MILLI);
     }
 
-    fn coder_timer(&mut self, id: u32, delay: u64) {
+    pub fn coder_timer(&mut self, id: u32, delay: u64) {
+        let now = self.now;
         let coder = self.coder(id);
+        coder.due = now.saturating_add(delay);
         coder.stamp += 1;
         let stamp = coder.stamp;
         self.after(delay, Happening::Client { client: id, stamp });
@@ -328,7 +340,10 @@ impl World<'_> {
             Command::End(Err(Failure::Chunk(why))) => {
                 let Some(Work { job, stored, .. }) = &self.coder(id).work else { return };
                 let (job, chunk) = (*job, stored.chunk);
-                if job == Job::Get {
+                let said = why == ebb_types::ChunkError::Corrupt && self.invariants.ruined.contains(&chunk);
+                if said {
+                    self.count("lost coded chunk reported");
+                } else if job == Job::Get {
                     self.fail("coded", format!("coder-{id} cannot read {chunk}: {why}"));
                 }
                 self.job_ends(id, false);

@@ -30,8 +30,13 @@ pub struct SharedLog {
 #[derive(Default)]
 struct LogTrouble {
     full: bool,
+    /// The log that is being written, and how often it is looked at before it is done.
+    job: Option<(Job, u32)>,
+    pace: u32,
     /// The next append fails after writing half of it.
     fails: bool,
+    /// How often the log was replaced.
+    replaced: u64,
 }
 
 impl SharedLog {
@@ -70,14 +75,32 @@ impl LogFile for SharedLog {
     }
 
     fn prepare(&mut self, job: Job) {
-        self.log().prepare(job);
+        let mut trouble = self.trouble.borrow_mut();
+        trouble.job = Some((job, trouble.pace));
     }
 
     fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>> {
+        let mut trouble = self.trouble.borrow_mut();
+        match &mut trouble.job {
+            None => return Ok(None),
+            Some((_, left)) if !wait && *left > 0 => {
+                *left -= 1;
+                return Ok(None);
+            }
+            Some(_) => {}
+        }
+        let Some((job, _)) = trouble.job.take() else { return Ok(None) };
+        if trouble.full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.log().prepare(job);
         self.log().prepared(wait)
     }
 
     fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.trouble.borrow().full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.log().stage(at, bytes)
     }
 
@@ -86,6 +109,11 @@ impl LogFile for SharedLog {
     }
 
     fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()> {
+        let mut trouble = self.trouble.borrow_mut();
+        if std::mem::take(&mut trouble.fails) {
+            return Err(io::Error::other("the device does not answer"));
+        }
+        trouble.replaced += 1;
         self.log().replace(head, at, more)
     }
 }
@@ -97,6 +125,8 @@ pub struct MetaNode {
     pub life: u64,
     pub up: bool,
     pub paused: bool,
+    /// Milliseconds by which its wall clock is wrong.
+    wall: i64,
     stalled: Vec<Input>,
     /// A fault damaged the log, and the member will join again if it does not start; or it has joined and is catching
     /// up.
@@ -107,6 +137,10 @@ pub struct MetaNode {
     /// Map version last sent to each watching client.
     watchers: BTreeMap<u32, u64>,
     wake: u64,
+    /// When its timer ends.
+    wake_at: Option<u64>,
+    /// Suspended: what is left of its timer.
+    frozen: Option<Option<u64>>,
 }
 
 impl World<'_> {
@@ -116,17 +150,21 @@ impl World<'_> {
             id,
             members,
             seed: self.scenario.seed ^ id,
+            log_bytes: self.scenario.log_bytes,
             bootstrap: Some(self.scenario.bootstrap.clone()),
             timing: self.scenario.timing,
             switches: self.scenario.switches.clone(),
-            log_bytes: ebb_meta::LOG_BYTES,
         };
         (self.configure)(Core::Member(&mut config));
-        let (now, unix_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);
         let old = self.members.remove(&id);
+        let wall = self.wall_of(old.as_ref());
+        let (now, true_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);
+        let unix_millis = true_millis.saturating_add_signed(wall);
         let life = old.as_ref().map_or(1, |m| m.life + 1);
         let mut broken = old.as_ref().is_some_and(|m| m.broken);
         let log = old.map_or_else(|| self.founding_log(id), |m| m.log);
+        // A log that was being written is gone with the process.
+        (log.trouble.borrow_mut().job, log.trouble.borrow_mut().pace) = (None, self.scenario.log_pace);
         let member = match Member::open(config.clone(), log.clone(), now, unix_millis) {
             Ok(member) => {
                 broken &= !member.votes();
@@ -147,15 +185,29 @@ impl World<'_> {
             life,
             up: true,
             paused: false,
+            wall,
             stalled: Vec::new(),
             broken,
             tokens: BTreeMap::new(),
             next_token: 0,
             watchers: BTreeMap::new(),
             wake: 0,
+            wake_at: None,
+            frozen: None,
         };
         self.members.insert(id, node);
         self.member_input(id, Vec::new());
+    }
+
+    /// A member's wall clock when it starts: right at first and once faults have ended.
+    fn wall_of(&mut self, old: Option<&MetaNode>) -> i64 {
+        let Some(old) = old.filter(|_| self.stormy) else { return 0 };
+        if !self.fault_random.chance(self.scenario.wall_jumps) {
+            return old.wall;
+        }
+        self.count("wall clock jumps");
+        let most = [SECOND, 7200 * SECOND, 400 * 86_400 * SECOND][self.fault_random.index(3)] / MILLI;
+        self.fault_random.between(0, 2 * most) as i64 - most as i64
     }
 
     /// The log of a member at the cluster's first start.
@@ -169,6 +221,7 @@ impl World<'_> {
     /// Replaces an existing log.
     fn create_log(&self, log: &SharedLog, birth: Birth) {
         *log.log() = MemoryLog::default();
+        *log.trouble.borrow_mut() = LogTrouble::default();
         raft::create(&mut log.clone(), birth).expect("a log in memory can be created");
     }
 
@@ -207,8 +260,21 @@ impl World<'_> {
         self.after(until, Happening::RestartMember { member: id });
     }
 
+    /// The operator sets a wall clock that is wrong, and starts the member again.
+    pub fn right_the_clock(&mut self, id: u64) {
+        if self.member(id).wall != 0 && self.member(id).up {
+            self.crash_member(id);
+        }
+    }
+
+    /// How often members replaced their logs by shorter ones, or by a leader's state.
+    pub fn logs_replaced(&self) -> u64 {
+        self.members.values().map(|m| m.log.trouble.borrow().replaced.saturating_sub(1)).sum()
+    }
+
     pub fn heal_member(&mut self, id: u64) {
-        *self.member(id).log.trouble.borrow_mut() = LogTrouble::default();
+        let node = self.member(id);
+        (node.log.trouble.borrow_mut().full, node.log.trouble.borrow_mut().fails) = (false, false);
     }
 
     fn member(&mut self, id: u64) -> &mut MetaNode {
@@ -251,9 +317,13 @@ impl World<'_> {
             return;
         }
         let mut stalled = std::mem::take(&mut node.stalled);
+        let frozen = node.frozen.take();
         self.note(|| format!("member-{id} goes on"));
-        // Its timer is due, and messages waiting in sockets are read a few at a time.
-        self.member_input(id, Vec::new());
+        // Its timer is due unless it stood still too, and messages waiting in sockets are read a few at a time.
+        match frozen {
+            None => self.member_input(id, Vec::new()),
+            Some(left) => left.into_iter().for_each(|left| self.set_wake(id, self.now + left)),
+        }
         while !stalled.is_empty() {
             let few = self.fault_random.between(1, 4).min(stalled.len() as u64) as usize;
             let rest = stalled.split_off(few);
@@ -261,10 +331,27 @@ impl World<'_> {
         }
     }
 
+    /// It must run.
+    pub fn suspend_member(&mut self, id: u64) {
+        let now = self.now;
+        let node = self.member(id);
+        node.paused = true;
+        // Voids the timer that is set.
+        node.wake += 1;
+        node.frozen = Some(node.wake_at.map(|at| at.saturating_sub(now)));
+    }
+
+    fn set_wake(&mut self, id: u64, at: u64) {
+        let node = self.member(id);
+        node.wake_at = Some(at);
+        let stamp = node.wake;
+        self.at(at, Happening::MemberWake { member: id, stamp });
+    }
+
     pub fn crash_member(&mut self, id: u64) {
         let node = self.member(id);
         node.up = false;
-        node.paused = false;
+        (node.paused, node.frozen) = (false, None);
         node.life += 1;
         node.stalled.clear();
         self.net.reset_all(Node::Member(id));
@@ -298,11 +385,10 @@ impl World<'_> {
         self.note_map(id);
         let node = self.member(id);
         let wake = node.member.next_wake();
-        node.wake += 1;
-        let stamp = node.wake;
+        (node.wake, node.wake_at) = (node.wake + 1, None);
         if let Some(moment) = wake {
-            let at = self.member(id).clock.when(moment.max(local)).max(now + 1000);
-            self.at(at, Happening::MemberWake { member: id, stamp });
+            let at = node.clock.when(moment.max(local)).max(now + 1000);
+            self.set_wake(id, at);
         }
         for outcome in outcomes {
             self.member_outcome(id, outcome);

@@ -4,15 +4,18 @@ use crate::search::brief::{brief_command, brief_event};
 use crate::search::scenario::Scenario;
 use crate::world::clock::{Clock, MILLI, SECOND};
 use crate::world::net::Node;
+use crate::world::standstill::Timers;
 use crate::world::store::{Store, drop_of};
 use crate::world::{Core, Happening, Message, World};
 use bytes::Bytes;
-use ebb_chunkserver::{ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreToken};
+use ebb_chunkserver::{
+    ClientToken, Command, Config, Event, Moves, Recovered, Replica, Stall, StoreCommand, StoreToken,
+};
 use ebb_store::mem::MemDisk;
 use ebb_store::{Membership, Op, OpenError};
 use ebb_types::{
     ClientRequest, ClusterParams, Epoch, ExamReport, GroupId, Incarnation, MetaPush, Record, Role, ScrubMark,
-    ServedLatencies, ServerId, ServerMessage, ServerReport, StoreId, Vitals, lease_end,
+    ServedLatencies, ServerId, ServerMessage, ServerReport, StoreId, Vitals,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -52,6 +55,10 @@ pub struct Server {
     pub forgot: Option<StoreId>,
     /// Disk operations take this many times as long.
     pub slowness: u64,
+    /// Its disk answers nothing; what it was asked waits.
+    pub hung: bool,
+    stuck: Vec<Happening>,
+    stall: Stall,
     /// Scrub marks that it keeps across a restart.
     pub scrubs: Vec<ScrubMark>,
     /// The operator keeps the disk full.
@@ -66,7 +73,13 @@ pub struct Server {
     map_gap: bool,
     /// A newer map is being written to the store.
     remembering: bool,
-    ticking: bool,
+    pub ticking: bool,
+    /// When its timers end, and which of them are not void.
+    pub tick_at: u64,
+    pub beat_at: u64,
+    pub timers: u64,
+    /// Suspended by a fault.
+    pub frozen: Option<Timers>,
     tokens: BTreeMap<ClientToken, Asker>,
     next_token: u64,
     /// Clients' reads, and their writes.
@@ -113,6 +126,9 @@ impl Server {
             broken: false,
             forgot: None,
             slowness: 1,
+            hung: false,
+            stuck: Vec::new(),
+            stall: Stall::new(clock.at(0)),
             scrubs: Vec::new(),
             soft_full: false,
             switch_free: 0,
@@ -122,6 +138,10 @@ impl Server {
             map_gap: false,
             remembering: false,
             ticking: false,
+            tick_at: 0,
+            beat_at: 0,
+            timers: 0,
+            frozen: None,
             tokens: BTreeMap::new(),
             next_token: 0,
             intake: Default::default(),
@@ -135,11 +155,17 @@ impl Server {
         self.up && !self.paused && !self.asleep
     }
 
+    /// Whether nothing is in progress on it but repairs, which end never for what no server has.
+    pub fn repairs_at_most(&self) -> bool {
+        let stats = self.replica.stats();
+        let busy = stats.in_flight > 0 || stats.catching_up > 0 || stats.unsettled > 0;
+        !busy && self.store.is_idle()
+    }
+
     /// Whether nothing is in progress on it except perhaps a scrub.
     pub fn is_idle(&self) -> bool {
         let stats = self.replica.stats();
-        let waits = self.replica.wants_ticks() && !self.replica.is_scrubbing();
-        let busy = stats.in_flight > 0 || stats.catching_up > 0 || waits;
+        let busy = stats.in_flight > 0 || stats.catching_up > 0 || self.replica.is_at_work();
         !busy && self.store.is_idle()
     }
 }
@@ -171,11 +197,16 @@ impl World<'_> {
         server.up = true;
         server.broken = false;
         server.ticking = false;
+        server.frozen = None;
+        self.half_open.retain(|(from, _)| *from != id);
+        let server = self.servers.get_mut(&id).expect("servers are never removed");
         server.remembering = false;
         server.tokens.clear();
         server.remembers_since.clear();
         (server.intake, server.taking_in) = (Default::default(), false);
         server.stalled.clear();
+        server.stuck.clear();
+        server.stall = Stall::new(server.clock.at(self.now));
         server.lease = Duration::from_millis(params.lease_millis.into());
         let mut config =
             Config::new(id, server.incarnation, server.store.mark().store, params.chunk_bytes, params.groups);
@@ -191,7 +222,7 @@ impl World<'_> {
             self.count("torn write cut off");
         }
         self.note(|| format!("{id} starts, run {life}"));
-        self.after(MILLI, Happening::Beat { server: id, life });
+        self.set_beat(id, MILLI);
         self.store_was_used(id);
         let full = self.server(id).soft_full;
         if full {
@@ -266,6 +297,7 @@ impl World<'_> {
             | Happening::Remember { life, .. }
             | Happening::Tick { life, .. }
             | Happening::Flushed { life, .. }
+            | Happening::Unstalled { life, .. }
             | Happening::Beat { life, .. } => *life,
             _ => unreachable!("not for a server"),
         };
@@ -277,6 +309,9 @@ impl World<'_> {
         }
         if !server.runs() {
             return server.stalled.push(what);
+        }
+        if server.hung && is_of_the_disk(&what) {
+            return server.stuck.push(what);
         }
         self.server_happening(id, what);
     }
@@ -298,6 +333,7 @@ impl World<'_> {
             Happening::Deliver { from, message, .. } => self.server_message(id, from, message),
             Happening::PeerLost { life, peer, .. } => {
                 self.breaking.remove(&(id, life, peer));
+                self.half_open.remove(&(id, peer));
                 self.server_event(id, Event::PeerLost { peer });
             }
             Happening::Effect { id: write, .. } => {
@@ -325,6 +361,8 @@ impl World<'_> {
                 let outcome = self.server(id).store.answer(Op::asked(command, page)).into();
                 self.server_event(id, Event::Stored { token, outcome });
             }
+            Happening::Tick { timer, .. } | Happening::Beat { timer, .. }
+                if timer != self.server(id).timers => {}
             Happening::Tick { .. } => {
                 self.server(id).ticking = false;
                 self.server_event(id, Event::Tick);
@@ -336,11 +374,15 @@ impl World<'_> {
                 let incarnation = server.incarnation;
                 self.tell_members(id, ServerMessage::ReadyToSleep { server: id, incarnation, map_version });
             }
+            Happening::Unstalled { .. } => {
+                let now = self.now;
+                let server = self.server(id);
+                server.stall.flushed(server.clock.at(now));
+                self.note(|| format!("the store of {id} moves again"));
+            }
             Happening::Beat { .. } => {
                 self.heartbeat(id);
-                let life = self.server(id).life;
-                let interval = self.scenario.timing.heartbeat.as_nanos() as u64;
-                self.after(interval, Happening::Beat { server: id, life });
+                self.set_beat(id, self.scenario.timing.heartbeat.as_nanos() as u64);
             }
             _ => unreachable!("not for a server"),
         }
@@ -349,6 +391,7 @@ impl World<'_> {
     fn server_message(&mut self, id: ServerId, from: Node, message: Message) {
         match (message, from) {
             (Message::Peer { message, payload }, Node::Server(from)) => {
+                self.half_open.remove(&(id, from)); // it answers on the connection that this came by
                 self.server_event(id, Event::Peer { from, message, payload });
             }
             (Message::Request { attempt, op, request, payload }, Node::Client(client)) => {
@@ -391,8 +434,7 @@ impl World<'_> {
             MetaPush::Lease { incarnation, sent, .. } => {
                 let now = self.now;
                 let server = self.server(id);
-                let own = server.incarnation;
-                let until = lease_end(own, server.clock.at(now), (incarnation, sent), server.lease);
+                let until = server.replica.lease_end(server.clock.at(now), (incarnation, sent), server.lease);
                 if let Some(until) = until {
                     self.server_event(id, Event::Lease { until });
                 }
@@ -423,7 +465,7 @@ impl World<'_> {
             MetaPush::Rejected { why } => {
                 self.note(|| format!("{id} is rejected: {why}"));
                 self.crash(id);
-                self.after(100 * MILLI, Happening::Restart { server: id });
+                self.was_given_up(id);
             }
         }
     }
@@ -443,6 +485,7 @@ impl World<'_> {
         if self.modelled.is_none() {
             self.remember(id);
         }
+        self.watch_store(id);
         let server = self.server(id);
         let stats = server.replica.stats();
         let vitals = Vitals {
@@ -463,7 +506,7 @@ impl World<'_> {
             damage: stats.damage,
             scrub: stats.scrub,
             poisoned: stats.poisoned,
-            stalled: false,
+            stalled: server.stall.is_stalled(),
             bugs: stats.bugs,
         };
         let (incarnation, mark, sent) = (server.incarnation, server.store.mark(), server.clock.at(now));
@@ -473,6 +516,32 @@ impl World<'_> {
             id,
             ServerMessage::Heartbeat { server: id, incarnation, mark, sent, map_version, vitals },
         );
+    }
+
+    /// Slow is not hung: only a disk that answers nothing at all does not move.
+    fn watch_store(&mut self, id: ServerId) {
+        let now = self.now;
+        let server = self.server(id);
+        let busy = !server.stuck.is_empty();
+        let moves = Moves { busy, count: if server.hung { 0 } else { now }, short: false };
+        if server.stall.look(server.clock.at(now), moves, server.lease) {
+            let life = server.life;
+            self.note(|| format!("{id} notices that its disk hangs"));
+            self.count("hung disk noticed");
+            self.after(MILLI, Happening::Unstalled { server: id, life });
+        }
+    }
+
+    /// The disk answers again, all at once.
+    pub fn disk_moves_again(&mut self, id: ServerId) {
+        let server = self.server(id);
+        server.hung = false;
+        let life = server.life;
+        for what in std::mem::take(&mut server.stuck) {
+            if self.servers[&id].life == life {
+                self.server_receives(id, what);
+            }
+        }
     }
 
     /// What the server says of itself. Sometimes its clock is wrong, until faults end.
@@ -510,10 +579,8 @@ impl World<'_> {
         let server = self.servers.get_mut(&id).expect("servers are never removed");
         let mut commands = Vec::new();
         server.replica.on(server.clock.at(now), event, &mut commands);
-        let (life, wants_tick) = (server.life, server.replica.wants_ticks() && !server.ticking);
-        if wants_tick {
-            server.ticking = true;
-            self.after(ebb_chunkserver::TICK.as_nanos() as u64, Happening::Tick { server: id, life });
+        if server.replica.wants_ticks() && !server.ticking {
+            self.set_tick(id, ebb_chunkserver::TICK.as_nanos() as u64);
         }
         let answers = commands.iter().any(|c| matches!(c, Command::Reply { .. }));
         for command in commands {
@@ -642,4 +709,18 @@ impl World<'_> {
             _ => None,
         }
     }
+}
+
+/// Whether it waits for the disk.
+fn is_of_the_disk(what: &Happening) -> bool {
+    matches!(
+        what,
+        Happening::Effect { .. }
+            | Happening::Complete { .. }
+            | Happening::Answer { .. }
+            | Happening::Lull { .. }
+            | Happening::Remember { .. }
+            | Happening::Flushed { .. }
+            | Happening::Unstalled { .. }
+    )
 }

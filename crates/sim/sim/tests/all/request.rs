@@ -14,7 +14,7 @@ use ebb_types::{Depth, Watts};
 use std::time::Duration;
 
 fn run(trace: &Trace, setup: &Setup) -> Report {
-    simulate(trace, setup, &mut |_| {}).expect("a cluster that can be")
+    simulate(trace, setup, &mut |_| true).expect("a cluster that can be")
 }
 
 /// The default cluster with few chunk groups: each shift plans and reports for every one of them.
@@ -48,6 +48,21 @@ fn busy_and_quiet(hours: u64) -> Trace {
         devices: (0..4).map(|n| format!("volume-{n}")).collect(),
         ..Trace::default()
     }
+}
+
+#[test]
+fn a_run_that_is_stopped_reports_the_time_until_then() {
+    let (trace, setup) = (busy_and_quiet(2), Setup { gears: Gears::Fixed(3), ..shifting() });
+    let report = simulate(&trace, &setup, &mut |done| done < 0.5).expect("a cluster that can be");
+    let half = trace.span().as_secs_f64() / 2.0;
+    assert!((report.stopped_at_seconds.unwrap() - half).abs() < 0.1, "{report}");
+    let came = trace.requests.iter().filter(|request| request.at.as_secs_f64() <= half).count() as u64;
+    let requests = report.requests;
+    assert!(requests.arrived.abs_diff(came) <= 1 && requests.answered == requests.arrived, "{report}");
+    assert!((report.energy_modelled.mean_servers_awake - 9.0).abs() < 0.01, "{report}");
+    assert!(report.to_string().contains("stopped at "), "{report}");
+    let whole = run(&trace, &setup);
+    assert!(whole.stopped_at_seconds.is_none() && !whole.to_string().contains("stopped"), "{whole}");
 }
 
 #[test]
@@ -236,7 +251,7 @@ fn a_single_depth_is_off_with_the_power_models_transitions_or_a_wake_time_of_its
 #[test]
 fn depths_of_sleep_that_cannot_be_are_refused_with_a_remedy() {
     let trace = apart(3, Kind::Read);
-    let refused = |setup: Setup| simulate(&trace, &setup, &mut |_| {}).unwrap_err().to_string();
+    let refused = |setup: Setup| simulate(&trace, &setup, &mut |_| true).unwrap_err().to_string();
     let suspend = Some(Suspend { watts: Watts(10.0), wake: Duration::ZERO });
     for setup in [Setup { suspend, ..small() }, Setup { wake: Some(Duration::ZERO), ..small() }] {
         let why = refused(setup);
@@ -251,7 +266,7 @@ fn depths_of_sleep_that_cannot_be_are_refused_with_a_remedy() {
 #[test]
 fn a_cluster_that_cannot_be_is_refused_with_a_remedy() {
     let trace = apart(3, Kind::Read);
-    let error = |setup: Setup| simulate(&trace, &setup, &mut |_| {}).unwrap_err();
+    let error = |setup: Setup| simulate(&trace, &setup, &mut |_| true).unwrap_err();
     let racks = error(Setup { racks: 2, ..small() });
     assert!(
         matches!(racks, SimError::Racks { racks: 2, replicas: 3 }) && racks.to_string().contains("add racks")
@@ -260,7 +275,7 @@ fn a_cluster_that_cannot_be_is_refused_with_a_remedy() {
     assert!(gear.to_string().contains("gears 2 to 3"), "{gear}");
     let asked = error(Setup { provision: Some(Provision::Servers(10)), ..small() });
     assert!(asked.to_string().contains("9"), "{asked}");
-    assert!(simulate(&Trace::default(), &Setup::default(), &mut |_| {}).is_err());
+    assert!(simulate(&Trace::default(), &Setup::default(), &mut |_| true).is_err());
     let slow = error(Setup { speed: 0.0, ..small() });
     assert!(slow.to_string().contains("speed"), "{slow}");
 }
@@ -383,7 +398,7 @@ fn pairs_that_cannot_be_are_refused_with_a_remedy() {
     let refused = |change: &dyn Fn(&mut Setup)| {
         let mut setup = on_pairs(PolicyKind::LogStore, small());
         change(&mut setup);
-        simulate(&trace, &setup, &mut |_| {}).unwrap_err().to_string()
+        simulate(&trace, &setup, &mut |_| true).unwrap_err().to_string()
     };
     let model = |change: fn(&mut ebb_sim::mirror::DiskModel)| {
         let mut disk = ebb_sim::mirror::DiskModel::paper();

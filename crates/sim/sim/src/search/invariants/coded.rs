@@ -65,7 +65,7 @@ impl World<'_> {
         if self.is_in_memory(&entry)
             && entry.columns.get(column).is_some_and(|c| c.state == SlotState::InSync)
         {
-            strips = self.acknowledged_strips(&entry);
+            strips = self.acknowledged_strips(set, &entry);
         }
         let stands_for = match entry.columns.get(column) {
             Some(own) if own.server == id => return self.fail("R6", format!("{id} drops {group}, its own")),
@@ -92,6 +92,11 @@ impl World<'_> {
         }
     }
 
+    /// The set that has the chunk's rows.
+    pub fn set_of(&self, chunk: ChunkId) -> Option<SetId> {
+        self.servers.values().map(|s| s.replica.map()).max_by_key(|map| map.version)?.set_of(chunk)
+    }
+
     /// The blocks in `kept` of chunks that are stored and not to be deleted.
     fn acknowledged_of(&self, kept: &Kept) -> Vec<(ChunkId, u32)> {
         let stored = |chunk| self.coders.iter().flat_map(|c| &c.stored).any(|s| s.chunk == chunk);
@@ -101,10 +106,11 @@ impl World<'_> {
 
     /// The blocks of the column of all chunks that are stored and not to be deleted: what was kept in memory is gone
     /// already.
-    fn acknowledged_strips(&self, entry: &SetEntry) -> Vec<(ChunkId, u32)> {
+    fn acknowledged_strips(&self, set: SetId, entry: &SetEntry) -> Vec<(ChunkId, u32)> {
         let chunk_bytes = self.scenario.params().chunk_bytes;
         let mut all = Vec::new();
-        for stored in self.coders.iter().flat_map(|c| &c.stored) {
+        let of_set = |stored: &&Stored| self.set_of(stored.chunk) == Some(set);
+        for stored in self.coders.iter().flat_map(|c| &c.stored).filter(of_set) {
             let (_, blocks) = Rows::new(entry.shape, chunk_bytes).blocks(0, stored.len);
             all.extend((0..blocks).map(|n| (stored.chunk, n)));
         }
@@ -138,7 +144,7 @@ impl World<'_> {
         let stored: Vec<Stored> = self.coders.iter().flat_map(|coder| coder.stored.clone()).collect();
         let deleted: Vec<Stored> = self.coders.iter().flat_map(|coder| coder.deleted.clone()).collect();
         for (set, entry) in sets {
-            for chunk in &stored {
+            for chunk in stored.iter().filter(|stored| self.set_of(stored.chunk) == Some(set)) {
                 let turn = entry.turn(chunk.chunk);
                 let strips = strips_of(*chunk, entry.shape, turn, chunk_bytes);
                 for (column, strip) in strips.iter().take(entry.shape.servers()).enumerate() {
@@ -186,7 +192,7 @@ impl World<'_> {
             _ => (entry.targets(stored.chunk)[column]?, Role::Offload { stands_for: own.server }),
         };
         let store = &self.servers[&server].store;
-        if store.damaged.contains(&stored.chunk) {
+        if store.damaged.contains(&stored.chunk) || self.invariants.ruined.contains(&stored.chunk) {
             return None;
         }
         let group = GroupId::of_column(set, column);

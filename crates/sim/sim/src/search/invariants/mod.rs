@@ -6,6 +6,7 @@
 
 mod coded;
 mod dwell;
+mod given_up;
 mod memory;
 mod r10_space;
 mod r13_racks;
@@ -33,7 +34,7 @@ use ebb_types::{
     ChunkId, ClientReply, Epoch, GroupEntry, GroupId, MetaPush, PeerMessage, Role, ServerId, SetEntry, SetId,
     Version,
 };
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// The configuration of each epoch of each group.
 type Entries = BTreeMap<(GroupId, Epoch), GroupEntry>;
@@ -71,6 +72,10 @@ pub struct Invariants {
     left_alone: Option<u64>,
     /// The gears, and the servers that follow them.
     gears: dwell::Gears,
+    /// Servers that the state calls lost.
+    given_up: BTreeSet<ServerId>,
+    /// Chunks that rotted on more servers than can be borne: what is left of them is not compared.
+    pub ruined: BTreeSet<ChunkId>,
     /// Some block has rotted: answers may report damage from now on.
     pub rot_seen: bool,
 }
@@ -94,6 +99,7 @@ impl World<'_> {
         }
         self.r3_configurations(member);
         self.r3_sets(member);
+        self.nothing_is_given_up_with_a_server(member);
         self.dwell_of_gears(member);
         self.dwell_of_servers();
     }

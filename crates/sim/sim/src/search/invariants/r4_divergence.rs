@@ -35,11 +35,15 @@ impl World<'_> {
         let store = |id| &self.servers[&id].store;
         let digest = |id| store(id).digest(group).map(|digest| digest.chunks);
         let (Some(left), Some(right)) = (digest(a), digest(b)) else {
+            if !self.invariants.ruined.is_empty() {
+                return None;
+            }
             let lost =
                 [a, b].into_iter().find(|id| digest(*id).is_none() && store(*id).damaged.is_empty())?;
             return Some(format!("{lost} does not know what it had"));
         };
-        let spared = |chunk: &&ChunkId| [a, b].iter().any(|id| store(*id).damaged.contains(chunk));
+        let is_damaged = |chunk: &ChunkId| [a, b].iter().any(|id| store(*id).damaged.contains(chunk));
+        let spared = |chunk: &&ChunkId| is_damaged(chunk) || self.invariants.ruined.contains(*chunk);
         let mut all = left.keys().chain(right.keys()).filter(|chunk| !spared(chunk));
         let chunk = *all.find(|chunk| left.get(chunk) != right.get(chunk))?;
         let blocks = |id| store(id).kept(group, Role::Replica).remove(&chunk).unwrap_or_default();

@@ -1,0 +1,118 @@
+//! Machines that are suspended, machines that boot again, and disks that hang.
+
+use crate::world::clock::{MILLI, SECOND};
+use crate::world::coder::CODERS;
+use crate::world::net::Node;
+use crate::world::{Happening, World};
+use ebb_types::ServerId;
+
+impl World<'_> {
+    /// A server, a metadata member or a client stands still, often for longer than any lease.
+    pub(super) fn suspend(&mut self, id: ServerId) {
+        let long = self.fault_random.chance(300);
+        let time = match long {
+            true => self.fault_random.between(10, 100) * SECOND,
+            false => self.fault_random.delay(2 * SECOND).min(20 * SECOND),
+        };
+        let kind = self.fault_random.below(10);
+        let node = match kind {
+            0..=3 if self.servers[&id].runs() => {
+                self.suspend_server(id);
+                self.after(time, Happening::Resume { server: id });
+                Node::Server(id)
+            }
+            4..=5 => match self.member_that_runs() {
+                Some(member) => {
+                    self.suspend_member(member);
+                    self.after(time, Happening::ResumeMember { member });
+                    Node::Member(member)
+                }
+                None => return,
+            },
+            _ => match self.client_at_work() {
+                Some(client) => {
+                    self.suspend_client(client);
+                    self.after(time, Happening::ResumeClient { client });
+                    Node::Client(client)
+                }
+                None => return,
+            },
+        };
+        self.note(|| format!("{node} is suspended"));
+        self.count(match node {
+            Node::Server(_) => "server suspended",
+            Node::Member(_) => "metadata member suspended",
+            Node::Client(_) => "client suspended",
+        });
+        // Those that send to it give up in the end.
+        if time > 5 * SECOND && self.fault_random.chance(500) {
+            self.net.reset_all(node);
+            for other in self.all_nodes() {
+                if other != node {
+                    self.connection_breaks(node, other);
+                }
+            }
+        }
+    }
+
+    fn member_that_runs(&mut self) -> Option<u64> {
+        let runs = self.members.iter().filter(|(_, m)| m.up && !m.paused).map(|(id, _)| *id);
+        let members: Vec<u64> = runs.collect();
+        self.fault_random.pick(&members).copied()
+    }
+
+    fn client_at_work(&mut self) -> Option<u32> {
+        let clients = self.clients.iter().filter(|c| !c.is_done()).map(|c| c.id);
+        let coders = (CODERS..).zip(&self.coders).filter(|(_, c)| !c.is_done()).map(|(id, _)| id);
+        let stands = |id: &u32| !self.still.contains_key(id);
+        let all: Vec<u32> = clients.chain(coders).filter(stands).collect();
+        self.fault_random.pick(&all).copied()
+    }
+
+    /// A disk answers nothing, and fails nothing, while its server lives.
+    pub(super) fn hang(&mut self, id: ServerId) {
+        let long = self.fault_random.chance(300);
+        let time = match long {
+            true => self.fault_random.between(8, 40) * SECOND,
+            false => self.fault_random.delay(2 * SECOND).min(10 * SECOND),
+        };
+        self.server(id).hung = true;
+        self.note(|| format!("the disk of {id} hangs"));
+        self.count("hung disk");
+        self.after(time, Happening::Heal { server: id });
+    }
+
+    /// A machine boots again, sometimes within a moment: its boot clock begins again.
+    pub(super) fn reboot(&mut self, id: ServerId) {
+        let down = self.fault_random.delay(40 * MILLI).min(4 * SECOND);
+        self.count("machine rebooted");
+        if self.fault_random.chance(300)
+            && let Some(member) = self.member_that_runs()
+        {
+            self.crash_member(member);
+            let node = self.members.get_mut(&member).expect("it runs");
+            node.clock = node.clock.restarted(self.now, &mut self.fault_random);
+            return self.after(down, Happening::RestartMember { member });
+        }
+        // Sometimes what its former run sent is answered only when the next one runs.
+        if self.fault_random.chance(500)
+            && let Some(member) = self.member_that_runs()
+        {
+            self.suspend_member(member);
+            let wait = self.fault_random.between(300 * MILLI, 1200 * MILLI);
+            let time = wait + down + self.fault_random.between(5 * MILLI, SECOND / 2);
+            self.after(time, Happening::ResumeMember { member });
+            return self.after(wait, Happening::Reboot { server: id, down });
+        }
+        self.boot(id, down);
+    }
+
+    /// Its power fails, and returns after `down`.
+    pub fn boot(&mut self, id: ServerId, down: u64) {
+        self.crash(id);
+        let (now, random) = (self.now, &mut self.fault_random);
+        let server = self.servers.get_mut(&id).expect("servers are never removed");
+        server.clock = server.clock.restarted(now, random);
+        self.after(down, Happening::Restart { server: id });
+    }
+}

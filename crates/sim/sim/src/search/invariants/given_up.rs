@@ -1,0 +1,106 @@
+//! A server is given up without an administrator only if no acknowledged data depends on its disk: all of it is on
+//! other servers' disks, which are not given up (`docs/protocol.md`).
+
+use crate::world::World;
+use crate::world::coder::Stored;
+use ebb_types::{ChunkId, GroupId, Role, Rows, ServerId, ServerState, SetId};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl World<'_> {
+    pub(super) fn nothing_is_given_up_with_a_server(&mut self, member: u64) {
+        let state = self.members[&member].member.state();
+        let lost: BTreeSet<ServerId> =
+            state.servers().filter(|e| e.state == ServerState::Lost).map(|e| e.id).collect();
+        if lost == self.invariants.given_up || state.version() < self.newest_state().version() {
+            return;
+        }
+        let before = std::mem::replace(&mut self.invariants.given_up, lost.clone());
+        let fresh = |id: &&ServerId| !before.contains(id) && self.lost != Some(**id);
+        for id in lost.iter().filter(fresh).copied().collect::<Vec<_>>() {
+            self.count("server given up");
+            let needed = self.block_only_on(id, &lost).or_else(|| self.row_that_needs(id, &lost));
+            if let Some(what) = needed {
+                self.fail("given up", format!("{id} is declared lost, and it has {what}"));
+            }
+        }
+    }
+
+    fn block_only_on(&self, id: ServerId, lost: &BTreeSet<ServerId>) -> Option<String> {
+        let store = &self.servers[&id].store;
+        let others = || self.servers.values().filter(|s| s.id != id && !s.lost && !lost.contains(&s.id));
+        for (group, role) in store.roles().into_iter().filter(|(group, _)| group.column().is_none()) {
+            for (chunk, block, value, version) in self.acknowledged_in(&store.kept(group, role)) {
+                if !others().any(|s| s.store.keeps(chunk, block, version)) {
+                    return Some(format!("the only copy of {value} in {chunk} block {block} ({version})"));
+                }
+            }
+        }
+        None
+    }
+
+    /// A row of which the others have too few strips, and with this server's enough.
+    fn row_that_needs(&self, id: ServerId, lost: &BTreeSet<ServerId>) -> Option<String> {
+        let state = self.newest_state();
+        let (set, entry) = state.sets().find(|(_, entry)| entry.column_of(id).is_some())?;
+        let stored = self.coders.iter().flat_map(|c| &c.stored);
+        let stored = stored.filter(|s| self.set_of(s.chunk) == Some(set));
+        let stored: BTreeMap<ChunkId, Stored> = stored.map(|s| (s.chunk, *s)).collect();
+        let mut strips: BTreeMap<ChunkId, BTreeSet<usize>> = BTreeMap::new();
+        let mut own = strips.clone();
+        for server in self.servers.values().filter(|s| !s.lost && (s.id == id || !lost.contains(&s.id))) {
+            let found = if server.id == id { &mut own } else { &mut strips };
+            for (chunk, strip) in self.strips_on(server.id, set, &stored) {
+                found.entry(chunk).or_default().insert(strip);
+            }
+        }
+        let needed = entry.shape.data();
+        stored.keys().find_map(|chunk| {
+            let others = strips.get(chunk).cloned().unwrap_or_default();
+            let all = own.get(chunk).map_or(others.len(), |own| others.union(own).count());
+            let what = format!("strips of {chunk}, of which {} are on other disks", others.len());
+            (others.len() < needed && all >= needed).then_some(what)
+        })
+    }
+
+    /// The whole strips of chunks that a server has on its disk.
+    fn strips_on(
+        &self,
+        id: ServerId,
+        set: SetId,
+        stored: &BTreeMap<ChunkId, Stored>,
+    ) -> Vec<(ChunkId, usize)> {
+        let store = &self.servers[&id].store;
+        let entry = self.newest_state().set(set).expect("sets stay");
+        let chunk_bytes = self.scenario.params().chunk_bytes;
+        let mut found = Vec::new();
+        let of_set = |(group, _): &(GroupId, Role)| group.column().is_some_and(|(of, _)| of == set);
+        for (group, role) in store.roles().into_iter().filter(of_set) {
+            let (_, strip) = group.column().expect("just asked");
+            for (chunk, blocks) in store.kept(group, role) {
+                let Some(stored) = stored.get(&chunk) else { continue };
+                let (_, count) = Rows::new(entry.shape, chunk_bytes).blocks(0, stored.len);
+                if (0..count).all(|n| blocks.contains_key(&n)) || store.damaged.contains(&chunk) {
+                    found.push((chunk, strip));
+                }
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::stories::{GROUP, cluster, primary, secondary};
+
+    #[test]
+    fn a_server_with_the_only_copy_is_needed() {
+        let mut world = cluster();
+        let (id, other) = (primary(&world), secondary(&world));
+        let lost = |lost: &[ServerId]| lost.iter().copied().collect();
+        assert_eq!(world.block_only_on(id, &lost(&[id])), None);
+        assert!(world.block_only_on(id, &lost(&[id, other])).is_some(), "the other one is given up, too");
+        world.server(other).store.drop_role(GROUP, Role::Replica);
+        assert!(world.block_only_on(id, &lost(&[id])).is_some());
+    }
+}
