@@ -93,7 +93,7 @@ impl Clients {
         let roles = [(Role::Volume, scenario.block_clients), (Role::Gateway, scenario.object_clients)];
         let roles = roles.into_iter().flat_map(|(role, count)| std::iter::repeat_n(role, count));
         let clients = roles.map(|role| {
-            let is_lazy = random.chance(300);
+            let is_lazy = random.chance(scenario.lazy);
             Client {
                 role,
                 host: scenario.some_host(role, &mut random),
@@ -214,7 +214,7 @@ impl Clients {
         let delay = net.delay();
         net.after(delay, Event::Deliver { host, life: None, parcel });
         let timeout = match this.role {
-            Role::Volume => self.random.between(3 * SECOND, 40 * SECOND),
+            Role::Volume => self.random.between(3 * SECOND, net.scenario.patience),
             Role::Gateway => self.random.between(5 * SECOND, 100 * SECOND),
         };
         net.after(timeout, Event::Look { client, attempt, why: Look::Timeout });

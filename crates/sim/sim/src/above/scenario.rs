@@ -118,6 +118,10 @@ pub(super) struct Scenario {
     pub block_clients: usize,
     /// Per mille of the clients that stay with a host.
     pub faithful: u64,
+    /// Per mille of the clients whose pauses are long. Without any, requests are dense.
+    pub lazy: u64,
+    /// A client of the volume asks again within this time: perhaps while the same request is still carried out.
+    pub patience: u64,
     /// The gateways' clients, and the keys that they use.
     pub object_clients: usize,
     pub keys: usize,
@@ -154,14 +158,18 @@ fn standstill(random: &mut Random) -> Standstill {
 }
 
 /// When a process stands still, and for how long: such that much may happen meanwhile.
-fn stop(random: &mut Random, role: Role) -> (Moment, u64) {
+fn stop(random: &mut Random, role: Role, has_lazy: bool) -> (Moment, u64) {
     let any = span(random, 200 * SECOND);
     match random.below(10) {
         0..=2 => (Moment::Now, any),
         3 => (Moment::Sent, any),
         4 => (Moment::Commanding, any),
-        // Its volume is taken over.
-        5..=7 if role == Role::Volume => (Moment::Answering, random.between(12 * SECOND, 30 * SECOND)),
+        // Its volume is taken over, while some client has not noticed.
+        5..=7 if role == Role::Volume && has_lazy => {
+            (Moment::Answering, random.between(12 * SECOND, 80 * SECOND))
+        }
+        5 | 6 if role == Role::Volume => (Moment::Now, any),
+        7 if role == Role::Volume => (Moment::Commanding, any),
         // The namespace forgets it.
         5..=7 => (Moment::Deleting, random.between(120 * SECOND, 200 * SECOND)),
         // What it reads is freed.
@@ -193,6 +201,8 @@ impl Scenario {
             seed,
             block_clients: if volumes > 0 { 2 + random.index(3) } else { 0 },
             faithful: [0, 400, 800, 1000][random.index(4)],
+            lazy: if random.chance(500) { 0 } else { 300 },
+            patience: [6, 15, 40][random.index(3)] * SECOND,
             object_clients: if gateways > 0 { 2 + random.index(4) } else { 0 },
             keys: if random.chance(850) { 1 + random.index(6) } else { 1 + random.index(60) },
             front_bytes: random.chance(700).then_some((2 + random.below(14)) * BLOCK_BYTES as u64),
@@ -223,7 +233,7 @@ impl Scenario {
         let group = random.index(GROUPS as usize);
         match random.below(19) {
             0..=5 => {
-                let (when, millis) = stop(random, self.hosts[host]);
+                let (when, millis) = stop(random, self.hosts[host], self.lazy > 0);
                 Fault::Stop { host, millis, how: standstill(random), when }
             }
             6 | 7 => Fault::Crash { host, millis: span(random, 90 * SECOND) },
