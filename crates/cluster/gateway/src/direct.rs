@@ -78,8 +78,8 @@ impl<B: Backend> Direct<B> {
         Ok(self.gateway.new_bucket(input).await?)
     }
 
-    /// Objects below `expire` go after this many days, those below `dated` at this midnight in seconds since 1970; those
-    /// below `moved.0` go to the pool `moved.1` at once.
+    /// Objects below `expire` go after this many days, those below `dated` at this midnight in seconds since 1970;
+    /// those below `moved.0` go to the pool `moved.1` at once.
     pub async fn set_rules(
         &self,
         bucket: &str,
