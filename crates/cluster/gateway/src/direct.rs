@@ -1,6 +1,7 @@
 //! The gateway's operations without HTTP around them, for the fault search: the same code behind it.
 
 use super::backend::Backend;
+use super::convert::timestamp;
 use super::moves::Mover;
 use super::rights::Keys;
 use super::{Gateway, run_beside};
@@ -77,11 +78,13 @@ impl<B: Backend> Direct<B> {
         Ok(self.gateway.new_bucket(input).await?)
     }
 
-    /// Objects below `expire` go after this many days; those below `moved.0` go to the pool `moved.1` at once.
+    /// Objects below `expire` go after this many days, those below `dated` at this midnight in seconds since 1970;
+    /// those below `moved.0` go to the pool `moved.1` at once.
     pub async fn set_rules(
         &self,
         bucket: &str,
         (expire, days): (&str, i32),
+        (dated, date): (&str, u64),
         moved: (&str, &str),
     ) -> Result<(), Refused> {
         let rule = |prefix: &str| LifecycleRule {
@@ -102,11 +105,13 @@ impl<B: Backend> Direct<B> {
         };
         let filter =
             |prefix: &str| Some(LifecycleRuleFilter { and: Some(below(prefix)), ..Default::default() });
-        let expiration = LifecycleExpiration { days: Some(days), ..Default::default() };
+        let after = LifecycleExpiration { days: Some(days), ..Default::default() };
+        let at = LifecycleExpiration { date: Some(timestamp(date * 1000)), ..Default::default() };
         let class = TransitionStorageClass::from(moved.1.to_owned());
         let to = Transition { days: Some(0), storage_class: Some(class), ..Default::default() };
         let rules = vec![
-            LifecycleRule { filter: filter(expire), expiration: Some(expiration), ..rule(expire) },
+            LifecycleRule { filter: filter(expire), expiration: Some(after), ..rule(expire) },
+            LifecycleRule { filter: filter(dated), expiration: Some(at), ..rule(dated) },
             LifecycleRule { filter: filter(moved.0), transitions: Some(vec![to]), ..rule(moved.0) },
         ];
         let input = PutBucketLifecycleConfigurationInput {
@@ -162,45 +167,73 @@ impl<B: Backend> Direct<B> {
         Ok(())
     }
 
-    /// Puts an object by a multipart upload of one part, which is sent `times` times.
+    /// Puts an object by a multipart upload of one part. That is sent `times` times, and completed as often: so do
+    /// clients that miss an answer.
     pub async fn put_in_parts(
         &self,
         name: (&str, &str),
         times: usize,
         bytes: impl Fn() -> Body,
     ) -> Result<(), Refused> {
-        let (bucket, key) = (name.0.to_owned(), name.1.to_owned());
-        let input =
-            CreateMultipartUploadInput { bucket: bucket.clone(), key: key.clone(), ..Default::default() };
-        let created = self.gateway.create_upload(request(input)).await?;
-        let upload_id = created.upload_id.expect("a new upload has an id");
+        let upload_id = self.begin_upload(name).await?;
         let mut e_tag = None;
         for _ in 0..times {
-            let mut part = UploadPartInput::builder();
-            part.set_bucket(bucket.clone());
-            part.set_key(key.clone());
-            part.set_upload_id(upload_id.clone());
-            part.set_part_number(1);
-            part.set_body(Some(body(bytes())));
-            let part = part.build().expect("it is complete");
-            e_tag = self.gateway.put_part(request(part)).await?.e_tag;
+            e_tag = self.put_part(name, &upload_id, bytes()).await?;
         }
-        self.complete_one(bucket, key, upload_id, e_tag).await?;
+        self.complete_one(name, &upload_id, &e_tag).await?;
+        for _ in 1..times {
+            // It has been completed, whatever is answered now.
+            let _ = self.complete_one(name, &upload_id, &e_tag).await;
+        }
         Ok(())
+    }
+
+    /// Begins a multipart upload, and aborts it after its first part.
+    pub async fn abandon(&self, name: (&str, &str), bytes: Body) -> Result<(), Refused> {
+        let upload_id = self.begin_upload(name).await?;
+        self.put_part(name, &upload_id, bytes).await?;
+        let mut input = AbortMultipartUploadInput::builder();
+        input.set_bucket(name.0.to_owned());
+        input.set_key(name.1.to_owned());
+        input.set_upload_id(upload_id);
+        self.gateway.abort(input.build().expect("it is complete")).await?;
+        Ok(())
+    }
+
+    async fn begin_upload(&self, (bucket, key): (&str, &str)) -> S3Result<String> {
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let input = CreateMultipartUploadInput { bucket, key, ..Default::default() };
+        let created = self.gateway.create_upload(request(input)).await?;
+        Ok(created.upload_id.expect("a new upload has an id"))
+    }
+
+    async fn put_part(
+        &self,
+        (bucket, key): (&str, &str),
+        upload_id: &str,
+        bytes: Body,
+    ) -> S3Result<Option<ETag>> {
+        let mut part = UploadPartInput::builder();
+        part.set_bucket(bucket.to_owned());
+        part.set_key(key.to_owned());
+        part.set_upload_id(upload_id.to_owned());
+        part.set_part_number(1);
+        part.set_body(Some(body(bytes)));
+        let part = part.build().expect("it is complete");
+        Ok(self.gateway.put_part(request(part)).await?.e_tag)
     }
 
     async fn complete_one(
         &self,
-        bucket: String,
-        key: String,
-        upload_id: String,
-        e_tag: Option<ETag>,
+        (bucket, key): (&str, &str),
+        upload_id: &str,
+        e_tag: &Option<ETag>,
     ) -> S3Result<()> {
-        let part = CompletedPart { e_tag, part_number: Some(1), ..Default::default() };
+        let part = CompletedPart { e_tag: e_tag.clone(), part_number: Some(1), ..Default::default() };
         let mut input = CompleteMultipartUploadInput::builder();
-        input.set_bucket(bucket);
-        input.set_key(key);
-        input.set_upload_id(upload_id);
+        input.set_bucket(bucket.to_owned());
+        input.set_key(key.to_owned());
+        input.set_upload_id(upload_id.to_owned());
         input.set_multipart_upload(Some(CompletedMultipartUpload { parts: Some(vec![part]) }));
         let input = input.build().expect("it is complete");
         self.gateway.complete(request(input)).await?;

@@ -319,6 +319,10 @@ pub struct MemoryLog {
     answer: Option<u64>,
     staged: Vec<u8>,
     fresh: Vec<u8>,
+    /// How often it was rewritten, or replaced by what another member sent.
+    pub replaced: u64,
+    /// How often another member sent it.
+    pub received: u64,
 }
 
 impl LogFile for MemoryLog {
@@ -365,10 +369,12 @@ impl LogFile for MemoryLog {
     }
 
     fn take_staged(&mut self) {
+        self.received += 1;
         self.fresh = std::mem::take(&mut self.staged);
     }
 
     fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()> {
+        self.replaced += 1;
         self.bytes = std::mem::take(&mut self.fresh);
         self.bytes.truncate(at as usize);
         self.bytes.extend_from_slice(more);

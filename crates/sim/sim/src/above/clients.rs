@@ -1,51 +1,61 @@
-//! The clients of a volume: each asks for one thing at a time, and asks again when its connection broke. Together they
-//! are one kernel.
+//! The clients, each of which asks for one thing at a time. Those of the volume are one kernel together: they ask again
+//! when a connection breaks ([`super::cells`]). Those of the gateways ([`super::keys`]) give up what breaks.
 
-use crate::above::messages::{BlockRequest, Event, Look, Parcel, Reply, Request};
+use crate::above::cells;
+use crate::above::keys::{self, Keys};
+use crate::above::messages::{Event, Look, ObjectRequest, Parcel, Reply, Request};
 use crate::above::net::Net;
 use crate::above::scenario::{Role, SECOND, Scenario};
-use crate::search::history::{Action, History, Op, Outcome};
-use crate::search::linear::{Verdict, check};
-use bytes::Bytes;
-use ebb_types::{BLOCK_BYTES, ChunkId, ObjectId, Random, SLICE_BYTES};
+use crate::search::history::{Action, History, Outcome};
+use ebb_types::{
+    ChunkId, MetaRequest, NamespaceCommand, NamespaceDone, NamespaceError, NamespaceOp, Random, RequestId,
+};
 use ebb_volume::VolumeError;
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
-
-/// What is written and compared at a time: half a block.
-const CELL: u64 = BLOCK_BYTES as u64 / 2;
-const SLICE_CELLS: u64 = SLICE_BYTES as u64 / CELL;
-/// The cells that are used: at both ends of slices.
-const USED: [Range<u64>; 3] =
-    [0..4, SLICE_CELLS - 4..SLICE_CELLS + 4, 2 * SLICE_CELLS - 2..2 * SLICE_CELLS + 4];
-/// All cells belong to one array.
-const DEVICE: ChunkId = ChunkId { object: ObjectId(0), index: 0 };
+use std::collections::BTreeMap;
 
 struct Client {
+    role: Role,
     /// The host that it is connected to.
     host: usize,
-    /// It connects there again, whatever it waits for.
+    /// One of the volume connects to the same host again, whatever it waits for; one of gateways uses the same one for
+    /// as long as that answers.
     is_faithful: bool,
+    /// Its pauses are long. One of the volume only reads.
+    is_lazy: bool,
     /// Numbers its tries, over all requests.
     attempt: u64,
-    /// The operation under way, and until when it is tried.
-    busy: Option<(usize, Request, u64)>,
+    busy: Option<Busy>,
 }
+
+/// The operation under way.
+struct Busy {
+    op: usize,
+    request: Request,
+    /// Until when it is tried again.
+    gives_up: u64,
+}
+
+/// What a client does: an action on a chunk, for the checks, and the request.
+pub(super) type Wish = (ChunkId, Action, Request);
 
 pub(super) struct Clients {
     clients: Vec<Client>,
     random: Random,
     pub history: History,
-    /// They begin nothing any more but what [`Clients::read_all`] asks for.
+    keys: Keys,
+    /// They begin nothing any more but what [`Clients::read`] asks for.
     is_over: bool,
     /// Histories that were too long to decide.
     pub undecided: usize,
+    /// By command: its deletions that lifecycle rules ask for and that are not answered, each with its place in the
+    /// command and its operation.
+    expiries: BTreeMap<RequestId, Vec<(usize, usize, String)>>,
     /// By operation: its tries that are under way or were taken, and where and when those were taken.
     tries: BTreeMap<usize, Tries>,
 }
 
 #[derive(Default)]
-struct Tries {
+pub(super) struct Tries {
     sent: usize,
     /// The process, its life, and the time.
     taken: Vec<(usize, u64, u64)>,
@@ -53,7 +63,7 @@ struct Tries {
 
 impl Tries {
     /// The process that took all of them, and when the first and the last came there.
-    fn taken_by_one(&self) -> Option<((usize, u64), u64, u64)> {
+    pub fn taken_by_one(&self) -> Option<((usize, u64), u64, u64)> {
         let &(host, life, first) = self.taken.first()?;
         let is_one = self.taken.len() == self.sent
             && self.taken.iter().all(|taken| (taken.0, taken.1) == (host, life));
@@ -62,21 +72,45 @@ impl Tries {
     }
 }
 
-/// A request that failed may still be carried out for the rest of its last try.
-const SLACK: u64 = 200;
+impl Client {
+    /// Between two requests.
+    fn pause(&self, net: &Net, random: &mut Random) -> u64 {
+        let typical = if self.is_lazy { 8 * net.scenario.think } else { net.scenario.think };
+        random.delay(typical).max(1)
+    }
+}
+
+/// What is answered to an operation.
+enum Answered {
+    Ended(Outcome, Vec<u64>),
+    /// It is asked for again.
+    Later,
+}
 
 impl Clients {
     pub fn new(scenario: &Scenario, random: Random) -> Clients {
         let mut random = random;
-        let clients = (0..scenario.block_clients)
-            .map(|_| Client { host: 0, is_faithful: random.chance(400), attempt: 0, busy: None })
-            .collect();
+        let roles = [(Role::Volume, scenario.block_clients), (Role::Gateway, scenario.object_clients)];
+        let roles = roles.into_iter().flat_map(|(role, count)| std::iter::repeat_n(role, count));
+        let clients = roles.map(|role| {
+            let is_lazy = random.chance(scenario.lazy);
+            Client {
+                role,
+                host: scenario.some_host(role, &mut random),
+                is_faithful: (is_lazy && role == Role::Volume) || random.chance(scenario.faithful),
+                is_lazy,
+                attempt: 0,
+                busy: None,
+            }
+        });
         Clients {
-            clients,
+            clients: clients.collect(),
             random,
             history: History::default(),
+            keys: Keys::new(scenario),
             is_over: false,
             undecided: 0,
+            expiries: BTreeMap::new(),
             tries: BTreeMap::new(),
         }
     }
@@ -109,29 +143,35 @@ impl Clients {
             return;
         }
         match (why, &this.busy) {
-            (Look::Begin, None) if !self.is_over => {
-                let (action, request) = self.draw();
-                if self.is_in_the_way(action) {
-                    let pause = self.random.delay(net.scenario.think).max(1);
-                    return net.after(pause, Event::Look { client, attempt, why: Look::Begin });
-                }
-                self.begin(net, client, action, request);
-            }
-            (Look::Begin, _) => {}
-            (_, Some((op, _, gives_up))) if net.now >= *gives_up => {
-                let op = *op;
-                net.note(|| format!("client {client} gives op {op} up"));
-                self.finish(net, client, Outcome::Unknown, Vec::new());
-            }
+            (Look::Begin, None) if !self.is_over => self.go_on(net, client),
+            (Look::Begin, _) | (_, None) => {}
+            (_, Some(busy)) if net.now >= busy.gives_up => self.give_up(net, client),
             (_, Some(_)) => {
                 net.count("a request that is sent again");
-                if !self.clients[client].is_faithful && self.random.chance(500) {
-                    self.clients[client].host = self.some_host(net);
+                if !this.is_faithful && self.random.chance(500) {
+                    self.clients[client].host = net.scenario.some_host(Role::Volume, &mut self.random);
                 }
                 self.send(net, client);
             }
-            (_, None) => {}
         }
+    }
+
+    fn go_on(&mut self, net: &mut Net, client: usize) {
+        let value = self.history.ops.len() as u64 + 1;
+        let this = &self.clients[client];
+        let wish = match this.role {
+            Role::Volume if this.is_lazy => cells::draw_read(&mut self.random),
+            Role::Volume => cells::draw(&mut self.random, value),
+            Role::Gateway => self.keys.draw(&mut self.random, value),
+        };
+        if this.role == Role::Volume && self.is_in_the_way(wish.1) {
+            let pause = this.pause(net, &mut self.random);
+            return net.after(pause, Event::Look { client, attempt: this.attempt, why: Look::Begin });
+        }
+        if this.role == Role::Gateway && !this.is_faithful {
+            self.clients[client].host = net.scenario.some_host(Role::Gateway, &mut self.random);
+        }
+        self.begin(net, client, wish);
     }
 
     /// Whether a write under way covers part of what this would write. A kernel sends no such two: whichever of them is
@@ -142,53 +182,30 @@ impl Clients {
             Action::Read { .. } | Action::Delete => 0..0,
         };
         let new = written(action);
-        let under_way = self.clients.iter().filter_map(|client| client.busy.as_ref());
-        let under_way = under_way.map(|(op, ..)| written(self.history.ops[*op].action));
-        under_way.into_iter().any(|old| old.start < new.end && new.start < old.end)
+        let kernel = self.clients.iter().filter(|client| client.role == Role::Volume);
+        let under_way = kernel.filter_map(|client| client.busy.as_ref());
+        let mut under_way = under_way.map(|busy| written(self.history.ops[busy.op].action));
+        under_way.any(|old| old.start < new.end && new.start < old.end)
     }
 
-    fn some_host(&mut self, net: &Net) -> usize {
-        let hosts = (0..net.scenario.hosts.len()).filter(|host| net.scenario.hosts[*host] == Role::Volume);
-        let hosts: Vec<usize> = hosts.collect();
-        hosts[self.random.index(hosts.len())]
-    }
-
-    /// What a client does next.
-    fn draw(&mut self) -> (Action, BlockRequest) {
-        let used = &USED[self.random.index(USED.len())];
-        let first = used.start + self.random.below(used.end - used.start);
-        let cells = 1 + self.random.below((used.end - first).min(6));
-        let (offset, len) = (first * CELL, cells * CELL);
-        let (first, cells) = (first as u32, cells as u32);
-        match self.random.below(20) {
-            0..=7 => (Action::Read { first, cells }, BlockRequest::Read { offset, len }),
-            8 | 9 => (Action::Zero { first, cells }, BlockRequest::Zero { offset, len }),
-            10 => {
-                let slice = self.random.below(2);
-                let (offset, len) = (slice * u64::from(SLICE_BYTES), SLICE_BYTES.into());
-                let (first, cells) = ((slice * SLICE_CELLS) as u32, SLICE_CELLS as u32);
-                (Action::Zero { first, cells }, BlockRequest::Zero { offset, len })
-            }
-            11 => (Action::Read { first, cells: 0 }, BlockRequest::Flush),
-            _ => {
-                let value = self.history.ops.len() as u64 + 1;
-                let bytes = value.to_le_bytes().repeat((len / 8) as usize).into();
-                (Action::Write { first, cells }, BlockRequest::Write { offset, bytes })
-            }
+    fn begin(&mut self, net: &mut Net, client: usize, (chunk, action, request): Wish) {
+        let op = self.history.begin(chunk, action, net.now);
+        net.note(|| format!("client {client} begins op {op}: {action:?} of {}", request.brief()));
+        if let Request::Object(request) = &request {
+            self.keys.note(op, request);
         }
-    }
-
-    fn begin(&mut self, net: &mut Net, client: usize, action: Action, request: BlockRequest) {
-        let op = self.history.begin(DEVICE, action, net.now);
-        net.note(|| format!("client {client} begins op {op}: {action:?}"));
-        let gives_up = net.now + self.random.between(40 * SECOND, 200 * SECOND);
-        self.clients[client].busy = Some((op, Request::Block(request), gives_up));
+        let this = &mut self.clients[client];
+        let gives_up = match this.role {
+            Role::Volume => net.now + self.random.between(40 * SECOND, 200 * SECOND),
+            Role::Gateway => net.now,
+        };
+        this.busy = Some(Busy { op, request, gives_up });
         self.send(net, client);
     }
 
     fn send(&mut self, net: &mut Net, client: usize) {
         let this = &mut self.clients[client];
-        let Some((op, request, _)) = &this.busy else { return };
+        let Some(Busy { op, request, .. }) = &this.busy else { return };
         this.attempt += 1;
         let (host, attempt, op, request) = (this.host, this.attempt, *op, request.clone());
         net.note(|| format!("client {client} sends op {op} to process {host}"));
@@ -196,31 +213,14 @@ impl Clients {
         let parcel = Parcel::Request { client, attempt, op, request };
         let delay = net.delay();
         net.after(delay, Event::Deliver { host, life: None, parcel });
-        let timeout = self.random.between(3 * SECOND, 40 * SECOND);
+        let timeout = match this.role {
+            Role::Volume => self.random.between(3 * SECOND, net.scenario.patience),
+            Role::Gateway => self.random.between(5 * SECOND, 100 * SECOND),
+        };
         net.after(timeout, Event::Look { client, attempt, why: Look::Timeout });
         if !net.is_calm && self.random.chance(30) {
             let breaks = self.random.below(3 * SECOND);
             net.after(breaks, Event::Look { client, attempt, why: Look::Break });
-        }
-    }
-
-    pub fn answered(&mut self, net: &mut Net, client: usize, attempt: u64, reply: Reply) {
-        let this = &self.clients[client];
-        let (true, Some((op, _, _))) = (this.attempt == attempt, &this.busy) else { return };
-        let op = *op;
-        match reply {
-            Reply::Gone | Reply::Object(_) => self.try_later(net, client),
-            Reply::Block(Ok(bytes)) => {
-                let seen = self.seen(net, op, &bytes);
-                self.finish(net, client, Outcome::Done, seen);
-            }
-            // Its server is about to end: the connection may break first.
-            Reply::Block(Err(VolumeError::Taken)) if self.random.chance(500) => self.try_later(net, client),
-            Reply::Block(Err(error)) => {
-                net.note(|| format!("client {client}: op {op} failed: {error}"));
-                net.count("a request that failed");
-                self.finish(net, client, Outcome::Unknown, Vec::new());
-            }
         }
     }
 
@@ -233,145 +233,137 @@ impl Clients {
         }
     }
 
-    /// By when a write that was given up has taken effect, if it ever does: a flush that came after it has ended.
-    fn decided_at(&self, write: usize) -> Option<u64> {
-        if self.history.ops[write].outcome != Outcome::Unknown {
-            return None;
+    pub fn answered(&mut self, net: &mut Net, client: usize, attempt: u64, reply: Reply) {
+        let this = &self.clients[client];
+        let (true, Some(busy)) = (this.attempt == attempt, &this.busy) else { return };
+        let op = busy.op;
+        let answered = match reply {
+            Reply::Gone if this.role == Role::Volume => Answered::Later,
+            Reply::Gone => Answered::Ended(Outcome::Unknown, Vec::new()),
+            Reply::Block(Ok(bytes)) => {
+                Answered::Ended(Outcome::Done, cells::seen(&self.history, net, op, &bytes))
+            }
+            // Its server is about to end: the connection may break first.
+            Reply::Block(Err(VolumeError::Taken)) if self.random.chance(500) => Answered::Later,
+            Reply::Block(Err(error)) => failed(net, op, &error.to_string()),
+            Reply::Object(result) => match self.keys.seen(&self.history, net, (op, &busy.request), result) {
+                Ok(seen) => Answered::Ended(Outcome::Done, seen),
+                Err(refused) => failed(net, op, &format!("{}: {}", refused.code, refused.why)),
+            },
+        };
+        match answered {
+            Answered::Ended(outcome, seen) => self.finish(net, client, outcome, seen),
+            Answered::Later => self.try_later(net, client),
         }
-        let (process, _, last) = self.tries.get(&write)?.taken_by_one()?;
-        let flushes =
-            self.history.ops.iter().enumerate().filter(|(_, op)| is_flush(op) && op.outcome == Outcome::Done);
-        let after = flushes.filter(|(number, _)| {
-            let taken = self.tries.get(number).and_then(Tries::taken_by_one);
-            taken.is_some_and(|(by, first, _)| by == process && first > last)
-        });
-        after.filter_map(|(_, flush)| flush.ended).min().map(|ended| ended + SLACK)
     }
 
     fn try_later(&mut self, net: &mut Net, client: usize) {
-        self.clients[client].host = self.some_host(net);
+        self.clients[client].host = net.scenario.some_host(Role::Volume, &mut self.random);
         let (delay, attempt) = (self.random.between(200, 3 * SECOND), self.clients[client].attempt);
         net.after(delay, Event::Look { client, attempt, why: Look::Again });
     }
 
+    fn give_up(&mut self, net: &mut Net, client: usize) {
+        let Client { role, host, attempt, .. } = self.clients[client];
+        net.note(|| format!("client {client} gives up"));
+        if role == Role::Gateway {
+            let (delay, parcel) = (net.delay(), Parcel::Broken { client, attempt });
+            net.after(delay, Event::Deliver { host, life: None, parcel });
+        }
+        self.finish(net, client, Outcome::Unknown, Vec::new());
+    }
+
     fn finish(&mut self, net: &mut Net, client: usize, outcome: Outcome, seen: Vec<u64>) {
         let this = &mut self.clients[client];
-        let Some((op, _, _)) = this.busy.take() else { return };
+        let Some(Busy { op, .. }) = this.busy.take() else { return };
         // Whatever still comes is of another try.
         this.attempt += 1;
         let attempt = this.attempt;
+        if this.role == Role::Gateway && outcome == Outcome::Unknown {
+            this.host = net.scenario.some_host(Role::Gateway, &mut self.random);
+        }
         net.note(|| format!("client {client} ends op {op}: {outcome:?} {seen:?}"));
         self.history.end(op, net.now, outcome, seen);
-        let pause = self.random.delay(net.scenario.think).max(1);
+        let pause = this.pause(net, &mut self.random);
         net.after(pause, Event::Look { client, attempt, why: Look::Begin });
     }
 
-    /// The values of the cells that a read returned.
-    fn seen(&self, net: &mut Net, op: usize, bytes: &Bytes) -> Vec<u64> {
-        let Action::Read { first, cells } = self.history.ops[op].action else { return Vec::new() };
-        let mut seen = Vec::new();
-        if bytes.len() as u64 != u64::from(cells) * CELL {
-            net.break_rule("bytes", format!("op {op} reads {} bytes instead of {cells} cells", bytes.len()));
-            return seen;
-        }
-        for (cell, bytes) in (first..).zip(bytes.chunks(CELL as usize)) {
-            let value = u64::from_le_bytes(*bytes.first_chunk().expect("a cell is longer"));
-            let is_one = bytes.as_chunks::<8>().0.iter().all(|word| u64::from_le_bytes(*word) == value);
-            if !is_one || (value > 0 && !self.was_written(value, cell)) {
-                net.break_rule(
-                    "bytes",
-                    format!("op {op} reads {value} in cell {cell}: it was never written there"),
-                );
-            }
-            seen.push(value);
-        }
-        seen
-    }
-
-    fn was_written(&self, value: u64, cell: u32) -> bool {
-        let op = self.history.ops.get(value as usize - 1);
-        let range = op.and_then(|op| match op.action {
-            Action::Write { first, cells } => Some(first..first + cells),
+    /// A command of a gateway comes to the namespace. If lifecycle rules made it delete objects, that counts as
+    /// operations, which may take effect from now on. Returns its id. What clients delete is not described by its size.
+    pub fn expiring(&mut self, net: &mut Net, request: &MetaRequest) -> Option<RequestId> {
+        let MetaRequest::Namespace(NamespaceCommand { request, ops, .. }) = request else { return None };
+        let expiries = ops.iter().enumerate().filter_map(|(number, op)| match op {
+            NamespaceOp::Delete { key, only_if, .. } if only_if.size.is_some() => Some((number, key.clone())),
             _ => None,
         });
-        range.is_some_and(|range| range.contains(&cell))
+        let expiries: Vec<(usize, String)> = expiries.collect();
+        if !expiries.is_empty() && !self.expiries.contains_key(request) {
+            let begin = |(number, key): (usize, String)| {
+                let (chunk, action) = self.keys.expiry(&key)?;
+                let op = self.history.begin(chunk, action, net.now);
+                net.note(|| format!("op {op}: {key} is to expire"));
+                Some((number, op, key))
+            };
+            self.expiries.insert(*request, expiries.into_iter().filter_map(begin).collect());
+        }
+        Some(*request)
     }
 
-    /// One of the parts that are used is read. Returns the operation; `None`: there is no such part.
-    pub fn read_part(&mut self, net: &mut Net, part: usize) -> Option<usize> {
-        let used = USED.get(part).filter(|_| !self.clients.is_empty())?;
-        let (offset, len) = (used.start * CELL, (used.end - used.start) * CELL);
-        let action = Action::Read { first: used.start as u32, cells: (used.end - used.start) as u32 };
-        self.begin(net, 0, action, BlockRequest::Read { offset, len });
+    /// What became of such a command. It counts once, however often it is answered.
+    pub fn expired(
+        &mut self,
+        net: &mut Net,
+        command: RequestId,
+        results: &[Result<NamespaceDone, NamespaceError>],
+    ) {
+        for (number, op, key) in self.expiries.get_mut(&command).map(std::mem::take).into_iter().flatten() {
+            let outcome = match &results[number] {
+                Ok(_) => Outcome::Done,
+                // It may have been carried out before.
+                Err(NamespaceError::Expired) => Outcome::Unknown,
+                Err(_) => Outcome::Refused,
+            };
+            if outcome == Outcome::Done {
+                keys::judge_expiry(net, &key);
+            }
+            self.history.end(op, net.now, outcome, Vec::new());
+        }
+    }
+
+    /// Reads one of the things that are used. Returns the operation; `None`: there is no such thing.
+    pub fn read(&mut self, net: &mut Net, number: usize) -> Option<usize> {
+        let has = |role| self.clients.iter().position(|client| client.role == role);
+        let parts = has(Role::Volume).map_or(0, |_| cells::USED.len());
+        let (client, wish) = match number.checked_sub(parts) {
+            None => (has(Role::Volume)?, cells::read_part(number)),
+            Some(key) => (has(Role::Gateway)?, self.keys.read(key)?),
+        };
+        self.begin(net, client, wish);
         Some(self.history.ops.len() - 1)
     }
 
-    /// Whether some order explains what was seen, cell by cell.
+    /// Whether some order explains what was seen, cell by cell and key by key.
     pub fn judge(&mut self, net: &mut Net) {
-        let decided: Vec<Option<u64>> = (0..self.history.ops.len()).map(|op| self.decided_at(op)).collect();
-        decided.iter().flatten().for_each(|_| net.count("a write that a flush decided"));
-        for cell in USED.into_iter().flatten() {
-            let cell = cell as u32;
-            let of_cell = |(number, op): (usize, &Op)| Some((number, at_cell(op, cell)?));
-            let mut ops: Vec<(usize, Op)> = self.history.ops.iter().enumerate().filter_map(of_cell).collect();
-            let seen: BTreeSet<u64> = ops.iter().flat_map(|(_, op)| op.seen.clone()).collect();
-            for (number, op) in &mut ops {
-                let is_open = op.outcome == Outcome::Unknown && matches!(op.action, Action::Write { .. });
-                // It took effect: by when?
-                if is_open
-                    && seen.contains(&(*number as u64 + 1))
-                    && let Some(ended) = decided[*number]
-                {
-                    (op.outcome, op.ended) = (Outcome::Done, Some(ended));
-                }
-            }
-            let ops: Vec<(usize, &Op)> = ops.iter().map(|(number, op)| (*number, op)).collect();
-            match check(&ops) {
-                Verdict::Linearizable => {}
-                Verdict::Unknown => self.undecided += 1,
-                Verdict::Broken { stuck, .. } => {
-                    let near = self.history.ops[stuck[0]].began;
-                    let is_near = |op: &Op| {
-                        op.began <= near + 60 * SECOND && op.ended.is_none_or(|at| at + 60 * SECOND > near)
-                    };
-                    let show = |(number, op): &(usize, &Op)| {
-                        let Op { action, began, ended, outcome, seen, .. } = op;
-                        let what = match action {
-                            Action::Read { .. } => "read",
-                            Action::Zero { .. } => "zero",
-                            _ => "write",
-                        };
-                        format!("\n  op {number} {what} {began}..{} {outcome:?} {seen:?}", ended.unwrap_or(0))
-                    };
-                    let shown: String = ops.iter().filter(|(_, op)| is_near(op)).map(show).collect();
-                    let what = format!("no order explains cell {cell} at ops {stuck:?}:{shown}");
-                    return net.break_rule("linearizability", what);
-                }
-            }
-        }
+        self.undecided += cells::judge(&self.history, &self.tries, net);
+        self.undecided += self.keys.judge(&self.history, net);
     }
 }
 
-fn is_flush(op: &Op) -> bool {
-    matches!(op.action, Action::Read { cells: 0, .. })
+fn failed(net: &mut Net, op: usize, why: &str) -> Answered {
+    net.note(|| format!("op {op} failed: {why}"));
+    net.count("a request that failed");
+    Answered::Ended(Outcome::Unknown, Vec::new())
 }
 
-/// What an operation does to one cell.
-fn at_cell(op: &Op, cell: u32) -> Option<Op> {
-    let (first, cells) = match op.action {
-        Action::Read { first, cells } | Action::Write { first, cells } | Action::Zero { first, cells } => {
-            (first, cells)
+impl Request {
+    fn brief(&self) -> String {
+        match self {
+            Request::Block(_) => "the volume".to_owned(),
+            Request::Object(ObjectRequest::Get { key, range }) => format!("{key} {range:?}"),
+            Request::Object(ObjectRequest::Put { key, uploads, .. }) => format!("{key}, {uploads} uploads"),
+            Request::Object(ObjectRequest::Abandon { key, .. } | ObjectRequest::Delete { key }) => {
+                key.clone()
+            }
         }
-        Action::Delete => return None,
-    };
-    if !(first..first + cells).contains(&cell) {
-        return None;
     }
-    let action = match op.action {
-        Action::Read { .. } => Action::Read { first: 0, cells: 1 },
-        Action::Write { .. } => Action::Write { first: 0, cells: 1 },
-        _ => Action::Zero { first: 0, cells: 1 },
-    };
-    let seen = op.seen.get((cell - first) as usize).copied().into_iter().collect();
-    Some(Op { action, seen, ..op.clone() })
 }

@@ -2,9 +2,11 @@
 
 use crate::above::library::Remote;
 use crate::above::messages::{BlockRequest, Reply, Sent};
+use crate::above::object::Objects;
 use crate::above::process::Process;
 use bytes::{Bytes, BytesMut};
 use ebb_client::{ClientError, Clock};
+use ebb_gateway::tend;
 use ebb_types::{
     BLOCK_BYTES, CHUNK_BYTES_MIN, CLAIMS_FROM, ChunkId, ChunkOp, ClientReply, Extent, Looked,
     NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, Piece,
@@ -213,6 +215,7 @@ impl Served {
         let served = Served::default();
         let (here, outbox) = (served.clone(), process.outbox().clone());
         let blocks = Blocks::new(process.remote(), planted);
+        let objects = Arc::new(Objects::new(process.remote(), false));
         process.inside(|| {
             tokio::spawn(async move {
                 // The first one does.
@@ -222,6 +225,7 @@ impl Served {
                     tokio::select! {
                         biased;
                         () = volume.taken() => {}
+                        () = tend(objects) => {}
                         () = here.stop.notified() => {
                             here.volume.lock().expect("nothing panics under this lock").take();
                             // Whatever becomes of it: the process ends.

@@ -21,9 +21,12 @@ const META_TRY: Duration = Duration::from_secs(2);
 const CHUNK_TRY: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// By the world's time in milliseconds: when lifecycle rules are carried out.
+pub(super) const MIDNIGHT: u64 = 150_000;
+/// That midnight in seconds since 1970.
+pub(super) const TOMORROW: u64 = 20_000 * 24 * 3600;
 /// When the world begins, in milliseconds since 1970.
-/// Soon it is midnight, when lifecycle rules are carried out.
-pub(super) const TODAY: u64 = 20_000 * 24 * 3600 * 1000 - 150_000;
+pub(super) const TODAY: u64 = TOMORROW * 1000 - MIDNIGHT;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {

@@ -165,6 +165,11 @@ pub(super) enum ObjectRequest {
         uploads: usize,
         parts: Vec<Part>,
     },
+    /// An upload of it is begun, and aborted.
+    Abandon {
+        key: String,
+        parts: Vec<Part>,
+    },
     /// `range`: the first byte, and how many.
     Get {
         key: String,

@@ -1,7 +1,8 @@
-//! The metadata service: a production member, alone, with the production namespace and its judgement of clocks.
+//! The metadata service: production members, one or three, with the production namespace and its judgement of clocks.
+//! Messages between members take no time; a member may be cut off for a while.
 
 use ebb_meta::{
-    Birth, Bootstrap, Input, LOG_BYTES, Member, MemberConfig, MemoryLog, NewServer, Outcome, Timing, Token,
+    Birth, Bootstrap, Input, Member, MemberConfig, MemoryLog, Namespace, NewServer, Outcome, Timing, Token,
     raft,
 };
 use ebb_types::{
@@ -9,6 +10,7 @@ use ebb_types::{
     NamespaceAnswer, NamespaceQuery, ObjectId, ParityDebt, PoolEntry, PoolId, RackId, Schedule, ServerId,
     SetEntry, SetId, Shape, SlotState,
 };
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// The replicated pool's chunk groups.
@@ -17,19 +19,33 @@ pub(super) const GROUPS: u32 = 3;
 pub(super) const POOL: PoolId = PoolId(3);
 pub(super) const POOL_NAME: &str = "archive";
 
+/// How often members tick, in milliseconds.
+const TICK: u64 = 250;
+/// While the service is asked nothing for long, so many ticks are enough: every election ends within them.
+const TICKS: u64 = 60;
+
 pub(super) struct Meta {
-    /// Absent only while it starts again.
-    member: Option<Member<MemoryLog>>,
+    seats: BTreeMap<u64, Seat>,
+    log_bytes: usize,
     /// It answers nothing until then.
     pub silent_until: u64,
     asked: u64,
+    /// When its members have ticked last.
+    ticked: u64,
+}
+
+struct Seat {
+    /// Absent only while it starts again.
+    member: Option<Member<MemoryLog>>,
+    /// It neither hears nor says anything until then, and stands still.
+    cut_until: u64,
 }
 
 fn at(now: u64) -> Moment {
     Moment::ZERO + Duration::from_millis(now + 1)
 }
 
-fn config() -> MemberConfig {
+fn config(id: u64, members: u64, log_bytes: usize) -> MemberConfig {
     let params = ClusterParams {
         cluster: 1,
         instance: 1,
@@ -68,58 +84,139 @@ fn config() -> MemberConfig {
         schedule: Schedule::default(),
     };
     MemberConfig {
-        id: 1,
-        members: [(1, "meta-1".to_owned())].into(),
-        seed: 1,
+        id,
+        members: (1..=members).map(|id| (id, format!("meta-{id}"))).collect(),
+        seed: id,
         bootstrap: Some(bootstrap),
-        timing: Timing::default(),
-        log_bytes: LOG_BYTES,
+        timing: Timing { raft_tick: Duration::from_millis(TICK), ..Timing::default() },
         switches: [].into(),
+        log_bytes,
     }
 }
 
 impl Meta {
-    pub fn new(wall: u64) -> Meta {
-        let mut log = MemoryLog::default();
-        let birth = Birth { id: 1, instance: 77, voters: [1].into() };
-        raft::create(&mut log, birth).expect("a log in memory takes it");
-        let member = Member::open(config(), log, at(0), wall).expect("a fresh log opens");
-        Meta { member: Some(member), silent_until: 0, asked: 0 }
+    pub fn new(wall: u64, members: u64, log_bytes: usize) -> Meta {
+        let open = |id| {
+            let mut log = MemoryLog::default();
+            let birth = Birth { id, instance: 77, voters: (1..=members).collect() };
+            raft::create(&mut log, birth).expect("a log in memory takes it");
+            let member = Member::open(config(id, members, log_bytes), log, at(0), wall);
+            Seat { member: Some(member.expect("a fresh log opens")), cut_until: 0 }
+        };
+        let seats = (1..=members).map(|id| (id, open(id))).collect();
+        Meta { seats, log_bytes, silent_until: 0, asked: 0, ticked: 0 }
     }
 
-    pub fn set_wall(&mut self, now: u64, today: u64, ahead: i64) {
-        let wall = (today as i64 + now as i64 + ahead).max(1) as u64;
-        self.member.as_mut().expect("it runs").set_clock(at(now), wall);
+    /// Sets the wall clock of one member, of those that there are.
+    pub fn set_wall(&mut self, now: u64, member: u64, wall: u64) {
+        if let Some(seat) = self.seats.get_mut(&member) {
+            seat.member.as_mut().expect("it runs").set_clock(at(now), wall);
+        }
     }
 
-    /// Another leader, whose wall clock is its own.
-    pub fn restart(&mut self, now: u64, today: u64, ahead: i64) {
-        let log = self.member.take().expect("it runs").into_log();
-        let wall = (today as i64 + now as i64 + ahead).max(1) as u64;
-        self.member = Some(Member::open(config(), log, at(now), wall).expect("the log of one that ran"));
+    pub fn leader(&self) -> Option<u64> {
+        self.seats.iter().find(|(_, seat)| seat.leads()).map(|(id, _)| *id)
     }
 
-    pub fn ask(&mut self, now: u64, request: MetaRequest) -> MetaReply {
+    /// A member starts again, with this wall clock.
+    pub fn restart(&mut self, now: u64, member: u64, wall: u64) {
+        let (log_bytes, members) = (self.log_bytes, self.seats.len() as u64);
+        let Some(seat) = self.seats.get_mut(&member) else { return };
+        let log = seat.member.take().expect("it runs").into_log();
+        let again = Member::open(config(member, members, log_bytes), log, at(now), wall);
+        seat.member = Some(again.expect("the log of one that ran"));
+    }
+
+    /// A member is cut off until this time, if others can go on without it.
+    pub fn cut(&mut self, member: u64, until: u64) {
+        if self.seats.len() > 1
+            && self.seats.values().all(|seat| seat.cut_until <= self.ticked)
+            && let Some(seat) = self.seats.get_mut(&member)
+        {
+            seat.cut_until = until;
+        }
+    }
+
+    pub fn heal(&mut self) {
+        self.silent_until = 0;
+        self.seats.values_mut().for_each(|seat| seat.cut_until = 0);
+    }
+
+    /// `None`: there is no answer.
+    pub fn ask(&mut self, now: u64, request: MetaRequest) -> Option<MetaReply> {
+        self.tick(now);
         self.asked += 1;
-        let (token, mut out) = (Token(self.asked), Vec::new());
-        let member = self.member.as_mut().expect("it runs");
-        member
-            .on(at(now), vec![Input::Client { token, request }], &mut out)
-            .expect("a log in memory takes all");
-        let reply = out.into_iter().find_map(|outcome| match outcome {
-            Outcome::Reply { token: of, reply } if of == token => Some(reply),
-            _ => None,
-        });
-        reply.expect("a member that is alone answers within the call")
+        let token = Token(self.asked);
+        // A client tries one after another until one leads. One that is alone leads once it is asked.
+        let hears = |seat: &Seat| seat.cut_until <= now;
+        let leader = self.seats.iter().find(|(_, seat)| hears(seat) && seat.leads()).map(|(id, _)| *id);
+        let alone = (self.seats.len() == 1).then_some(1);
+        let Some(leader) = leader.or(alone) else { return Some(MetaReply::NotLeader { leader: None }) };
+        self.feed(now, leader, vec![Input::Client { token, request }])
+            .into_iter()
+            .find_map(|(of, reply)| (of == token).then_some(reply))
+    }
+
+    fn tick(&mut self, now: u64) {
+        let missed = (now - self.ticked) / TICK;
+        if self.seats.len() == 1 || missed == 0 {
+            return;
+        }
+        for back in (0..missed.min(TICKS)).rev() {
+            for id in 1..=self.seats.len() as u64 {
+                self.feed(now - back * TICK, id, Vec::new());
+            }
+        }
+        self.ticked = now;
+    }
+
+    /// Gives something to a member, and carries all messages that follow from it. Returns the answers to clients.
+    fn feed(&mut self, now: u64, to: u64, inputs: Vec<Input>) -> Vec<(Token, MetaReply)> {
+        let (mut under_way, mut replies) = (VecDeque::from([(to, inputs)]), Vec::new());
+        while let Some((to, inputs)) = under_way.pop_front() {
+            let Some(seat) = self.seats.get_mut(&to).filter(|seat| seat.cut_until <= now) else { continue };
+            let (member, mut out) = (seat.member.as_mut().expect("it runs"), Vec::new());
+            member.on(at(now), inputs, &mut out).expect("a log in memory takes all");
+            for outcome in out {
+                match outcome {
+                    Outcome::Reply { token, reply } => replies.push((token, reply)),
+                    Outcome::SendRaft { to: peer, message } => {
+                        under_way.push_back((peer, vec![Input::Raft { from: to, message }]));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        replies
     }
 
     /// Whether a process holds the object under a lease.
     pub fn is_leased(&self, object: ObjectId) -> bool {
-        self.member.as_ref().is_some_and(|member| member.state().namespace().is_leased(object))
+        self.namespace().is_some_and(|namespace| namespace.is_leased(object))
     }
 
     /// Without time passing.
     pub fn query(&self, query: &NamespaceQuery) -> Option<NamespaceAnswer> {
-        self.member.as_ref()?.state().namespace().query(query).ok()
+        self.namespace()?.query(query).ok()
+    }
+
+    fn namespace(&self) -> Option<&Namespace> {
+        let leader = self.seats.get(&self.leader()?)?;
+        leader.member.as_ref().map(|member| member.state().namespace())
+    }
+
+    /// How often logs were rewritten, and how often members were sent the state. Nothing is asked any more.
+    pub fn end(&mut self) -> (u64, u64) {
+        let seats = self.seats.values_mut();
+        let logs: Vec<MemoryLog> =
+            seats.filter_map(|seat| seat.member.take()).map(Member::into_log).collect();
+        let received: u64 = logs.iter().map(|log| log.received).sum();
+        (logs.iter().map(|log| log.replaced).sum::<u64>().saturating_sub(received), received)
+    }
+}
+
+impl Seat {
+    fn leads(&self) -> bool {
+        self.member.as_ref().is_some_and(Member::is_leader)
     }
 }

@@ -1,6 +1,6 @@
 //! A gateway, and what its clients ask it for.
 
-use crate::above::library::Remote;
+use crate::above::library::{Remote, TOMORROW};
 use crate::above::messages::{ObjectRequest, Part, Reply, Sent};
 use crate::above::meta::{POOL, POOL_NAME};
 use crate::above::process::Process;
@@ -20,6 +20,8 @@ use tokio::time::sleep;
 pub(super) const BUCKET: &str = "b";
 /// Below this objects go after a day.
 pub(super) const EXPIRE: &str = "e/";
+/// Below this they go at midnight.
+pub(super) const DATED: &str = "d/";
 /// Below this they move to the erasure-coded pool.
 pub(super) const MOVED: &str = "m/";
 /// So small that objects have several chunks, and that no piece is worth a thread's time for its MD5.
@@ -27,14 +29,18 @@ pub(super) const CHUNK_BYTES: u32 = 16 << 10;
 /// Two data servers.
 const ROW_BYTES: usize = 2 * BLOCK_BYTES;
 
-/// The library as a gateway's backend.
-struct Objects {
+/// The library as the backend of a gateway, and of the janitor beside a volume's server.
+pub(super) struct Objects {
     remote: Remote,
     /// A planted defect: the age of objects is judged by this machine's own clock.
     judges_by_own_clock: bool,
 }
 
 impl Objects {
+    pub fn new(remote: Remote, judges_by_own_clock: bool) -> Objects {
+        Objects { remote, judges_by_own_clock }
+    }
+
     async fn change(&self, op: ChunkOp, payload: Bytes) -> Result<(), BackendError> {
         Ok(self.remote.chunk(op, payload).await.map(drop)?)
     }
@@ -113,7 +119,7 @@ pub(super) struct Gateway {
 impl Gateway {
     /// `first`: where in a page of keys it begins to move objects.
     pub fn start(process: &Process, judges_by_own_clock: bool, first: usize) -> Gateway {
-        let backend = Arc::new(Objects { remote: process.remote(), judges_by_own_clock });
+        let backend = Arc::new(Objects::new(process.remote(), judges_by_own_clock));
         process.inside(|| {
             let direct = Arc::new(Direct::start(backend, 1 << 20, u64::MAX, first));
             let weak = Arc::downgrade(&direct);
@@ -121,7 +127,7 @@ impl Gateway {
                 // The first gateway makes the bucket; for the others it is there.
                 let Some(direct) = weak.upgrade() else { return };
                 let _ = direct.create_bucket(BUCKET).await;
-                let _ = direct.set_rules(BUCKET, (EXPIRE, 1), (MOVED, POOL_NAME)).await;
+                let _ = direct.set_rules(BUCKET, (EXPIRE, 1), (DATED, TOMORROW), (MOVED, POOL_NAME)).await;
             });
             Gateway { direct, running: BTreeMap::new() }
         })
@@ -171,6 +177,7 @@ async fn carry_out(direct: &Direct<Objects>, request: ObjectRequest) -> Result<B
             direct.put_in_parts((BUCKET, &key), uploads, || body(parts.clone())).await?;
         }
         ObjectRequest::Get { key, range } => return direct.get((BUCKET, &key), range).await,
+        ObjectRequest::Abandon { key, parts } => direct.abandon((BUCKET, &key), body(parts)).await?,
         ObjectRequest::Delete { key } => direct.delete((BUCKET, &key)).await?,
     }
     Ok(Bytes::new())

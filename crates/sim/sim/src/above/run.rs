@@ -31,25 +31,21 @@ fn play(world: &mut World) -> Result<(), Violation> {
     world.calm_down();
     world.run_to(world.net.now + AFTER);
     world.clients.end();
-    world.keys.end();
     settle(world);
     world.run_to(world.net.now + IDLE);
     read_all(world);
     world.clients.judge(&mut world.net);
-    world.keys.judge(&mut world.net);
-    // Without a gateway no janitor frees what processes leave.
-    if world.net.scenario.object_clients > 0
-        && let Some(what) = rest::leak(&world.meta, &world.chunks)
-    {
+    if let Some(what) = rest::leak(&world.meta, &world.chunks) {
         world.net.break_rule("space", what);
     }
+    world.count_logs();
     world.net.violation.take().map_or(Ok(()), Err)
 }
 
 /// Waits until all clients have their answers.
 fn settle(world: &mut World) {
     let deadline = world.net.now + REST;
-    while world.net.violation.is_none() && !(world.clients.is_idle() && world.keys.is_idle()) {
+    while world.net.violation.is_none() && !world.clients.is_idle() {
         if world.net.now >= deadline {
             return world.net.break_rule("liveness", "a client waits although all faults have ended".into());
         }
@@ -59,16 +55,10 @@ fn settle(world: &mut World) {
 
 /// Reads all that is used. That must succeed by now.
 fn read_all(world: &mut World) {
-    for part in 0.. {
-        let Some(op) = world.clients.read_part(&mut world.net, part) else { break };
+    for number in 0.. {
+        let Some(op) = world.clients.read(&mut world.net, number) else { break };
         settle(world);
         let op = world.clients.history.ops[op].clone();
-        must_be_read(world, op);
-    }
-    for number in 0.. {
-        let Some(op) = world.keys.read_key(&mut world.net, number) else { break };
-        settle(world);
-        let op = world.keys.history.ops[op].clone();
         must_be_read(world, op);
     }
 }
@@ -81,15 +71,15 @@ fn must_be_read(world: &mut World, op: Op) {
 }
 
 fn summary(world: &World) -> Summary {
-    let ops = || world.clients.history.ops.iter().chain(&world.keys.history.ops);
-    let of = |outcome: Outcome| ops().filter(|op| op.outcome == outcome).count();
+    let ops = &world.clients.history.ops;
+    let of = |outcome: Outcome| ops.iter().filter(|op| op.outcome == outcome).count();
     Summary {
         events: world.events,
-        ops: ops().count(),
+        ops: ops.len(),
         acknowledged: of(Outcome::Done),
         given_up: of(Outcome::Unknown),
         digest: world.net.digest,
-        undecided: world.clients.undecided + world.keys.undecided,
+        undecided: world.clients.undecided,
         epochs: 0,
         tally: world.net.tally.clone(),
     }

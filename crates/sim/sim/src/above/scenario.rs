@@ -26,8 +26,14 @@ pub(super) enum Moment {
     Now,
     /// As soon as it has sent anything to the cluster.
     Sent,
+    /// As soon as it has asked for bytes of a chunk. It may have looked up where they are long before it reads them.
+    Reading,
     /// As soon as it has sent a command to the namespace that names or removes something.
-    Commanded,
+    Commanding,
+    /// As soon as it has sent a command that deletes an object.
+    Deleting,
+    /// As soon as it has answered a client.
+    Answering,
 }
 
 #[derive(Clone, Debug)]
@@ -66,10 +72,14 @@ pub(super) enum Fault {
     MetaSilent {
         millis: u64,
     },
-    /// The metadata service gets another leader, whose wall clock is that far ahead.
-    MetaLeader {
-        ahead: i64,
+    /// The leader of the metadata service starts again: if there are others, one of them leads.
+    MetaLeader,
+    /// A member of the metadata service is cut off.
+    MetaCut {
+        member: u64,
+        millis: u64,
     },
+    /// The leader's wall clock is set that far ahead.
     MetaClock {
         ahead: i64,
     },
@@ -92,7 +102,8 @@ impl Fault {
             Fault::Unserved { .. } => "chunk group not served",
             Fault::Primary { .. } => "another primary",
             Fault::MetaSilent { .. } => "metadata service silent",
-            Fault::MetaLeader { .. } => "another metadata leader",
+            Fault::MetaLeader => "metadata leader started again",
+            Fault::MetaCut { .. } => "metadata member cut off",
             Fault::MetaClock { .. } => "metadata leader's wall clock set",
             Fault::Clock { .. } => "wall clock set",
         }
@@ -105,11 +116,21 @@ pub(super) struct Scenario {
     pub hosts: Vec<Role>,
     /// The volume's clients.
     pub block_clients: usize,
+    /// Per mille of the clients that stay with a host.
+    pub faithful: u64,
+    /// Per mille of the clients whose pauses are long. Without any, requests are dense.
+    pub lazy: u64,
+    /// A client of the volume asks again within this time: perhaps while the same request is still carried out.
+    pub patience: u64,
     /// The gateways' clients, and the keys that they use.
     pub object_clients: usize,
     pub keys: usize,
     /// `None`: all of the volume is in the replicated pool.
     pub front_bytes: Option<u64>,
+    /// Of the metadata service.
+    pub members: u64,
+    /// When it rewrites its log.
+    pub log_bytes: usize,
     /// When the faults end.
     pub calm_at: u64,
     /// Typical pause between two requests of a client.
@@ -136,11 +157,23 @@ fn standstill(random: &mut Random) -> Standstill {
     if random.chance(850) { Standstill::Suspend } else { Standstill::Freeze }
 }
 
-fn moment(random: &mut Random) -> Moment {
-    match random.below(4) {
-        0 | 1 => Moment::Now,
-        2 => Moment::Sent,
-        _ => Moment::Commanded,
+/// When a process stands still, and for how long: such that much may happen meanwhile.
+fn stop(random: &mut Random, role: Role, has_lazy: bool) -> (Moment, u64) {
+    let any = span(random, 200 * SECOND);
+    match random.below(10) {
+        0..=2 => (Moment::Now, any),
+        3 => (Moment::Sent, any),
+        4 => (Moment::Commanding, any),
+        // Its volume is taken over, while some client has not noticed.
+        5..=7 if role == Role::Volume && has_lazy => {
+            (Moment::Answering, random.between(12 * SECOND, 80 * SECOND))
+        }
+        5 | 6 if role == Role::Volume => (Moment::Now, any),
+        7 if role == Role::Volume => (Moment::Commanding, any),
+        // The namespace forgets it.
+        5..=7 => (Moment::Deleting, random.between(120 * SECOND, 200 * SECOND)),
+        // What it reads is freed.
+        _ => (Moment::Reading, random.between(5 * SECOND, 45 * SECOND)),
     }
 }
 
@@ -150,19 +183,31 @@ fn ahead(random: &mut Random) -> i64 {
 }
 
 impl Scenario {
+    pub fn some_host(&self, role: Role, random: &mut Random) -> usize {
+        let hosts = (0..self.hosts.len()).filter(|host| self.hosts[*host] == role);
+        let hosts: Vec<usize> = hosts.collect();
+        hosts[random.index(hosts.len())]
+    }
+
     pub fn draw(seed: u64) -> Scenario {
         let mut random = Random::new(ebb_types::mix(seed ^ 0x5ce0));
         // Volumes alone, gateways alone, or both.
         let kind = random.below(5);
-        let (volumes, gateways) = (if kind < 3 { 2 + random.index(2) } else { 0 }, 1 + random.index(3));
+        let (volumes, gateways) =
+            (if kind < 3 { 2 + random.index(2) } else { 0 }, [1, 2, 2, 3, 3][random.index(5)]);
         let gateways = if kind < 2 { 0 } else { gateways };
         let hosts = [vec![Role::Volume; volumes], vec![Role::Gateway; gateways]].concat();
         let mut scenario = Scenario {
             seed,
             block_clients: if volumes > 0 { 2 + random.index(3) } else { 0 },
+            faithful: [0, 400, 800, 1000][random.index(4)],
+            lazy: if random.chance(500) { 0 } else { 300 },
+            patience: [6, 15, 40][random.index(3)] * SECOND,
             object_clients: if gateways > 0 { 2 + random.index(4) } else { 0 },
-            keys: 1 + random.index(6),
-            front_bytes: random.chance(600).then_some((8 + random.below(8)) * BLOCK_BYTES as u64),
+            keys: if random.chance(850) { 1 + random.index(6) } else { 1 + random.index(60) },
+            front_bytes: random.chance(700).then_some((2 + random.below(14)) * BLOCK_BYTES as u64),
+            members: if random.chance(300) { 3 } else { 1 },
+            log_bytes: 1usize << random.between(11, 18),
             calm_at: random.between(100 * SECOND, 450 * SECOND),
             think: random.between(300, 4 * SECOND),
             storm_delay: random.between(20, 400),
@@ -173,6 +218,10 @@ impl Scenario {
         for _ in 0..random.between(2, 9) {
             let at = random.between(5 * SECOND, scenario.calm_at);
             let fault = scenario.fault(&mut random);
+            if let Fault::Stop { when: Moment::Deleting, millis, .. } = fault {
+                // It goes on among the others.
+                scenario.calm_at = scenario.calm_at.max(at + millis + 30 * SECOND);
+            }
             scenario.faults.push((at, fault));
         }
         scenario.faults.sort_by_key(|(at, _)| *at);
@@ -182,22 +231,23 @@ impl Scenario {
     fn fault(&self, random: &mut Random) -> Fault {
         let host = random.index(self.hosts.len());
         let group = random.index(GROUPS as usize);
-        match random.below(16) {
-            0..=3 => Fault::Stop {
-                host,
-                millis: span(random, 200 * SECOND),
-                how: standstill(random),
-                when: moment(random),
-            },
-            4 | 5 => Fault::Crash { host, millis: span(random, 90 * SECOND) },
-            6 => Fault::Close { host },
-            7 | 8 => Fault::Break,
-            9 | 10 => Fault::Storm { millis: span(random, 60 * SECOND) },
-            11 => Fault::Unserved { group, millis: span(random, 50 * SECOND) },
-            12 => Fault::Primary { group },
-            13 => Fault::MetaSilent { millis: span(random, 100 * SECOND) },
-            14 if random.chance(500) => Fault::MetaLeader { ahead: 0 },
-            14 => Fault::MetaClock { ahead: ahead(random) },
+        match random.below(19) {
+            0..=5 => {
+                let (when, millis) = stop(random, self.hosts[host], self.lazy > 0);
+                Fault::Stop { host, millis, how: standstill(random), when }
+            }
+            6 | 7 => Fault::Crash { host, millis: span(random, 90 * SECOND) },
+            8 => Fault::Close { host },
+            9 | 10 => Fault::Break,
+            11 | 12 => Fault::Storm { millis: span(random, 60 * SECOND) },
+            13 => Fault::Unserved { group, millis: span(random, 50 * SECOND) },
+            14 => Fault::Primary { group },
+            15 => Fault::MetaSilent { millis: span(random, 100 * SECOND) },
+            16 if random.chance(500) => Fault::MetaLeader,
+            16 => Fault::MetaClock { ahead: ahead(random) },
+            17 if self.members > 1 => {
+                Fault::MetaCut { member: 1 + random.below(self.members), millis: span(random, 100 * SECOND) }
+            }
             _ => Fault::Clock { host, ahead: ahead(random) },
         }
     }

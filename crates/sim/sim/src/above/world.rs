@@ -3,7 +3,6 @@
 use crate::above::chunks::{Chunks, Defects};
 use crate::above::clients::Clients;
 use crate::above::disk::Served;
-use crate::above::keys::{FIRST, Keys};
 use crate::above::library::{Settings, TODAY};
 use crate::above::messages::{Answer, Ask, Event, Parcel, Reply, Request, Sent, Try};
 use crate::above::meta::{GROUPS, Meta, POOL};
@@ -12,7 +11,7 @@ use crate::above::object::Gateway;
 use crate::above::planted::{Bug, Planted};
 use crate::above::process::Process;
 use crate::above::scenario::{Fault, Moment, Role, SECOND, Scenario, Standstill};
-use ebb_types::{ChunkOp, MetaRequest, NamespaceCommand, NamespaceOp, VolumeHome, mix};
+use ebb_types::{ChunkOp, MetaReply, MetaRequest, NamespaceCommand, NamespaceOp, VolumeHome, mix};
 
 /// More events than any healthy run has.
 const EVENTS_MAX: u64 = 400_000;
@@ -48,7 +47,6 @@ pub(super) struct World {
     pub chunks: Chunks,
     pub meta: Meta,
     pub clients: Clients,
-    pub keys: Keys,
     pub events: u64,
 }
 
@@ -72,9 +70,8 @@ impl World {
         };
         let hosts = scenario.hosts.iter().map(host).collect();
         let mut net = Net::new(scenario, keep);
-        let (of_clients, of_keys) = (net.random.fork(), net.random.fork());
+        let of_clients = net.random.fork();
         let mut clients = Clients::new(&net.scenario, of_clients);
-        let mut keys = Keys::new(&net.scenario, of_keys);
         for host in 0..net.scenario.hosts.len() {
             let at = net.random.below(SECOND);
             net.at(at, Event::Start { host });
@@ -83,9 +80,9 @@ impl World {
             net.at(net.scenario.faults[number].0, Event::Fault(number));
         }
         clients.start(&mut net);
-        keys.start(&mut net);
-        let (chunks, meta) = (Chunks::new(GROUPS, defects), Meta::new(TODAY));
-        World { net, planted, hosts, chunks, meta, clients, keys, events: 0 }
+        let (chunks, meta) =
+            (Chunks::new(GROUPS, defects), Meta::new(TODAY, net.scenario.members, net.scenario.log_bytes));
+        World { net, planted, hosts, chunks, meta, clients, events: 0 }
     }
 
     /// Goes on until this time, or until a rule is broken.
@@ -159,14 +156,12 @@ impl World {
                     self.deliver(host, parcel);
                 }
             }
-            Event::Back { client, attempt, reply } => match client.checked_sub(FIRST) {
-                Some(client) => self.keys.answered(&mut self.net, client, attempt, reply),
-                None => self.clients.answered(&mut self.net, client, attempt, reply),
-            },
-            Event::Look { client, attempt, why } => match client.checked_sub(FIRST) {
-                Some(client) => self.keys.look(&mut self.net, client, attempt, why),
-                None => self.clients.look(&mut self.net, client, attempt, why),
-            },
+            Event::Back { client, attempt, reply } => {
+                self.clients.answered(&mut self.net, client, attempt, reply);
+            }
+            Event::Look { client, attempt, why } => {
+                self.clients.look(&mut self.net, client, attempt, why);
+            }
             Event::Ended { host, life } if life == self.hosts[host].life => {
                 self.net.note(|| format!("process {host} ended"));
                 self.end(host);
@@ -207,7 +202,11 @@ impl World {
             Ask::Meta(request) => {
                 count_ops(net, &request);
                 let shown = (net.keep > 0).then(|| format!("{request:?}"));
-                let reply = self.meta.ask(net.now, request);
+                let command = self.clients.expiring(net, &request);
+                let Some(reply) = self.meta.ask(net.now, request) else { return };
+                if let (Some(command), MetaReply::Namespace(reply)) = (command, &reply) {
+                    self.clients.expired(net, command, &reply.results);
+                }
                 net.note(|| format!("process {host}: {} -> {reply:?}", shown.unwrap_or_default()));
                 Answer::Meta(reply)
             }
@@ -252,9 +251,7 @@ impl World {
             _ => false,
         };
         let Some((client, attempt, op)) = from else { return };
-        if client < FIRST {
-            self.clients.arrived(op, is_taken.then_some((number, host.life)), self.net.now);
-        }
+        self.clients.arrived(op, is_taken.then_some((number, host.life)), self.net.now);
         if !is_taken {
             let delay = self.net.delay();
             self.net.after(delay, Event::Back { client, attempt, reply: Reply::Gone });
@@ -297,9 +294,7 @@ impl World {
         (host.service, host.process) = (Service::None, None);
         for parcel in std::mem::take(&mut host.held) {
             if let Parcel::Request { client, attempt, op, .. } = parcel {
-                if client < FIRST {
-                    self.clients.arrived(op, None, self.net.now);
-                }
+                self.clients.arrived(op, None, self.net.now);
                 self.net.after(1, Event::Back { client, attempt, reply: Reply::Gone });
             }
         }
@@ -311,7 +306,7 @@ impl World {
         let Some(process) = host.process.as_mut().filter(|process| process.is_stopped()) else { return };
         process.resume(self.net.now, boot_clock_stands);
         // Its peers may have given its connections up.
-        let is_cut = self.net.random.chance(600);
+        let is_cut = self.net.random.chance(800);
         if is_cut {
             process.library.lose_connections();
         }
@@ -339,7 +334,7 @@ impl World {
                 let millis = if is_limited { millis.min(LONGEST_FREEZE) } else { millis };
                 match when {
                     Moment::Now => self.stop(host, now, millis, how),
-                    Moment::Sent | Moment::Commanded => self.hosts[host].stops = Some((when, millis, how)),
+                    when => self.hosts[host].stops = Some((when, millis, how)),
                 }
             }
             Fault::Crash { host, millis } => {
@@ -351,16 +346,20 @@ impl World {
                 // A gateway that is asked to end leaves nothing that it would not leave in a crash.
                 Service::Gateway(_) | Service::None => {}
             },
-            Fault::Break => {
-                self.clients.break_all(&mut self.net);
-                self.keys.break_all(&mut self.net);
-            }
+            Fault::Break => self.clients.break_all(&mut self.net),
             Fault::Storm { millis } => self.net.storm_until = now + millis,
             Fault::Unserved { group, millis } => self.chunks.unserve(group, now + millis),
             Fault::Primary { group } => self.chunks.move_primary(group),
             Fault::MetaSilent { millis } => self.meta.silent_until = now + millis,
-            Fault::MetaLeader { ahead } => self.meta.restart(now, TODAY, ahead),
-            Fault::MetaClock { ahead } => self.meta.set_wall(now, TODAY, ahead),
+            Fault::MetaLeader => {
+                let leader = self.meta.leader().unwrap_or(1);
+                self.meta.restart(now, leader, TODAY + now);
+            }
+            Fault::MetaCut { member, millis } => self.meta.cut(member, now + millis),
+            Fault::MetaClock { ahead } => {
+                let leader = self.meta.leader().unwrap_or(1);
+                self.meta.set_wall(now, leader, TODAY.saturating_add_signed(ahead) + now);
+            }
             Fault::Clock { host, ahead } => {
                 self.hosts[host].wall_ahead = ahead;
                 if let Some(process) = &self.hosts[host].process {
@@ -377,12 +376,24 @@ impl World {
         }
     }
 
+    /// What became of the metadata service's logs. Nothing happens any more.
+    pub fn count_logs(&mut self) {
+        let (rewritten, received) = self.meta.end();
+        for (times, what) in
+            [(rewritten, "metadata log rewritten"), (received, "metadata member sent a snapshot")]
+        {
+            (0..times).for_each(|_| self.net.count(what));
+        }
+    }
+
     /// All faults end.
     pub fn calm_down(&mut self) {
         self.net.note(|| "all faults end".into());
-        (self.net.is_calm, self.net.storm_until, self.meta.silent_until) = (true, 0, 0);
+        (self.net.is_calm, self.net.storm_until) = (true, 0);
         self.chunks.serve_all();
-        self.meta.set_wall(self.net.now, TODAY, 0);
+        self.meta.heal();
+        (1..=self.net.scenario.members)
+            .for_each(|id| self.meta.set_wall(self.net.now, id, TODAY + self.net.now));
         for host in 0..self.hosts.len() {
             (self.hosts[host].wall_ahead, self.hosts[host].stops) = (0, None);
             if let Some(process) = &self.hosts[host].process {
@@ -395,20 +406,22 @@ impl World {
 
 /// Whether what a process has sent is the moment to stop it.
 fn is_at(when: Moment, sent: &Sent) -> bool {
-    let Sent::Ask(Try { ask, .. }) = sent else { return false };
-    match (when, ask) {
-        (Moment::Now, _) => false,
-        (Moment::Sent, _) => true,
-        (Moment::Commanded, Ask::Meta(MetaRequest::Namespace(NamespaceCommand { ops, .. }))) => {
-            let changes = |op: &NamespaceOp| {
-                !matches!(
-                    op,
-                    NamespaceOp::Lease { .. } | NamespaceOp::Close { .. } | NamespaceOp::Collected { .. }
-                )
-            };
-            ops.iter().any(changes)
-        }
-        (Moment::Commanded, _) => false,
+    let Sent::Ask(Try { ask, .. }) = sent else {
+        return when == Moment::Answering && matches!(sent, Sent::Reply { .. });
+    };
+    let commands = |is_such: fn(&NamespaceOp) -> bool| match ask {
+        Ask::Meta(MetaRequest::Namespace(NamespaceCommand { ops, .. })) => ops.iter().any(is_such),
+        _ => false,
+    };
+    let changes = |op: &NamespaceOp| {
+        !matches!(op, NamespaceOp::Lease { .. } | NamespaceOp::Close { .. } | NamespaceOp::Collected { .. })
+    };
+    match when {
+        Moment::Now | Moment::Answering => false,
+        Moment::Sent => true,
+        Moment::Reading => matches!(ask, Ask::Chunk { op: ChunkOp::Read { .. }, .. }),
+        Moment::Commanding => commands(changes),
+        Moment::Deleting => commands(|op| matches!(op, NamespaceOp::Delete { .. })),
     }
 }
 
@@ -423,6 +436,8 @@ fn count_ops(net: &mut Net, request: &MetaRequest) {
             NamespaceOp::EndRun { .. } => net.count("a silent run that is ended"),
             NamespaceOp::Discard { .. } => net.count("data that was written in vain"),
             NamespaceOp::CompleteUpload { .. } => net.count("an upload that is completed"),
+            NamespaceOp::AbortUpload { .. } => net.count("an upload that is aborted"),
+            NamespaceOp::Repack { .. } => net.count("an object that leaves a sparse pack"),
             _ => {}
         }
     }

@@ -15,11 +15,14 @@ const NEAR: u64 = 30;
 const ALL: u64 = 1500;
 
 /// `EBB_FIRST` and `EBB_SEEDS` look elsewhere.
-fn is_found(first: u64, name: &str, plant: &Configure, rules: &[&str]) {
+pub fn seeds_from(first: u64, all: u64) -> impl Iterator<Item = u64> {
     let first = number("EBB_FIRST").unwrap_or(first);
-    let near = first..first + number("EBB_SEEDS").unwrap_or(NEAR);
-    let others = (1..=ALL).filter(|seed| !near.contains(seed));
-    is_found_by(near.clone().chain(others), name, |seed| run(seed, plant), |seed| run(seed, &|_| {}), rules);
+    let end = first + number("EBB_SEEDS").unwrap_or(NEAR);
+    (first..end).chain((1..=all).filter(move |seed| !(first..end).contains(seed)))
+}
+
+fn is_found(first: u64, name: &str, plant: &Configure, rules: &[&str]) {
+    is_found_by(seeds_from(first, ALL), name, |seed| run(seed, plant), |seed| run(seed, &|_| {}), rules);
 }
 
 /// `broken`: a run with the defect; `sound`: one without.
