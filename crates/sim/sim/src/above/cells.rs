@@ -1,8 +1,7 @@
 //! What a volume's clients do, and how it is judged: they read and write cells, each of which is a register. A request
 //! that is sent again counts as one.
 
-use crate::above::clients::{Tries, Wish};
-use crate::above::messages::{BlockRequest, Request};
+use crate::above::messages::{BlockRequest, Request, Wish};
 use crate::above::net::Net;
 use crate::above::scenario::SECOND;
 use crate::search::history::{Action, History, Op, Outcome};
@@ -28,6 +27,25 @@ fn some(random: &mut Random) -> (u64, u64) {
     let used = &USED[random.index(USED.len())];
     let first = used.start + random.below(used.end - used.start);
     (first, 1 + random.below((used.end - first).min(6)))
+}
+
+/// The tries of an operation that are under way or were taken.
+#[derive(Default)]
+pub(super) struct Tries {
+    pub sent: usize,
+    /// The process, its life, and the time.
+    pub taken: Vec<(usize, u64, u64)>,
+}
+
+impl Tries {
+    /// The process that took all of them, and when the first and the last came there.
+    pub fn taken_by_one(&self) -> Option<((usize, u64), u64, u64)> {
+        let &(host, life, first) = self.taken.first()?;
+        let is_one = self.taken.len() == self.sent
+            && self.taken.iter().all(|taken| (taken.0, taken.1) == (host, life));
+        let last = self.taken.iter().map(|(.., at)| *at).max()?;
+        is_one.then_some(((host, life), first, last))
+    }
 }
 
 fn read(first: u64, cells: u64) -> Wish {

@@ -1,14 +1,14 @@
 //! The clients, each of which asks for one thing at a time. Those of the volume are one kernel together: they ask again
 //! when a connection breaks ([`super::cells`]). Those of the gateways ([`super::keys`]) give up what breaks.
 
-use crate::above::cells;
+use crate::above::cells::{self, Tries};
 use crate::above::keys::{self, Keys};
-use crate::above::messages::{Event, Look, ObjectRequest, Parcel, Reply, Request};
+use crate::above::messages::{Event, Look, ObjectRequest, Parcel, Reply, Request, Wish};
 use crate::above::net::Net;
 use crate::above::scenario::{Role, SECOND, Scenario};
 use crate::search::history::{Action, History, Outcome};
 use ebb_types::{
-    ChunkId, MetaRequest, NamespaceCommand, NamespaceDone, NamespaceError, NamespaceOp, Random, RequestId,
+    MetaRequest, NamespaceCommand, NamespaceDone, NamespaceError, NamespaceOp, Random, RequestId,
 };
 use ebb_volume::VolumeError;
 use std::collections::BTreeMap;
@@ -35,9 +35,6 @@ struct Busy {
     gives_up: u64,
 }
 
-/// What a client does: an action on a chunk, for the checks, and the request.
-pub(super) type Wish = (ChunkId, Action, Request);
-
 pub(super) struct Clients {
     clients: Vec<Client>,
     random: Random,
@@ -52,24 +49,6 @@ pub(super) struct Clients {
     expiries: BTreeMap<RequestId, Vec<(usize, usize, String)>>,
     /// By operation: its tries that are under way or were taken, and where and when those were taken.
     tries: BTreeMap<usize, Tries>,
-}
-
-#[derive(Default)]
-pub(super) struct Tries {
-    sent: usize,
-    /// The process, its life, and the time.
-    taken: Vec<(usize, u64, u64)>,
-}
-
-impl Tries {
-    /// The process that took all of them, and when the first and the last came there.
-    pub fn taken_by_one(&self) -> Option<((usize, u64), u64, u64)> {
-        let &(host, life, first) = self.taken.first()?;
-        let is_one = self.taken.len() == self.sent
-            && self.taken.iter().all(|taken| (taken.0, taken.1) == (host, life));
-        let last = self.taken.iter().map(|(.., at)| *at).max()?;
-        is_one.then_some(((host, life), first, last))
-    }
 }
 
 impl Client {

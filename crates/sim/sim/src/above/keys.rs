@@ -1,9 +1,8 @@
 //! What gateways' clients do, and how it is judged: they put, get and delete, one object at a time. Each key is a
 //! register.
 
-use crate::above::clients::Wish;
 use crate::above::library::MIDNIGHT;
-use crate::above::messages::{ObjectRequest, Part, Request};
+use crate::above::messages::{ObjectRequest, Part, Request, Wish};
 use crate::above::net::Net;
 use crate::above::object::{CHUNK_BYTES, DATED, EXPIRE, MOVED};
 use crate::above::scenario::{SECOND, Scenario};

@@ -1,8 +1,9 @@
 //! What is sent: by processes to the cluster and to their clients, and to them.
 
+use crate::search::history::Action;
 use bytes::Bytes;
 use ebb_gateway::Refused;
-use ebb_types::{ChunkOp, ClientReply, MetaReply, MetaRequest};
+use ebb_types::{ChunkId, ChunkOp, ClientReply, MetaReply, MetaRequest};
 use ebb_volume::VolumeError;
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
@@ -41,6 +42,9 @@ pub(super) enum Sent {
     /// A task of it panicked.
     Panicked(String),
 }
+
+/// What a client does: an action on a chunk, for the checks, and the request.
+pub(super) type Wish = (ChunkId, Action, Request);
 
 /// What a process has sent, with the time by its own clock.
 pub(super) struct Outbox {
