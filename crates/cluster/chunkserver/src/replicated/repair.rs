@@ -32,6 +32,7 @@ const AROUND: u32 = 256;
 /// ask back at the speed of the network, for ever.
 const PAUSE: Duration = Duration::from_secs(10);
 
+/// The repairs of one group.
 #[derive(Default)]
 pub(crate) struct Repairs {
     /// In progress, in one epoch.
