@@ -9,6 +9,9 @@
 //! a version as new as the block can have been is accepted. A replica that still misses some of the blocks refuses,
 //! unless they are older than what it misses: then it must answer, because it could be waiting for a listing of this
 //! replica, which waits for the repair.
+//!
+//! A copy with one damaged block refuses all blocks that it is asked for. When no copy is left to ask, the blocks are
+//! therefore asked for in halves, down to the single blocks that no copy has: only these are given up.
 
 use crate::common::api::{StoreCommand, StoreOutcome};
 use crate::common::blocks::split_payload;
@@ -43,10 +46,32 @@ pub(crate) struct Repairs {
 
 struct Repair {
     wanted: Wanted,
-    /// Copies to ask, and how many were asked.
+    /// Parts of the blocks that are still to be repaired: first block and count. The last one is in progress.
+    parts: Vec<(u32, u32)>,
+    /// Parts that no copy has.
+    given_up: Vec<(u32, u32)>,
+    /// Copies to ask for the part in progress, and how many were asked.
     copies: Vec<Copy>,
     tried: usize,
+    /// A copy refused the part in progress because some of it is damaged there.
+    refused: bool,
     step: Step,
+}
+
+impl Repair {
+    fn part(&self) -> (ChunkId, u32, u32) {
+        let (first, count) = self.parts.last().copied().unwrap_or_default();
+        (self.wanted.chunk, first, count)
+    }
+
+    /// No copy has the whole part in progress: its halves go on, if a copy may have one of them.
+    fn give_up_part(&mut self) {
+        let Some((first, count)) = self.parts.pop() else { return };
+        match self.refused && count > 1 {
+            true => self.parts.extend([(first + count / 2, count - count / 2), (first, count / 2)]),
+            false => self.given_up.push((first, count)),
+        }
+    }
 }
 
 /// The blocks to repair.
@@ -80,13 +105,14 @@ pub(crate) enum Ended {
     Not,
     /// The blocks can be read again. With the operation that waits for them.
     Repaired(Option<u64>),
-    /// No live copy has them.
+    /// No live copy has some of them.
     GivenUp(GivenUp),
 }
 
 pub(crate) struct GivenUp {
     pub op: Option<u64>,
-    pub blocks: (u32, u32),
+    /// First block and count of each part that no copy has.
+    pub parts: Vec<(u32, u32)>,
     /// They are missing here, as if never written.
     pub sought: bool,
 }
@@ -228,7 +254,16 @@ impl Repairs {
 
     fn begin(&mut self, cx: &mut Context, member: &Member, wanted: Wanted, copies: Vec<Copy>) -> Ended {
         let id = cx.shared.token();
-        self.running.insert(id, Repair { wanted, copies, tried: 0, step: Step::Asking { token: None } });
+        let repair = Repair {
+            parts: vec![(wanted.first, wanted.count)],
+            given_up: Vec::new(),
+            copies,
+            tried: 0,
+            refused: false,
+            step: Step::Asking { token: None },
+            wanted,
+        };
+        self.running.insert(id, repair);
         self.ask_next(cx, member, id, false)
     }
 
@@ -245,26 +280,40 @@ impl Repairs {
         };
         let next = repair.copies.iter().enumerate().skip(tried).find(may).map(|(n, copy)| (n, *copy));
         let Some((n, Copy { source: (to, role), whole, older, .. })) = next else {
-            return self.give_up(cx, id);
+            repair.give_up_part();
+            return self.go_on(cx, member, id);
         };
         let whole = whole && !older;
         let token = cx.shared.peer_token();
         repair.tried = n + 1;
         repair.step = Step::Asking { token: Some(token) };
-        let Wanted { chunk, first, count, .. } = repair.wanted;
+        let (chunk, first, count) = repair.part();
         let (group, epoch) = (member.id(), member.epoch());
         cx.send(to, PeerMessage::Fetch { group, epoch, token, role, chunk, first, count, whole });
         Ended::Not
     }
 
-    fn give_up(&mut self, cx: &mut Context, id: u64) -> Ended {
-        let Some(Repair { wanted, .. }) = self.running.remove(&id) else { return Ended::Not };
+    /// A part was repaired or given up: goes on with the next one.
+    fn go_on(&mut self, cx: &mut Context, member: &Member, id: u64) -> Ended {
+        let Some(repair) = self.running.get_mut(&id) else { return Ended::Not };
+        if repair.parts.is_empty() {
+            return self.end(cx, id);
+        }
+        (repair.tried, repair.refused) = (0, false);
+        self.ask_next(cx, member, id, false)
+    }
+
+    fn end(&mut self, cx: &mut Context, id: u64) -> Ended {
+        let Some(Repair { wanted, given_up, .. }) = self.running.remove(&id) else { return Ended::Not };
+        let Wanted { op, sought, .. } = wanted;
+        if given_up.is_empty() {
+            return Ended::Repaired(op);
+        }
         cx.shared.stats.damage.unrepaired += 1;
-        let Wanted { op, first, count, sought, .. } = wanted;
         if op.is_none() {
             self.given_up = Some(cx.now);
         }
-        Ended::GivenUp(GivenUp { op, blocks: (first, count), sought })
+        Ended::GivenUp(GivenUp { op, parts: given_up, sought })
     }
 
     /// The repair that this token's reply is for.
@@ -283,9 +332,10 @@ impl Repairs {
         payload: &Bytes,
     ) -> Ended {
         let Some(repair) = self.running.get_mut(&id) else { return Ended::Not };
-        let Wanted { chunk, first, count, lost, sought, .. } = repair.wanted;
+        let Wanted { lost, sought, .. } = repair.wanted;
         let Copy { source, whole, partial, .. } = repair.copies[repair.tried - 1];
-        let parts = result.ok().and_then(|r| sound_parts(cx.group, (chunk, first, count), r, payload));
+        repair.refused |= matches!(result, Err(Refusal::Corrupt));
+        let parts = result.ok().and_then(|r| sound_parts(cx.group, repair.part(), r, payload));
         let Some(mut parts) = parts else { return self.ask_next(cx, member, id, false) };
         // "Never written" counts only from a copy that would have the block.
         parts.retain(|(record, _)| !record.is_never_written() || (whole && lost.is_some() && !sought));
@@ -322,7 +372,7 @@ impl Repairs {
             return self.ask_next(cx, member, id, true);
         }
         repair.step = Step::Checking;
-        let (group, Wanted { chunk, first, count, .. }) = (member.id(), repair.wanted);
+        let (group, (chunk, first, count)) = (member.id(), repair.part());
         let command = StoreCommand::Read { role: Role::Replica, group, chunk, first, count };
         cx.store(Wait::RepairChecked { repair: id }, command);
         Ended::Not
@@ -344,11 +394,13 @@ impl Repairs {
                 if repair.wanted.sought && records.iter().any(Record::is_never_written) {
                     return self.ask_next(cx, member, id, false);
                 }
-                let op = repair.wanted.op;
-                self.running.remove(&id);
-                Ended::Repaired(op)
+                repair.parts.pop();
+                self.go_on(cx, member, id)
             }
-            _ => self.give_up(cx, id),
+            _ => {
+                repair.given_up.append(&mut repair.parts);
+                self.end(cx, id)
+            }
         }
     }
 

@@ -94,23 +94,29 @@ struct Asked {
     to: ServerId,
     role: Role,
     token: u64,
+    /// First and count.
+    blocks: (u32, u32),
     whole: bool,
 }
 
 fn asked(commands: &[Command]) -> Option<Asked> {
     commands.iter().find_map(|c| match c {
-        Command::Send { to, message: PeerMessage::Fetch { role, token, whole, .. }, .. } => {
-            Some(Asked { to: *to, role: *role, token: *token, whole: *whole })
-        }
+        Command::Send {
+            to, message: PeerMessage::Fetch { role, token, first, count, whole, .. }, ..
+        } => Some(Asked { to: *to, role: *role, token: *token, blocks: (*first, *count), whole: *whole }),
         _ => None,
     })
 }
 
-fn store(commands: &[Command]) -> Option<(StoreToken, StoreCommand)> {
-    commands.iter().find_map(|c| match c {
+fn stored_by(command: &Command) -> Option<(StoreToken, StoreCommand)> {
+    match command {
         Command::Store { token, command } => Some((*token, command.clone())),
         _ => None,
-    })
+    }
+}
+
+fn store(commands: &[Command]) -> Option<(StoreToken, StoreCommand)> {
+    commands.iter().find_map(stored_by)
 }
 
 fn record(version: Version, data: Option<&Bytes>) -> Record {
@@ -329,6 +335,56 @@ fn what_no_copy_can_repair_is_listed_as_lost() {
         _ => None,
     };
     assert_eq!(commands.iter().find_map(given), Some(Ok(page)));
+}
+
+/// The copies refused all blocks that were lost together, because of one that no copy has: the sound ones were never
+/// repaired, and the replica that waited for them never caught up.
+#[test]
+fn one_block_that_no_copy_has_does_not_keep_its_neighbours_from_being_repaired() {
+    const BAD: u32 = 100;
+    let (mut primary, _) = Server::new(ME);
+    let token = primary.is_asked_for_a_listing(6);
+    let mut commands = primary.stored(token, listed_lost());
+    let mut repaired = std::collections::BTreeSet::new();
+    loop {
+        if let Some(question) = asked(&commands) {
+            let (first, count) = question.blocks;
+            let blocks = first..first + count;
+            let is_kept = question.role == KEPT;
+            let records = match is_kept {
+                true => vec![Record { first, count, ..record(Version::ZERO, None) }],
+                false => blocks.clone().map(|first| Record { first, ..record(NEW, None) }).collect(),
+            };
+            let damaged = blocks.contains(&BAD) && !is_kept;
+            let result = if damaged { Err(Refusal::Corrupt) } else { Ok(records) };
+            commands = primary.answers(question, result, Bytes::new());
+            continue;
+        }
+        let stored: Vec<_> = commands.iter().filter_map(stored_by).collect();
+        commands = Vec::new();
+        for (token, command) in stored {
+            let outcome = match command {
+                StoreCommand::Repair { record, .. } => {
+                    repaired.extend(record.first..record.first + record.count);
+                    StoreOutcome::Applied
+                }
+                StoreCommand::Read { first, count, .. } => {
+                    match (first..first + count).find(|block| !repaired.contains(block)) {
+                        Some(block) => StoreOutcome::Damaged { chunk: CHUNK, block, lost: Some(NEW) },
+                        None => StoreOutcome::Read { records: Vec::new(), payload: Bytes::new() },
+                    }
+                }
+                StoreCommand::List { .. } => {
+                    let sound = (0..256).filter(|block| *block != BAD).collect();
+                    assert_eq!(repaired, sound);
+                    return;
+                }
+                other => panic!("{other:?}"),
+            };
+            commands.extend(primary.stored(token, outcome));
+        }
+        assert!(!commands.is_empty(), "it ended with {} blocks repaired", repaired.len());
+    }
 }
 
 /// Two servers whose copies are both damaged once asked each other for ever.

@@ -181,7 +181,7 @@ impl Group {
             op.become_fetching(cx);
             let lost = needs.iter().find_map(|&(first, count)| catch_up.lost(chunk, first, count));
             if let Some(blocks) = lost {
-                return self.fail_damaged(cx, id, ChunkError::Corrupt, blocks);
+                return self.fail_damaged(cx, id, ChunkError::Corrupt, &[blocks]);
             }
             for (first, count) in needs {
                 self.demand(cx, (chunk, first, count));
@@ -435,10 +435,10 @@ impl Group {
     }
 
     /// No awake member has a sound copy of the operation's blocks.
-    pub(super) fn fail_damaged(&mut self, cx: &mut Context, id: u64, why: ChunkError, blocks: (u32, u32)) {
+    pub(super) fn fail_damaged(&mut self, cx: &mut Context, id: u64, why: ChunkError, parts: &[(u32, u32)]) {
         let others_sleep = self.member.others_sleep(cx);
         if let Some(op) = self.op_mut(id).filter(|op| op.settles() && !others_sleep) {
-            op.give_up_blocks(blocks);
+            op.give_up_blocks(parts);
             return self.advance_op(cx, id);
         }
         let reply = match others_sleep {

@@ -278,8 +278,8 @@ impl Op {
     }
 
     /// No copy has these blocks: the rewrite leaves them out.
-    pub fn give_up_blocks(&mut self, blocks: (u32, u32)) {
-        self.unreadable.push(blocks);
+    pub fn give_up_blocks(&mut self, parts: &[(u32, u32)]) {
+        self.unreadable.extend(parts);
     }
 
     pub fn join(&mut self, waiting: Waiting) {
