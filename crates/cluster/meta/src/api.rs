@@ -118,6 +118,8 @@ pub enum PlantedBug {
     TrustStalled,
     /// A leader that hears no server leads on.
     LeadDeaf,
+    /// A server that failed long ago is given up, whatever depends on its disk.
+    GiveUpNeeded,
 }
 
 impl Timing {

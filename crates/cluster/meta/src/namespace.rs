@@ -168,7 +168,7 @@ impl Namespace {
     }
 
     /// Some time has passed by the leader's steady clock, and its wall clock shows this. `agreed`: other clocks and the
-    /// cluster's time are close to it. If not, the cluster's time goes on from where it was.
+    /// cluster's time are close to it. If not, the cluster's time continues from where it was.
     pub fn pass_time(&mut self, millis: u64, unix_millis: u64, agreed: bool) {
         self.clock_millis += millis;
         let now = self.clock_millis;

@@ -74,6 +74,8 @@ pub enum PlantedBug {
     LostRowLacks,
     /// Never forget deletions of columns.
     KeepTombstones,
+    /// Record nothing of what is on all targets while the store fills up.
+    NoteNothing,
 }
 
 impl Config {

@@ -514,7 +514,7 @@ fn one_wrong_wall_clock_moves_no_time_and_judges_nothing() {
         assert!(why.contains("400 days ahead of the last time"), "{why}");
     }
     let known = member.state().namespace().unix_millis();
-    assert_eq!(known, today + 13_000, "time goes on by the steady clock");
+    assert_eq!(known, today + 13_000, "time advances by the steady clock");
     // Even a new leader with the wrong clock believes what is on record.
     let log = member.into_log();
     let mut member = Member::open(config(1, 1), log, at(20), wrong).unwrap();

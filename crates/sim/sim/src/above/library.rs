@@ -91,7 +91,7 @@ impl Library {
         self.wall_ahead.store(ahead, Ordering::Relaxed);
     }
 
-    /// This machine's wall clock: it goes on in a suspend.
+    /// This machine's wall clock: it runs on in a suspend.
     pub fn wall_millis(&self) -> u64 {
         let passed = self.clock.now().since(Moment::ZERO).as_millis() as i64;
         (TODAY as i64 + self.settings.began as i64 + passed + self.wall_ahead.load(Ordering::Relaxed)).max(0)

@@ -127,7 +127,7 @@ impl Meta {
         seat.member = Some(again.expect("the log of one that ran"));
     }
 
-    /// A member is cut off until this time, if others can go on without it.
+    /// A member is cut off until this time, if others can continue without it.
     pub fn cut(&mut self, member: u64, until: u64) {
         if self.seats.len() > 1
             && self.seats.values().all(|seat| seat.cut_until <= self.ticked)

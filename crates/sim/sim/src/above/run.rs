@@ -10,7 +10,7 @@ use crate::world::Violation;
 
 /// Lines of the transcript that a failure shows.
 const LINES: usize = 400;
-/// After the faults clients go on for this long.
+/// After the faults clients continue for this long.
 const AFTER: u64 = 20 * SECOND;
 /// By then every request has ended that began before.
 const REST: u64 = 600 * SECOND;

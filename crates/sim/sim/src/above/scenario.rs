@@ -14,7 +14,7 @@ pub(super) enum Role {
 /// How a machine's clocks stand still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standstill {
-    /// Suspended: its boot clock goes on.
+    /// Suspended: its boot clock runs on.
     Suspend,
     /// A virtual machine that its host paused: it does not notice at all.
     Freeze,
@@ -219,7 +219,7 @@ impl Scenario {
             let at = random.between(5 * SECOND, scenario.calm_at);
             let fault = scenario.fault(&mut random);
             if let Fault::Stop { when: Moment::Deleting, millis, .. } = fault {
-                // It goes on among the others.
+                // It continues among the others.
                 scenario.calm_at = scenario.calm_at.max(at + millis + 30 * SECOND);
             }
             scenario.faults.push((at, fault));

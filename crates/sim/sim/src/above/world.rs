@@ -310,7 +310,7 @@ impl World {
         if is_cut {
             process.library.lose_connections();
         }
-        self.net.note(|| format!("process {number} goes on"));
+        self.net.note(|| format!("process {number} continues"));
         for parcel in std::mem::take(&mut host.held) {
             if is_cut && matches!(parcel, Parcel::Answer { .. }) {
                 continue;

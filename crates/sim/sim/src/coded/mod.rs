@@ -7,7 +7,7 @@
 //! - Strips go around the data servers; a request is cut at strips. The client does what the trace says, whenever it
 //!   says so.
 //! - A write is an overwrite, as in a volume: the old bytes are read, the new ones written, and the change is sent to
-//!   the servers that keep the parity: r parity servers, or r + Δr data servers in memory while those sleep. It is
+//!   the servers that keep the parity: m parity servers, or m + Δm data servers in memory while those sleep. It is
 //!   answered when the data is on its disk and all changes have arrived. A parity server has a change when it has
 //!   arrived: as in the paper, it acknowledges from memory, and its disk follows.
 //! - Changes of the same bytes are folded: they take memory once until they are sent.

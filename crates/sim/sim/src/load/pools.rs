@@ -1,7 +1,7 @@
 //! What it saves to keep cold data in erasure-coded sets that sleep, computed from the load curve. [ECS² §3.5, §4.3]
 //!
 //! Four clusters keep the same data and carry the same load: replicas on servers that are always on; replicas with
-//! gears; hot data in replicas with gears and cold data in sets of k+r servers whose parity sleeps; the same with sets
+//! gears; hot data in replicas with gears and cold data in sets of k+m servers whose parity sleeps; the same with sets
 //! that sleep as a whole. How many servers a part needs follows from its data, and for the hot part also from the
 //! highest load: the data given, all servers in replicas are just full.
 //!

@@ -21,7 +21,7 @@ const WARM_UP: u64 = 120 * SECOND;
 pub(super) const CREATED: u64 = SECOND;
 /// Longest time to wait for answers after the last request.
 const REST: u64 = 90 * SECOND;
-/// In so many steps of the trace it is asked whether to go on.
+/// In so many steps of the trace it is asked whether to continue.
 const STEPS: u64 = 1000;
 /// Approximate number of samples in a run.
 const SAMPLES: u64 = 1440;

@@ -4,7 +4,7 @@
 use crate::world::World;
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::Node;
-use ebb_types::{PoolId, Random, ServerId, mix};
+use ebb_types::{GroupEntry, PoolId, Random, ServerId, ServerState, SlotState, mix};
 
 /// How long it stays broken.
 const LASTS: u64 = 40 * SECOND;
@@ -12,22 +12,32 @@ const LASTS: u64 = 40 * SECOND;
 const WAITS: u64 = 15 * SECOND;
 /// An operation that is not answered within this time waits.
 const SOON: u64 = 3 * SECOND;
+/// Bytes that are left of a full disk at least. A real store's reserve is a thousand times that; here it may be less
+/// than a segment begins with.
+const LEFT: u64 = 32 << 10;
 /// Chances per mille and round.
 const HANGS: u64 = 60;
 const DEAF: u64 = 250;
+const FULL: u64 = 80;
 
 pub(super) fn endure(world: &mut World, round: u32) {
     let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x4a46)));
-    let missing = world.servers.values().any(|s| s.missing);
+    let state = world.newest_state();
+    // One that crashed while it woke is a second fault.
+    let sleeps = |id| state.server(id).is_some_and(|entry| entry.state == ServerState::Asleep);
+    let missing = world.servers.values().any(|s| s.missing || !s.runs() && !sleeps(s.id));
     if world.violation.is_some() || world.lost.is_some() || missing || world.rebuilds() {
         return;
     }
     let hangs = random.chance(HANGS);
     let deaf = world.scenario.members > 2 && random.chance(DEAF);
+    let full = random.chance(FULL) && !world.needs_memory() && is_complete(world);
     if hangs {
         a_disk_hangs(world, &mut random);
     } else if deaf {
         the_leader_is_deaf(world);
+    } else if full {
+        all_is_full(world, &mut random);
     }
 }
 
@@ -88,4 +98,44 @@ fn works(world: &mut World, broken: &str) {
 fn waits(world: &World) -> bool {
     let mut under_way = world.clients.iter().filter_map(|c| c.under_way());
     under_way.any(|op| world.history.ops[op].began + SOON < world.now)
+}
+
+/// Every server runs and has all of its data: one that catches up needs room for that.
+fn is_complete(world: &World) -> bool {
+    let state = world.newest_state();
+    let has_all = |entry: &GroupEntry| entry.slots.iter().all(|slot| slot.state == SlotState::InSync);
+    world.servers.values().all(|s| s.runs()) && state.groups().all(|(_, entry)| has_all(entry))
+}
+
+/// All disks are full when the power fails: everything is served again, and read, without any room but the reserve.
+fn all_is_full(world: &mut World, random: &mut Random) {
+    world.count("full cluster without power amid calm");
+    let ids: Vec<ServerId> = world.servers.keys().copied().collect();
+    ids.iter().for_each(|id| world.fill(*id, None));
+    // What is on all targets is recorded with the heartbeats, long before the last bytes are used.
+    world.run_until(world.now + 3 * SECOND, |_| false);
+    for id in &ids {
+        // What protects acknowledged data has used what a checkpoint leaves to it of the reserve.
+        let reserve = world.servers[id].store.config.checkpoint_bytes;
+        world.fill(*id, Some(LEFT.max(reserve / 2) + random.below(reserve / 4)));
+    }
+    world.cut_power();
+    world.run_until(world.now + random.below(8) * SECOND, |_| false);
+    for id in &ids {
+        world.restart(*id);
+        world.press_the_button(*id);
+    }
+    let end = world.now + LASTS;
+    world.run_until(end, |world| unserved(world).is_none());
+    if let (None, Some(what)) = (&world.violation, unserved(world)) {
+        world.fail("liveness", format!("{} s after a full cluster crashed, {what}", LASTS / SECOND));
+    }
+    ids.iter().for_each(|id| world.heal_disk(*id));
+}
+
+/// A group that is not served, or some blocks of one that still wait.
+fn unserved(world: &World) -> Option<String> {
+    let waits = |id: &ServerId| world.servers[id].replica.stats().unsettled > 0;
+    let unsettled = world.servers.keys().find(|id| waits(id));
+    world.forsaken().or_else(|| unsettled.map(|id| format!("{id} does not serve all blocks of its groups")))
 }

@@ -239,7 +239,7 @@ impl World<'_> {
         let paused = std::mem::take(&mut self.server(id).paused);
         self.wind_timers(id);
         if paused && self.server(id).runs() {
-            self.note(|| format!("{id} goes on"));
+            self.note(|| format!("{id} continues"));
             self.go_on(id);
         }
     }

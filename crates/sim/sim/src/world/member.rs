@@ -318,7 +318,7 @@ impl World<'_> {
         }
         let mut stalled = std::mem::take(&mut node.stalled);
         let frozen = node.frozen.take();
-        self.note(|| format!("member-{id} goes on"));
+        self.note(|| format!("member-{id} continues"));
         // Its timer is due unless it stood still too, and messages waiting in sockets are read a few at a time.
         match frozen {
             None => self.member_input(id, Vec::new()),

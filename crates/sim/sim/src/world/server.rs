@@ -155,10 +155,10 @@ impl Server {
         self.up && !self.paused && !self.asleep
     }
 
-    /// Whether nothing is in progress on it but repairs, which end never for what no server has.
+    /// Whether nothing is in progress on it but repairs and catching up, which never end for what no server has.
     pub fn repairs_at_most(&self) -> bool {
         let stats = self.replica.stats();
-        let busy = stats.in_flight > 0 || stats.catching_up > 0 || stats.unsettled > 0;
+        let busy = stats.in_flight > 0 || stats.unsettled > 0;
         !busy && self.store.is_idle()
     }
 

@@ -1,7 +1,7 @@
 //! Machines that are suspended. Nothing runs on one, and the clock that its timers count by stands still with it; its
-//! boot clock, by which it judges leases and deadlines, goes on like all other machines. So when it wakes it has been
-//! away for longer than its timers say: what was due meanwhile is due only after what was left of it, and what was sent
-//! to it lies in its sockets.
+//! boot clock, by which it judges leases and deadlines, runs on like that of all other machines. So when it wakes
+//! it has been away for longer than its timers say: what was due meanwhile is due only after what was left of it, and
+//! what was sent to it lies in its sockets.
 
 use crate::world::client::ADMIN;
 use crate::world::coder::CODERS;
@@ -68,7 +68,7 @@ impl World<'_> {
 
     pub fn client_goes_on(&mut self, id: u32) {
         let Some(Still { left, held }) = self.still.remove(&id) else { return };
-        self.note(|| format!("client-{id} goes on"));
+        self.note(|| format!("client-{id} continues"));
         if id >= CODERS {
             self.coder_timer(id, left)
         } else {

@@ -218,3 +218,13 @@ fn a_row_beyond_repair_that_holds_its_column_up_is_found() {
 fn deletions_of_columns_that_are_kept_for_ever_are_found() {
     in_server(1, PlantedBug::KeepTombstones, &["R19"]);
 }
+
+#[test]
+fn a_server_that_is_given_up_although_its_disk_is_needed_is_found() {
+    in_member(36, MetaBug::GiveUpNeeded, &["given up"]);
+}
+
+#[test]
+fn a_full_cluster_that_crashes_and_needs_room_is_found() {
+    in_server(105, PlantedBug::NoteNothing, &["liveness", "R10"]);
+}

@@ -16,7 +16,7 @@ const RARE: [&str; 3] =
     ["disk lost while its set hibernates", "drop without room for it", "lost coded chunk reported"];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 82] = [
+const MET: [&str; 83] = [
     "a file of its directory is damaged",
     "all disks full",
     "an older copy of its directory is put back",
@@ -37,6 +37,7 @@ const MET: [&str; 82] = [
     "epoch put on record",
     "every replica scrubbed",
     "failed sync",
+    "full cluster without power amid calm",
     "full disk",
     "gear lowered by load",
     "gear raised by load",

@@ -103,7 +103,8 @@ impl Gears {
     /// Follows the servers' states in the map. Returns a server that is sent to sleep too soon, and since when it is
     /// awake.
     fn follow(&mut self, now: u64, dwell: u64, state: &State) -> Option<(ServerId, u64)> {
-        if state.version() == self.map_version {
+        // When the member that had applied most starts again, what the others have applied is older, not news.
+        if state.version() <= self.map_version {
             return None;
         }
         self.map_version = state.version();
