@@ -1,5 +1,5 @@
 # Two commands: `make run` starts a cluster here, `make test` runs every test. Both install what is missing.
-.PHONY: run test quick tidy nightly monitoring test-vm screens fuzz sweep bench cost chaos tools lint build dist
+.PHONY: run test quick tidy nightly night monitoring test-vm screens fuzz sweep sweep-cluster sweep-mirror sweep-coded bench cost chaos tools lint build dist
 
 build:
 	cargo build --release -p ebb
@@ -20,26 +20,27 @@ tools:
 lint:
 	./scripts/lint
 
+# The house, its pages and its papers, in seconds: what any other run begins with.
+tidy:
+	cargo fmt --all --check
+	cargo xtask tidy
+
 # Every test. It needs nothing but a Rust toolchain and a C compiler: what is missing is installed where that is allowed, else
 # the tests that need it are skipped, by name.
-test: tools
-	cargo fmt --all --check
+test: tidy tools
 	cargo xtask test
 
 # What the last change concerns: the crates that it touched, and those that depend on them; of clusters of processes only README's.
-quick:
-	cargo fmt --all --check
+quick: tidy
 	cargo xtask test --quick
-
-# The house, its pages and its papers, in seconds. `make test` begins with it.
-tidy:
-	cargo xtask tidy
 
 # Each night, with other seeds each time: every test, also those that take minutes; then the searches, the disturbers and the fuzzers for longer.
 nightly: export EBB_SEEDS ?= 20000
-nightly: tools
+nightly: tidy tools
+	$(MAKE) --keep-going night sweep chaos fuzz
+
+night:
 	EBB_SEEDS=2000 cargo xtask test --night
-	$(MAKE) sweep chaos fuzz
 
 # The alert rules in a real Prometheus, which watches a cluster shift gears twice and a server fail.
 monitoring: tools
@@ -61,11 +62,17 @@ fuzz:
 	cargo test --workspace --locked made_up -- --nocapture
 	SECONDS_EACH=$(EBB_FUZZ_SECONDS) ./scripts/fuzz
 
-# The fault search for a night: 100,000 seeds, other ones each time. EBB_FIRST and EBB_SEEDS say which.
+# The fault searches for a night, with other seeds each time: the cluster and what is above its chunks, the mirror, the schedules of coded
+# sets, which take longer. EBB_FIRST and EBB_SEEDS say which.
 sweep: export EBB_SEEDS ?= 100000
 sweep: export EBB_FIRST ?= $(shell date +%s)00000
-sweep:
+sweep: sweep-cluster sweep-mirror sweep-coded
+sweep-cluster:
 	cargo test --release -p ebb-sim --test all no_seed -- --nocapture
+sweep-mirror:
+	cargo test --release -p ebb-mirror --test all -- --nocapture no_seed an_older_copy_is_never
+sweep-coded:
+	EBB_SEEDS=$$(($$EBB_SEEDS / 20)) cargo test --release -p ebb-chunkserver --test all random_schedules -- --nocapture
 
 # Random events against processes under verified load, with another seed each time (EBB_SEED=N repeats one run): servers are killed, paused,
 # emptied, put back to older copies, slow, full; directories come back emptied, older, damaged, exchanged; servers of an erasure-coded pool

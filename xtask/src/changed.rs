@@ -1,4 +1,5 @@
-//! Which crates a change concerns: those with a changed file, and all that depend on them.
+//! Which crates a change concerns: those with a changed file, those that read one from elsewhere in the checkout (a
+//! page or an example that is tested), and all that depend on them.
 
 use crate::tidy::Tree;
 use std::collections::BTreeSet;
@@ -16,6 +17,10 @@ pub fn packages(root: &Path) -> Result<BTreeSet<String>, String> {
         let last = git(root, &["diff", "--name-only", "--no-renames", "HEAD~1", "HEAD"])?;
         files = last.lines().map(str::to_owned).collect();
     }
+    // A file of a crate stands for the file that it reads.
+    let outside = files.iter().filter(|file| !file.starts_with("crates/") && !file.starts_with("xtask/"));
+    let readers: Vec<String> = outside.flat_map(|file| readers(&tree, file)).collect();
+    files.extend(readers);
     let edges: Vec<(String, String, Vec<String>)> = tree
         .packages
         .iter()
@@ -25,6 +30,19 @@ pub fn packages(root: &Path) -> Result<BTreeSet<String>, String> {
         })
         .collect();
     Ok(concerned(&edges, &files))
+}
+
+/// The sources that name a file, or its folder.
+fn readers(tree: &Tree, file: &str) -> Vec<String> {
+    let sources = tree.all_sources().into_iter();
+    sources.filter(|source| names(&tree.text(source), file)).map(|source| tree.name(&source)).collect()
+}
+
+/// Whether code names a file of the checkout, or the folder that it is in, if that is below another one.
+fn names(source: &str, file: &str) -> bool {
+    let folder = file.rsplit_once('/').map(|(folder, _)| folder).filter(|folder| folder.contains('/'));
+    let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code.into_iter().any(|line| line.contains(file) || folder.is_some_and(|folder| line.contains(folder)))
 }
 
 fn git(root: &Path, args: &[&str]) -> Result<String, String> {
@@ -61,6 +79,14 @@ fn concerned(edges: &[(String, String, Vec<String>)], files: &[String]) -> BTree
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_reads_a_page_is_concerned() {
+        let source =
+            "// docs/wire.md\nlet page = read(\"../../docs/metrics.md\");\nfolder(\"examples/monitoring\");";
+        assert!(names(source, "docs/metrics.md") && names(source, "examples/monitoring/alerts.yml"));
+        assert!(!names(source, "docs/wire.md") && !names(source, "examples/cluster.toml"));
+    }
 
     #[test]
     fn what_depends_on_a_change_is_concerned() {

@@ -7,7 +7,7 @@
 //!
 //! The test programs report as JSON with times, which libtest calls unstable: `rust-toolchain.toml` pins the compiler.
 
-use crate::{changed, tidy};
+use crate::changed;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -191,32 +191,52 @@ impl Session<'_> {
             false => Err(format!("ended with {status} after {passed} tests")),
         }
     }
+
+    /// The examples in the code's documentation, which cargo builds and runs itself.
+    fn run_examples(&self) {
+        let since = Instant::now();
+        let name = "examples in documentation";
+        let out = match cargo(self.root).arg("--doc").output() {
+            Ok(out) => out,
+            Err(error) => return self.results().failed.push((name.to_owned(), error.to_string())),
+        };
+        let said = String::from_utf8_lossy(&out.stdout);
+        let (passed, failed) = (said.matches(" ... ok\n").count(), said.matches(" ... FAILED\n").count());
+        println!("{name:32} {passed:5} passed {:8.1} s", since.elapsed().as_secs_f64());
+        let mut results = self.results();
+        results.passed += passed;
+        if !out.status.success() || failed > 0 {
+            let said = format!("{said}{}", String::from_utf8_lossy(&out.stderr));
+            results.failed.push((name.to_owned(), said));
+        }
+    }
 }
 
-/// Cargo, building every test program of the workspace.
-fn build(root: &Path) -> Command {
+/// Cargo, about to test the workspace.
+fn cargo(root: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
+    cargo.args(["test", "--workspace", "--locked"]);
     cargo.current_dir(root).stdout(Stdio::piped());
     // What `cargo run` told this program about itself is not for the build scripts of others: they would run again.
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CARGO_PKG_")) {
         cargo.env_remove(name);
     }
     cargo.env_remove("CARGO_MANIFEST_DIR").env_remove("CARGO_MANIFEST_PATH");
-    if Command::new("clippy-driver").arg("--version").output().is_ok_and(|out| out.status.success()) {
+    if has_clippy() {
         // As `cargo clippy -- -D warnings` does it.
         cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
         cargo.env("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
-    } else {
-        println!("skipped: lints: clippy is not installed (rustup component add clippy)");
     }
     cargo
+}
+
+fn has_clippy() -> bool {
+    Command::new("clippy-driver").arg("--version").output().is_ok_and(|out| out.status.success())
 }
 
 /// Builds and runs; returns whether all is well.
 pub fn run(root: &Path, tier: Tier) -> bool {
     let since = Instant::now();
-    let tidy = tidy::run(root);
     let skipped = std::env::temp_dir().join(format!("ebb-skipped-{}", std::process::id()));
     std::fs::write(&skipped, "").expect("the folder for temporary files can be written");
     let only = match tier {
@@ -234,13 +254,21 @@ pub fn run(root: &Path, tier: Tier) -> bool {
             "changed, or depends on what changed: {}",
             only.iter().cloned().collect::<Vec<_>>().join(" ")
         );
+        if only.is_empty() {
+            return true;
+        }
+    }
+    if !has_clippy() {
+        println!("skipped: lints: clippy is not installed (rustup component add clippy)");
     }
     let (results, processors) = (Mutex::default(), Mutex::default());
     let session = Session { root, tier, only, skipped, results, processors };
     let mut compiled = Duration::ZERO;
     let (mut is_built, mut is_there, mut waiting) = (false, false, Vec::new());
     std::thread::scope(|scope| {
-        let mut cargo = build(root).spawn().expect("cargo runs");
+        let mut build = cargo(root);
+        build.args(["--no-run", "--message-format=json-render-diagnostics"]);
+        let mut cargo = build.spawn().expect("cargo runs");
         let lines = BufReader::new(cargo.stdout.take().expect("its output is a pipe")).lines();
         for line in lines.map_while(Result::ok) {
             let message = serde_json::from_str::<Value>(&line).unwrap_or_default();
@@ -255,9 +283,12 @@ pub fn run(root: &Path, tier: Tier) -> bool {
         is_built = cargo.wait().is_ok_and(|status| status.success());
         compiled = since.elapsed();
         println!("compiled after {:.0} s", compiled.as_secs_f64());
+        if is_built {
+            session.run_examples();
+        }
     });
     let good = tell(&session, compiled, since.elapsed());
-    good && tidy && is_built
+    good && is_built
 }
 
 /// Prints what there is to know, the counts last.

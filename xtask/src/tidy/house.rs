@@ -183,6 +183,36 @@ pub fn files(tree: &Tree, faults: &mut Faults) {
     }
 }
 
+/// An example in the code's documentation is compiled and run, or marked as text.
+pub fn examples(tree: &Tree, faults: &mut Faults) {
+    for package in tree.packages.iter().filter(|p| tree.text(&p.manifest).contains("doctest = false")) {
+        for file in source::all_files(&package.manifest.with_file_name("src")) {
+            for line in untested_examples(&tree.text(&file)) {
+                faults.push(format!(
+                    "{}:{line} is an example that no test runs: mark it `text`, or remove `doctest = false`",
+                    tree.name(&file)
+                ));
+            }
+        }
+    }
+}
+
+/// Numbers of the lines where an example begins that the compiler would take for code.
+fn untested_examples(text: &str) -> Vec<usize> {
+    let is_doc = |line: &str| line.starts_with("///") || line.starts_with("//!");
+    let fence =
+        |line: &str| line.trim_start_matches(['/', '!']).trim().strip_prefix("```").map(str::to_owned);
+    let (mut found, mut is_open) = (Vec::new(), false);
+    for (number, line) in text.lines().map(str::trim_start).enumerate().filter(|(_, line)| is_doc(line)) {
+        let Some(tag) = fence(line) else { continue };
+        if !is_open && (tag.is_empty() || tag.starts_with("rust")) {
+            found.push(number + 1);
+        }
+        is_open = !is_open;
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,6 +225,12 @@ mod tests {
                 .is_empty()
         );
         assert_eq!(banned_in("#[cfg(test)]\nmod tests;\nuse std::fs;"), ["std::fs"]);
+    }
+
+    #[test]
+    fn examples_that_no_test_runs_are_found() {
+        let text = "//! ```text\n//! a\n//! ```\n\n    /// ```\n    /// f();\n    /// ```\nlet s = \"```\";";
+        assert_eq!(untested_examples(text), [5]);
     }
 
     #[test]

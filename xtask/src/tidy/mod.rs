@@ -99,6 +99,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("imports", house::imports),
     ("pure ring", house::pure_ring),
     ("files", house::files),
+    ("examples", house::examples),
     ("circles", circles::circles),
     ("licences", dependencies::licences),
     ("unused dependencies", dependencies::unused),
@@ -151,7 +152,8 @@ mod tests {
             check(&tree, &mut faults);
             // These look at crates, and there is none.
             let needs_a_crate =
-                ["pure ring", "files", "circles", "licences", "unused dependencies"].contains(name);
+                ["pure ring", "files", "examples", "circles", "licences", "unused dependencies"]
+                    .contains(name);
             assert_eq!(faults.is_empty(), needs_a_crate, "{name}: {faults:?}");
         }
     }

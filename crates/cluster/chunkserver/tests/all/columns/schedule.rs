@@ -304,11 +304,12 @@ fn run(seed: u64, steps: usize, prepare: impl Fn(&mut World)) {
     schedule.finish();
 }
 
-/// `EBB_SEEDS`: how many more seeds to try.
+/// `EBB_FIRST`, `EBB_SEEDS`: the first seed, and how many are tried.
 #[test]
 fn what_is_acknowledged_stays_readable_under_random_schedules() {
-    let seeds = std::env::var("EBB_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
-    for seed in 0..seeds {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (first, seeds) = (number("EBB_FIRST").unwrap_or(0), number("EBB_SEEDS").unwrap_or(40));
+    for seed in first..first + seeds {
         println!("seed {seed}");
         run(seed, 12000, |_| ());
     }
