@@ -254,6 +254,12 @@ struct ConfigArg {
 
 impl Sub {
     /// Whether the command stores user data or results. The others only write files that the user names.
+    /// Whether it serves clients or other processes of a cluster until it is stopped.
+    fn serves(&self) -> bool {
+        use Sub::{Gateway, Meta, Mirror, Server, Volume};
+        matches!(self, Server { .. } | Meta { .. } | Gateway { .. } | Mirror(_) | Volume(_))
+    }
+
     fn keeps_data(&self) -> bool {
         match self {
             Sub::Dev(_) | Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. } | Sub::Mirror(_) => {
@@ -342,6 +348,18 @@ impl DevArgs {
     }
 }
 
+/// A process that keeps or changes data ends with its first bug, and what supervises it starts it again: with one of
+/// its tasks gone it would be half alive, and still believed by others. Only a power switch's driver may fail alone.
+fn end_with_a_bug() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        usual(info);
+        if !std::thread::current().name().is_some_and(|name| name.starts_with(ebb_power::SWITCH_THREADS)) {
+            std::process::abort();
+        }
+    }));
+}
+
 /// Exits quietly when the reader closes the pipe, as in `ebb status | head`. `println!` would panic.
 fn end_quietly_when_unread() {
     let usual = std::panic::take_hook();
@@ -387,18 +405,17 @@ fn main() -> ExitCode {
     heap::keep_freed_memory();
     end_quietly_when_unread();
     let cli = parse();
+    if cli.command.serves() {
+        end_with_a_bug();
+    }
     if cli.command.keeps_data() {
         // Files written by it and its children are readable by their owner only.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
     let default = match &cli.command {
         // The S3 library logs every refused request as an error.
-        Sub::Server { .. }
-        | Sub::Meta { .. }
-        | Sub::Gateway { .. }
-        | Sub::Mirror(_)
-        | Sub::Volume(_)
-        | Sub::Page(_) => "info,s3s=off",
+        Sub::Page(_) => "info,s3s=off",
+        command if command.serves() => "info,s3s=off",
         Sub::Lab { command } if command.serves() => "info,s3s=off",
         // Who did what through the page.
         Sub::Dev(_) => "warn,ebb_web=info",
@@ -463,6 +480,30 @@ fn done(outcome: Result<(), NodeError>) -> Result<ExitCode, NodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Runs itself as a process of its own, which the bug ends.
+    #[test]
+    fn a_bug_in_one_task_ends_the_process_but_one_in_a_switch_does_not() {
+        const PANICS: &str = "EBB_TEST_PANICS";
+        let name = "tests::a_bug_in_one_task_ends_the_process_but_one_in_a_switch_does_not";
+        let panics_in = |thread: &str| {
+            let me = std::env::current_exe().expect("this program has a path");
+            let mut child = std::process::Command::new(me);
+            child.args(["--exact", name]).env(PANICS, thread).output().expect("it runs").status
+        };
+        match std::env::var(PANICS) {
+            Ok(thread) => {
+                end_with_a_bug();
+                let task = std::thread::Builder::new().name(thread).spawn(|| panic!("a bug"));
+                assert!(task.expect("there are threads").join().is_err());
+            }
+            Err(_) => {
+                use std::os::unix::process::ExitStatusExt;
+                assert_eq!(panics_in("task").signal(), Some(6));
+                assert!(panics_in("switch-7").success());
+            }
+        }
+    }
 
     #[test]
     fn old_spellings_are_refused_with_the_new_ones() {

@@ -27,4 +27,4 @@ pub use own_machine::{Card, OwnMachine, OwnMachineError};
 pub use savings::Savings;
 pub use scales::Scales;
 pub use switch::{Launch, Managed, launch, remove_pid_file, running_pid, write_pid_file};
-pub use switch::{PowerState, SwitchError, Switches};
+pub use switch::{PowerState, SWITCH_THREADS, SwitchError, Switches};

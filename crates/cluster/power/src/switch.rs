@@ -28,6 +28,7 @@ mod wol;
 
 pub use fields::{Fields, Launch, Managed};
 pub use kinds::{KINDS, Kind, open};
+pub use lanes::THREADS as SWITCH_THREADS;
 pub use process::{launch, remove_pid_file, running_pid, write_pid_file};
 pub use switches::{Path, Switches};
 pub use wol::{Mac, Magic, MagicTo, send_magic};

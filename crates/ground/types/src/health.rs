@@ -91,6 +91,10 @@ impl ClusterStatus {
         };
         let servers = [
             (self.servers_where(|s| s.state == ServerState::Failed), "failed"),
+            (
+                self.servers_where(|s| s.vitals.as_ref().is_some_and(|v| v.stalled)),
+                "the store hangs: check its disk",
+            ),
             (self.servers_where(|s| s.state != ServerState::Lost && fills(s)), "more than 80 % full"),
             (
                 self.servers_where(|s| s.power.exam.as_ref().is_some_and(|exam| !exam.faults.is_empty())),
@@ -102,9 +106,12 @@ impl ClusterStatus {
                 "did what it never should: see its log",
             ),
         ];
+        let unsettled = self.groups.not_served.saturating_sub(self.groups.without_primary);
+        let partly = (unsettled > 0).then(|| format!("{unsettled} chunk groups do not serve all blocks yet"));
         let overdue = self.vitals_sum(|v| v.scrub.overdue.into());
         let late = (overdue > 0).then(|| format!("{overdue} replicas overdue for a scrub"));
-        voters.chain(servers.iter().flat_map(|(ids, what)| named(ids, what))).chain(late).collect()
+        let servers = servers.iter().flat_map(|(ids, what)| named(ids, what));
+        voters.chain(servers).chain(partly).chain(late).collect()
     }
 
     fn servers_where(&self, holds: impl Fn(&ServerStatus) -> bool) -> Vec<u16> {

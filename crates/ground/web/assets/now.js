@@ -113,8 +113,8 @@ export class Now {
     const next = nextDecision(now, outlook);
     tile('tile-next', next.when, next.what);
     const g = now.groups;
-    const bad = [[g.without_primary, 'not served'], [g.without_target, 'refuse writes'], [g.at_risk, 'at risk'], [g.sharing_rack, 'share a rack']].filter(([n]) => n > 0).map(([n, what]) => `${count(n)} ${what}`);
-    tile('tile-groups', `${count(g.in_sync)} of ${count(g.total)}`, [`${count(g.away)} with a replica away`, `${count(g.catching_up)} catching up`, ...bad].join(', '), { raw: g.in_sync, bad: g.without_primary + g.without_target + g.at_risk > 0 });
+    const bad = [[g.without_primary, 'not served'], [g.not_served - g.without_primary, 'not served in full'], [g.without_target, 'refuse writes'], [g.at_risk, 'at risk'], [g.sharing_rack, 'share a rack']].filter(([n]) => n > 0).map(([n, what]) => `${count(n)} ${what}`);
+    tile('tile-groups', `${count(g.in_sync)} of ${count(g.total)}`, [`${count(g.away)} with a replica away`, `${count(g.catching_up)} catching up`, ...bad].join(', '), { raw: g.in_sync, bad: g.not_served + g.without_target + g.at_risk > 0 });
     tile('tile-debt', bytes(now.debt_bytes), now.debts.length === 0 ? 'no server holds any' : `held by ${count(now.debts.length)} servers, ${age(now, Math.min(...now.debts.map(([, , since]) => since ?? Infinity)))}`, { raw: now.debt_bytes });
     tile('tile-latency', ...latency(now.latency));
     tile('tile-cycles', ...cycles(store));

@@ -19,6 +19,9 @@ pub(super) enum Work {
     Observe,
 }
 
+/// How the names of these threads begin.
+pub const THREADS: &str = "switch-";
+
 /// Looking at a server's state replaces no order, and is replaced by none.
 type Key = (ServerId, bool);
 type Job = Box<dyn FnOnce(&mut dyn Clock) + Send>;
@@ -70,7 +73,7 @@ impl Lanes {
             }
             None => {
                 let shared = self.0.clone();
-                let name = format!("switch-{}", server.0);
+                let name = format!("{THREADS}{}", server.0);
                 let thread = std::thread::Builder::new().name(name);
                 thread
                     .spawn(move || run(&shared, key, job))
