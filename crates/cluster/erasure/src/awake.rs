@@ -1,17 +1,17 @@
 //! Which data server keeps which parity while the parity servers sleep [ECS² §3.2, §3.6, Appendix].
 //!
-//! Each parity strip of a stripe waits in the memory of one data server, and Δr extra strips in those of others, no two
+//! Each parity strip of a stripe waits in the memory of one data server, and Δm extra strips in those of others, no two
 //! in one. A server that fails takes its data strip and what it kept for the sleepers. The extra strips make up for the
-//! latter, so that the data servers alone survive ⌈(r+1)/2⌉ failures:
+//! latter, so that the data servers alone survive ⌈(m+1)/2⌉ failures:
 //!
-//! | r | extra strips | survives |
+//! | m | extra strips | survives |
 //! |---|---|---|
 //! | 1 | Q1 = P1: a copy | 1 |
 //! | 2 | Q1 = P1 ⊕ D\[P2\], Q2 = D\[P1\] ⊕ D\[P2\] | 2 |
 //! | 3 | Q1 = P1 ⊕ D\[P2\] | 2 |
 //! | 4 | Q1, Q2: coefficients 2^(4i) and 2^(10i) for data strip i | 3 |
 //!
-//! D\[Pj\] is the data strip of the server that keeps Pj. r = 2 and 3 are the paper's; r = 1 and 4 are ours. The
+//! D\[Pj\] is the data strip of the server that keeps Pj. m = 2 and 3 are the paper's; m = 1 and 4 are ours. The
 //! paper's general construction, two more rows of the Vandermonde matrix, does not survive every failure: at 9+4, three
 //! are fatal in one turn. The exponents 4 and 10 are the first pair of which all survive, found by trying them in
 //! order.
@@ -22,7 +22,7 @@
 use crate::rows::Rows;
 use crate::{Code, Shape, ShapeError};
 
-/// Of the extra strips for r = 4.
+/// Of the extra strips for m = 4.
 const EXPONENTS: [usize; 2] = [4, 10];
 
 /// The strips of one turn.
@@ -50,7 +50,7 @@ impl Awake {
         self.code
     }
 
-    /// Strips 0 to k-1 are data, then the r parities, then the extra ones.
+    /// Strips 0 to k-1 are data, then the m parities, then the extra ones.
     pub fn code(&self) -> &Code {
         &self.code
     }

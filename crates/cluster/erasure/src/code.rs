@@ -40,7 +40,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// The r parity strips that the parity servers keep; the first one is the XOR of the data.
+    /// The m parity strips that the parity servers keep; the first one is the XOR of the data.
     pub fn new(shape: Shape) -> Code {
         Code::with(Rows::new(shape.data(), Rows::parity(shape.data(), shape.parity())))
     }

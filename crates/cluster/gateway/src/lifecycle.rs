@@ -360,7 +360,7 @@ pub async fn clear_out<B: Backend>(names: &Names<B>, now_millis: u64, most: u64)
     if left == 0 {
         tracing::warn!(
             most,
-            "lifecycle rules may remove more today than one round does by itself: the rest waits for tomorrow; if so many are to go, raise \
+            "lifecycle rules may remove more today than one round does by itself: the rest waits for tomorrow; to remove more, raise \
              `expire_most` of the [[gateway]] and restart it"
         );
     }

@@ -1,6 +1,6 @@
 //! Which servers of an erasure-coded pool form its sets.
 //!
-//! A set has k data servers and r parity servers. A failed rack should take as few columns of a set as possible, and
+//! A set has k data servers and m parity servers. A failed rack should take as few columns of a set as possible, and
 //! only one parity server: then what the others keep or have suffices to read on. So a set takes its servers from as
 //! many racks as there are, and its parity servers stand in different ones. Servers left over are spares: one takes the
 //! place of a lost server.
@@ -21,7 +21,7 @@ pub enum SetsError {
     DuplicateServer { server: ServerId },
 }
 
-/// As many sets as there are servers for: each its k data servers, then its r parity servers. The same arguments give
+/// As many sets as there are servers for: each its k data servers, then its m parity servers. The same arguments give
 /// the same sets.
 pub fn sets(servers: &[Server], shape: Shape) -> Result<Vec<Vec<ServerId>>, SetsError> {
     if servers.len() < shape.servers() {

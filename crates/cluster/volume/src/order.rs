@@ -1,6 +1,6 @@
 //! The order of a volume's requests. Pure.
 //!
-//! A client that lost its connection sends again what was not answered, and goes on: with newer writes of the same
+//! A client that lost its connection sends again what was not answered, and continues: with newer writes of the same
 //! blocks, and a flush. What it sent first may still be on its way, and must not come after that. So requests take
 //! their turns as they arrive, over all connections: one that writes blocks begins when every earlier one that writes
 //! any of them has ended, and a flush when all earlier ones have. The end of a connection ends no request.

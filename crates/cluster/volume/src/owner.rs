@@ -7,7 +7,7 @@
 //!
 //! Which slices have moved, only the owner knows. So a server of a volume with a pool whose claim was not confirmed for
 //! [`TRUST`] completes no request until it is: it stops before another one may begin. A volume without a pool is served
-//! without confirmations for as long as no primary refuses. All of these times go on while the machine is suspended
+//! without confirmations for as long as no primary refuses. All of these times run on while the machine is suspended
 //! ([`Clock`]).
 
 use crate::Inner;

@@ -498,7 +498,7 @@ async fn used(volume: &Volume<Fake>) -> Vec<u8> {
     }
 }
 
-/// A client's connection breaks while a write is on its way. The client asks for it again, or gives it up, and goes on.
+/// A client's connection breaks while a write is on its way. The client asks for it again, or gives it up.
 #[test]
 fn what_was_asked_for_on_a_broken_connection_never_comes_after_what_is_newer() {
     for seed in seeds(60) {

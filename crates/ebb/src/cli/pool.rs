@@ -232,7 +232,7 @@ fn set_view(set: &SetStatus, states: &States, recomputing: usize) -> Set {
     }
 }
 
-/// `data 1` to `data k`, `parity 1` to `parity r`, as in ECS².
+/// `data 1` to `data k`, `parity 1` to `parity m`, as in ECS².
 fn role(shape: Shape, column: usize) -> String {
     match column.checked_sub(shape.data()) {
         None => format!("data {}", column + 1),

@@ -42,7 +42,7 @@ impl Connector {
     }
 
     /// For a person, who is told what the program waits for, and soon where there is nothing to wait for.
-    /// `limit`: what that person allows; then it waits so long even where nothing listens.
+    /// `limit`: what that person allows; then it waits that long even where nothing listens.
     pub async fn connect_for_a_person(mut self, limit: Option<Duration>) -> Result<Client, NodeError> {
         self.0.patience.deadline = limit.unwrap_or(self.0.patience.deadline);
         let addresses = self.0.meta.clone();

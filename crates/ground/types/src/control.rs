@@ -363,7 +363,7 @@ pub struct MetadataMember {
 }
 
 impl MetadataMember {
-    /// Members answer several times a second: one that has not for so long is down, or cut off.
+    /// Members answer several times a second: one that has not for this long is down, or cut off.
     pub const SILENT_MILLIS: u64 = 5_000;
 
     pub fn is_silent(&self) -> bool {

@@ -78,7 +78,7 @@ pub struct SetEntry {
     /// Unix time since when the set hibernates: all its servers sleep or are about to, and no strip has a target, so
     /// nothing is written, and no column lacks more than before.
     pub hibernates_since: Option<u64>,
-    /// The k data columns, then the r parity columns.
+    /// The k data columns, then the m parity columns.
     pub columns: Vec<Column>,
 }
 
@@ -117,7 +117,7 @@ impl SetEntry {
         self.parity_is_away() && self.shape.may_sleep().is_ok()
     }
 
-    /// The server that each strip of a chunk's rows goes to: k data, r parity, Δr extra. `None`: there is no such strip
+    /// The server that each strip of a chunk's rows goes to: k data, m parity, Δm extra. `None`: there is no such strip
     /// now (the extra ones while no parity server is away), or no server for it, as for all while the set hibernates.
     ///
     /// A column that is not away has its own strips. Each other strip goes to the data server with the fewest strips of
@@ -241,8 +241,8 @@ mod tests {
     use crate::ObjectId;
     use std::collections::BTreeSet;
 
-    fn entry(k: u8, r: u8, away: &[usize]) -> SetEntry {
-        let shape = Shape::new(k, r).unwrap();
+    fn entry(k: u8, m: u8, away: &[usize]) -> SetEntry {
+        let shape = Shape::new(k, m).unwrap();
         let state =
             |n| if away.contains(&n) { SlotState::Away { since: Epoch(3) } } else { SlotState::InSync };
         let column = |n: usize| Column { server: ServerId(n as u16), state: state(n) };

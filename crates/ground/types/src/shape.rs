@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// k data and r parity servers; written `6+3`.
+/// k data and m parity servers; written `6+3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Shape {
@@ -51,7 +51,7 @@ impl Shape {
         self.data.into()
     }
 
-    /// r.
+    /// m.
     pub fn parity(self) -> usize {
         self.parity.into()
     }
@@ -66,15 +66,15 @@ impl Shape {
         self.servers() as f64 / self.data() as f64
     }
 
-    /// Failures that the data servers survive alone, while all parity servers sleep: ⌈(r+1)/2⌉.
+    /// Failures that the data servers survive alone, while all parity servers sleep: ⌈(m+1)/2⌉.
     ///
-    /// The paper's text and formula (22) say ⌊(r+1)/2⌋. For odd r that is the same. For even r it contradicts formulas
-    /// (20) and (21), by which Δr = 2 gives r/2 + 1.
+    /// The paper, which writes r for m, says ⌊(m+1)/2⌋ in its text and formula (22). For odd m that is the
+    /// same. For even m it contradicts formulas (20) and (21), by which Δm = 2 gives m/2 + 1.
     pub fn awake_tolerance(self) -> usize {
         self.parity() / 2 + 1
     }
 
-    /// Whether the parity servers may sleep: no data server may have to keep two strips for them, so k ≥ r + Δr.
+    /// Whether the parity servers may sleep: no data server may have to keep two strips for them, so k ≥ m + Δm.
     pub fn may_sleep(self) -> Result<(), ShapeError> {
         let needed = self.parity() + self.extra();
         if self.data() < needed {
@@ -83,7 +83,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Strips beside the parity that the data servers keep for that: Δr of formula (21).
+    /// Strips beside the parity that the data servers keep for that: Δm of formula (21).
     pub fn extra(self) -> usize {
         2 - self.parity() % 2
     }

@@ -31,7 +31,7 @@ impl Progress {
         Progress { terminal, next: terminal.then(|| Instant::now() + FIRST), shown: false }
     }
 
-    /// Of work that takes minutes: a line now and then on a pipe or in a log shows that it goes on.
+    /// Of work that takes minutes: a line now and then on a pipe or in a log shows that it continues.
     pub fn of_minutes() -> Progress {
         let new = Progress::new();
         Progress { next: new.next.or_else(|| Some(Instant::now() + SELDOM)), ..new }

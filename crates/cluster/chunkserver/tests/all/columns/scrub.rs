@@ -72,7 +72,7 @@ fn damage_beyond_repair_is_counted_and_tried_again() {
     assert!([0, 6].iter().all(|n| world.nodes[&id(*n)].store.damaged.is_empty()));
 }
 
-/// One such row once kept its column out of sync for ever, and with it all keepers of its strips.
+/// One such row once kept its column out of sync for ever, and with it all holders of its strips.
 #[test]
 fn a_row_beyond_repair_is_stored_as_lost_and_the_column_completes() {
     let mut world = fresh();
