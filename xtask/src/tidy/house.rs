@@ -37,6 +37,49 @@ const MAY_RENAME: &[&str] = &[
     "crates/cluster/meta/src/raft/log.rs",
 ];
 
+/// What stores and serves data, outside the pure ring too.
+const SERVING: [&str; 5] = [
+    "crates/cluster",
+    "crates/mirror",
+    "crates/ebb/src/daemon",
+    "crates/ebb/src/mirror",
+    "crates/ebb/src/cluster",
+];
+
+/// Its files that count by `Instant`, a clock that stands still in a suspend: how long something took, or when to look
+/// again. A process whose machine was suspended waits longer than it needs to, and no data depends on that (R15). All
+/// else asks `ebb_client::Clock`, which runs on.
+const MAY_STAND_STILL: &[&str] = &[
+    // The clock that runs on, and what it adds to.
+    "crates/cluster/client/src/clock.rs",
+    // For how long a member has been asked.
+    "crates/cluster/client/src/meta.rs",
+    // For how long a request or a connection has been silent, and what one took.
+    "crates/cluster/gateway/src/answer.rs",
+    "crates/cluster/gateway/src/body.rs",
+    "crates/cluster/gateway/src/connections.rs",
+    "crates/cluster/gateway/src/memory.rs",
+    "crates/cluster/gateway/src/store.rs",
+    "crates/mirror/blockdev/src/nbd.rs",
+    // When to look again: at keys, at locations, at what is garbage, at the load.
+    "crates/cluster/gateway/src/janitor.rs",
+    "crates/cluster/gateway/src/moves.rs",
+    "crates/cluster/gateway/src/pools.rs",
+    "crates/cluster/gateway/src/rights.rs",
+    // How long a pack has been open, or a round of rules takes.
+    "crates/cluster/gateway/src/lifecycle.rs",
+    "crates/cluster/gateway/src/place.rs",
+    // For how long a program, a driver or a disk has been waited for.
+    "crates/cluster/power/src/disk/rate.rs",
+    "crates/cluster/power/src/program.rs",
+    "crates/cluster/power/src/switch/lanes.rs",
+    "crates/ebb/src/cluster/launch.rs",
+    "crates/ebb/src/mirror/disks.rs",
+    "crates/mirror/blockdev/src/ring.rs",
+    // What a request took.
+    "crates/ebb/src/daemon/volume.rs",
+];
+
 const MOST_LINES: usize = 1000;
 const WIDEST_COMMENT: usize = 120;
 const WINGS: [&str; 5] = ["ground", "cluster", "mirror", "lab", "sim"];
@@ -183,6 +226,29 @@ pub fn files(tree: &Tree, faults: &mut Faults) {
     }
 }
 
+/// What serves data counts by a clock that runs on in a suspend, unless nothing depends on it.
+pub fn clocks(tree: &Tree, faults: &mut Faults) {
+    let mut unused: BTreeSet<&str> = MAY_STAND_STILL.iter().copied().collect();
+    for file in tree.sources() {
+        let name = tree.name(&file);
+        if !SERVING.iter().any(|part| name.starts_with(part)) || !counts_by_instant(&tree.text(&file)) {
+            continue;
+        }
+        if !unused.remove(name.as_str()) && !name.ends_with("tests.rs") && !name.contains("/tests/") {
+            faults.push(format!(
+                "{name} counts by a clock that stands still in a suspend: use `ebb_client::Clock`, or list the file in house.rs with the reason"
+            ));
+        }
+    }
+    faults.extend(
+        unused.iter().map(|name| format!("{name} counts by no `Instant`: take it off the list in house.rs")),
+    );
+}
+
+fn counts_by_instant(text: &str) -> bool {
+    source::code(text).contains("Instant::now")
+}
+
 /// An example in the code's documentation is compiled and run, or marked as text.
 pub fn examples(tree: &Tree, faults: &mut Faults) {
     for package in tree.packages.iter().filter(|p| tree.text(&p.manifest).contains("doctest = false")) {
@@ -225,6 +291,15 @@ mod tests {
                 .is_empty()
         );
         assert_eq!(banned_in("#[cfg(test)]\nmod tests;\nuse std::fs;"), ["std::fs"]);
+    }
+
+    #[test]
+    fn clocks_that_stand_still_are_found() {
+        assert!(counts_by_instant("fn f() { let t = tokio::time::Instant::now(); }"));
+        assert!(counts_by_instant("fn f() { at.get_or_insert_with(Instant::now); }"));
+        assert!(!counts_by_instant(
+            "// Instant::now\nfn f() {}\n#[cfg(test)]\nmod tests { fn g() { Instant::now(); } }"
+        ));
     }
 
     #[test]

@@ -100,6 +100,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("pure ring", house::pure_ring),
     ("files", house::files),
     ("examples", house::examples),
+    ("clocks", house::clocks),
     ("circles", circles::circles),
     ("licences", dependencies::licences),
     ("unused dependencies", dependencies::unused),
