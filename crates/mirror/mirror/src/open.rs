@@ -227,16 +227,26 @@ fn scan(side: Side, medium: &mut dyn Medium, block: &Superblock) -> Result<Log, 
 
 /// Finds out what the disks have.
 pub fn open(media: [Option<&mut dyn Medium>; 2], accept: Accept) -> Result<Opened, OpenError> {
+    open_with(media, accept, newer)
+}
+
+/// As a mirror once opened that did not compare the counts of its disks.
+#[cfg(feature = "planted-bugs")]
+pub fn open_without_counts(media: [Option<&mut dyn Medium>; 2], accept: Accept) -> Result<Opened, OpenError> {
+    open_with(media, accept, |_| Ok(None))
+}
+
+fn open_with(media: [Option<&mut dyn Medium>; 2], accept: Accept, newer: Newer) -> Result<Opened, OpenError> {
     let [a, b] = media;
     match (a, b) {
-        (Some(a), Some(b)) => both(find(Side::A, a)?, find(Side::B, b)?),
+        (Some(a), Some(b)) => both(find(Side::A, a)?, find(Side::B, b)?, newer),
         (Some(a), None) => alone(Side::A, find(Side::A, a)?, accept),
         (None, Some(b)) => alone(Side::B, find(Side::B, b)?, accept),
         (None, None) => Err(OpenError::NoDisk),
     }
 }
 
-fn both(a: Found, b: Found) -> Result<Opened, OpenError> {
+fn both(a: Found, b: Found, newer: Newer) -> Result<Opened, OpenError> {
     if a.block.mirror != b.block.mirror {
         return Err(OpenError::TwoMirrors { a: a.block.name, b: b.block.name });
     }
@@ -244,7 +254,7 @@ fn both(a: Found, b: Found) -> Result<Opened, OpenError> {
         return Err(OpenError::Layouts);
     }
     let found = [a, b];
-    let source = source(&found)?;
+    let source = source(&found, newer(&found)?)?;
     let regions = |found: &Found, of: fn(&IntentMap) -> &crate::intent::RegionSet| {
         of(&found.map).iter().map(u64::from).collect::<BTreeSet<_>>()
     };
@@ -301,13 +311,13 @@ fn both(a: Found, b: Found) -> Result<Opened, OpenError> {
 /// The disk with the larger numbers is the newer one. If it says that it is in sync it has everything, whatever the
 /// older one says: that is past. If it says that it lacks something, then the other one must know that, and be no older
 /// than a note that was under way.
-fn source(found: &[Found; 2]) -> Result<Option<Side>, OpenError> {
+fn source(found: &[Found; 2], newer: Option<(Side, bool)>) -> Result<Option<Side>, OpenError> {
     let blocks = found.each_ref().map(|found| &found.block);
     let replaced = |side: Side| match blocks[(!side).index()].other_disk == blocks[side.index()].disk {
         true => Ok(()),
         false => Err(OpenError::Replaced { side }),
     };
-    let Some((newer, far)) = newer(found)? else {
+    let Some((newer, far)) = newer else {
         Side::BOTH.into_iter().try_for_each(replaced)?;
         let behind = |side: Side| {
             blocks[side.index()].own != Own::InSync || blocks[(!side).index()].other != Other::InSync
@@ -340,6 +350,8 @@ fn source(found: &[Found; 2]) -> Result<Option<Side>, OpenError> {
         _ => Err(OpenError::Split),
     }
 }
+
+type Newer = fn(&[Found; 2]) -> Result<Option<(Side, bool)>, OpenError>;
 
 /// The disk with the larger numbers, and whether they are larger than a crash explains: both disks are written at once,
 /// and one note of each kind is under way at a time. `None`: the numbers are the same.

@@ -83,6 +83,8 @@ pub enum PlantedBug {
     ReadBehind,
     /// A disk that is woken because the other one is lost does not get what it missed.
     WakeForgets,
+    /// A start believes what the disks say of each other, however old one of them is.
+    IgnoreCounts,
 }
 
 /// When a write is acknowledged.

@@ -74,6 +74,8 @@ pub enum PlantedBug {
     LostRowLacks,
     /// Never forget deletions of columns.
     KeepTombstones,
+    /// Take a lease that an earlier run asked for, by a clock that began again since.
+    LeaseOfAnyRun,
     /// Record nothing of what is on all targets while the store fills up.
     NoteNothing,
 }

@@ -7,7 +7,7 @@
 use crate::search::{close, compare, drain, number, request, settings, sleeping, stop, verify};
 use crate::world::{Image, Stop, World};
 use ebb_mirror::open::{Accept, OpenError};
-use ebb_mirror::{Ack, Settings, Side};
+use ebb_mirror::{Ack, PlantedBug, Settings, Side};
 use ebb_types::Random;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -135,10 +135,14 @@ fn play(world: &mut World) {
     verify(world);
 }
 
-fn run(seed: u64, keep_lines: bool) -> Result<BTreeMap<&'static str, u64>, (String, Vec<String>)> {
+fn run(
+    seed: u64,
+    keep_lines: bool,
+    planted: Option<PlantedBug>,
+) -> Result<BTreeMap<&'static str, u64>, (String, Vec<String>)> {
     let mut random = Random::new(seed);
     let settings = settings(&mut random);
-    let settings = Settings { ack: Ack::Safe, ..sleeping(&mut random, settings) };
+    let settings = Settings { ack: Ack::Safe, planted, ..sleeping(&mut random, settings) };
     let mut world = World::new(seed, settings, 1 << 20);
     world.keep_lines = keep_lines;
     match catch_unwind(AssertUnwindSafe(|| play(&mut world))) {
@@ -168,7 +172,7 @@ fn an_older_copy_is_never_taken_for_the_truth() {
     let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
     let mut failed = Vec::new();
     for seed in first..first + seeds {
-        match run(seed, false) {
+        match run(seed, false, None) {
             Ok(counts) => counts.into_iter().for_each(|(what, n)| *seen.entry(what).or_default() += n),
             Err((text, _)) => {
                 println!("seed {seed}: {text}");
@@ -185,9 +189,17 @@ fn an_older_copy_is_never_taken_for_the_truth() {
 }
 
 #[test]
+fn a_mirror_that_does_not_compare_its_counts_is_found() {
+    std::panic::set_hook(Box::new(|_| ()));
+    let found = (1..=250).find(|seed| run(*seed, false, Some(PlantedBug::IgnoreCounts)).is_err());
+    println!("IgnoreCounts: seed {found:?}");
+    assert!(found.is_some(), "it is not found");
+}
+
+#[test]
 fn one_old_copy() {
     let seed = number("EBB_SEED", 1);
-    if let Err((text, lines)) = run(seed, true) {
+    if let Err((text, lines)) = run(seed, true, None) {
         let from = lines.len().saturating_sub(number("EBB_LINES", 100) as usize);
         lines[from..].iter().for_each(|line| println!("{line}"));
         panic!("seed {seed}: {text}");

@@ -3,11 +3,11 @@
 
 use bytes::{Bytes, BytesMut};
 use ebb_mirror::geometry::MAP_OFFSETS;
-use ebb_mirror::open::{Accept, Medium, OpenError, create, open, replace, superblock};
+use ebb_mirror::open::{Accept, Medium, OpenError, create, open, open_without_counts, replace, superblock};
 use ebb_mirror::policy::DiskFacts;
 use ebb_mirror::{
     BLOCK_BYTES, Command, DiskId, DiskOp, Event, Found, Geometry, IntentMap, Mirror, MirrorId, Own, Parts,
-    Reply, Request, Settings, Side, Speed, Spent, Token,
+    PlantedBug, Reply, Request, Settings, Side, Speed, Spent, Token,
 };
 use ebb_types::{Moment, Random};
 use std::collections::{BTreeMap, BTreeSet};
@@ -357,7 +357,10 @@ impl World {
             if dead_a { None } else { Some(&mut a as &mut dyn Medium) },
             if dead_b { None } else { Some(&mut b as &mut dyn Medium) },
         ];
-        let opened = open(media, accept)?;
+        let opened = match self.settings.planted {
+            Some(PlantedBug::IgnoreCounts) => open_without_counts(media, accept)?,
+            _ => open(media, accept)?,
+        };
         let copied = opened.copy.as_ref().map(|copy| (copy.from, copy.ahead));
         let mut out = Vec::new();
         let equal = std::mem::take(&mut self.equal) && self.disks.iter().all(|disk| !disk.dead);

@@ -225,6 +225,11 @@ fn a_server_that_is_given_up_although_its_disk_is_needed_is_found() {
 }
 
 #[test]
+fn a_lease_that_an_earlier_run_asked_for_is_found() {
+    in_server(929, PlantedBug::LeaseOfAnyRun, &["R2"]);
+}
+
+#[test]
 fn a_full_cluster_that_crashes_and_needs_room_is_found() {
     in_server(105, PlantedBug::NoteNothing, &["liveness", "R10"]);
 }
