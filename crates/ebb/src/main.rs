@@ -198,19 +198,11 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
-    /// Try out a policy, a cluster or the protocol on a virtual clock
-    Simulate(simulate::SimulateArgs),
     /// Show and test how the servers are put to sleep and woken
     #[command(after_help = cli::power::EXAMPLES)]
     Power {
         #[command(subcommand)]
         command: cli::power::PowerCommand,
-    },
-    /// The laboratory: replay, measure and compare any storage
-    #[command(after_help = cli::lab::EXAMPLES)]
-    Lab {
-        #[command(subcommand)]
-        command: cli::lab::LabCommand,
     },
     /// Read and compare every replica on awake servers now, at the configured rate, and repair damaged blocks
     Scrub {
@@ -243,6 +235,14 @@ enum Sub {
         #[command(flatten)]
         tool: ToolArgs,
     },
+    /// The laboratory: replay, measure and compare any storage
+    #[command(after_help = cli::lab::EXAMPLES)]
+    Lab {
+        #[command(subcommand)]
+        command: cli::lab::LabCommand,
+    },
+    /// Try out a policy, a cluster or the protocol on a virtual clock
+    Simulate(simulate::SimulateArgs),
 }
 
 #[derive(Args)]

@@ -235,8 +235,8 @@ fn agents_generate_the_load_and_read_the_power() {
     std::fs::remove_file(dir.path().join("results.sqlite")).unwrap();
     matrix(dir.path(), "far", &agents("secret"));
     let out = run(dir.path(), &["lab", "eval", "run", "far.toml"]);
-    assert!(out.status.success(), "{out:?}");
     let records = records(dir.path());
+    assert!(out.status.success(), "{out:?}\n{records:?}");
     assert_eq!(records.len(), 8);
     assert!(records.iter().all(|r| r.error.is_none() && r.device.is_some()), "{records:?}");
     assert_read(&records, 7.0);

@@ -101,6 +101,8 @@ pub struct Server {
     /// What the store remembers of the metadata, and the write that updates it, if any.
     remembered: Membership,
     remembering: Option<u64>,
+    /// The last such write failed, and the log says so.
+    forgets: bool,
     stall: Stall,
     /// The flush whose end shows that a store that hung has caught up.
     unstalling: Option<u64>,
@@ -262,6 +264,7 @@ impl Server {
             map_gap: false,
             remembered: about.remembered,
             remembering: None,
+            forgets: false,
             stall: Stall::new(clock::now()),
             unstalling: None,
             examining: None,
@@ -394,7 +397,8 @@ impl Server {
                 self.say_exam(!matches!(outcome, Outcome::Failed(_)));
             } else if self.remembering == Some(token) {
                 self.remembering = None;
-                if let Outcome::Failed(error) = outcome {
+                let forgot = std::mem::replace(&mut self.forgets, matches!(outcome, Outcome::Failed(_)));
+                if let (Outcome::Failed(error), false) = (outcome, forgot) {
                     tracing::warn!("cannot keep the cluster map's version: {error}");
                 }
             } else if let Some((group, role)) = self.drops.remove(&token) {
