@@ -234,7 +234,7 @@ pub fn clocks(tree: &Tree, faults: &mut Faults) {
         if !SERVING.iter().any(|part| name.starts_with(part)) || !counts_by_instant(&tree.text(&file)) {
             continue;
         }
-        if !unused.remove(name.as_str()) && !name.ends_with("tests.rs") && !name.contains("/tests/") {
+        if !unused.remove(name.as_str()) {
             faults.push(format!(
                 "{name} counts by a clock that stands still in a suspend: use `ebb_client::Clock`, or list the file in house.rs with the reason"
             ));

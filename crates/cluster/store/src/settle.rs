@@ -190,8 +190,7 @@ impl StoreCore {
     /// Whether so much may be copied to chunk files. On a full disk a checkpoint that cannot end would use up the
     /// reserve and free nothing: half of it stays for what protects acknowledged data (R18).
     fn has_room_to_move(&self, bytes: u64) -> bool {
-        let free = self.disk.free_bytes().unwrap_or(0);
-        bytes == 0 || free >= bytes + self.config.checkpoint_bytes / 2
+        bytes == 0 || self.disk.free_bytes().unwrap_or(0) >= bytes + self.config.checkpoint_bytes / 2
     }
 
     /// What a chunk has only in segments from page `from` on, in whole pages: about `most` bytes to be copied, and at

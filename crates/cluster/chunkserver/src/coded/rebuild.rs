@@ -216,7 +216,7 @@ impl Rebuilds {
                 return reads.push(read);
             }
         }
-        let id = self.add(known, of, For::Reads(vec![read]), repair, candidates);
+        let id = self.add(known, of, For::Reads(vec![read]), (Version::ZERO, repair), candidates);
         self.queue.push_front(id);
     }
 
@@ -227,18 +227,15 @@ impl Rebuilds {
         (pass, version, repair): (u64, Version, bool),
         candidates: Vec<Candidate>,
     ) {
-        let id = self.add(known, of, For::Fill { pass }, repair, candidates);
-        if let Some(job) = self.jobs.get_mut(&id) {
-            job.version = version;
-        }
+        let id = self.add(known, of, For::Fill { pass }, (version, repair), candidates);
         self.queue.push_back(id);
     }
 
     /// Has blocks stored as lost: too few of their strips are sound anywhere. `version`, `oldest`: of what is.
     pub fn give_up(&mut self, known: &Known, of: Blocks, (pass, version): (u64, Version), oldest: Version) {
-        let id = self.add(known, of, For::Fill { pass }, false, Vec::new());
+        let id = self.add(known, of, For::Fill { pass }, (version, false), Vec::new());
         if let Some(job) = self.jobs.get_mut(&id) {
-            (job.version, job.oldest) = (version, Some(oldest));
+            job.oldest = Some(oldest);
             job.damaged = job.open.clone();
         }
         self.queue.push_back(id);
@@ -253,10 +250,7 @@ impl Rebuilds {
         (version, repair): (Version, bool),
         candidates: Vec<Candidate>,
     ) {
-        let id = self.add(known, of, For::Scrub { token, compares }, repair, candidates);
-        if let Some(job) = self.jobs.get_mut(&id) {
-            job.version = version;
-        }
+        let id = self.add(known, of, For::Scrub { token, compares }, (version, repair), candidates);
         self.queue.push_back(id);
     }
 
@@ -265,7 +259,7 @@ impl Rebuilds {
         known: &Known,
         of: Blocks,
         wanted: For,
-        repair: bool,
+        (version, repair): (Version, bool),
         candidates: Vec<Candidate>,
     ) -> u64 {
         assert!(of.count <= REBUILD_BLOCKS, "jobs are small");
@@ -279,7 +273,7 @@ impl Rebuilds {
             wanted,
             repair,
             started: false,
-            version: Version::ZERO,
+            version,
             oldest: None,
             candidates: candidates.into_iter().filter(|c| c.column < strips).collect(),
             asked: BTreeMap::new(),

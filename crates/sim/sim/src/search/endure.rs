@@ -4,7 +4,7 @@
 use crate::world::World;
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::Node;
-use ebb_types::{GroupEntry, PoolId, Random, ServerId, ServerState, SlotState, mix};
+use ebb_types::{PoolId, Random, ServerId, ServerState, mix};
 
 /// How long it stays broken.
 const LASTS: u64 = 40 * SECOND;
@@ -103,11 +103,10 @@ fn waits(world: &World) -> bool {
 /// Every server runs and has all of its data: one that catches up needs room for that.
 fn is_complete(world: &World) -> bool {
     let state = world.newest_state();
-    let has_all = |entry: &GroupEntry| entry.slots.iter().all(|slot| slot.state == SlotState::InSync);
-    world.servers.values().all(|s| s.runs()) && state.groups().all(|(_, entry)| has_all(entry))
+    world.servers.values().all(|s| s.runs()) && state.groups().all(|(_, entry)| entry.is_in_sync())
 }
 
-/// All disks are full when the power fails: everything is served again, and read, without any room but the reserve.
+/// All disks are full when the power fails: everything is served again, without any room but the reserve.
 fn all_is_full(world: &mut World, random: &mut Random) {
     world.count("full cluster without power amid calm");
     let ids: Vec<ServerId> = world.servers.keys().copied().collect();

@@ -4,7 +4,7 @@ use super::world::{BLOCKS, Row, SET, World, id};
 use super::{PARITY, fresh, with_rows};
 use bytes::Bytes;
 use ebb_chunkserver::{Event, Stats};
-use ebb_types::{ChunkError, ClientReply, Epoch, GroupId, Role, ServerId, SlotState, Version};
+use ebb_types::{ChunkError, ChunkId, ClientReply, Epoch, GroupId, Role, ServerId, SlotState, Version};
 
 fn stats(world: &World, n: usize) -> Stats {
     world.nodes[&id(n)].replica.as_ref().unwrap().stats()
@@ -36,13 +36,17 @@ fn block<'a>(world: &'a mut World, row: &Row, column: usize, block: u32) -> &'a 
     node.store.chunks.get_mut(&key).unwrap().blocks.get_mut(&block).unwrap()
 }
 
+/// A block of a server's column, sound until now, fails its checksum.
+fn damage(world: &mut World, n: usize, chunk: ChunkId, block: u32) {
+    assert!(world.nodes.get_mut(&id(n)).unwrap().store.damaged.insert((group(n), chunk, block)));
+}
+
 #[test]
 fn rot_that_nobody_reads_is_repaired() {
     for n in 0..9 {
         let mut world = fresh();
         let rows = with_rows(&mut world, 0, 5);
-        let damaged = (group(n), rows[3].chunk, 2);
-        world.nodes.get_mut(&id(n)).unwrap().store.damaged.insert(damaged);
+        damage(&mut world, n, rows[3].chunk, 2);
         assert!(scrub(&mut world, n));
         assert!(world.nodes[&id(n)].store.damaged.is_empty());
         assert_eq!((stats(&world, n).repaired_blocks, stats(&world, n).scrub.differing_blocks), (1, 0));
@@ -57,11 +61,7 @@ fn rot_that_nobody_reads_is_repaired() {
 fn damage_beyond_repair_is_counted_and_tried_again() {
     let mut world = fresh();
     let rows = with_rows(&mut world, 0, 3);
-    let damage = |world: &mut World, n: usize| {
-        let damaged = (group(n), rows[1].chunk, 3);
-        world.nodes.get_mut(&id(n)).unwrap().store.damaged.insert(damaged)
-    };
-    [0, 1, 6, 7].iter().for_each(|n| assert!(damage(&mut world, *n)));
+    [0, 1, 6, 7].into_iter().for_each(|n| damage(&mut world, n, rows[1].chunk, 3));
     assert!(!scrub(&mut world, 0));
     assert_eq!(stats(&world, 0).scrub.unsound, 1);
     assert!(stats(&world, 0).damage.unrepaired > 0);
@@ -79,10 +79,7 @@ fn a_row_beyond_repair_is_stored_as_lost_and_the_column_completes() {
     let rows = with_rows(&mut world, 0, 3);
     world.crash(8);
     world.run();
-    for n in [0, 1, 6, 7] {
-        let damaged = (group(n), rows[1].chunk, 3);
-        world.nodes.get_mut(&id(n)).unwrap().store.damaged.insert(damaged);
-    }
+    [0, 1, 6, 7].into_iter().for_each(|n| damage(&mut world, n, rows[1].chunk, 3));
     world.replace(8);
     world.run();
     assert_eq!(world.entry.columns[8].state, SlotState::InSync);
@@ -100,10 +97,7 @@ fn a_row_beyond_repair_is_stored_as_lost_and_the_column_completes() {
     world.crash(8);
     world.crash(2);
     world.run();
-    for n in [0, 6] {
-        let damaged = (group(n), rows[1].chunk, 3);
-        world.nodes.get_mut(&id(n)).unwrap().store.damaged.insert(damaged);
-    }
+    [0, 6].into_iter().for_each(|n| damage(&mut world, n, rows[1].chunk, 3));
     world.replace(8);
     world.run();
     assert!(matches!(world.entry.columns[8].state, SlotState::CatchingUp { .. }));
