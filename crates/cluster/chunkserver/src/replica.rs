@@ -157,6 +157,12 @@ impl Replica {
         self.shared.memory.kept(group, role)
     }
 
+    /// The columns of which something is kept in memory, a deletion included, and in which role; for the harness's
+    /// checks.
+    pub fn roles_in_memory(&self) -> impl Iterator<Item = (GroupId, Role)> + '_ {
+        self.shared.memory.roles()
+    }
+
     /// When the lease ends that was granted for a heartbeat of this run and moment; `None`: this run has none of it.
     pub fn lease_end(&self, now: Moment, granted: (Incarnation, Moment), lease: Duration) -> Option<Moment> {
         if self.config.has(PlantedBug::LeaseOfAnyRun) {
@@ -559,7 +565,8 @@ impl Replica {
             }
             (_, wait) => wait,
         };
-        if let Wait::Own { .. } = wait {
+        // What a rebuild copies never comes with the primary's records.
+        if let Wait::Own { .. } | Wait::CatchUpApplied { .. } | Wait::RepairWritten { .. } = wait {
             self.keeps(id, Role::Replica);
         }
         self.with_group(now, id, out, |group, cx| group.on_stored(cx, token, wait, outcome));

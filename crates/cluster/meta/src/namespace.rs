@@ -147,6 +147,11 @@ impl Namespace {
         self.leases.has(object)
     }
 
+    /// The clients that have a session, for the harness's checks.
+    pub fn sessions(&self) -> impl Iterator<Item = u64> + '_ {
+        self.clients.keys().copied()
+    }
+
     pub(crate) fn names(&self) -> &Names {
         &self.names
     }

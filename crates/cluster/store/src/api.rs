@@ -270,7 +270,7 @@ pub struct Recovered {
     pub membership: Membership,
     /// What is known of each group's last records.
     pub tails: BTreeMap<GroupId, RecoveredTail>,
-    /// The groups that data is kept for, and in which role.
+    /// The groups of which anything is kept, be it an open record, and in which role.
     pub roles: Vec<(GroupId, Role)>,
     /// Segment bytes that a crash left half written and that were cut off. They were never acknowledged.
     pub torn_bytes: u64,

@@ -73,7 +73,12 @@ impl StoreCore {
             half_dropped: unlink,
         };
         core.finish_removals()?;
-        let roles = core.shared.index().roles.keys().map(|&(role, group)| (group, role)).collect();
+        let roles: BTreeSet<(GroupId, Role)> = {
+            let index = core.shared.index();
+            let kept = index.roles.keys().map(|&(role, group)| (group, role));
+            kept.chain(index.tails.roles()).collect()
+        };
+        let roles = roles.into_iter().collect();
         Ok((
             core,
             Recovered { incarnation: owner.run, membership: owner.membership, tails, roles, torn_bytes },

@@ -101,6 +101,12 @@ impl Tails {
         self.groups.iter().flat_map(of_group)
     }
 
+    /// In which role the groups have open records: all that is left of a role may be notes, or what a later deletion
+    /// covers.
+    pub fn roles(&self) -> impl Iterator<Item = (GroupId, Role)> + '_ {
+        self.groups.iter().flat_map(|(group, tail)| tail.open.keys().map(|place| (*group, place.1)))
+    }
+
     /// The tails for the protocol core at start.
     pub fn recovered(&mut self) -> BTreeMap<GroupId, RecoveredTail> {
         let of_group = |(group, tail): (&GroupId, &mut Tail)| {

@@ -1828,3 +1828,20 @@ fn what_was_on_all_targets_before_it_came_is_not_in_the_tail() {
     let tail = &open(&disk).unwrap().1.tails[&GroupId(1)];
     assert_eq!(tail.open.iter().map(|t| t.run.version.seq).collect::<Vec<_>>(), [3]);
 }
+
+/// A holder that took notes only starts again: it must know that it has them, or they stay for ever.
+#[test]
+fn a_role_of_which_only_notes_are_left_is_found_at_the_next_start() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let (group, stands_for) = (GroupId(1), ServerId(9));
+    let role = Role::Offload { stands_for };
+    one(&mut store, apply(role, note(1, 1, 0, 2, version(1, 1))));
+    drop(store);
+    let (mut store, recovered) = open(&disk).unwrap();
+    assert_eq!(recovered.roles, [(group, role)]);
+    assert_eq!(one(&mut store, Op::DropOffload { group, stands_for }), Outcome::Done);
+    drop(store);
+    let (_, recovered) = open(&disk).unwrap();
+    assert!(recovered.roles.is_empty() && recovered.tails.values().all(|tail| tail.open.is_empty()));
+}

@@ -75,6 +75,11 @@ impl Memory {
         self.bytes
     }
 
+    /// The columns of which a strip or a deletion is here.
+    pub fn roles(&self) -> impl Iterator<Item = (GroupId, Role)> + '_ {
+        self.columns.keys().copied()
+    }
+
     /// Whether a strip or a deletion of the column is here.
     pub fn has(&self, group: GroupId, role: Role) -> bool {
         self.columns.contains_key(&(group, role))

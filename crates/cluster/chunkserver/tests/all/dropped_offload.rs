@@ -55,6 +55,10 @@ impl Server {
         let catching_up = SlotState::CatchingUp { since: Epoch(1) };
         let other = slot(OTHER, state, holder);
         let slots = vec![slot(ME, catching_up, None), other, slot(ServerId(3), catching_up, None)];
+        self.adopt(epoch, slots)
+    }
+
+    fn adopt(&mut self, epoch: u32, slots: Vec<Slot>) -> Vec<Command> {
         let servers = [1, 2, 3, 4].map(|id| ServerEntry {
             incarnation: Incarnation(self.run),
             ..crate::server(id, id as u8 % 3, ServerState::Awake)
@@ -75,6 +79,22 @@ impl Server {
     fn hear(&mut self, from: ServerId, message: PeerMessage) -> Vec<Command> {
         self.on(Event::Peer { from, message, payload: Bytes::new() })
     }
+}
+
+const RUN: Run = Run {
+    chunk: ChunkId { object: ebb_types::ObjectId(1), index: 0 },
+    first: 0,
+    count: 0,
+    version: Version::ZERO,
+    kind: Kind::Data,
+};
+
+/// What the store is asked first.
+fn stored(commands: &[Command]) -> Option<ebb_chunkserver::StoreToken> {
+    commands.iter().find_map(|c| match c {
+        Command::Store { token, .. } => Some(*token),
+        _ => None,
+    })
 }
 
 /// The listing requested: from which server, in which role, and its token.
@@ -232,4 +252,21 @@ fn an_answer_to_an_earlier_run_answers_nothing() {
     };
     assert!(!compares(&later.hear(OTHER, answer(before))), "the answer was delayed, and is another run's");
     assert!(compares(&later.hear(OTHER, answer(now))));
+}
+
+/// A rebuild copies a replica here, and before any write of the primary comes another server takes the slot.
+#[test]
+fn a_replica_that_was_only_fetched_is_dropped_with_its_slot() {
+    let mut me = Server::new(ME);
+    let (from, _, token) = asked(&me.configure(5, true)).expect("a listing is asked for");
+    let run = Run { count: 1, version: Version { epoch: Epoch(4), seq: 1 }, kind: Kind::Zero, ..RUN };
+    let page = ListPage { runs: vec![run], next: None };
+    let commands = me.hear(from, PeerMessage::ListReply { group: GROUP, token, result: Ok(page) });
+    let compared = stored(&commands).expect("the page is compared");
+    let commands = me.on(Event::Stored { token: compared, outcome: StoreOutcome::Newer(vec![run]) });
+    let applied = stored(&commands).expect("zeroes need no bytes");
+    me.on(Event::Stored { token: applied, outcome: StoreOutcome::Applied });
+    let slot = |server| Slot { server, state: SlotState::InSync, holder: None };
+    let commands = me.adopt(6, vec![slot(OTHER), slot(ServerId(3)), slot(HOLDER)]);
+    assert!(commands.iter().any(|c| matches!(c, Command::DropReplica { group: GROUP })), "{commands:?}");
 }

@@ -73,6 +73,11 @@ impl Library {
         })
     }
 
+    /// The run of the program: its id as a client.
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
     /// The answer to a try has arrived. One that is not awaited any more is dropped.
     pub fn answered(&self, call: u64, answer: Answer) {
         let caller = self.calls.lock().expect("nothing panics under this lock").remove(&call);

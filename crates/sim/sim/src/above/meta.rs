@@ -195,6 +195,11 @@ impl Meta {
         self.namespace().is_some_and(|namespace| namespace.is_leased(object))
     }
 
+    /// The clients that have a session.
+    pub fn sessions(&self) -> Vec<u64> {
+        self.namespace().map_or(Vec::new(), |namespace| namespace.sessions().collect())
+    }
+
     /// Without time passing.
     pub fn query(&self, query: &NamespaceQuery) -> Option<NamespaceAnswer> {
         self.namespace()?.query(query).ok()

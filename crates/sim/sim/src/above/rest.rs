@@ -1,10 +1,15 @@
-//! Space at rest: every chunk with data is named, waits in the garbage queue, or is leased to a process.
+//! At rest every chunk with data is named, waits in the garbage queue, or is leased to a process; and only processes
+//! that run, or ran lately, have leases and sessions.
 
 use crate::above::chunks::Chunks;
 use crate::above::disk::VOLUME;
+use crate::above::library::TODAY;
 use crate::above::meta::Meta;
 use crate::above::object::{BUCKET, CHUNK_BYTES};
-use ebb_types::{ChunkId, Extent, LOOKUPS_MAX, NamespaceAnswer, NamespaceQuery, ObjectId, PAGE_MAX};
+use ebb_types::{
+    ChunkId, Extent, LOOKUPS_MAX, MetaRequest, NamespaceAnswer, NamespaceCommand, NamespaceQuery, ObjectId,
+    PAGE_MAX, RequestId,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What names refer to.
@@ -85,4 +90,22 @@ pub(super) fn leak(meta: &Meta, chunks: &Chunks) -> Option<String> {
         |chunk: ChunkId| named.has(chunk) || garbage.contains(&chunk.object) || meta.is_leased(chunk.object);
     let (chunk, bytes) = chunks.with_data().find(|(chunk, _)| !is_owned(*chunk))?;
     Some(format!("{chunk} has {bytes} bytes at rest, and is neither named nor garbage nor leased"))
+}
+
+/// A client of its own, so that the namespace notices how much time has passed.
+const OBSERVER: u64 = 2;
+
+/// What is kept of a process that has ended long ago. `runs`: those that run, or ran lately.
+pub(super) fn leftover(meta: &mut Meta, now: u64, runs: &BTreeSet<u64>) -> Option<String> {
+    let (request, clock_millis) = (RequestId { client: OBSERVER, seq: 1 }, TODAY + now);
+    let greeting = NamespaceCommand { request, session: None, clock_millis, ops: Vec::new() };
+    meta.ask(now, MetaRequest::Namespace(greeting));
+    if let Some(NamespaceAnswer::Runs(held)) = meta.query(&NamespaceQuery::Runs)
+        && let Some((run, _)) = held.into_iter().find(|(run, _)| !runs.contains(run))
+    {
+        return Some(format!("the run {run:016x} has leases at rest, and has ended"));
+    }
+    let ended = |client: &u64| *client != OBSERVER && !runs.contains(client);
+    let client = meta.sessions().into_iter().find(ended)?;
+    Some(format!("the run {client:016x} has a session at rest, and has ended"))
 }

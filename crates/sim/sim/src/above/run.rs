@@ -17,6 +17,9 @@ const REST: u64 = 600 * SECOND;
 /// By then gateways have given back what they had leased, and the janitors have freed what is garbage.
 const IDLE: u64 = 430 * SECOND;
 
+/// By then the namespace has forgotten a process that has ended, and its leases have ended too.
+const FORGOTTEN: u64 = 150 * SECOND;
+
 /// Runs a seed. A failure is run again with its transcript kept: the same seed repeats the same run.
 pub fn run(seed: u64, planted: Planted) -> Result<Summary, Box<Failure>> {
     let mut world = World::new(Scenario::draw(seed), planted, 0);
@@ -36,6 +39,10 @@ fn play(world: &mut World) -> Result<(), Violation> {
     read_all(world);
     world.clients.judge(&mut world.net);
     if let Some(what) = rest::leak(&world.meta, &world.chunks) {
+        world.net.break_rule("space", what);
+    }
+    let runs = world.runs(FORGOTTEN);
+    if let Some(what) = rest::leftover(&mut world.meta, world.net.now, &runs) {
         world.net.break_rule("space", what);
     }
     world.count_logs();

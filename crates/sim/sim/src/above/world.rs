@@ -12,6 +12,7 @@ use crate::above::planted::{Bug, Planted};
 use crate::above::process::Process;
 use crate::above::scenario::{Fault, Moment, Role, SECOND, Scenario, Standstill};
 use ebb_types::{ChunkOp, MetaReply, MetaRequest, NamespaceCommand, NamespaceOp, VolumeHome, mix};
+use std::collections::BTreeSet;
 
 /// More events than any healthy run has.
 const EVENTS_MAX: u64 = 400_000;
@@ -47,6 +48,8 @@ pub(super) struct World {
     pub chunks: Chunks,
     pub meta: Meta,
     pub clients: Clients,
+    /// Processes that have ended, and when.
+    ended: Vec<(u64, u64)>,
     pub events: u64,
 }
 
@@ -82,7 +85,7 @@ impl World {
         clients.start(&mut net);
         let (chunks, meta) =
             (Chunks::new(GROUPS, defects), Meta::new(TODAY, net.scenario.members, net.scenario.log_bytes));
-        World { net, planted, hosts, chunks, meta, clients, events: 0 }
+        World { net, planted, hosts, chunks, meta, clients, ended: Vec::new(), events: 0 }
     }
 
     /// Goes on until this time, or until a rule is broken.
@@ -291,7 +294,9 @@ impl World {
     fn end(&mut self, host: usize) {
         let host = &mut self.hosts[host];
         host.life += 1;
-        (host.service, host.process) = (Service::None, None);
+        let process = host.process.take().map(|process| (process.library.run(), self.net.now));
+        self.ended.extend(process);
+        host.service = Service::None;
         for parcel in std::mem::take(&mut host.held) {
             if let Parcel::Request { client, attempt, op, .. } = parcel {
                 self.clients.arrived(op, None, self.net.now);
@@ -384,6 +389,13 @@ impl World {
         {
             (0..times).for_each(|_| self.net.count(what));
         }
+    }
+
+    /// The processes that run, or ran within this time.
+    pub fn runs(&self, within: u64) -> BTreeSet<u64> {
+        let run = self.hosts.iter().filter_map(|host| host.process.as_ref()).map(|p| p.library.run());
+        let lately = self.ended.iter().filter(|(_, at)| at + within > self.net.now).map(|(run, _)| *run);
+        run.chain(lately).collect()
     }
 
     /// All faults end.

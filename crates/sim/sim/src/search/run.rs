@@ -120,7 +120,7 @@ fn play(world: &mut World) -> Result<(), Violation> {
         storm(world);
         survive(world, round);
         endure(world, round);
-        rest(world);
+        rest(world, round);
         if let Some(violation) = world.violation.take() {
             return Err(violation);
         }
@@ -194,7 +194,7 @@ fn storm(world: &mut World) {
 }
 
 /// Everything is repaired; then every operation must end, every replica catch up, and all be identical.
-fn rest(world: &mut World) {
+fn rest(world: &mut World, round: u32) {
     if world.violation.is_some() {
         return;
     }
@@ -209,6 +209,8 @@ fn rest(world: &mut World) {
     // What was said last of commits is still on its way.
     world.run_until(world.now + SECOND, |_| false);
     world.r19_deletions_are_forgotten();
+    world.r19_roles_are_needed();
+    world.r19_records_are_settled(round);
     scrub(world);
     for client in 0..world.scenario.clients.min(2) {
         world.client(client).to_do = reads.clone();
@@ -409,7 +411,7 @@ mod tests {
         let id = secondary(&world);
         world.crash(id);
         assert!(trouble(&world, false).is_some_and(|t| t.starts_with(&id.to_string())));
-        rest(&mut world);
+        rest(&mut world, 0);
         assert!(world.violation.is_none() && trouble(&world, false).is_none(), "it is started again");
     }
 

@@ -300,6 +300,17 @@ impl Store {
         roles.into_iter().collect()
     }
 
+    /// The same, as the next start would find them.
+    pub fn roles_of_next_start(&self) -> Vec<(GroupId, Role)> {
+        recover_copy(&self.disk, &self.config).map_or(Vec::new(), |(_, found)| found.roles)
+    }
+
+    /// How many records of each group the next start would find open: not known to be on all targets.
+    pub fn open_records(&self) -> BTreeMap<GroupId, usize> {
+        let tails = recover_copy(&self.disk, &self.config).map(|(_, found)| found.tails).unwrap_or_default();
+        tails.into_iter().map(|(group, tail)| (group, tail.open.len())).collect()
+    }
+
     /// Whether a block is here in this version or a newer one, as far as is known: data lost to a fault counts as
     /// present.
     pub fn has(&self, group: GroupId, role: Role, chunk: ChunkId, block: u32, version: Version) -> bool {
@@ -386,11 +397,15 @@ fn one(core: &mut StoreCore, op: Op) -> Outcome {
 }
 
 fn open_copy(disk: &MemDisk, config: &Config) -> Option<StoreCore> {
+    recover_copy(disk, config).map(|(core, _)| core)
+}
+
+fn recover_copy(disk: &MemDisk, config: &Config) -> Option<(StoreCore, ebb_store::Recovered)> {
     let copy = disk.copy();
     copy.go_on();
     copy.fail_syncs(0);
     copy.set_capacity(None);
-    StoreCore::open(Arc::new(copy), config.clone()).ok().map(|(core, _)| core)
+    StoreCore::open(Arc::new(copy), config.clone()).ok()
 }
 
 /// Reads all blocks of the `wanted` chunks, and reports each one that was ever written.

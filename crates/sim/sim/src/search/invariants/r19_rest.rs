@@ -1,8 +1,12 @@
-//! R19: at rest nothing is left over, and no list grows with history. Here: the deletions that stores remember.
+//! R19: at rest nothing is left over, and no list grows with history. Here: the deletions that stores remember, what
+//! they keep in a role that no server needs any more, and the records that they do not know to be on all targets.
 
 use crate::world::World;
+use crate::world::clock::SECOND;
+use ebb_chunkserver::Event;
 use ebb_store::{Op, Outcome};
-use ebb_types::{Epoch, GroupId, Kind, Role, ServerId, SetId, SlotState};
+use ebb_types::{Epoch, GroupId, Kind, Random, Role, ServerId, ServerState, SetId, SlotState, mix};
+use std::collections::BTreeSet;
 
 impl World<'_> {
     /// At rest: where all copies are in sync, no server remembers a deletion; where all columns are, none of an earlier
@@ -34,6 +38,73 @@ impl World<'_> {
             }
         }
     }
+
+    /// At rest: no server keeps anything, a deletion included, in a role that the configuration does not give it: as a
+    /// replica without a slot or a column, or for a slot or a column that lacks nothing.
+    pub fn r19_roles_are_needed(&mut self) {
+        for id in self.servers_at_rest() {
+            let server = &self.servers[&id];
+            let durable = server.store.roles().into_iter().chain(server.store.roles_of_next_start());
+            let all: BTreeSet<(GroupId, Role)> = durable.chain(server.replica.roles_in_memory()).collect();
+            let left = all.into_iter().find(|(group, role)| !self.is_needed(id, *group, *role));
+            if let Some((group, role)) = left {
+                return self.fail("R19", format!("{id} still keeps something of {group} as {role:?}"));
+            }
+        }
+    }
+
+    fn is_needed(&self, id: ServerId, group: GroupId, role: Role) -> bool {
+        let state = self.newest_state();
+        if let Some((set, nth)) = group.column() {
+            let Some(entry) = state.set(set) else { return false };
+            return match role {
+                Role::Replica => entry.columns.get(nth).is_some_and(|column| column.server == id),
+                Role::Offload { .. } => {
+                    entry.hibernates() || entry.columns.iter().any(|c| c.state != SlotState::InSync)
+                }
+            };
+        }
+        let Some(entry) = state.group(group) else { return false };
+        match role {
+            // A copy that is not complete may need what is here.
+            Role::Replica => entry.slot_of(id).is_some() || !entry.is_in_sync(),
+            Role::Offload { stands_for } => {
+                entry.slot_of(stands_for).is_some_and(|slot| slot.state != SlotState::InSync)
+            }
+        }
+    }
+
+    /// At rest: every server knows that all records of a group in sync are on all targets. It has its store note that,
+    /// as one does whose store is full, and then the store keeps no record open. The notes of requests are such records
+    /// too.
+    pub fn r19_records_are_settled(&mut self, round: u32) {
+        // What stays open is also a part of what comes next.
+        if self.violation.is_some()
+            || !Random::new(mix(self.scenario.seed ^ mix(u64::from(round) ^ 0x0107))).chance(500)
+        {
+            return;
+        }
+        let servers = self.servers_at_rest();
+        for id in &servers {
+            self.server_event(*id, Event::NoteCommits);
+        }
+        self.run_until(self.now + 2 * SECOND, |_| false);
+        for id in servers {
+            let in_sync = |group| self.newest_state().group(group).is_some_and(|entry| entry.is_in_sync());
+            let tails = self.servers[&id].store.open_records();
+            let left = tails.into_iter().find(|(group, open)| *open > 0 && in_sync(*group));
+            if let Some((group, open)) = left {
+                let what = format!("{id} does not know that {open} records of {group} are on all targets");
+                return self.fail("R19", what);
+            }
+        }
+    }
+
+    fn servers_at_rest(&self) -> Vec<ServerId> {
+        let state = self.newest_state();
+        let part = |id: &ServerId| state.server(*id).is_some_and(|entry| entry.state != ServerState::Lost);
+        self.servers.values().filter(|s| !s.lost && s.runs()).map(|s| s.id).filter(part).collect()
+    }
 }
 
 /// The columns of a set that lacks nothing, with their servers.
@@ -49,7 +120,7 @@ fn columns_in_sync(
 
 #[cfg(test)]
 mod tests {
-    use crate::search::stories::{broken, cluster, secondary};
+    use crate::search::stories::{ask, broken, cluster, primary, secondary, stray, write};
     use crate::world::client::shared_chunk;
     use bytes::Bytes;
     use ebb_types::{Content, Epoch, GroupId, Record, Role, Version};
@@ -65,6 +136,41 @@ mod tests {
         let record = Record { group, chunk, first: 0, count: 0, version, request: None, content };
         world.server(id).store.put(Role::Replica, record, Bytes::new());
         world.r19_deletions_are_forgotten();
+        assert_eq!(broken(&mut world), Some("R19"));
+    }
+
+    #[test]
+    fn what_is_kept_in_a_role_that_is_over_is_seen() {
+        let mut world = cluster();
+        world.r19_roles_are_needed();
+        assert_eq!(broken(&mut world), None);
+        let (id, version) = (secondary(&world), Version { epoch: Epoch(1), seq: 1000 });
+        let record = Record {
+            group: GroupId(0),
+            chunk: shared_chunk(7),
+            first: 0,
+            count: 0,
+            version,
+            request: None,
+            content: Content::Delete,
+        };
+        // No bytes, so no debt: only the deletion of a chunk.
+        let role = Role::Offload { stands_for: primary(&world) };
+        world.server(id).store.put(role, record, Bytes::new());
+        world.r19_roles_are_needed();
+        assert_eq!(broken(&mut world), Some("R19"));
+    }
+
+    #[test]
+    fn a_record_that_no_server_settles_is_seen() {
+        let mut world = cluster();
+        ask(&mut world, write(2, 1));
+        // The seed of this world notes commits in some round.
+        (0..8).for_each(|round| world.r19_records_are_settled(round));
+        assert_eq!(broken(&mut world), None);
+        let id = secondary(&world);
+        world.server(id).store.put(Role::Replica, stray(), Bytes::new());
+        (0..8).for_each(|round| world.r19_records_are_settled(round));
         assert_eq!(broken(&mut world), Some("R19"));
     }
 }
