@@ -17,6 +17,7 @@ use crate::common::blocks::split_payload;
 use bytes::{Bytes, BytesMut};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, Record, Role, Run, Version,
+    lost_block_crc,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,6 +55,11 @@ struct Block {
 impl Block {
     fn kind(&self) -> Kind {
         if self.data.is_some() { Kind::Data } else { Kind::Zero }
+    }
+
+    /// Known to be beyond repair: stored under a checksum that never matches, as the store does it.
+    fn is_lost(&self) -> bool {
+        self.data.as_ref().is_some_and(|(crc, _)| *crc == lost_block_crc())
     }
 
     fn cost(&self) -> u64 {
@@ -132,7 +138,10 @@ impl Memory {
                     self.in_both.insert(token, command.clone());
                 }
             }
-            StoreCommand::Repair { role, record, .. } => self.is_on_disk(record.group, *role),
+            StoreCommand::Repair { role, record, .. } => {
+                self.forget_lost((record.group, *role), record);
+                self.is_on_disk(record.group, *role);
+            }
             _ => {}
         }
         None
@@ -180,6 +189,16 @@ impl Memory {
         let gone = chunk.blocks.extract_if(.., |_, block| block.version <= record.version);
         let freed: u64 = gone.map(|(_, block)| block.cost()).sum();
         self.bytes += if is_first { ENTRY_BYTES } else { 0 };
+        self.bytes -= freed;
+    }
+
+    /// Blocks that were beyond repair are repaired in the store.
+    fn forget_lost(&mut self, place: Place, record: &Record) {
+        let chunk = self.columns.get_mut(&place).and_then(|chunks| chunks.get_mut(&record.chunk));
+        let Some(chunk) = chunk else { return };
+        let blocks = record.first..record.first + record.count;
+        let lost = |_: &u32, block: &mut Block| block.is_lost() && block.version <= record.version;
+        let freed: u64 = chunk.blocks.extract_if(blocks, lost).map(|(_, block)| block.cost()).sum();
         self.bytes -= freed;
     }
 
@@ -292,6 +311,9 @@ fn cells_of(records: Vec<Record>, payload: &Bytes) -> Vec<Option<Block>> {
 
 /// The answer to a read: maximal runs of equal version and kind.
 fn answer(group: GroupId, chunk: ChunkId, first: u32, cells: &[Option<Block>]) -> StoreOutcome {
+    if let Some(nth) = cells.iter().position(|cell| cell.as_ref().is_some_and(Block::is_lost)) {
+        return StoreOutcome::Damaged { chunk, block: first + nth as u32, lost: None };
+    }
     let never = Block { version: Version::ZERO, data: None };
     let cells: Vec<&Block> = cells.iter().map(|cell| cell.as_ref().unwrap_or(&never)).collect();
     let (mut records, mut payload, mut at) = (Vec::new(), BytesMut::new(), first);
@@ -328,4 +350,38 @@ fn joined(one: ListPage, other: ListPage) -> ListPage {
     let mut runs: Vec<Run> = one.runs.into_iter().chain(other.runs).filter_map(within).collect();
     runs.sort_by_key(|run| (run.chunk, run.kind != Kind::Delete, run.first));
     ListPage { runs, next }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::{ServerId, SetId, block_crcs};
+
+    /// As from the store: whoever asks for it must not take it for bytes that were damaged on the way, and ask again.
+    #[test]
+    fn a_strip_beyond_repair_is_damaged_until_it_is_repaired() {
+        let (group, role) = (GroupId::of_column(SetId(0), 5), Role::Offload { stands_for: ServerId(3) });
+        let (chunk, version) = (ChunkId::default(), Version { epoch: Epoch(2), seq: 1 });
+        let payload = Bytes::from(vec![0; BLOCK_BYTES]);
+        let record = |crcs| {
+            let content = Content::Data { crcs };
+            Record { group, chunk, first: 1, count: 1, version, request: None, content }
+        };
+        let mut memory = Memory::default();
+        let mut take = |command| memory.take(u64::MAX, StoreToken(1), &command);
+        let (lost, must_fit) = (record(vec![lost_block_crc()]), true);
+        let apply = StoreCommand::Apply {
+            role,
+            record: lost,
+            payload: payload.clone(),
+            must_fit,
+            committed: version,
+        };
+        assert!(matches!(take(apply), Some(StoreOutcome::Applied)));
+        let read = StoreCommand::Read { role, group, chunk, first: 0, count: 3 };
+        assert!(matches!(take(read.clone()), Some(StoreOutcome::Damaged { block: 1, lost: None, .. })));
+        let repair = StoreCommand::Repair { role, record: record(block_crcs(&payload)), payload };
+        assert!(take(repair).is_none() && take(read).is_none(), "the store has it");
+        assert_eq!(memory.bytes(), 0);
+    }
 }
