@@ -152,6 +152,11 @@ pub enum Happening {
     RestartMember {
         member: u64,
     },
+    /// The operator restarts it, to read another configuration.
+    CrashMember {
+        member: u64,
+        down: u64,
+    },
     ResumeMember {
         member: u64,
     },
@@ -233,6 +238,8 @@ pub struct World<'a> {
     /// Number of the administrator's present request.
     pub question: u64,
     pub lost: Option<ServerId>,
+    /// Metadata members that were there from the beginning.
+    pub founders: u64,
     pub net_random: Random,
     pub disk_random: Random,
     pub fault_random: Random,
@@ -296,6 +303,7 @@ impl<'a> World<'a> {
             lost_wanted: None,
             question: 0,
             lost: None,
+            founders: scenario.members,
             net_random: random.fork(),
             disk_random: random.fork(),
             fault_random: random.fork(),
@@ -451,6 +459,7 @@ impl<'a> World<'a> {
                 }
             }
             Happening::RestartMember { member } => self.restart_member(member),
+            Happening::CrashMember { member, down } => self.operator_restarts(member, down),
             Happening::ResumeMember { member } => self.resume_member(member),
             Happening::ResumeClient { client } => self.client_goes_on(client),
             Happening::HealMember { member } => self.heal_member(member),

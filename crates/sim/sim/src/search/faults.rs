@@ -2,6 +2,7 @@
 
 mod losses;
 mod machines;
+mod members;
 mod network;
 mod ruin;
 
@@ -120,6 +121,8 @@ impl World<'_> {
             26 => self.split(),
             27 => self.ruin(),
             28 => self.fill_all(),
+            29 => self.grow(),
+            30 => self.hang_log(),
             _ => self.cut_off_client(),
         }
     }
@@ -271,28 +274,6 @@ impl World<'_> {
             self.crash(id);
         }
         self.server(id).asleep = true;
-    }
-
-    fn disturb_member(&mut self) {
-        let members: Vec<u64> = self.members.keys().copied().collect();
-        let id = *self.fault_random.pick(&members).expect("there is a member");
-        // Sometimes longer than every lease.
-        let long = self.fault_random.chance(200);
-        let time = if long { SECOND * 3 } else { 0 } + self.fault_random.delay(300 * MILLI).min(6 * SECOND);
-        let node = self.members.get_mut(&id).expect("picked from them");
-        if !node.up {
-            return;
-        }
-        if self.fault_random.chance(500) {
-            node.paused = true;
-            self.note(|| format!("member-{id} stops"));
-            self.count("metadata member stopped");
-            self.after(time, Happening::ResumeMember { member: id });
-        } else {
-            self.crash_member(id);
-            self.count("metadata member crash");
-            self.after(time, Happening::RestartMember { member: id });
-        }
     }
 
     pub fn all_nodes(&self) -> Vec<Node> {

@@ -46,11 +46,13 @@ pub struct FaultMix {
     pub split: u64,
     pub ruin: u64,
     pub fill_all: u64,
+    pub grow: u64,
+    pub hang_log: u64,
 }
 
 impl FaultMix {
     /// In the order of their kinds.
-    pub fn weights(&self) -> [u64; 29] {
+    pub fn weights(&self) -> [u64; 31] {
         [
             self.crash,
             self.pause,
@@ -81,6 +83,8 @@ impl FaultMix {
             self.split,
             self.ruin,
             self.fill_all,
+            self.grow,
+            self.hang_log,
         ]
     }
 }
@@ -269,6 +273,7 @@ impl Scenario {
             self.add_set();
         }
         self.draw_beyond(&mut Random::new(seed ^ 0x0be1));
+        self.draw_metadata(&mut Random::new(seed ^ 0x3e35));
     }
 
     /// Short logs, networks that part some and not others, clocks that jump, damage that cannot be borne.
@@ -289,6 +294,16 @@ impl Scenario {
         if random.chance(120) && self.faults.outage == 0 {
             self.faults.ruin = random.between(50, 200);
             self.faults = FaultMix { forget: 0, exchange: 0, lost: 0, lose_asleep: 0, ..self.faults };
+        }
+    }
+
+    /// A metadata service that grows, and whose disks hang.
+    fn draw_metadata(&mut self, random: &mut Random) {
+        if random.chance(200) {
+            self.faults.grow = random.between(20, 150);
+        }
+        if random.chance(200) {
+            self.faults.hang_log = random.between(20, 100);
         }
     }
 
@@ -589,5 +604,7 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         split: 0,
         ruin: 0,
         fill_all: 0,
+        grow: 0,
+        hang_log: 0,
     }
 }

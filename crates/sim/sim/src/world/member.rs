@@ -35,6 +35,10 @@ struct LogTrouble {
     pace: u32,
     /// The next append fails after writing half of it.
     fails: bool,
+    /// The next append is answered only after this long.
+    hangs: Option<u64>,
+    /// How long the one that was made is not answered, and the bytes of the log before it.
+    hung: Option<(u64, Vec<u8>)>,
     /// How often the log was replaced.
     replaced: u64,
 }
@@ -58,6 +62,10 @@ impl LogFile for SharedLog {
         if std::mem::take(&mut self.trouble.borrow_mut().fails) {
             self.log().append(at, &bytes[..bytes.len() / 2])?;
             return Err(io::Error::other("the device does not answer"));
+        }
+        let mut trouble = self.trouble.borrow_mut();
+        if let Some(time) = trouble.hangs.take() {
+            trouble.hung = Some((time, self.log().bytes.clone()));
         }
         self.log().append(at, bytes)
     }
@@ -128,6 +136,8 @@ pub struct MetaNode {
     /// Milliseconds by which its wall clock is wrong.
     wall: i64,
     stalled: Vec<Input>,
+    /// What depends on a write of the log that hangs, and the log's bytes before it.
+    withheld: Option<(Vec<Outcome>, Vec<u8>)>,
     /// A fault damaged the log, and the member will join again if it does not start; or it has joined and is catching
     /// up.
     pub broken: bool,
@@ -161,8 +171,9 @@ impl World<'_> {
         let (now, true_millis) = (clock.at(self.now), self.unix_millis + self.now / 1_000_000);
         let unix_millis = true_millis.saturating_add_signed(wall);
         let life = old.as_ref().map_or(1, |m| m.life + 1);
-        let mut broken = old.as_ref().is_some_and(|m| m.broken);
-        let log = old.map_or_else(|| self.founding_log(id), |m| m.log);
+        let joins = old.is_none() && id > self.founders;
+        let mut broken = joins || old.as_ref().is_some_and(|m| m.broken);
+        let log = old.map_or_else(|| self.first_log(id, life), |m| m.log);
         // A log that was being written is gone with the process.
         (log.trouble.borrow_mut().job, log.trouble.borrow_mut().pace) = (None, self.scenario.log_pace);
         let member = match Member::open(config.clone(), log.clone(), now, unix_millis) {
@@ -187,6 +198,7 @@ impl World<'_> {
             paused: false,
             wall,
             stalled: Vec::new(),
+            withheld: None,
             broken,
             tokens: BTreeMap::new(),
             next_token: 0,
@@ -210,12 +222,19 @@ impl World<'_> {
         self.fault_random.between(0, 2 * most) as i64 - most as i64
     }
 
-    /// The log of a member at the cluster's first start.
-    fn founding_log(&self, id: u64) -> SharedLog {
+    /// The log of a member at its first start: with the others, or later.
+    fn first_log(&self, id: u64, life: u64) -> SharedLog {
         let log = SharedLog::default();
-        let voters = (1..=self.scenario.members).collect();
-        self.create_log(&log, Birth { id, instance: self.scenario.seed.max(1), voters });
+        let birth = match id <= self.founders {
+            true => Birth { id, instance: self.scenario.seed.max(1), voters: (1..=self.founders).collect() },
+            false => Birth { id: joining_id(id, life), instance: 0, voters: Vec::new() },
+        };
+        self.create_log(&log, birth);
         log
+    }
+
+    pub fn member_log_hangs(&mut self, id: u64, time: u64) {
+        self.member(id).log.trouble.borrow_mut().hangs = Some(time);
     }
 
     /// Replaces an existing log.
@@ -274,7 +293,8 @@ impl World<'_> {
 
     pub fn heal_member(&mut self, id: u64) {
         let node = self.member(id);
-        (node.log.trouble.borrow_mut().full, node.log.trouble.borrow_mut().fails) = (false, false);
+        let mut trouble = node.log.trouble.borrow_mut();
+        (trouble.full, trouble.fails, trouble.hangs) = (false, false, None);
     }
 
     fn member(&mut self, id: u64) -> &mut MetaNode {
@@ -319,6 +339,9 @@ impl World<'_> {
         let mut stalled = std::mem::take(&mut node.stalled);
         let frozen = node.frozen.take();
         self.note(|| format!("member-{id} continues"));
+        if let Some((outcomes, _)) = self.member(id).withheld.take() {
+            self.member_says(id, outcomes);
+        }
         // Its timer is due unless it stood still too, and messages waiting in sockets are read a few at a time.
         match frozen {
             None => self.member_input(id, Vec::new()),
@@ -354,8 +377,21 @@ impl World<'_> {
         (node.paused, node.frozen) = (false, None);
         node.life += 1;
         node.stalled.clear();
+        // The write that hung was made, or not.
+        let undone = node.withheld.take().filter(|_| self.fault_random.chance(500));
+        if let Some((_, bytes)) = undone {
+            self.member(id).log.log().bytes = bytes;
+        }
         self.net.reset_all(Node::Member(id));
         self.note(|| format!("member-{id} crashes"));
+    }
+
+    /// The operator starts it again.
+    pub fn operator_restarts(&mut self, id: u64, down: u64) {
+        if self.member(id).up {
+            self.crash_member(id);
+            self.after(down, Happening::RestartMember { member: id });
+        }
     }
 
     pub fn restart_member(&mut self, id: u64) {
@@ -390,6 +426,18 @@ impl World<'_> {
             let at = node.clock.when(moment.max(local)).max(now + 1000);
             self.set_wake(id, at);
         }
+        let hung = self.member(id).log.trouble.borrow_mut().hung.take();
+        if let Some((time, bytes)) = hung {
+            let node = self.member(id);
+            (node.paused, node.withheld) = (true, Some((outcomes, bytes)));
+            self.note(|| format!("the log of member-{id} hangs"));
+            self.check_gear(id);
+            return self.after(time, Happening::ResumeMember { member: id });
+        }
+        self.member_says(id, outcomes);
+    }
+
+    fn member_says(&mut self, id: u64, outcomes: Vec<Outcome>) {
         for outcome in outcomes {
             self.member_outcome(id, outcome);
         }

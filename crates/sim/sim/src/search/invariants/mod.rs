@@ -104,6 +104,14 @@ impl World<'_> {
         self.dwell_of_servers();
     }
 
+    /// After an input of a metadata member whose log hangs: the gear's dwell time begins when it was chosen, and not
+    /// when the log has it (seed 99 with `LostRowLacks`).
+    pub fn check_gear(&mut self, member: u64) {
+        if self.modelled.is_none() {
+            self.dwell_of_gears(member);
+        }
+    }
+
     /// Before a member sends a push to a server.
     pub fn check_push(&mut self, member: u64, push: &MetaPush) {
         if self.modelled.is_some() {
