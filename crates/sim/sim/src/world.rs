@@ -331,6 +331,9 @@ impl<'a> World<'a> {
             self.net.lost += 1;
             return;
         }
+        if self.is_swallowed(from, to) {
+            return;
+        }
         let times = self.net.send(self.now, from, to, &mut self.net_random);
         if times.is_empty() {
             self.connection_breaks(from, to);
@@ -368,6 +371,21 @@ impl<'a> World<'a> {
     /// The sender does not know yet that its connection broke, and the other end has not opened another.
     fn is_half_open(&self, from: Node, to: Node) -> bool {
         matches!((from, to), (Node::Server(from), Node::Server(to)) if self.half_open.contains(&(from, to)))
+    }
+
+    /// Whether nothing becomes of what a node sends, while its connection lives on.
+    fn is_swallowed(&mut self, from: Node, to: Node) -> bool {
+        if self.net.is_full(self.now, from, to) {
+            self.net.refused += 1;
+            // A server closes a connection to a metadata member that does not read; all others drop the message.
+            if matches!((from, to), (Node::Server(_), Node::Member(_))) {
+                self.net.reset(from, to);
+            }
+            return true;
+        }
+        let is_mute = self.net.is_mute(self.now, from, to);
+        self.net.lost += u64::from(is_mute);
+        is_mute
     }
 
     /// Only the first violation counts.

@@ -49,6 +49,7 @@ impl World<'_> {
         tally.insert("clock fast or slow", clocks.filter(|c| c.is_off()).count() as u64);
         tally.insert("message late", self.net.late);
         tally.insert("message lost", self.net.lost);
+        tally.insert("message refused", self.net.refused);
         tally.insert("message repeated", self.net.repeated);
         tally.insert("message out of order", self.net.reordered);
         tally.insert("gear shift", self.newest_state().shifts().count() as u64);
@@ -123,6 +124,8 @@ impl World<'_> {
             28 => self.fill_all(),
             29 => self.grow(),
             30 => self.hang_log(),
+            31 => self.mute(id),
+            32 => self.fill_queue(),
             _ => self.cut_off_client(),
         }
     }

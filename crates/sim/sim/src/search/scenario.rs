@@ -48,11 +48,13 @@ pub struct FaultMix {
     pub fill_all: u64,
     pub grow: u64,
     pub hang_log: u64,
+    pub mute: u64,
+    pub full_queue: u64,
 }
 
 impl FaultMix {
     /// In the order of their kinds.
-    pub fn weights(&self) -> [u64; 31] {
+    pub fn weights(&self) -> [u64; 33] {
         [
             self.crash,
             self.pause,
@@ -85,6 +87,8 @@ impl FaultMix {
             self.fill_all,
             self.grow,
             self.hang_log,
+            self.mute,
+            self.full_queue,
         ]
     }
 }
@@ -274,6 +278,7 @@ impl Scenario {
         }
         self.draw_beyond(&mut Random::new(seed ^ 0x0be1));
         self.draw_metadata(&mut Random::new(seed ^ 0x3e35));
+        self.draw_links(&mut Random::new(seed ^ 0x11a5));
     }
 
     /// Short logs, networks that part some and not others, clocks that jump, damage that cannot be borne.
@@ -304,6 +309,16 @@ impl Scenario {
         }
         if random.chance(200) {
             self.faults.hang_log = random.between(20, 100);
+        }
+    }
+
+    /// Connections that are dead in one direction, and queues that are full.
+    fn draw_links(&mut self, random: &mut Random) {
+        if random.chance(250) {
+            self.faults.mute = random.between(20, 150);
+        }
+        if random.chance(200) {
+            self.faults.full_queue = random.between(20, 120);
         }
     }
 
@@ -606,5 +621,7 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         fill_all: 0,
         grow: 0,
         hang_log: 0,
+        mute: 0,
+        full_queue: 0,
     }
 }

@@ -501,7 +501,11 @@ impl World<'_> {
                 self.at(at, Happening::Switch { member: id, life, server, action });
             }
             Outcome::MapChanged { version } => {
-                let node = self.member(id);
+                let (now, net) = (self.now, &self.net);
+                let node = self.members.get_mut(&id).expect("members are never removed");
+                // One that does not read is no watcher any more.
+                let reads = |client: u32| !net.is_full(now, Node::Member(id), Node::Client(client));
+                node.watchers.retain(|client, _| reads(*client));
                 let mut pushes = Vec::new();
                 for (client, known) in &mut node.watchers {
                     pushes.push((*client, node.member.delta(*known)));

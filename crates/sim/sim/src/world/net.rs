@@ -67,8 +67,13 @@ pub struct Net {
     links: BTreeMap<(Node, Node), Link>,
     /// Directed pairs that are cut, until when, and whether connections survive it.
     cuts: BTreeMap<(Node, Node), (u64, bool)>,
+    /// Directed pairs of which nothing arrives, without an error, until when.
+    mute: BTreeMap<(Node, Node), u64>,
+    /// Directed pairs whose queue is full, until when: what is to be sent is refused, and the connection stays.
+    full: BTreeMap<(Node, Node), u64>,
     /// Counts of messages by fate.
     pub lost: u64,
+    pub refused: u64,
     pub late: u64,
     pub repeated: u64,
     pub reordered: u64,
@@ -86,6 +91,9 @@ impl Net {
     /// Breaks the connection of a pair.
     pub fn reset(&mut self, a: Node, b: Node) {
         self.links.entry((a.min(b), a.max(b))).or_default().generation += 1;
+        self.open_again(a, b);
+        self.full.remove(&(a, b));
+        self.full.remove(&(b, a));
     }
 
     /// Breaks every connection of a node.
@@ -93,6 +101,9 @@ impl Net {
         for ((a, b), link) in &mut self.links {
             link.generation += u64::from(*a == node || *b == node);
         }
+        let is_its_own = |(a, b): &(Node, Node)| *a == node || *b == node;
+        self.mute.retain(|pair, _| !is_its_own(pair));
+        self.full.retain(|pair, _| !is_its_own(pair));
     }
 
     pub fn cut(&mut self, from: Node, to: Node, until: u64, outlasted: bool) {
@@ -100,13 +111,38 @@ impl Net {
         (*end, *last) = (until.max(*end), outlasted);
     }
 
+    pub fn mute(&mut self, from: Node, to: Node, until: u64) {
+        self.mute.insert((from, to), until);
+    }
+
+    /// What the node sends there is lost, and it does not notice.
+    pub fn is_mute(&self, now: u64, from: Node, to: Node) -> bool {
+        self.mute.get(&(from, to)).is_some_and(|until| *until > now)
+    }
+
+    /// One end opens another connection.
+    pub fn open_again(&mut self, a: Node, b: Node) {
+        self.mute.remove(&(a, b));
+        self.mute.remove(&(b, a));
+    }
+
+    pub fn fill_queue(&mut self, from: Node, to: Node, until: u64) {
+        self.full.insert((from, to), until);
+    }
+
+    pub fn is_full(&self, now: u64, from: Node, to: Node) -> bool {
+        self.full.get(&(from, to)).is_some_and(|until| *until > now)
+    }
+
     /// Whether every node can reach every other.
     pub fn is_whole(&self, now: u64) -> bool {
-        self.cuts.values().all(|(until, _)| *until <= now)
+        self.cuts.values().map(|(until, _)| until).chain(self.mute.values()).all(|until| *until <= now)
     }
 
     pub fn heal(&mut self) {
         self.cuts.clear();
+        self.mute.clear();
+        self.full.clear();
         self.model.loss = 0;
         self.model.repeat = 0;
         self.model.reorder = 0;

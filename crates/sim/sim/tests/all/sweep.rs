@@ -16,7 +16,7 @@ const RARE: [&str; 3] =
     ["disk lost while its set hibernates", "drop without room for it", "lost coded chunk reported"];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 83] = [
+const MET: [&str; 88] = [
     "a file of its directory is damaged",
     "all disks full",
     "an older copy of its directory is put back",
@@ -24,6 +24,7 @@ const MET: [&str; 83] = [
     "client cut off",
     "client suspended",
     "clock fast or slow",
+    "connection dead in one direction",
     "connection half-open",
     "connection reset",
     "crash at a start",
@@ -54,6 +55,7 @@ const MET: [&str; 83] = [
     "message late",
     "message lost",
     "message out of order",
+    "message refused",
     "message repeated",
     "metadata disk full",
     "metadata leader elected again",
@@ -61,10 +63,12 @@ const MET: [&str; 83] = [
     "metadata log replaced",
     "metadata log rotten",
     "metadata log that fails",
+    "metadata log that hangs",
     "metadata member crash",
     "metadata member joined again",
     "metadata member stopped",
     "metadata member suspended",
+    "metadata members added",
     "network storm",
     "outage",
     "overload",
@@ -74,6 +78,7 @@ const MET: [&str; 83] = [
     "power test",
     "primary handed over",
     "primary moved",
+    "queue full",
     "rack crash",
     "replica caught up",
     "server crash",

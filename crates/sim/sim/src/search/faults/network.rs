@@ -1,8 +1,10 @@
-//! Networks that part some nodes and not others.
+//! Networks that part some nodes and not others, connections that are dead in one direction, and queues that are full.
 
 use crate::world::World;
+use crate::world::client::ADMIN;
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::Node;
+use ebb_types::ServerId;
 
 impl World<'_> {
     /// Two sides do not hear each other, and the rest hears both; or what one side sends does not reach the other. Or a
@@ -39,6 +41,81 @@ impl World<'_> {
             if both {
                 self.net.cut(b, a, until, outlasted);
             }
+        }
+    }
+
+    /// Nothing that one node sends to another arrives, and neither gets an error: a machine between them has forgotten
+    /// the connection, or lets one direction pass. One of the two is a client or a metadata member; of two servers
+    /// [`World::connection_breaks`] does it.
+    pub(super) fn mute(&mut self, id: ServerId) {
+        let nodes = self.all_nodes();
+        let apart = |node: &Node| !matches!(node, Node::Server(_) | Node::Client(ADMIN));
+        let others: Vec<Node> = nodes.into_iter().filter(apart).collect();
+        let one = *self.fault_random.pick(&others).expect("there is a member");
+        let members: Vec<u64> = self.members.keys().copied().collect();
+        let member = *self.fault_random.pick(&members).expect("there is a member");
+        let other = match one {
+            Node::Member(_) if self.fault_random.chance(300) => Node::Member(member),
+            Node::Client(_) if self.fault_random.chance(200) => Node::Member(member),
+            _ => Node::Server(id),
+        };
+        if one == other {
+            return;
+        }
+        let (from, to) = if self.fault_random.chance(500) { (one, other) } else { (other, one) };
+        let until = self.now + self.fault_random.between(SECOND, 30 * SECOND);
+        self.count("connection dead in one direction");
+        self.note(|| format!("nothing of {from} arrives at {to}, and neither notices"));
+        self.net.mute(from, to, until);
+    }
+
+    /// What a member sends to another node, or a node to a member, is refused for a while, for the other side does not
+    /// read. Only these queues refuse: what chunk servers send to each other and answer to clients is bounded elsewhere.
+    pub(super) fn fill_queue(&mut self) {
+        let nodes = self.all_nodes();
+        let members: Vec<u64> = self.members.keys().copied().collect();
+        let member = Node::Member(*self.fault_random.pick(&members).expect("there is a member"));
+        let other = *self.fault_random.pick(&nodes).expect("there are nodes");
+        if member == other {
+            return;
+        }
+        let (from, to) = if self.fault_random.chance(700) { (member, other) } else { (other, member) };
+        let until = self.now + self.fault_random.delay(1500 * MILLI).min(10 * SECOND);
+        self.count("queue full");
+        self.note(|| format!("the queue of {from} for {to} is full"));
+        self.net.fill_queue(from, to, until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::stories::{ask, begin, cluster, primary, read, write};
+
+    #[test]
+    fn a_client_gives_up_a_connection_on_which_nothing_comes_back() {
+        let mut world = cluster();
+        let server = Node::Server(primary(&world));
+        world.net.mute(server, Node::Client(0), world.now + 3600 * SECOND);
+        begin(&mut world, write(0, 1));
+        world.run_until(world.now + 100 * MILLI, |_| false);
+        assert!(world.clients[0].under_way().is_some(), "the answer is lost");
+        world.run_until(world.now + 60 * SECOND, |world| world.clients[0].is_done());
+        assert!(world.clients[0].is_done() && world.violation.is_none());
+    }
+
+    #[test]
+    fn what_a_full_queue_refused_is_said_again() {
+        for to_server in [true, false] {
+            let mut world = cluster();
+            let (server, member) = (Node::Server(primary(&world)), Node::Member(1));
+            let (from, to) = if to_server { (member, server) } else { (server, member) };
+            world.net.fill_queue(from, to, world.now + 8 * SECOND);
+            world.run_until(world.now + 20 * SECOND, |_| false);
+            assert!(world.net.refused > 0);
+            ask(&mut world, write(0, 1));
+            ask(&mut world, read(0, 2));
+            assert!(world.violation.is_none());
         }
     }
 }
