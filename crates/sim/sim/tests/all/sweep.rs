@@ -12,8 +12,12 @@ const SEEDS: u64 = 170;
 const ALL: u64 = 2000;
 
 /// What the seeds of the day need not meet.
-const RARE: [&str; 3] =
-    ["disk lost while its set hibernates", "drop without room for it", "lost coded chunk reported"];
+const RARE: [&str; 4] = [
+    "disk lost while its set hibernates",
+    "drop without room for it",
+    "lost coded chunk reported",
+    "torn write cut off",
+];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
 const MET: [&str; 88] = [
