@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// r - 1.
 const MOST_DOWN: usize = 2;
-const BY_DAY: u64 = 26;
+const BY_DAY: u64 = 24;
 /// Size of a disk that can be filled.
 const DISK_MIB: u64 = 640;
 
@@ -170,7 +170,7 @@ impl Subject for Servers {
         Event::new("pause of a metadata server", 4, |_| true, Self::pause_meta),
         Event::new("suspend of a metadata server", 5, |_| true, Self::suspend_meta),
         Event::new("suspend of a gateway", 4, |_| true, Self::suspend_gateway),
-        Event::new("hung disk of a server", 6, Self::can_hang, |s| s.harm(STAYS, Harms::hang_disk)),
+        Event::new("hung disk of a server", 6, Self::can_hang, |s| s.harm(CALM, Harms::hang_disk)),
         Event::new("hung disk of a metadata server", 4, Self::can_fault, Self::hang_meta),
         Event::new("wrong clock", 5, Self::can_fault, Self::change_clock),
         Event::new("one-way cut", 6, Self::can_cut, Self::cut_one_way),
