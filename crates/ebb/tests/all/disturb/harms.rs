@@ -44,10 +44,15 @@ impl Harms {
         !self.has(id) && cluster.pid(Who::Server(id)).is_some()
     }
 
-    /// It runs, and does nothing. The metadata service may have resumed a paused one.
-    pub fn stands_still(&self, cluster: &Cluster, id: u16) -> bool {
-        let is = |what: &str| self.list.iter().any(|harm| (harm.id, harm.how) == (id, what));
-        is(HUNG) || is(PAUSED) && cluster.is_stopped(Who::Server(id))
+    /// The metadata service may have resumed it.
+    pub fn is_paused(&self, cluster: &Cluster, id: u16) -> bool {
+        self.list.iter().any(|harm| (harm.id, harm.how) == (id, PAUSED))
+            && cluster.is_stopped(Who::Server(id))
+    }
+
+    /// Whether its disk does.
+    pub fn hangs(&self, id: u16) -> bool {
+        self.list.iter().any(|harm| (harm.id, harm.how) == (id, HUNG))
     }
 
     pub fn mend(&mut self, cluster: &mut Cluster, at: usize) -> String {

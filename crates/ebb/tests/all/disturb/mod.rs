@@ -37,6 +37,8 @@ trait Subject: Sized + 'static {
     /// Its module, the variable that gives the number of events, and their number by day.
     const RUN: (&'static str, &'static str, u64);
     const EVENTS: &'static [Event<Self>];
+    /// What [`Subject::longest_after`] gives.
+    const LONGEST: &'static str = "longest event";
 
     fn start(seed: u64, count: u64, random: Random) -> Self;
     /// Called before each draw.
@@ -87,7 +89,7 @@ fn disturb<S: Subject>() {
         assert!(wrong.is_empty(), "event {number} ({what}): {wrong:#?}");
     }
     for (name, (count, longest)) in &accounts {
-        println!("{count:>4} x {name}, longest time without service {longest:.2?}");
+        println!("{count:>4} x {name}, {} {longest:.2?}", S::LONGEST);
     }
     subject.verdict();
 }

@@ -44,6 +44,8 @@ struct Servers {
     condemned: u32,
     /// That two processes served.
     volumes: u32,
+    /// Many events, not those by day.
+    long: bool,
 }
 
 type Which = fn(&Servers, &ServerStatus) -> bool;
@@ -51,6 +53,7 @@ type Which = fn(&Servers, &ServerStatus) -> bool;
 const LIVE: Which = |_, server| server.state.is_live();
 /// Asleep or failed. A sleeping server may be started at any moment when it is woken: it is only killed.
 const IDLE: Which = |_, server| !server.state.is_live();
+const AWAKE: Which = |_, server| server.state == ServerState::Awake;
 const CALM: Which = |s, server| server.state == ServerState::Awake && !s.status.gear.shifting;
 /// Not about to sleep: the pulses of a slow server would wake it.
 const STAYS: Which = |s, server| CALM(s, server) && s.status.gear.gear == 3;
@@ -155,6 +158,7 @@ impl Servers {
 
 impl Subject for Servers {
     const RUN: (&'static str, &'static str, u64) = ("servers", "EBB_CHAOS_EVENTS", BY_DAY);
+    const LONGEST: &'static str = "longest time without service";
     const EVENTS: &'static [Event<Self>] = &[
         Event::new("kill of a server", 15, |s| s.may(LIVE), |s| s.harm(LIVE, Harms::kill_and_copy)),
         Event::new("kill of an idle server", 10, |s| s.may(IDLE), |s| s.harm(IDLE, Harms::kill)),
@@ -170,7 +174,7 @@ impl Subject for Servers {
         Event::new("pause of a metadata server", 4, |_| true, Self::pause_meta),
         Event::new("suspend of a metadata server", 5, |_| true, Self::suspend_meta),
         Event::new("suspend of a gateway", 4, |_| true, Self::suspend_gateway),
-        Event::new("hung disk of a server", 6, Self::can_hang, |s| s.harm(CALM, Harms::hang_disk)),
+        Event::new("hung disk of a server", 6, Self::can_hang, |s| s.harm(AWAKE, Harms::hang_disk)),
         Event::new("hung disk of a metadata server", 4, Self::can_fault, Self::hang_meta),
         Event::new("wrong clock", 5, Self::can_fault, Self::change_clock),
         Event::new("one-way cut", 6, Self::can_cut, Self::cut_one_way),
@@ -210,6 +214,7 @@ impl Subject for Servers {
             filled: false,
             condemned: 0,
             volumes: 0,
+            long,
         }
     }
 
@@ -225,11 +230,11 @@ impl Subject for Servers {
     fn settle(&mut self) {
         // The metadata service may start a dead server meanwhile, or resume a paused one: a new leader switches on
         // failed servers.
-        let runs = |id: u16| {
-            !self.harms.stands_still(&self.cluster, id) && self.cluster.pid(Who::Server(id)).is_some()
-        };
+        let runs =
+            |id: u16| !self.harms.is_paused(&self.cluster, id) && self.cluster.pid(Who::Server(id)).is_some();
         let known = |s: &ClusterStatus| {
-            s.servers.iter().all(|v| match v.state {
+            // Until it has noticed that its disk hangs, a server may be called anything.
+            s.servers.iter().filter(|v| !self.harms.hangs(v.id.0)).all(|v| match v.state {
                 ServerState::Failed => !runs(v.id.0),
                 ServerState::Awake | ServerState::Draining => runs(v.id.0),
                 ServerState::Waking => false,

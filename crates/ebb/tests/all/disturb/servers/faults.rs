@@ -2,7 +2,7 @@
 //! few descriptors, and a volume that two processes serve. Each ends with its event; servers that were harmed before
 //! stay harmed meanwhile.
 
-use super::{CALM, LIVE, Servers};
+use super::{AWAKE, LIVE, Servers};
 use crate::disturb::harms::faults;
 use crate::harness::faults::{CALL, Fault, HEAR, MUTE, SEND};
 use crate::harness::{Cluster, PATIENCE, Who, wait};
@@ -32,9 +32,9 @@ impl Servers {
         self.can_fault() && self.may(LIVE)
     }
 
-    /// Two or three leases; sometimes longer than anything waits for a sign of life.
+    /// Two or three leases; in the long form sometimes longer than anything waits for a sign of life.
     fn spell(&mut self) -> Duration {
-        let more = if self.random.below(4) == 0 { 10_000 } else { 1500 };
+        let more = if self.long && self.random.below(4) == 0 { 10_000 } else { 1500 };
         Duration::from_millis(3000 + self.random.below(more))
     }
 
@@ -225,6 +225,6 @@ impl Servers {
 
     /// A server whose disk hangs is out of order: it counts.
     pub fn can_hang(&self) -> bool {
-        self.can_fault() && self.may(CALM)
+        self.can_fault() && self.may(AWAKE)
     }
 }
