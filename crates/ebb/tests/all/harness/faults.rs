@@ -1,5 +1,5 @@
-//! Faults of running processes, by a preloaded library (`tests/emulators/faults.c`): wrong wall clocks, disks that hang,
-//! peers that are not reached. The processes' code knows nothing of it.
+//! Faults of running processes, by a preloaded library (`tests/emulators/faults.c`): wrong wall clocks, disks that
+//! hang, peers that are not reached. The processes' code knows nothing of it.
 
 use super::machines::library;
 use super::{Cluster, Who};
