@@ -75,8 +75,9 @@ sweep-coded:
 	EBB_SEEDS=$$(($$EBB_SEEDS / 20)) cargo test --release -p ebb-chunkserver --test all random_schedules -- --nocapture
 
 # Random events against processes under verified load, with another seed each time (EBB_SEED=N repeats one run): servers are killed, paused,
-# emptied, put back to older copies, slow, full; directories come back emptied, older, damaged, exchanged; servers of an erasure-coded pool
-# fail; a served mirror is killed. `make test` has short forms.
+# emptied, put back to older copies, slow, full; processes of each kind stand still for longer than every lease, have hung disks, wrong clocks,
+# no descriptors, peers that they do not reach or that never answer; a volume is served twice; directories come back emptied, older, damaged,
+# exchanged; servers of an erasure-coded pool fail; a served mirror is killed. `make test` has short forms.
 chaos: export EBB_SEED ?= $(shell date +%s)
 chaos:
 	EBB_CHAOS_EVENTS=500 EBB_AMNESIA_TRIES=1000 EBB_MIRROR_KILLS=200 EBB_POOL_EVENTS=200 \

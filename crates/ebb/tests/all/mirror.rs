@@ -108,8 +108,7 @@ impl Drop for Served<'_> {
 
 impl Served<'_> {
     pub fn client(&self) -> Nbd {
-        let (address, _) = self.url["nbd://".len()..].split_once('/').expect("a URL has an export");
-        Nbd::open(TcpStream::connect(address).expect("connect"), "m").expect("open the export")
+        Nbd::dial(&self.url).expect("open the export")
     }
 
     /// Ends in order.
@@ -139,8 +138,24 @@ impl Nbd {
         Ok(Nbd { stream })
     }
 
+    pub fn dial(url: &str) -> std::io::Result<Nbd> {
+        let (address, export) = url["nbd://".len()..].split_once('/').expect("a URL has an export");
+        Nbd::open(TcpStream::connect(address)?, export)
+    }
+
     /// A request that the server answers with success; an error is that of the connection.
     pub fn call(&mut self, command: u16, offset: u64, length: u32, data: &[u8]) -> std::io::Result<Vec<u8>> {
+        Ok(self.ask(command, offset, length, data)?.expect("a reply without an error"))
+    }
+
+    /// A request that the server may answer with an error.
+    pub fn ask(
+        &mut self,
+        command: u16,
+        offset: u64,
+        length: u32,
+        data: &[u8],
+    ) -> std::io::Result<Result<Vec<u8>, u32>> {
         let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
         bytes.extend([0, 0]);
         bytes.extend(command.to_be_bytes());
@@ -151,10 +166,14 @@ impl Nbd {
         self.stream.write_all(&bytes)?;
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply)?;
-        assert_eq!(reply[..8], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0], "a simple reply without an error");
+        assert_eq!(reply[..4], [0x67, 0x44, 0x66, 0x98], "a simple reply");
+        let error = u32::from_be_bytes(reply[4..8].try_into().expect("four bytes"));
+        if error != 0 {
+            return Ok(Err(error));
+        }
         let mut payload = vec![0; if command == READ { length as usize } else { 0 }];
         self.stream.read_exact(&mut payload)?;
-        Ok(payload)
+        Ok(Ok(payload))
     }
 }
 

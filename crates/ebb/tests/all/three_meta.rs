@@ -7,7 +7,7 @@ use ebb_types::{AdminRequest, MetaReply, MetaRequest};
 use std::time::{Duration, Instant};
 
 /// The current leader.
-fn leader(cluster: &Cluster) -> u64 {
+pub fn leader(cluster: &Cluster) -> u64 {
     wait("a metadata leader", PATIENCE, || cluster.metas.iter().copied().find(|id| leads(cluster, *id)))
 }
 

@@ -6,14 +6,14 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
 /// `ebb volume serve`, killed with the test.
-struct Served {
-    child: Child,
-    url: String,
+pub struct Served {
+    pub child: Child,
+    pub url: String,
 }
 
 impl Served {
     /// As Ctrl-C would.
-    fn end(&mut self) {
+    pub fn end(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
         assert!(self.child.wait().expect("it was started").success());
@@ -28,9 +28,9 @@ impl Drop for Served {
     }
 }
 
-fn serve(cluster: &Cluster) -> Served {
+pub fn serve(cluster: &Cluster, name: &str) -> Served {
     let mut child = Command::new(env!("CARGO_BIN_EXE_ebb"))
-        .args(["volume", "serve", "v", "--nbd", "127.0.0.1:0", "--config"])
+        .args(["volume", "serve", name, "--nbd", "127.0.0.1:0", "--config"])
         .arg(&cluster.config)
         .stdout(Stdio::piped())
         .spawn()
@@ -81,13 +81,13 @@ fn a_volume_moves_to_its_pool_and_reads_as_it_was_written() {
         .expect("the program starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
-    let mut served = serve(&cluster);
+    let mut served = serve(&cluster, "v");
     replay(&served, &trace);
     assert!(moved_bytes(&cluster) >= 12 << 20, "{}", moved_bytes(&cluster));
 
     // One that was ended properly gives the volume back at once.
     served.end();
-    let mut again = serve(&cluster);
+    let mut again = serve(&cluster, "v");
     replay(&again, &trace);
     again.end();
     run(&cluster, &["volume", "delete", "v"]);

@@ -374,6 +374,7 @@ fn refusal(log: &str) -> Option<&str> {
 
 impl Subject for Directories {
     const RUN: (&'static str, &'static str, u64) = ("directories", "EBB_AMNESIA_TRIES", 12);
+    const LONGEST: &'static str = "longest time without service";
     const EVENTS: &'static [Event<Self>] = &[
         Event::new("emptied", 2, LEFT, |s| s.damage("emptied", Self::empty)),
         Event::new("all emptied", 1, LEFT, |s| s.damage("all emptied", Self::empty_all)),

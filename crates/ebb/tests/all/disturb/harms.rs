@@ -1,6 +1,7 @@
 //! What harms servers, and what mends them again.
 
 use crate::harness::brake::Brake;
+use crate::harness::faults::{Fault, Faults};
 use crate::harness::harm::{copy_tree, put_in_place, remove};
 use crate::harness::pulses::Pulses;
 use crate::harness::{Cluster, Who};
@@ -8,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 const PAUSED: &str = "paused";
+const HUNG: &str = "hung with its disk";
 
 pub struct Harm {
     pub id: u16,
@@ -48,6 +50,11 @@ impl Harms {
             && cluster.is_stopped(Who::Server(id))
     }
 
+    /// Whether its disk does.
+    pub fn hangs(&self, id: u16) -> bool {
+        self.list.iter().any(|harm| (harm.id, harm.how) == (id, HUNG))
+    }
+
     pub fn mend(&mut self, cluster: &mut Cluster, at: usize) -> String {
         let Harm { id, how, mend } = self.list.remove(at);
         mend(cluster);
@@ -76,6 +83,17 @@ impl Harms {
         self.add(id, PAUSED, move |cluster| cluster.resume(Who::Server(id)));
     }
 
+    /// Whatever needs its disk does not return.
+    pub fn hang_disk(&mut self, cluster: &Cluster, id: u16) {
+        let who = Who::Server(id);
+        let hangs = Fault { hangs: true, ..Fault::default() };
+        faults(cluster).set(who, &hangs);
+        self.add(id, HUNG, move |cluster| {
+            faults(cluster).clear(who);
+            cluster.launch_unless_it_runs(who);
+        });
+    }
+
     pub fn empty(&mut self, cluster: &Cluster, id: u16) {
         self.stop(cluster, id, "emptied");
         put_in_place(&store(cluster, Who::Server(id)), None);
@@ -102,6 +120,10 @@ impl Harms {
         let brake = Brake::on(cluster.pid(who).expect("it runs"), &cluster.data(who)).expect("a slow disk");
         self.add(id, "slowed by its disk", move |_| drop(brake));
     }
+}
+
+pub fn faults(cluster: &Cluster) -> &Faults {
+    cluster.faults.as_ref().expect("the processes were prepared")
 }
 
 /// What holds the data of a server or a metadata server.

@@ -1,6 +1,7 @@
 //! Random events against real processes under verified load: one loop, and a table of events for each subject.
 //!
-//! The loop draws an event from those that may happen now, lets it happen, and waits until the subject has dealt with
+//! The loop draws an event from those that may happen now, first each kind once, lets it happen, and
+//! waits until the subject has dealt with
 //! it, unless the next event comes in the middle of that. After each event the load must not have found anything wrong.
 //! `make chaos` runs many events, `make test` a few. Each run prints the command that repeats it. A new event is a row
 //! of a table and a function: what it harms, it adds to [`harms::Harms`] with what mends it.
@@ -37,6 +38,8 @@ trait Subject: Sized + 'static {
     /// Its module, the variable that gives the number of events, and their number by day.
     const RUN: (&'static str, &'static str, u64);
     const EVENTS: &'static [Event<Self>];
+    /// What [`Subject::longest_after`] gives.
+    const LONGEST: &'static str = "longest event";
 
     fn start(seed: u64, count: u64, random: Random) -> Self;
     /// Called before each draw.
@@ -72,7 +75,7 @@ fn disturb<S: Subject>() {
     for number in 1..=count {
         subject.look();
         let since = Instant::now();
-        let event = draw(S::EVENTS, &subject, &mut random);
+        let event = draw(S::EVENTS, &subject, |name| accounts.contains_key(name), &mut random);
         let what = (event.act)(&mut subject);
         let overlaps = number < count && subject.overlaps(&mut random);
         if !overlaps {
@@ -87,14 +90,22 @@ fn disturb<S: Subject>() {
         assert!(wrong.is_empty(), "event {number} ({what}): {wrong:#?}");
     }
     for (name, (count, longest)) in &accounts {
-        println!("{count:>4} x {name}, longest {longest:.2?}");
+        println!("{count:>4} x {name}, {} {longest:.2?}", S::LONGEST);
     }
     subject.verdict();
 }
 
-/// One of the events that may happen now.
-fn draw<'a, S>(events: &'a [Event<S>], subject: &S, random: &mut Random) -> &'a Event<S> {
-    let able: Vec<&Event<S>> = events.iter().filter(|event| (event.may)(subject)).collect();
+/// One of the events that may happen now; of those that did not happen yet, if there are any.
+fn draw<'a, S>(
+    events: &'a [Event<S>],
+    subject: &S,
+    happened: impl Fn(&str) -> bool,
+    random: &mut Random,
+) -> &'a Event<S> {
+    let mut able: Vec<&Event<S>> = events.iter().filter(|event| (event.may)(subject)).collect();
+    if able.iter().any(|event| !happened(event.name)) {
+        able.retain(|event| !happened(event.name));
+    }
     let mut at = random.below(able.iter().map(|event| event.weight).sum());
     let drawn = able.into_iter().find(|event| {
         let here = at < event.weight;
@@ -113,6 +124,7 @@ fn events_that_may_happen_are_drawn_by_their_weights() {
     ];
     let mut random = Random::new(1);
     let mut drawn = BTreeMap::new();
-    (0..400).for_each(|_| *drawn.entry(draw(&events, &false, &mut random).name).or_insert(0) += 1);
+    (0..400).for_each(|_| *drawn.entry(draw(&events, &false, |_| true, &mut random).name).or_insert(0) += 1);
     assert!(!drawn.contains_key("never") && (250..350).contains(&drawn["often"]), "{drawn:?}");
+    assert_eq!(draw(&events, &false, |name| name == "often", &mut random).name, "seldom", "each once");
 }

@@ -3,13 +3,18 @@
 //! At most r - 1 servers are out of order at a time, and another loses data only when the previous one has recovered
 //! everything. A slow server, or one with a slow disk, must not count as failed. Where file systems may be mounted, the
 //! long form fills a server's disk to the last byte: only then may writes be refused. The metadata server is killed and
-//! restarted, or paused briefly. One of three events is followed by the next at once. No request fails, and no
+//! restarted, or paused briefly. What passes by itself is in [`faults`]. Two gateways put and read the same objects all
+//! the time. One of three events is followed by the next at once. No request fails, and no
 //! acknowledged write is lost; operation times are printed, not judged: they depend on the machine as much as on Ebb.
+
+mod faults;
 
 use super::harms::Harms;
 use super::{Event, Subject, disturb};
 use crate::harness::brake;
+use crate::harness::faults::Faults;
 use crate::harness::load::{Load, Options};
+use crate::harness::race::Race;
 use crate::harness::{Cluster, Shape, Who};
 use ebb_types::{ClusterStatus, Random, ServerId, ServerState, ServerStatus, SlotState};
 use std::collections::BTreeMap;
@@ -18,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// r - 1.
 const MOST_DOWN: usize = 2;
-const BY_DAY: u64 = 12;
+const BY_DAY: u64 = 24;
 /// Size of a disk that can be filled.
 const DISK_MIB: u64 = 640;
 
@@ -26,6 +31,7 @@ struct Servers {
     cluster: Cluster,
     random: Random,
     load: Load,
+    race: Race,
     status: ClusterStatus,
     harms: Harms,
     /// For slow servers: how often each had been called failed before.
@@ -36,6 +42,10 @@ struct Servers {
     filled: bool,
     /// Servers that were called failed while they were only slow.
     condemned: u32,
+    /// That two processes served.
+    volumes: u32,
+    /// Many events, not those by day.
+    long: bool,
 }
 
 type Which = fn(&Servers, &ServerStatus) -> bool;
@@ -43,6 +53,7 @@ type Which = fn(&Servers, &ServerStatus) -> bool;
 const LIVE: Which = |_, server| server.state.is_live();
 /// Asleep or failed. A sleeping server may be started at any moment when it is woken: it is only killed.
 const IDLE: Which = |_, server| !server.state.is_live();
+const AWAKE: Which = |_, server| server.state == ServerState::Awake;
 const CALM: Which = |s, server| server.state == ServerState::Awake && !s.status.gear.shifting;
 /// Not about to sleep: the pulses of a slow server would wake it.
 const STAYS: Which = |s, server| CALM(s, server) && s.status.gear.gear == 3;
@@ -83,7 +94,8 @@ impl Servers {
     /// How often the metadata service called a server failed, from its log.
     fn failures_of(&self, id: u16) -> u32 {
         let line = format!("server-{id} failed:");
-        self.cluster.log(Who::Meta(1)).matches(&line).count() as u32
+        let called = |meta: &u64| self.cluster.log(Who::Meta(*meta)).matches(&line).count() as u32;
+        self.cluster.metas.iter().map(called).sum()
     }
 
     fn mend(&mut self, at: usize) -> String {
@@ -113,33 +125,40 @@ impl Servers {
         format!("the disk of server {id} was full for a while")
     }
 
-    fn shift(&mut self) -> String {
+    fn mend_slow(&mut self) {
         let is_slow = |s: &Servers, id| s.failed_before.contains_key(&id);
         while let Some(slow) = self.harms.list.iter().position(|harm| is_slow(self, harm.id)) {
             self.mend(slow);
         }
+    }
+
+    fn shift(&mut self) -> String {
+        self.mend_slow();
         let gear = 1 + self.random.below(3);
         self.cluster.gear(&["set", &format!("{gear}/3")]);
         format!("gear {gear}")
     }
 
     fn restart_meta(&mut self) -> String {
-        self.cluster.kill(Who::Meta(1));
-        self.cluster.launch(Who::Meta(1));
-        "the metadata server is killed and restarted".into()
+        let id = *self.random.pick(&self.cluster.metas).expect("there are some");
+        self.cluster.kill(Who::Meta(id));
+        self.cluster.launch(Who::Meta(id));
+        format!("metadata server {id} is killed and restarted")
     }
 
     fn pause_meta(&mut self) -> String {
+        let id = *self.random.pick(&self.cluster.metas).expect("there are some");
         let pause = Duration::from_millis(100 + self.random.below(400));
-        self.cluster.pause(Who::Meta(1));
+        self.cluster.pause(Who::Meta(id));
         std::thread::sleep(pause);
-        self.cluster.resume(Who::Meta(1));
-        format!("the metadata server pauses for {pause:?}")
+        self.cluster.resume(Who::Meta(id));
+        format!("metadata server {id} pauses for {pause:?}")
     }
 }
 
 impl Subject for Servers {
     const RUN: (&'static str, &'static str, u64) = ("servers", "EBB_CHAOS_EVENTS", BY_DAY);
+    const LONGEST: &'static str = "longest time without service";
     const EVENTS: &'static [Event<Self>] = &[
         Event::new("kill of a server", 15, |s| s.may(LIVE), |s| s.harm(LIVE, Harms::kill_and_copy)),
         Event::new("kill of an idle server", 10, |s| s.may(IDLE), |s| s.harm(IDLE, Harms::kill)),
@@ -151,13 +170,31 @@ impl Subject for Servers {
         Event::new("full disk", 9, |s| s.cluster.has_own_disks(), Self::fill),
         Event::new("return of a server", 36, |s| !s.harms.list.is_empty(), Self::mend_any),
         Event::new("gear shift", 18, |_| true, Self::shift),
-        Event::new("restart of the metadata server", 5, |_| true, Self::restart_meta),
-        Event::new("pause of the metadata server", 4, |_| true, Self::pause_meta),
+        Event::new("restart of a metadata server", 5, |_| true, Self::restart_meta),
+        Event::new("pause of a metadata server", 4, |_| true, Self::pause_meta),
+        Event::new("suspend of a metadata server", 5, |_| true, Self::suspend_meta),
+        Event::new("suspend of a gateway", 4, |_| true, Self::suspend_gateway),
+        Event::new("hung disk of a server", 6, Self::can_hang, |s| s.harm(AWAKE, Harms::hang_disk)),
+        Event::new("hung disk of a metadata server", 4, Self::can_fault, Self::hang_meta),
+        Event::new("wrong clock", 5, Self::can_fault, Self::change_clock),
+        Event::new("one-way cut", 6, Self::can_cut, Self::cut_one_way),
+        Event::new("two parted", 6, Self::can_cut, Self::part),
+        Event::new("half-open connections", 6, Self::can_cut, Self::half_open),
+        Event::new("no descriptors", 5, Self::can_cut, Self::exhaust),
+        Event::new("crowd of callers", 4, |_| true, Self::crowd),
+        Event::new("volume with two servers", 3, |_| true, Self::serve_twice),
     ];
 
     fn start(seed: u64, count: u64, random: Random) -> Servers {
         let long = count > BY_DAY;
-        let cluster = Cluster::start(&Shape { disk_mib: long.then_some(DISK_MIB), ..Shape::lively() });
+        let disk_mib = long.then_some(DISK_MIB);
+        let shape = Shape { disk_mib, metas: 3, second_gateway: true, ..Shape::lively() };
+        let mut cluster = Cluster::create(&shape);
+        let gateways = [Who::Gateway, Who::SecondGateway];
+        let processes: Vec<Who> = cluster.all().into_iter().chain(gateways).collect();
+        cluster.faults = Faults::prepare(&mut cluster, &processes);
+        cluster.start_all();
+        gateways.into_iter().for_each(|who| cluster.launch(who));
         if long && !cluster.has_own_disks() {
             println!("no disk is filled: file systems cannot be mounted here");
         }
@@ -167,6 +204,7 @@ impl Subject for Servers {
         }
         Servers {
             load: Load::start(cluster.client_config(), Options { seed, ..Options::default() }),
+            race: Race::start([cluster.gateway.clone(), cluster.second_gateway.clone().expect("two")], seed),
             status: cluster.status(),
             cluster,
             random,
@@ -175,11 +213,13 @@ impl Subject for Servers {
             brakable,
             filled: false,
             condemned: 0,
+            volumes: 0,
+            long,
         }
     }
 
     fn look(&mut self) {
-        self.status = self.cluster.status();
+        self.status = self.cluster.wait_status("the cluster answers", |_| true);
     }
 
     fn overlaps(&self, random: &mut Random) -> bool {
@@ -193,7 +233,8 @@ impl Subject for Servers {
         let runs =
             |id: u16| !self.harms.is_paused(&self.cluster, id) && self.cluster.pid(Who::Server(id)).is_some();
         let known = |s: &ClusterStatus| {
-            s.servers.iter().all(|v| match v.state {
+            // Until it has noticed that its disk hangs, a server may be called anything.
+            s.servers.iter().filter(|v| !self.harms.hangs(v.id.0)).all(|v| match v.state {
                 ServerState::Failed => !runs(v.id.0),
                 ServerState::Awake | ServerState::Draining => runs(v.id.0),
                 ServerState::Waking => false,
@@ -213,14 +254,15 @@ impl Subject for Servers {
             })
         });
         self.load.go_on_for(200);
+        self.race.go_on_for(3);
     }
 
     fn wrong(&self) -> Vec<String> {
-        self.load.mismatches()
+        [self.load.mismatches(), self.race.wrong()].concat()
     }
 
     fn longest_after(&self, since: Instant) -> Duration {
-        self.load.longest_after(since)
+        self.load.longest_after(since).max(self.race.longest_after(since))
     }
 
     fn verdict(mut self) {
@@ -228,6 +270,11 @@ impl Subject for Servers {
             self.mend_any();
         }
         println!("healed in {:.2?}", self.cluster.heal());
+        self.race.go_on_for(10);
+        let wrong = self.race.wrong();
+        let (answered, refused) = self.race.stop();
+        println!("{answered} requests of objects, {refused} refused");
+        assert!(wrong.is_empty(), "{wrong:#?}");
         let report = self.load.stop();
         println!("{report}\n{} slow servers counted as failed", self.condemned);
         assert_eq!(self.condemned, 0, "slow is not failed");

@@ -8,11 +8,13 @@
 pub mod bmc;
 pub mod brake;
 pub mod disks;
+pub mod faults;
 pub mod harm;
 pub mod load;
 pub mod machines;
 pub mod objects;
 pub mod pulses;
+pub mod race;
 
 use ebb_client::{Client, ClientConfig, Secret};
 use ebb_power::Launch;
@@ -83,6 +85,7 @@ pub struct Shape {
     pub metrics: bool,
     /// Loggers, one rack after the other.
     pub loggers: u16,
+    pub second_gateway: bool,
 }
 
 impl Shape {
@@ -98,6 +101,7 @@ pub enum Who {
     Meta(u64),
     Server(u16),
     Gateway,
+    SecondGateway,
 }
 
 /// Output of `ebb verify --json`.
@@ -114,6 +118,9 @@ pub struct Cluster {
     pub servers: Vec<u16>,
     pub metas: Vec<u64>,
     pub gateway: String,
+    pub second_gateway: Option<String>,
+    /// What can be wrong with its processes, where they were prepared for it.
+    pub faults: Option<faults::Faults>,
     /// What starts a process, where it is not just the program.
     pub commands: BTreeMap<Who, Vec<String>>,
     children: BTreeMap<Who, Child>,
@@ -160,6 +167,8 @@ impl Cluster {
                 .collect()
         };
         let mounts: Vec<PathBuf> = shape.disk_mib.map_or(Vec::new(), disks);
+        let address = |t: &&toml::Table| t["address"].as_str().expect("an address").to_owned();
+        let mut gateways: Vec<String> = array(&table, "gateway").iter().map(address).collect();
         let metas = ids("meta");
         let flag = |id: u64| if id == metas[0] { "--create" } else { "--join" };
         let founding = metas.iter().map(|id| (*id, flag(*id))).collect();
@@ -167,7 +176,9 @@ impl Cluster {
             config,
             servers: ids("server").into_iter().map(|id| id as u16).collect(),
             metas,
-            gateway: array(&table, "gateway")[0]["address"].as_str().expect("an address").to_owned(),
+            gateway: gateways.remove(0),
+            second_gateway: gateways.pop(),
+            faults: None,
             commands: BTreeMap::new(),
             children: BTreeMap::new(),
             founding,
@@ -215,6 +226,7 @@ impl Cluster {
             Who::Meta(id) => format!("meta-{id}"),
             Who::Server(id) => format!("server-{id}"),
             Who::Gateway => "gateway".to_owned(),
+            Who::SecondGateway => "gateway-2".to_owned(),
         })
     }
 
@@ -240,12 +252,29 @@ impl Cluster {
         let (program, id) = match who {
             Who::Meta(id) => ("meta", Some(id)),
             Who::Server(id) => ("server", Some(id.into())),
-            Who::Gateway => ("gateway", None),
+            Who::Gateway | Who::SecondGateway => ("gateway", None),
         };
         let config = self.config.to_string_lossy().into_owned();
         let mut command = vec![EBB.into(), program.into(), "--config".into(), config];
         command.extend(id.into_iter().flat_map(|id| ["--id".into(), id.to_string()]));
+        let second = self.second_gateway.iter().filter(|_| who == Who::SecondGateway);
+        command.extend(second.flat_map(|address| ["--address".into(), address.clone()]));
         command
+    }
+
+    /// Where a process listens.
+    pub fn port(&self, who: Who) -> u16 {
+        let table: toml::Table =
+            std::fs::read_to_string(&self.config).expect("a file").parse().expect("TOML");
+        let (section, at) = match who {
+            Who::Meta(id) => ("meta", id as usize - 1),
+            Who::Server(id) => ("server", usize::from(id) - 1),
+            Who::Gateway => ("gateway", 0),
+            Who::SecondGateway => ("gateway", 1),
+        };
+        let address = array(&table, section)[at]["address"].as_str().expect("an address").to_owned();
+        let (_, port) = address.rsplit_once(':').expect("an address has a port");
+        port.parse().expect("a port")
     }
 
     /// Starts a process, as a machine's own start-up would.
@@ -340,7 +369,7 @@ impl Cluster {
     pub fn stop_all(&mut self) -> Duration {
         let since = Instant::now();
         let mut all = self.all();
-        all.push(Who::Gateway);
+        all.extend([Who::Gateway, Who::SecondGateway]);
         for who in all.into_iter().rev() {
             if self.pid(who).is_some() {
                 self.terminate(who);
@@ -470,7 +499,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let mut all = self.all();
-            all.push(Who::Gateway);
+            all.extend([Who::Gateway, Who::SecondGateway]);
             for who in all {
                 eprintln!("--- end of the log of {who:?}\n{}", tail(&self.log(who), 12));
             }
@@ -611,6 +640,10 @@ fn apply(table: &mut toml::Table, shape: &Shape) {
             toml::Value::Table(section)
         });
         table.insert("meta".into(), toml::Value::Array(meta.collect()));
+    }
+    if shape.second_gateway {
+        let gateways = table["gateway"].as_array_mut().expect("an array");
+        gateways.push(gateways[0].clone());
     }
     let cluster = table["cluster"].as_table_mut().expect("a table");
     if let Some((lease, heartbeat)) = shape.lease {
