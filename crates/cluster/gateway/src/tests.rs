@@ -307,7 +307,8 @@ async fn no_round_of_the_rules_begins_while_the_clocks_disagree() {
     let now = gateway.names.now().await.unwrap();
     assert!(tokio::time::timeout(Duration::from_secs(3600), &mut daily).await.is_err());
     let rounds = rounds.lock().unwrap();
-    assert!(rounds.len() == 1 && rounds[0] >= now, "{rounds:?}: {now}");
+    // In a day's last hour midnight comes meanwhile, and a round with it.
+    assert!(!rounds.is_empty() && rounds.iter().all(|round| *round >= now), "{rounds:?}: {now}");
 }
 
 /// Serves `backend` on its own thread until the test program ends. Returns the endpoint.

@@ -1,6 +1,6 @@
 //! Faults that pass: processes that stand still for longer than every lease, hung disks, wrong clocks, cut networks,
-//! too few descriptors, and a volume that two processes serve. Each ends with its event; servers that were harmed before
-//! stay harmed meanwhile.
+//! too few descriptors, and a volume that two processes serve. Each ends with its event; servers that were harmed
+//! before stay harmed meanwhile.
 
 use super::{AWAKE, LIVE, Servers};
 use crate::disturb::harms::faults;

@@ -70,7 +70,8 @@ impl World<'_> {
     }
 
     /// What a member sends to another node, or a node to a member, is refused for a while, for the other side does not
-    /// read. Only these queues refuse: what chunk servers send to each other and answer to clients is bounded elsewhere.
+    /// read. Only these queues refuse: what chunk servers send to each other and answer to clients is bounded
+    /// elsewhere.
     pub(super) fn fill_queue(&mut self) {
         let nodes = self.all_nodes();
         let members: Vec<u64> = self.members.keys().copied().collect();

@@ -21,7 +21,11 @@ impl World<'_> {
             whole.extend(columns_in_sync(set, entry).map(|(group, server)| (group, server, entry.epoch)));
         }
         for (group, id, before) in whole {
-            let store = &mut self.server(id).store;
+            let server = self.server(id);
+            if !server.runs() {
+                continue; // it sleeps or was just put to sleep
+            }
+            let store = &mut server.store;
             if !store.damaged.is_empty() {
                 continue; // a repair may wait for ever
             }
