@@ -458,7 +458,7 @@ impl StoreCore {
             let result = match op {
                 _ if self.is_poisoned() => Err(StoreError::Poisoned),
                 _ if begun.is_err() => begun.clone().map(|()| None),
-                Op::Apply { role, record, repair: false, .. } if self.is_known(role, &record, &staged) => {
+                Op::Apply { role, record, repair, .. } if self.is_known(role, &record, repair, &staged) => {
                     Ok(None)
                 }
                 Op::Apply { payload, must_fit, .. }
@@ -560,12 +560,16 @@ impl StoreCore {
 
     /// Whether, judging by what is in memory, all blocks of a record are already here at its version or a newer one:
     /// then there is nothing to write. A record is resent when a connection broke, soon after the first time.
-    fn is_known(&self, role: Role, record: &Record, staged: &[(usize, Staged)]) -> bool {
+    ///
+    /// A repair writes its own version again, but nothing older: the record would be in the log, and the next start
+    /// would take it for the newest if the newer one is lost until then.
+    fn is_known(&self, role: Role, record: &Record, repair: bool, staged: &[(usize, Staged)]) -> bool {
         let Record { group, chunk, first, count, version, .. } = *record;
         if staged.iter().any(|(_, s)| s.drops(role, group)) {
             return false;
         }
-        let sound = |cell: &Cell| cell.version >= version && cell.place != Place::Lost;
+        let newer = |cell: &Cell| cell.version > version || cell.version == version && !repair;
+        let sound = |cell: &Cell| newer(cell) && cell.place != Place::Lost;
         let sets_no_blocks = matches!(record.content, Content::Delete | Content::Note);
         if sets_no_blocks || count == 0 || count > RECORD_BLOCKS_MAX {
             return false;

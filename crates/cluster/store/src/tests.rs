@@ -1574,6 +1574,20 @@ fn a_record_that_comes_twice_is_written_once_unless_it_repairs() {
     }
 }
 
+/// The fault search, seed 3249: another copy had an older version of a damaged block. The store kept to the newer one,
+/// but had the older one in its log; then the newer one was lost, and the next start knew only the older one.
+#[test]
+fn a_repair_with_an_older_version_leaves_nothing_in_the_log() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    one(&mut store, apply(Role::Replica, data(1, 1, 0, 4, version(1, 2))));
+    let written = disk.written();
+    for old in [data(1, 1, 0, 4, version(1, 1)), blank(1, 1, 1, 2, Version::ZERO, Content::Zero)] {
+        assert_eq!(one(&mut store, repair(Role::Replica, old)), Outcome::Applied);
+        assert_eq!(disk.written(), written);
+    }
+}
+
 #[test]
 fn an_idle_store_writes_nothing() {
     let disk = MemDisk::new();
