@@ -1,8 +1,8 @@
 //! Random events against real processes under verified load: one loop, and a table of events for each subject.
 //!
-//! The loop draws an event from those that may happen now, first each kind once, lets it happen, and
-//! waits until the subject has dealt with
-//! it, unless the next event comes in the middle of that. After each event the load must not have found anything wrong.
+//! The loop draws an event from those that may happen now, first each kind once, lets it happen, and waits until the
+//! subject has dealt with it, unless the next event comes in the middle of that. After each event the load must not
+//! have found anything wrong.
 //! `make chaos` runs many events, `make test` a few. Each run prints the command that repeats it. A new event is a row
 //! of a table and a function: what it harms, it adds to [`harms::Harms`] with what mends it.
 

@@ -2,10 +2,10 @@
 //!
 //! At most r - 1 servers are out of order at a time, and another loses data only when the previous one has recovered
 //! everything. A slow server, or one with a slow disk, must not count as failed. Where file systems may be mounted, the
-//! long form fills a server's disk to the last byte: only then may writes be refused. The metadata server is killed and
+//! long form fills a server's disk to the last byte: only then may writes be refused. A metadata server is killed and
 //! restarted, or paused briefly. What passes by itself is in [`faults`]. Two gateways put and read the same objects all
-//! the time. One of three events is followed by the next at once. No request fails, and no
-//! acknowledged write is lost; operation times are printed, not judged: they depend on the machine as much as on Ebb.
+//! the time. One of three events is followed by the next at once. No request fails, and no acknowledged write is lost;
+//! operation times are printed, not judged: they depend on the machine as much as on Ebb.
 
 mod faults;
 
