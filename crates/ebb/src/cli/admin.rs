@@ -374,8 +374,12 @@ pub async fn scrub(tool: &ToolArgs, server: Option<u16>) -> Result<ExitCode, Nod
     let wanted = map.servers.keys().filter(|id| map.is_live(**id) && server.is_none_or(|only| only == id.0));
     let mut servers = Vec::new();
     for id in wanted {
-        let replicas = compare::scrub(&config, &client, *id).await?;
-        servers.push(AskedServer { id: id.0, replicas });
+        match compare::scrub(&config, &client, *id).await {
+            Ok(replicas) => servers.push(AskedServer { id: id.0, replicas }),
+            // It has gone to sleep since.
+            Err(_) if server.is_none() && !client.map().is_live(*id) => {}
+            Err(error) => return Err(error),
+        }
     }
     match tool.output() {
         Output::Json => print_json(&Asked { servers }),

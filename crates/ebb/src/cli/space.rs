@@ -13,7 +13,7 @@
 //!
 //! Data that no gateway and no volume wrote has no name: what `ebb lab replay --config` writes, for as long as it runs.
 
-use crate::cli::verify::{DIFFERENT, inspect, reach};
+use crate::cli::verify::{DIFFERENT, Live, inspect, reach};
 use crate::cluster::config::Config;
 use crate::error::NodeError;
 use ebb_client::Client;
@@ -180,6 +180,16 @@ pub async fn check(config: &Config, client: &Client, free: bool) -> Result<Space
 }
 
 async fn list(config: &Config, client: &Client) -> Result<Listing, NodeError> {
+    let mut live = Live::now(client);
+    loop {
+        match list_once(config, client).await {
+            Err(_) if live.has_changed(client).await => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn list_once(config: &Config, client: &Client) -> Result<Listing, NodeError> {
     let map = client.map();
     let (wanted, mut listing) = to_ask(&map);
     for (server, of) in wanted {

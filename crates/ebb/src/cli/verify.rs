@@ -66,8 +66,46 @@ struct Digest {
 /// A group's replicas.
 type Replicas = BTreeMap<ServerId, Digest>;
 
+/// The servers that can be asked. Who asks by the map asks again while this changes ([`Live::has_changed`]): a server
+/// that went to sleep meanwhile cannot be reached, and is not to be asked.
+pub struct Live {
+    servers: BTreeSet<ServerId>,
+    left: u32,
+}
+
+impl Live {
+    pub fn now(client: &Client) -> Live {
+        Live { servers: Live::servers(client), left: AGAIN }
+    }
+
+    fn servers(client: &Client) -> BTreeSet<ServerId> {
+        let map = client.map();
+        map.servers.keys().copied().filter(|server| map.is_live(*server)).collect()
+    }
+
+    /// After asking failed: whether it was for that reason. The map may arrive after the connection has ended.
+    pub async fn has_changed(&mut self, client: &Client) -> bool {
+        if Live::servers(client) == self.servers {
+            _ = tokio::time::timeout(PAUSE, client.map_changed()).await;
+        }
+        let before = std::mem::replace(&mut self.servers, Live::servers(client));
+        self.left = self.left.saturating_sub(1);
+        self.servers != before && self.left > 0
+    }
+}
+
 /// Asks every server for the digests of its groups. `verify`: read every block and check it against its checksum.
 pub async fn compare(config: &Config, client: &Client, verify: bool) -> Result<Comparison, NodeError> {
+    let mut live = Live::now(client);
+    loop {
+        match compare_once(config, client, verify).await {
+            Err(_) if live.has_changed(client).await => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn compare_once(config: &Config, client: &Client, verify: bool) -> Result<Comparison, NodeError> {
     let map = client.map();
     let mut comparison = Comparison::default();
     let mut compared: BTreeSet<GroupId> = BTreeSet::new();

@@ -69,4 +69,14 @@ fn what_nothing_names_is_found_and_freed_and_nothing_else_is() {
     }
     let page = String::from_utf8(cluster.ebb(&["verify", "--space"]).stdout).expect("text");
     assert!(page.contains("(replicated)") && page.contains("cold"), "{page}");
+    // Servers that sleep cannot be reached: they are not asked, whenever they went to sleep.
+    for gear in ["2/3", "3/3"] {
+        std::thread::scope(|scope| {
+            let shift = scope.spawn(|| cluster.gear(&["set", gear, "--wait"]));
+            while !shift.is_finished() {
+                let (report, code) = space(&cluster, &[]);
+                assert_eq!((code, chunks(&report, 0, "left_over")), (0, 0), "{report}");
+            }
+        });
+    }
 }
