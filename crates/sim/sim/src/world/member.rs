@@ -350,7 +350,14 @@ impl World<'_> {
         while !stalled.is_empty() {
             let few = self.fault_random.between(1, 4).min(stalled.len() as u64) as usize;
             let rest = stalled.split_off(few);
-            self.member_input(id, std::mem::replace(&mut stalled, rest));
+            let inputs = std::mem::replace(&mut stalled, rest);
+            let node = self.member(id);
+            match (node.up, node.paused) {
+                (true, false) => self.member_input(id, inputs),
+                // Its log hangs again.
+                (true, true) => node.stalled.extend(inputs),
+                (false, _) => return,
+            }
         }
     }
 
