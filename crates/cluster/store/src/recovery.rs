@@ -19,7 +19,7 @@ use crate::query::PIECES_REMEMBERED;
 use crate::recent::Recent;
 use crate::superblock::{SUPERBLOCK, SUPERBLOCK_NEW, write_superblock};
 use crate::{Config, DONE_RUNS, Membership, OpenError, Recovered};
-use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, Incarnation, ObjectId, Role, crc32c, lost_block_crc};
+use ebb_types::{ChunkId, GroupId, Incarnation, ObjectId, Role, are_sound_or_lost};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -318,14 +318,7 @@ impl Scan<'_> {
             payload.clear();
             let from = *at as u64 + head.head_len() as u64;
             file.read(&mut payload, head.payload_len(), from).map_err(failed("read", path))?;
-            // A block that was stored as lost never matches.
-            let is_lost = |block: &[u8], crc| crc == lost_block_crc() && block.iter().all(|byte| *byte == 0);
-            let whole = payload.len() == head.payload_len()
-                && payload
-                    .chunks(BLOCK_BYTES)
-                    .zip(&head.crcs)
-                    .all(|(block, crc)| crc32c(block) == *crc || is_lost(block, *crc));
-            if !whole {
+            if payload.len() != head.payload_len() || !are_sound_or_lost(&head.crcs, &payload) {
                 end = *at as u64;
                 break;
             }

@@ -151,6 +151,14 @@ pub fn lost_block_crc() -> u32 {
     !zero_block_crc()
 }
 
+/// Whether these are the checksums of these blocks, some of which may be stored as lost ([`lost_block_crc`]).
+pub fn are_sound_or_lost(crcs: &[u32], payload: &[u8]) -> bool {
+    let is_lost = |block: &[u8], crc| crc == lost_block_crc() && block.iter().all(|byte| *byte == 0);
+    let mut blocks = payload.chunks(BLOCK_BYTES).zip(crcs);
+    payload.len() == crcs.len() * BLOCK_BYTES
+        && blocks.all(|(block, crc)| crc32c(block) == *crc || is_lost(block, *crc))
+}
+
 /// CRC-32C of a block of zeroes.
 pub fn zero_block_crc() -> u32 {
     static CRC: std::sync::OnceLock<u32> = std::sync::OnceLock::new();

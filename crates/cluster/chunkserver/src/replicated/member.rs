@@ -14,7 +14,7 @@ use crate::replicated::tail::Tail;
 use bytes::Bytes;
 use ebb_types::{
     ChunkId, Content, Cursor, Epoch, GroupEntry, GroupId, Kind, ListPage, ObjectId, PeerMessage, Record,
-    Refusal, RequestId, Role, ServerId, Slot, SlotState, TailRun, Version, block_crcs,
+    Refusal, RequestId, Role, ServerId, Slot, SlotState, TailRun, Version, are_sound_or_lost,
 };
 use std::collections::BTreeMap;
 
@@ -102,6 +102,11 @@ impl Member {
     /// Whether members that can be woken may have a copy.
     pub fn others_sleep(&self, cx: &Context) -> bool {
         self.entry.slots.iter().any(|slot| cx.map.sleeps(slot.server))
+    }
+
+    /// Whether every member can be asked: what none of them has is gone.
+    pub fn all_live(&self, cx: &Context) -> bool {
+        self.entry.members().all(|(server, _)| cx.map.is_live(server))
     }
 
     /// The epoch from which on a source is asked. Offload from before its slot went away should have been dropped, and
@@ -221,7 +226,7 @@ impl Member {
             return Err(Refusal::Malformed);
         }
         if let Content::Data { crcs } = &record.content
-            && *crcs != block_crcs(payload)
+            && !are_sound_or_lost(crcs, payload)
         {
             cx.shared.stats.damage.garbled += 1;
             return Err(Refusal::Malformed);

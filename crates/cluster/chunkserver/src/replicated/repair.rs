@@ -12,6 +12,9 @@
 //!
 //! A copy with one damaged block refuses all blocks that it is asked for. When no copy is left to ask, the blocks are
 //! therefore asked for in halves, down to the single blocks that no copy has: only these are given up.
+//!
+//! A record in the own tail says more of a lost block than the store does: it was at least as new as that. Nothing older
+//! is believed of anybody, for its request counts as carried out.
 
 use crate::common::api::{StoreCommand, StoreOutcome};
 use crate::common::blocks::split_payload;
@@ -53,8 +56,10 @@ struct Repair {
     /// Copies to ask for the part in progress, and how many were asked.
     copies: Vec<Copy>,
     tried: usize,
-    /// A copy refused the part in progress because some of it is damaged there.
+    /// A copy has only some of the part in progress: the rest is damaged or older there.
     refused: bool,
+    /// A copy did not say whether it has the blocks.
+    unsure: bool,
     step: Step,
 }
 
@@ -113,6 +118,8 @@ pub(crate) struct GivenUp {
     pub op: Option<u64>,
     /// First block and count of each part that no copy has.
     pub parts: Vec<(u32, u32)>,
+    /// Each copy that was asked said that it has none of them.
+    pub sure: bool,
     /// They are missing here, as if never written.
     pub sought: bool,
 }
@@ -260,6 +267,7 @@ impl Repairs {
             copies,
             tried: 0,
             refused: false,
+            unsure: false,
             step: Step::Asking { token: None },
             wanted,
         };
@@ -304,7 +312,9 @@ impl Repairs {
     }
 
     fn end(&mut self, cx: &mut Context, id: u64) -> Ended {
-        let Some(Repair { wanted, given_up, .. }) = self.running.remove(&id) else { return Ended::Not };
+        let Some(Repair { wanted, given_up, unsure, .. }) = self.running.remove(&id) else {
+            return Ended::Not;
+        };
         let Wanted { op, sought, .. } = wanted;
         if given_up.is_empty() {
             return Ended::Repaired(op);
@@ -313,7 +323,7 @@ impl Repairs {
         if op.is_none() {
             self.given_up = Some(cx.now);
         }
-        Ended::GivenUp(GivenUp { op, parts: given_up, sought })
+        Ended::GivenUp(GivenUp { op, parts: given_up, sure: !unsure, sought })
     }
 
     /// The repair that this token's reply is for.
@@ -335,6 +345,7 @@ impl Repairs {
         let Wanted { lost, sought, .. } = repair.wanted;
         let Copy { source, whole, partial, .. } = repair.copies[repair.tried - 1];
         repair.refused |= matches!(result, Err(Refusal::Corrupt));
+        repair.unsure |= result.as_ref().is_err_and(|refusal| *refusal != Refusal::Corrupt);
         let parts = result.ok().and_then(|r| sound_parts(cx.group, repair.part(), r, payload));
         let Some(mut parts) = parts else { return self.ask_next(cx, member, id, false) };
         // "Never written" counts only from a copy that would have the block.
@@ -342,6 +353,12 @@ impl Repairs {
         let since = member.asked_since(source, Epoch(0));
         parts.retain(|(record, _)| record.is_never_written() || record.version.epoch >= since);
         parts.retain(|(record, _)| !partial || lost.is_none_or(|newest| record.version >= newest));
+        if lost.is_some() {
+            let before = parts.len();
+            let had = |r: &Record| member.tail.newest(r.chunk, (r.first, r.count));
+            parts.retain(|(record, _)| record.version >= had(record));
+            repair.refused |= parts.len() < before;
+        }
         if parts.is_empty() {
             return self.ask_next(cx, member, id, true);
         }
@@ -398,6 +415,7 @@ impl Repairs {
                 self.go_on(cx, member, id)
             }
             _ => {
+                repair.unsure = true;
                 repair.given_up.append(&mut repair.parts);
                 self.end(cx, id)
             }
@@ -415,9 +433,8 @@ impl Repairs {
 
     /// The copy asked last will not answer. A repair may have ended meanwhile: one that ended let operations continue.
     pub fn copy_lost(&mut self, cx: &mut Context, member: &Member, id: u64) -> Ended {
-        if !self.running.contains_key(&id) {
-            return Ended::Not;
-        }
+        let Some(repair) = self.running.get_mut(&id) else { return Ended::Not };
+        repair.unsure = true;
         self.ask_next(cx, member, id, false)
     }
 }

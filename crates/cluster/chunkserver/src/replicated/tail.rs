@@ -84,6 +84,16 @@ impl Tail {
         self.runs.range(all).next().is_some()
     }
 
+    /// The newest version that any of these blocks of a chunk has had here, as far as the tail knows.
+    pub fn newest(&self, chunk: ChunkId, (first, count): (u32, u32)) -> Version {
+        let touches = |run: &&Run| {
+            let sets = matches!(run.kind, Kind::Data | Kind::Zero) && run.chunk == chunk;
+            sets && run.first < first + count && first < run.first + run.count
+        };
+        let mut runs = self.runs.values().map(|tail_run| &tail_run.run).rev();
+        runs.find(touches).map_or(Version::ZERO, |run| run.version)
+    }
+
     /// Removes a record that the store did not take: this server does not have it.
     pub fn remove(&mut self, version: Version) {
         self.runs.retain(|place, _| place.0 != version);

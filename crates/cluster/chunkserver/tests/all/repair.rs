@@ -7,8 +7,9 @@ use ebb_chunkserver::{
 };
 use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry,
-    GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage, Record, Refusal, Role, Run,
-    ServerId, ServerReport, ServerState, Slot, SlotState, StoreId, TailRun, Version, block_crcs,
+    GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage, Record, RecoveredTail,
+    Refusal, Role, Run, ServerId, ServerReport, ServerState, Slot, SlotState, StoreId, TailRun, Version,
+    block_crcs, lost_block_crc,
 };
 
 const ME: ServerId = ServerId(1);
@@ -27,8 +28,14 @@ struct Server {
 impl Server {
     /// Server `id` in epoch 9, whose primary is `ME`.
     fn new(id: ServerId) -> (Server, Vec<Command>) {
+        Server::recovered(id, RecoveredTail::default())
+    }
+
+    /// One that found this tail at its start.
+    fn recovered(id: ServerId, tail: RecoveredTail) -> (Server, Vec<Command>) {
         let config = Config::new(id, Incarnation(1), StoreId(1), 1 << 20, 1);
-        let mut server = Server { replica: Replica::new(config, Recovered::default()), now: 1 };
+        let recovered = Recovered { tails: [(GROUP, tail)].into(), ..Recovered::default() };
+        let mut server = Server { replica: Replica::new(config, recovered), now: 1 };
         server.on(Event::Lease { until: Moment(u64::MAX) });
         let away = SlotState::CatchingUp { since: Epoch(5) };
         let holder = Some(Holder { server: HOLDER, covered: true });
@@ -57,7 +64,11 @@ impl Server {
 
     /// A suspended process keeps its connections: only the map shows that it no longer answers.
     fn sleeps(&mut self, id: ServerId) -> Vec<Command> {
-        let servers = vec![crate::server(id.0, id.0 as u8 % 2, ServerState::Asleep)];
+        self.is(id, ServerState::Asleep)
+    }
+
+    fn is(&mut self, id: ServerId, state: ServerState) -> Vec<Command> {
+        let servers = vec![crate::server(id.0, id.0 as u8 % 2, state)];
         self.on(Event::Map(MapDelta { from: 1, to: 2, servers, groups: Vec::new(), ..MapDelta::default() }))
     }
 
@@ -465,25 +476,50 @@ fn what_is_lost_is_missing_until_it_is_written_and_the_rest_is_fetched() {
     assert!(has_caught_up(&replicates(&mut replica, 0)), "a client has overwritten what was lost");
 }
 
-#[test]
-fn a_block_that_no_copy_can_read_does_not_keep_the_rest() {
-    let (mut replica, mut commands) = catches_up(&[Kind::Data]);
+/// What every copy says of the block that is asked for: that it is damaged there.
+fn nobody_has_it(server: &mut Server, mut commands: Vec<Command>) -> Vec<Command> {
     let mut questions = 0;
     while let Some(question) = asked(&commands) {
         questions += 1;
         assert!(questions < 20, "it asks again and again");
-        commands = replica.answers(question, Err(Refusal::Corrupt), Bytes::new());
+        commands = server.answers(question, Err(Refusal::Corrupt), Bytes::new());
     }
-    assert!(asked(&replica.ticks()).is_none() && !has_caught_up(&commands));
+    commands
+}
+
+fn is_lost(record: &Record) -> bool {
+    record.content == Content::Data { crcs: vec![lost_block_crc()] }
+}
+
+/// Else a replica would catch up for as long as nobody writes a block that nobody can read.
+#[test]
+fn a_block_that_no_copy_can_read_is_caught_up_with_as_lost() {
+    let (mut replica, commands) = catches_up(&[Kind::Data]);
+    let commands = nobody_has_it(&mut replica, commands);
+    let Some((token, StoreCommand::Apply { record, .. })) = store(&commands) else { panic!("{commands:?}") };
+    assert!(is_lost(&record) && record.version == NEW, "{record:?}");
+    let commands = replica.stored(token, StoreOutcome::Applied);
+    assert!(has_caught_up(&commands), "{commands:?}");
+}
+
+#[test]
+fn a_block_that_a_failed_member_may_have_stays_missing_and_does_not_keep_the_rest() {
+    let (mut replica, commands) = catches_up(&[Kind::Data]);
+    replica.is(ME, ServerState::Failed);
+    let commands = nobody_has_it(&mut replica, commands);
+    assert!(store(&commands).is_none() && !has_caught_up(&commands), "{commands:?}");
+    assert!(asked(&replica.ticks()).is_none());
     assert!(has_caught_up(&replicates(&mut replica, 0)), "a client has overwritten what was damaged");
 }
 
-/// A tail has a block that is lost here: it cannot be rewritten, and nothing waits for it forever.
-#[test]
-fn what_cannot_be_read_is_not_ordered_again() {
-    let (mut primary, _) = Server::new(ME);
+/// A primary that settles, has these records in its own tail, and block 0 of whose tails is lost or damaged. Returns
+/// what it asks the copies.
+fn settles(own: Vec<TailRun>, states: &[(ServerId, ServerState)]) -> (Server, Vec<Command>) {
+    let tail = RecoveredTail { open: own, ..RecoveredTail::default() };
+    let (mut primary, _) = Server::recovered(ME, tail);
     let epoch = Epoch(9);
-    let open = Run { chunk: CHUNK, first: 0, count: 2, version: Version { seq: 4, ..NEW }, kind: Kind::Data };
+    let version = Version { seq: 4, ..NEW };
+    let open = Run { chunk: CHUNK, first: 0, count: 2, version, kind: Kind::Data };
     let mut commands = Vec::new();
     for from in [OTHER, HOLDER] {
         let (group, done, forgotten) = (GROUP, Vec::new(), Version::ZERO);
@@ -491,27 +527,76 @@ fn what_cannot_be_read_is_not_ordered_again() {
         let fenced = PeerMessage::FenceReply { group, epoch, tail, done, forgotten };
         commands = primary.on(Event::Peer { from, message: fenced, payload: Bytes::new() });
     }
+    states.iter().for_each(|(id, state)| _ = primary.is(*id, *state));
     let Some((token, StoreCommand::Newer { runs, .. })) = store(&commands) else { panic!("{commands:?}") };
     let mut commands = primary.stored(token, StoreOutcome::Newer(runs));
     let (token, command) = store(&commands).expect("the blocks are read");
     assert!(matches!(command, StoreCommand::Read { first: 0, count: 2, .. }), "{command:?}");
     commands.extend(primary.stored(token, StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(NEW) }));
     commands.retain(|c| matches!(c, Command::Send { .. }));
-    while let Some(question) = asked(&commands) {
-        commands = primary.answers(question, Err(Refusal::Corrupt), Bytes::new());
-    }
-    let (token, command) = store(&commands).expect("the other block is ordered again");
+    (primary, commands)
+}
+
+/// The records that are ordered once the other block was read.
+fn ordered(primary: &mut Server, commands: &[Command]) -> Vec<Record> {
+    let (token, command) = store(commands).expect("the other block is read");
     assert!(matches!(command, StoreCommand::Read { first: 1, count: 1, .. }), "{command:?}");
     let data = Bytes::from(vec![7; BLOCK_BYTES]);
     let older = Record { first: 1, ..record(Version { epoch: Epoch(2), seq: 1 }, Some(&data)) };
     let commands = primary.stored(token, StoreOutcome::Read { records: vec![older], payload: data });
-    let ordered = |c: &Command| match c {
-        Command::Send { message: PeerMessage::Replicate { record, .. }, .. } => {
-            Some((record.first, record.count))
-        }
+    let ordered = commands.into_iter().filter_map(|c| match c {
+        Command::Send { to: OTHER, message: PeerMessage::Replicate { record, .. }, .. } => Some(record),
         _ => None,
-    };
-    assert_eq!(commands.iter().find_map(ordered), Some((1, 1)), "{commands:?}");
+    });
+    ordered.collect()
+}
+
+/// It is not passed over: the request in it would count as carried out, and who never had it as complete.
+#[test]
+fn what_no_copy_has_is_ordered_again_as_lost() {
+    let (mut primary, commands) = settles(Vec::new(), &[]);
+    let commands = nobody_has_it(&mut primary, commands);
+    let records = ordered(&mut primary, &commands);
+    assert_eq!(records.iter().map(|r| (r.first, r.count)).collect::<Vec<_>>(), [(1, 1), (0, 1)]);
+    assert!(!is_lost(&records[0]) && is_lost(&records[1]), "{records:?}");
+}
+
+/// It may have what the others have lost.
+#[test]
+fn what_no_copy_has_waits_for_a_member_that_is_away() {
+    for state in [ServerState::Failed, ServerState::Asleep] {
+        let (mut primary, commands) = settles(Vec::new(), &[(HOLDER, state)]);
+        let commands = nobody_has_it(&mut primary, commands);
+        assert!(store(&commands).is_none(), "{state:?}: {commands:?}");
+        let (_, again) = store(&primary.ticks()).expect("it is tried again");
+        assert!(matches!(again, StoreCommand::Read { first: 0, count: 2, .. }), "{again:?}");
+    }
+}
+
+/// One that does not say what it has may have it.
+#[test]
+fn what_a_copy_refuses_to_show_is_not_given_up() {
+    let (mut primary, commands) = settles(Vec::new(), &[]);
+    let question = asked(&commands).expect("a copy is asked");
+    let commands = primary.answers(question, Err(Refusal::NotReady), Bytes::new());
+    let commands = nobody_has_it(&mut primary, commands);
+    assert!(store(&commands).is_none(), "{commands:?}");
+}
+
+/// The own tail proves that the lost block was newer: with the older one, its request would count as carried out.
+#[test]
+fn a_lost_block_is_not_repaired_with_less_than_the_own_tail_knows() {
+    let newer = Version { epoch: Epoch(7), seq: 9 };
+    let run = Run { chunk: CHUNK, first: 0, count: 1, version: newer, kind: Kind::Data };
+    for (own, believed) in [(Vec::new(), true), (vec![TailRun { run, request: None }], false)] {
+        let (mut primary, commands) = settles(own, &[]);
+        let question = asked(&commands).expect("a copy is asked");
+        let data = Bytes::from(vec![3; BLOCK_BYTES]);
+        let older = record(NEW, Some(&data));
+        let commands = primary.answers(question, Ok(vec![older]), data);
+        let repairs = store(&commands).is_some_and(|(_, c)| matches!(c, StoreCommand::Repair { .. }));
+        assert_eq!(repairs, believed, "{commands:?}");
+    }
 }
 
 fn never_written() -> StoreOutcome {

@@ -10,7 +10,8 @@ use crate::common::wait::Wait;
 use crate::replicated::member::Member;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, Content, Kind, PeerMessage, Record, Refusal, Role, Run, ServerId, TailRun, block_crcs,
+    BLOCK_BYTES, ChunkId, Content, Kind, PeerMessage, Record, Refusal, Role, Run, ServerId, TailRun,
+    block_crcs, lost_block_crc,
 };
 use std::collections::BTreeMap;
 
@@ -259,7 +260,7 @@ impl Fetches {
                 Fetched::Nothing
             }
             None if fetch.missing.run.count > 1 => self.fetch_halves(cx, member, token),
-            None => self.give_up_block(cx, token),
+            None => self.give_up_block(cx, member, token),
         }
     }
 
@@ -278,8 +279,18 @@ impl Fetches {
         fetched
     }
 
-    /// No live copy has the block: it stays missing, and the rest continues.
-    fn give_up_block(&mut self, cx: &mut Context, token: u64) -> Fetched {
+    /// No live copy has the block. It stays missing while a member is away that may have it, and the rest continues.
+    /// Else it is stored as lost, so that it is here what it is on the others.
+    fn give_up_block(&mut self, cx: &mut Context, member: &mut Member, token: u64) -> Fetched {
+        if let Some(fetch) = self.fetches.get_mut(&token).filter(|_| member.all_live(cx)) {
+            fetch.applying = 1;
+            let (Run { chunk, first, count, version, .. }, group) = (fetch.missing.run, member.id());
+            let content = Content::Data { crcs: vec![lost_block_crc()] };
+            let record = Record { group, chunk, first, count, version, request: None, content };
+            cx.shared.stats.damage.unrepaired += 1;
+            apply(cx, member, token, record, Bytes::from_static(&[0; BLOCK_BYTES]));
+            return Fetched::Nothing;
+        }
         let Some(Fetch { missing, .. }) = self.end(cx, token) else { return Fetched::Nothing };
         self.missing.lose(missing.run);
         cx.shared.stats.damage.unrepaired += 1;

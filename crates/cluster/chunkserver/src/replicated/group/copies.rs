@@ -154,7 +154,7 @@ impl Group {
     }
 
     /// No live copy has some blocks. If members sleep, they are woken, but not for a scrub.
-    fn on_given_up(&mut self, cx: &mut Context, GivenUp { op, parts, sought }: GivenUp) {
+    fn on_given_up(&mut self, cx: &mut Context, GivenUp { op, parts, sure, sought }: GivenUp) {
         let primary = self.primary.as_ref();
         let scrubs = op.and_then(|op| primary?.ops.get(op)).is_some_and(|op| op.is_scrub());
         if primary.is_some() && !scrubs {
@@ -163,7 +163,7 @@ impl Group {
         match op {
             Some(op) => {
                 let why = if sought { ChunkError::Missing } else { ChunkError::Corrupt };
-                self.fail_damaged(cx, op, why, &parts);
+                self.fail_damaged(cx, op, why, (&parts, sure));
             }
             None => {
                 self.member.refuse_checks(cx, Refusal::Corrupt);

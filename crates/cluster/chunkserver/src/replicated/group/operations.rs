@@ -181,7 +181,7 @@ impl Group {
             op.become_fetching(cx);
             let lost = needs.iter().find_map(|&(first, count)| catch_up.lost(chunk, first, count));
             if let Some(blocks) = lost {
-                return self.fail_damaged(cx, id, ChunkError::Corrupt, &[blocks]);
+                return self.fail_damaged(cx, id, ChunkError::Corrupt, (&[blocks], true));
             }
             for (first, count) in needs {
                 self.demand(cx, (chunk, first, count));
@@ -324,6 +324,7 @@ impl Group {
             return self.end_too_late(cx, id);
         }
         if let Work::Rewrite { kind: Kind::Data | Kind::Zero } = op.work()
+            && op.lost().is_empty()
             && !got.values().flat_map(|(records, _)| records).any(|r| r.version.epoch < epoch)
         {
             return self.finish_op(cx, id); // rewritten already, under another tail's record
@@ -434,14 +435,22 @@ impl Group {
         }
     }
 
-    /// No awake member has a sound copy of the operation's blocks.
-    pub(super) fn fail_damaged(&mut self, cx: &mut Context, id: u64, why: ChunkError, parts: &[(u32, u32)]) {
-        let others_sleep = self.member.others_sleep(cx);
-        if let Some(op) = self.op_mut(id).filter(|op| op.settles() && !others_sleep) {
+    /// No awake member has a sound copy of these parts of the operation's blocks; `sure`: each of them said so. What is
+    /// to be rewritten waits for the members that are away, and is ordered as lost if there are none. It is not passed
+    /// over: the request in it would count as carried out, and a member that never had it as complete.
+    pub(super) fn fail_damaged(
+        &mut self,
+        cx: &mut Context,
+        id: u64,
+        why: ChunkError,
+        (parts, sure): (&[(u32, u32)], bool),
+    ) {
+        let gone = sure && self.member.all_live(cx);
+        if let Some(op) = self.op_mut(id).filter(|op| op.settles() && gone) {
             op.give_up_blocks(parts);
             return self.advance_op(cx, id);
         }
-        let reply = match others_sleep {
+        let reply = match self.member.others_sleep(cx) {
             true => ClientReply::Retry { why: Unready::Busy },
             false => ClientReply::Failed { why },
         };

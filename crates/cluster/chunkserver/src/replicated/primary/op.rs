@@ -29,8 +29,8 @@ pub(crate) struct Op {
     /// Everyone to reply to: the sender, plus any client retrying the same request id.
     askers: Vec<Waiting>,
     request: Option<RequestId>,
-    /// Blocks that no copy has any more (first, count): they cannot be rewritten.
-    unreadable: Vec<(u32, u32)>,
+    /// Blocks that no copy has any more (first, count): they are rewritten as lost.
+    lost: Vec<(u32, u32)>,
 }
 
 pub(crate) enum Work {
@@ -96,8 +96,8 @@ impl Plan {
 impl Op {
     pub fn new(id: u64, plan: Plan) -> Op {
         let Plan { chunk, blocks, work, askers, request } = plan;
-        let (step, unreadable) = (Step::Fetching, Vec::new());
-        Op { id, chunk, blocks, work, step, askers, request, unreadable }
+        let (step, lost) = (Step::Fetching, Vec::new());
+        Op { id, chunk, blocks, work, step, askers, request, lost }
     }
 
     pub fn id(&self) -> u64 {
@@ -180,8 +180,8 @@ impl Op {
             | Work::Client { op: ChunkOp::Delete { .. }, .. } => Vec::new(),
             Work::Rewrite { .. } => {
                 let all = vec![(first, first + count)];
-                let unreadable = self.unreadable.iter();
-                let left = unreadable.fold(all, |left, (first, count)| without(left, *first, first + count));
+                let left =
+                    self.lost.iter().fold(all, |left, (first, count)| without(left, *first, first + count));
                 left.into_iter().map(|(first, end)| (first, end - first)).collect()
             }
             Work::Heal { .. } | Work::Check | Work::Claim => vec![self.blocks],
@@ -277,9 +277,14 @@ impl Op {
         }
     }
 
-    /// No copy has these blocks: the rewrite leaves them out.
+    /// No copy has these blocks.
     pub fn give_up_blocks(&mut self, parts: &[(u32, u32)]) {
-        self.unreadable.extend(parts);
+        self.lost.extend(parts);
+    }
+
+    /// The blocks that are rewritten as lost.
+    pub fn lost(&self) -> &[(u32, u32)] {
+        &self.lost
     }
 
     pub fn join(&mut self, waiting: Waiting) {

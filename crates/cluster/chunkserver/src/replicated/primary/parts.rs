@@ -3,7 +3,9 @@
 use super::op::{Got, Op, Work};
 use crate::common::blocks::{BLOCK, split_payload, whole};
 use bytes::{Bytes, BytesMut};
-use ebb_types::{BLOCK_BYTES, ChunkOp, Content, Kind, RECORD_BLOCKS_MAX, Version, block_crcs, crc32c};
+use ebb_types::{
+    BLOCK_BYTES, ChunkOp, Content, Kind, RECORD_BLOCKS_MAX, Version, block_crcs, crc32c, lost_block_crc,
+};
 
 /// A part of an operation that becomes one record.
 pub struct Part {
@@ -17,6 +19,13 @@ impl Part {
     fn data(first: u32, payload: Bytes) -> Part {
         let count = (payload.len() / BLOCK_BYTES) as u32;
         Part { first, count, content: Content::Data { crcs: block_crcs(&payload) }, payload }
+    }
+
+    /// Blocks that no copy has: reading them is an error, and no older copy of them counts.
+    fn lost(&(first, count): &(u32, u32)) -> Part {
+        let payload = Bytes::from(vec![0; count as usize * BLOCK_BYTES]);
+        let crcs = vec![lost_block_crc(); count as usize];
+        Part { first, count, content: Content::Data { crcs }, payload }
     }
 
     fn zeroes(first: u32, count: u32) -> impl Iterator<Item = Part> {
@@ -52,6 +61,7 @@ pub fn contents(op: &Op, got: Got) -> Vec<Part> {
                 Content::Data { .. } => Part { first: r.first, count: r.count, content: r.content, payload },
                 _ => Part { first: r.first, count: r.count, content: Content::Zero, payload },
             })
+            .chain(op.lost().iter().map(Part::lost))
             .collect(),
         Work::Client { op: ChunkOp::Zero { up_to: Some(version), .. }, .. } => got
             .into_values()

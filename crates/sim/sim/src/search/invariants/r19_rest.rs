@@ -33,7 +33,12 @@ impl World<'_> {
             let list = Op::List { role, group, since, after: None, limit };
             let Outcome::Listed(page) = store.answer(list) else { continue };
             let deletion = |run: &&ebb_types::Run| run.kind == Kind::Delete && run.version.epoch < before;
-            if let Some(run) = page.runs.iter().find(deletion) {
+            // An older copy brought a write of the deleted chunk back, which was settled with zeroes: the deletion goes
+            // with the chunk, once the namespace frees what nothing names.
+            let came_back = |deletion: &ebb_types::Run| {
+                page.runs.iter().any(|run| run.chunk == deletion.chunk && run.version > deletion.version)
+            };
+            if let Some(run) = page.runs.iter().filter(deletion).find(|run| !came_back(run)) {
                 let what = format!(
                     "{id} still remembers the deletion of {} as {} in {group}",
                     run.chunk, run.version
