@@ -13,8 +13,8 @@
 //! A copy with one damaged block refuses all blocks that it is asked for. When no copy is left to ask, the blocks are
 //! therefore asked for in halves, down to the single blocks that no copy has: only these are given up.
 //!
-//! A record in the own tail says more of a lost block than the store does: it was at least as new as that. Nothing older
-//! is believed of anybody, for its request counts as carried out.
+//! A record in the own tail says more of a lost block than the store does: it was at least as new as that. Nothing
+//! older is believed of anybody, for its request counts as carried out.
 
 use crate::common::api::{StoreCommand, StoreOutcome};
 use crate::common::blocks::split_payload;
