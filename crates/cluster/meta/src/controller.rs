@@ -354,6 +354,7 @@ impl Leading {
         | ServerReport::Suspect { group, epoch, .. }
         | ServerReport::Damaged { group, epoch }
         | ServerReport::Owes { group, epoch }
+        | ServerReport::Remembers { group, epoch }
         | ServerReport::Serving { group, epoch }
         | ServerReport::Released { group, epoch }) = report;
         if let Some(column) = group.column() {
@@ -399,6 +400,7 @@ impl Leading {
         self.reports.caught_up.retain(|(group, epoch, _)| current(group, epoch));
         self.reports.covered.retain(|(group, epoch, _)| current(group, epoch));
         self.reports.columns.retain(|(set, epoch, _)| state.set(*set).is_some_and(|e| e.epoch == *epoch));
+        self.reports.remembering.retain(|set, epoch| state.set(*set).is_some_and(|e| e.epoch == *epoch));
         self.moves.retain(|group, (epoch, _)| current(group, epoch));
         self.pay_owed_leases(now, state, out);
         self.push_maps(now, state, out);

@@ -188,10 +188,10 @@ impl From<Outcome> for StoreOutcome {
             Outcome::Listed(page) => StoreOutcome::Listed(page),
             Outcome::Newer(runs) => StoreOutcome::Newer(runs),
             Outcome::Failed(StoreError::Corrupt { chunk, block }) => {
-                StoreOutcome::Damaged { chunk, block, lost: None }
+                StoreOutcome::Damaged { chunk, block, lost: None, all: false }
             }
-            Outcome::Failed(StoreError::Lost { chunk, block, newest }) => {
-                StoreOutcome::Damaged { chunk, block, lost: Some(newest) }
+            Outcome::Failed(StoreError::Lost { chunk, block, newest, all }) => {
+                StoreOutcome::Damaged { chunk, block, lost: Some(newest), all }
             }
             Outcome::Failed(error) => StoreOutcome::Failed(error.refusal()),
             Outcome::Digest(_) | Outcome::Space(_) => {
@@ -308,9 +308,10 @@ pub enum StoreError {
     NotNow { errno: i32 },
     #[error("block {block} of {chunk} fails its checksum: fetch it from another copy")]
     Corrupt { chunk: ChunkId, block: u32 },
-    /// Its metadata is damaged or gone: not even its version is known, only that it was not newer than `newest`.
+    /// Its metadata is damaged or gone: not even its version is known, only that it was not newer than `newest`. `all`:
+    /// so are all blocks that were asked for.
     #[error("the content of block {block} of {chunk} is lost here: fetch it from another copy")]
-    Lost { chunk: ChunkId, block: u32, newest: Version },
+    Lost { chunk: ChunkId, block: u32, newest: Version, all: bool },
     #[error("malformed: {0}")]
     Malformed(&'static str),
 }

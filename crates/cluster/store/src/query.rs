@@ -45,8 +45,9 @@ impl Piece {
 pub enum ReadFault {
     /// This block (counted from the first) fails its checksum.
     Corrupt(u32),
-    /// The content of this block (counted from the first) is not known; it was not newer than this version.
-    Lost(u32, Version),
+    /// The content of this block (counted from the first) is not known; it was not newer than this version. And whether
+    /// that goes for all blocks.
+    Lost(u32, Version, bool),
     /// The bytes could not be read.
     Failed(StoreError),
 }
@@ -87,7 +88,8 @@ impl ReadPlan {
         mut read: impl FnMut(&Piece, &mut Vec<u8>) -> Result<(), ReadFault>,
     ) -> Result<ReadBlocks, ReadFault> {
         if let Some(lost) = self.cells.iter().position(|c| c.place == Place::Lost) {
-            return Err(ReadFault::Lost(lost as u32, self.cells[lost].version));
+            let all = self.cells.iter().all(|cell| cell.place == Place::Lost);
+            return Err(ReadFault::Lost(lost as u32, self.cells[lost].version, all));
         }
         let blocks: u32 = self.pieces.iter().map(|p| p.blocks).sum();
         let (mut payload, start) = room(blocks as usize * BLOCK_BYTES);
@@ -244,7 +246,9 @@ impl StoreCore {
         };
         plan.run(group, chunk, first, read).map_err(|fault| match fault {
             ReadFault::Corrupt(block) => StoreError::Corrupt { chunk, block: first + block },
-            ReadFault::Lost(block, newest) => StoreError::Lost { chunk, block: first + block, newest },
+            ReadFault::Lost(block, newest, all) => {
+                StoreError::Lost { chunk, block: first + block, newest, all }
+            }
             ReadFault::Failed(error) => error,
         })
     }
@@ -381,7 +385,7 @@ impl StoreCore {
             }
             for (block, cell) in (first..).zip(self.window(role, group, chunk, page)?) {
                 if cell.place == Place::Lost {
-                    return Err(StoreError::Lost { chunk, block, newest: cell.version });
+                    return Err(StoreError::Lost { chunk, block, newest: cell.version, all: false });
                 }
                 if cell.kind() == Kind::Data && cell.crc != zero_crc {
                     hash.update(&block.to_le_bytes());

@@ -930,7 +930,8 @@ fn damaged_metadata_is_an_error_and_never_older_data() {
         // Generation 2 is in slot 0.
         disk.flip_bit(&path, 300);
         let (mut store, _) = open(&disk).unwrap();
-        let lost = Outcome::Failed(StoreError::Lost { chunk: chunk(1), block: 0, newest: version(1, 2) });
+        let lost =
+            Outcome::Failed(StoreError::Lost { chunk: chunk(1), block: 0, newest: version(1, 2), all: true });
         assert_eq!(read(&mut store, Role::Replica, 1, 1, 0, 1), lost);
         let list =
             Op::List { role: Role::Replica, group: GroupId(1), since: Epoch(0), after: None, limit: 9 };

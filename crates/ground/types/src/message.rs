@@ -201,6 +201,9 @@ pub enum Refusal {
     Poisoned,
     #[error("a stored block fails its checksum")]
     Corrupt,
+    /// To a fetch: not one of the blocks can be read.
+    #[error("all of these blocks are lost here")]
+    Lost,
     #[error("the message is malformed")]
     Malformed,
     #[error("not known here yet")]
@@ -403,6 +406,9 @@ pub enum ServerReport {
     /// From a server of a set that hibernates: it has strips in memory only of a column whose server lacks them. It
     /// does not sleep before that one has them.
     Owes { group: GroupId, epoch: Epoch },
+    /// From a server of a set whose columns are all in sync: it remembers many deletions of this epoch. It forgets them
+    /// under the next one.
+    Remembers { group: GroupId, epoch: Epoch },
 }
 
 /// The figures in every heartbeat.

@@ -40,11 +40,12 @@ pub enum StoreOutcome {
     Listed(ListPage),
     Newer(Vec<Run>),
     /// To a read, a check or a listing: this block must be fetched from another copy (R9). `lost`: not even its version
-    /// is known, only that it was not newer than this one.
+    /// is known, only that it was not newer than this one. `all`: every block that was to be read is lost.
     Damaged {
         chunk: ChunkId,
         block: u32,
         lost: Option<Version>,
+        all: bool,
     },
     Failed(Refusal),
 }

@@ -4,6 +4,7 @@
 //! A block that is here is right under any epoch, because rows are immutable. That a block was never written is said
 //! only by a server with a lease: without one, it may have been replaced, and others may have written since.
 
+use super::known::DELETION;
 use super::plan::REBUILD_BLOCKS;
 use super::read::Read;
 use super::rebuild::{Blocks, Candidate, Ended, For};
@@ -134,7 +135,7 @@ impl CodedSet {
         let (content, seq) = match op {
             ChunkOp::Delete { .. } => {
                 self.deleted.note(chunk);
-                (Content::Delete, 2)
+                (Content::Delete, DELETION)
             }
             ChunkOp::Write { ref crcs, .. } => (Content::Data { crcs: crcs.clone() }, 1),
             _ => (Content::Zero, 1),

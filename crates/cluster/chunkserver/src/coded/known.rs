@@ -9,6 +9,9 @@ use ebb_types::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The sequence of a deletion in its epoch: newer than all that was written, which has 1.
+pub(super) const DELETION: u64 = 2;
+
 pub(super) struct Known {
     pub id: SetId,
     pub entry: SetEntry,

@@ -2,7 +2,7 @@
 //! needs.
 
 use super::fill::Fill;
-use super::known::Known;
+use super::known::{DELETION, Known};
 use super::memory::Memory;
 use super::page::Scrub;
 use super::read::Read;
@@ -34,6 +34,10 @@ pub(crate) struct CodedSet {
     is_away: bool,
     /// Deletions of older epochs are to be forgotten.
     forgets: bool,
+    /// Deletions that the own column has carried out in this epoch.
+    deletions: usize,
+    /// They are so many that another epoch is asked for.
+    wants_epoch: bool,
     reported: Option<Moment>,
     pub(super) damage_reported: Option<Moment>,
 }
@@ -52,6 +56,8 @@ impl CodedSet {
             own_catches_up: false,
             is_away: true,
             forgets: false,
+            deletions: 0,
+            wants_epoch: false,
             reported: None,
             damage_reported: None,
         }
@@ -88,7 +94,7 @@ impl CodedSet {
 
     /// A scrub may wait only for time to pass, and keeps no server awake.
     pub fn wants_ticks(&self, memory: &Memory) -> bool {
-        self.is_busy() || self.is_scrubbing() || self.owed_asleep(memory).is_some()
+        self.is_busy() || self.is_scrubbing() || self.owed_asleep(memory).is_some() || self.wants_epoch
     }
 
     /// R7: the set hibernates, and nothing is in memory only; or its column is away, so others stand in for it, and
@@ -114,6 +120,7 @@ impl CodedSet {
             (self.fill, self.scrub) = (None, None);
             self.known.adopt(entry);
             (self.reported, self.damage_reported) = (None, None);
+            (self.deletions, self.wants_epoch) = (0, false);
             for read in std::mem::take(&mut self.reads).into_values() {
                 self.finish(cx, read.token, self.moved(), bytes::Bytes::new());
             }
@@ -193,7 +200,13 @@ impl CodedSet {
         };
         self.storing.remove(&token);
         match wait {
-            ColumnWait::Written { client, version, .. } => self.on_written(cx, client, version, &outcome),
+            ColumnWait::Written { client, version, kept } => {
+                let own = kept.1 == Role::Replica && version.epoch == self.epoch();
+                if own && !failed && version.seq == DELETION {
+                    self.note_deletion(cx);
+                }
+                self.on_written(cx, client, version, &outcome);
+            }
             ColumnWait::Read { read } => self.on_read(cx, read, outcome),
             ColumnWait::Rebuilt { job, .. } => self.rebuilds.on_stored(cx, &self.known, job, failed),
             ColumnWait::Source { token } => self.rebuilds.on_source(cx, &mut self.known, token, outcome),
@@ -257,6 +270,7 @@ impl CodedSet {
         self.report_caught_up(cx);
         self.forget_deletions(cx);
         self.report_owed(cx);
+        self.report_deletions(cx);
     }
 
     /// Has the store forget the own column's deletions of older epochs, under an epoch with all columns in sync. Every
@@ -296,6 +310,24 @@ impl CodedSet {
             && self.report_is_due(cx)
         {
             cx.report(ServerReport::Owes { group: self.known.group(column), epoch: self.epoch() });
+        }
+    }
+
+    /// A set forgets deletions under a new epoch, and one that is never disturbed gets none. Only where all columns are
+    /// in sync would it help.
+    fn note_deletion(&mut self, cx: &Context) {
+        self.deletions += 1;
+        let in_sync = self.known.entry.columns.iter().all(|own| own.state == SlotState::InSync);
+        self.wants_epoch = in_sync && self.deletions >= cx.config.deletions;
+    }
+
+    /// Repeated until it has another epoch.
+    fn report_deletions(&mut self, cx: &mut Context) {
+        if let Some(own) = self.known.entry.column_of(cx.me)
+            && self.wants_epoch
+            && self.report_is_due(cx)
+        {
+            cx.report(ServerReport::Remembers { group: self.known.group(own), epoch: self.epoch() });
         }
     }
 

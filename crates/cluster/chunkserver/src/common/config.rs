@@ -6,6 +6,9 @@ use std::time::Duration;
 /// Records remembered per group, so that a client's late retry is recognised.
 pub const REMEMBERED: usize = 1024;
 
+/// Deletions that a column remembers: some MiB in memory, and a file of the store's log.
+const DELETIONS: usize = 64 << 10;
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub me: ServerId,
@@ -22,6 +25,8 @@ pub struct Config {
     pub suspect_after: Duration,
     /// Number of committed records remembered per group, for their request ids.
     pub remembered: usize,
+    /// Deletions of one epoch that a column remembers before its server asks for another epoch, to forget them under.
+    pub deletions: usize,
     /// Every replica is read and compared with the other copies once per period; zero: never.
     pub scrub_period: Duration,
     /// Bytes per second that a primary may have read for its scrubs, over all copies; under load a fraction of it.
@@ -100,6 +105,7 @@ impl Config {
             resend_after: Duration::from_millis(500),
             suspect_after: Duration::from_secs(3),
             remembered: REMEMBERED,
+            deletions: DELETIONS,
             scrub_period: Duration::ZERO,
             scrub_bytes_per_second: 16 << 20,
             #[cfg(feature = "planted-bugs")]

@@ -139,7 +139,7 @@ impl Covers {
                 let wanted = |r: &Record| r.version.epoch < member.epoch() && r.version.epoch >= since;
                 cover.records.extend(parts.into_iter().filter(|(r, _)| wanted(r)));
             }
-            StoreOutcome::Damaged { chunk, block, lost } => {
+            StoreOutcome::Damaged { chunk, block, lost, .. } => {
                 cover.runs.push_front(run);
                 cover.step = Step::Repairing;
                 return Some((chunk, block, lost));

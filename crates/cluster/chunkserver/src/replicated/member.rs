@@ -311,6 +311,7 @@ impl Member {
     pub fn answer_fetch(&self, cx: &mut Context, to: ServerId, token: u64, outcome: StoreOutcome) {
         let (result, payload) = match outcome {
             StoreOutcome::Read { records, payload } => (Ok(records), payload),
+            StoreOutcome::Damaged { all: true, .. } => (Err(Refusal::Lost), Bytes::new()),
             StoreOutcome::Damaged { .. } => (Err(Refusal::Corrupt), Bytes::new()),
             StoreOutcome::Failed(refusal) => (Err(refusal), Bytes::new()),
             _ => unreachable!("the store answers a read with blocks"),

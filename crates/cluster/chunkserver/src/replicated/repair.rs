@@ -11,7 +11,8 @@
 //! replica, which waits for the repair.
 //!
 //! A copy with one damaged block refuses all blocks that it is asked for. When no copy is left to ask, the blocks are
-//! therefore asked for in halves, down to the single blocks that no copy has: only these are given up.
+//! therefore asked for in halves, down to the single blocks that no copy has: only these are given up. A copy that has
+//! lost all of them says so, and is no reason for halves.
 //!
 //! A record in the own tail says more of a lost block than the store does: it was at least as new as that. Nothing
 //! older is believed of anybody, for its request counts as carried out.
@@ -345,7 +346,8 @@ impl Repairs {
         let Wanted { lost, sought, .. } = repair.wanted;
         let Copy { source, whole, partial, .. } = repair.copies[repair.tried - 1];
         repair.refused |= matches!(result, Err(Refusal::Corrupt));
-        repair.unsure |= result.as_ref().is_err_and(|refusal| *refusal != Refusal::Corrupt);
+        let has_none = |refusal: &Refusal| matches!(refusal, Refusal::Corrupt | Refusal::Lost);
+        repair.unsure |= result.as_ref().is_err_and(|refusal| !has_none(refusal));
         let parts = result.ok().and_then(|r| sound_parts(cx.group, repair.part(), r, payload));
         let Some(mut parts) = parts else { return self.ask_next(cx, member, id, false) };
         // "Never written" counts only from a copy that would have the block.

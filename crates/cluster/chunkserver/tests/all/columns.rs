@@ -99,6 +99,36 @@ fn deletions_are_forgotten_once_all_columns_are_in_sync_under_a_newer_epoch() {
     rows[2..].iter().for_each(|row| world.assert_reads(row));
 }
 
+/// Nothing else would begin an epoch in a set that no server leaves.
+#[test]
+fn many_deletions_ask_for_an_epoch_to_be_forgotten_under() {
+    let mut world = fresh();
+    world.deletions = 3;
+    (0..9).for_each(|n| world.restart(n));
+    world.run();
+    let rows = with_rows(&mut world, 0, 4);
+    let asked = |world: &World| {
+        let epoch = world.entry.epoch;
+        let asks =
+            |report: &ServerReport| matches!(report, ServerReport::Remembers { epoch: e, .. } if *e == epoch);
+        world.reports.iter().filter(|(_, report)| asks(report)).count()
+    };
+    for (row, wants) in rows[..3].iter().zip([false, false, true]) {
+        assert!(world.delete(row.chunk));
+        world.run();
+        assert_eq!(asked(&world) > 0, wants);
+    }
+    let (before, epoch) = (asked(&world), world.entry.epoch);
+    world.tick();
+    world.run();
+    assert!(asked(&world) > before, "the report may be lost");
+    world.configure(&[]);
+    world.run();
+    assert!(world.entry.epoch > epoch && asked(&world) == 0, "{:?}", world.entry);
+    assert_eq!(world.nodes.values().map(|node| node.store.tombstones()).sum::<usize>(), 0);
+    world.assert_reads(&rows[3]);
+}
+
 #[test]
 fn holders_keep_until_the_parity_server_has_everything() {
     let mut world = fresh();

@@ -137,7 +137,7 @@ fn record(version: Version, data: Option<&Bytes>) -> Record {
 
 /// A serving primary that was asked for a lost block.
 fn primary_with_a_lost_block(newest: Version) -> (Server, Vec<Command>) {
-    let lost = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(newest) };
+    let lost = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(newest), all: false };
     primary_that_read(false, lost)
 }
 
@@ -162,6 +162,9 @@ fn primary_that_read(must_exist: bool, outcome: StoreOutcome) -> (Server, Vec<Co
     let commands = primary.stored(token, outcome);
     (primary, commands)
 }
+
+/// Copies beside the primary's.
+const COPIES: usize = 2;
 
 const NEW: Version = Version { epoch: Epoch(7), seq: 3 };
 
@@ -381,7 +384,9 @@ fn one_block_that_no_copy_has_does_not_keep_its_neighbours_from_being_repaired()
                 }
                 StoreCommand::Read { first, count, .. } => {
                     match (first..first + count).find(|block| !repaired.contains(block)) {
-                        Some(block) => StoreOutcome::Damaged { chunk: CHUNK, block, lost: Some(NEW) },
+                        Some(block) => {
+                            StoreOutcome::Damaged { chunk: CHUNK, block, lost: Some(NEW), all: false }
+                        }
                         None => StoreOutcome::Read { records: Vec::new(), payload: Bytes::new() },
                     }
                 }
@@ -408,7 +413,7 @@ fn what_no_copy_can_repair_is_not_tried_again_with_each_fetch() {
         let message = PeerMessage::Fetch { group, epoch, token: 6, role, chunk, first, count, whole };
         let commands = primary.on(Event::Peer { from: OTHER, message, payload: Bytes::new() });
         let (token, _) = store(&commands).expect("it is read");
-        let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: None };
+        let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: None, all: false };
         let commands = primary.stored(token, damaged);
         let refused = |c: &Command| match c {
             Command::Send { message: PeerMessage::FetchReply { result, .. }, .. } => result.is_err(),
@@ -476,19 +481,24 @@ fn what_is_lost_is_missing_until_it_is_written_and_the_rest_is_fetched() {
     assert!(has_caught_up(&replicates(&mut replica, 0)), "a client has overwritten what was lost");
 }
 
-/// What every copy says of the block that is asked for: that it is damaged there.
-fn nobody_has_it(server: &mut Server, mut commands: Vec<Command>) -> Vec<Command> {
+/// Every copy says that one of the blocks that it is asked for is damaged there.
+fn nobody_has_it(server: &mut Server, commands: Vec<Command>) -> Vec<Command> {
+    all_refuse(server, commands, Refusal::Corrupt).1
+}
+
+/// Returns the number of questions, and what follows the last one.
+fn all_refuse(server: &mut Server, mut commands: Vec<Command>, refusal: Refusal) -> (usize, Vec<Command>) {
     let mut questions = 0;
     while let Some(question) = asked(&commands) {
         questions += 1;
         assert!(questions < 20, "it asks again and again");
-        commands = server.answers(question, Err(Refusal::Corrupt), Bytes::new());
+        commands = server.answers(question, Err(refusal), Bytes::new());
     }
-    commands
+    (questions, commands)
 }
 
 fn is_lost(record: &Record) -> bool {
-    record.content == Content::Data { crcs: vec![lost_block_crc()] }
+    record.content == Content::Data { crcs: vec![lost_block_crc(); record.count as usize] }
 }
 
 /// Else a replica would catch up for as long as nobody writes a block that nobody can read.
@@ -532,33 +542,32 @@ fn settles(own: Vec<TailRun>, states: &[(ServerId, ServerState)]) -> (Server, Ve
     let mut commands = primary.stored(token, StoreOutcome::Newer(runs));
     let (token, command) = store(&commands).expect("the blocks are read");
     assert!(matches!(command, StoreCommand::Read { first: 0, count: 2, .. }), "{command:?}");
-    commands.extend(primary.stored(token, StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(NEW) }));
+    commands.extend(
+        primary.stored(token, StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(NEW), all: false }),
+    );
     commands.retain(|c| matches!(c, Command::Send { .. }));
     (primary, commands)
-}
-
-/// The records that are ordered once the other block was read.
-fn ordered(primary: &mut Server, commands: &[Command]) -> Vec<Record> {
-    let (token, command) = store(commands).expect("the other block is read");
-    assert!(matches!(command, StoreCommand::Read { first: 1, count: 1, .. }), "{command:?}");
-    let data = Bytes::from(vec![7; BLOCK_BYTES]);
-    let older = Record { first: 1, ..record(Version { epoch: Epoch(2), seq: 1 }, Some(&data)) };
-    let commands = primary.stored(token, StoreOutcome::Read { records: vec![older], payload: data });
-    let ordered = commands.into_iter().filter_map(|c| match c {
-        Command::Send { to: OTHER, message: PeerMessage::Replicate { record, .. }, .. } => Some(record),
-        _ => None,
-    });
-    ordered.collect()
 }
 
 /// It is not passed over: the request in it would count as carried out, and who never had it as complete.
 #[test]
 fn what_no_copy_has_is_ordered_again_as_lost() {
-    let (mut primary, commands) = settles(Vec::new(), &[]);
-    let commands = nobody_has_it(&mut primary, commands);
-    let records = ordered(&mut primary, &commands);
-    assert_eq!(records.iter().map(|r| (r.first, r.count)).collect::<Vec<_>>(), [(1, 1), (0, 1)]);
-    assert!(!is_lost(&records[0]) && is_lost(&records[1]), "{records:?}");
+    // A copy that has lost all of it is asked once.
+    let halves = 3;
+    for (refusal, asked, ordered) in
+        [(Refusal::Corrupt, COPIES * halves, vec![(0, 1), (1, 1)]), (Refusal::Lost, COPIES, vec![(0, 2)])]
+    {
+        let (mut primary, commands) = settles(Vec::new(), &[]);
+        let (questions, commands) = all_refuse(&mut primary, commands, refusal);
+        assert_eq!(questions, asked, "{refusal:?}");
+        let records = commands.into_iter().filter_map(|c| match c {
+            Command::Send { to: OTHER, message: PeerMessage::Replicate { record, .. }, .. } => Some(record),
+            _ => None,
+        });
+        let records: Vec<Record> = records.collect();
+        assert!(records.iter().all(is_lost) && records.iter().all(|r| r.version.epoch == Epoch(9)));
+        assert_eq!(records.iter().map(|r| (r.first, r.count)).collect::<Vec<_>>(), ordered);
+    }
 }
 
 /// It may have what the others have lost.

@@ -323,7 +323,7 @@ fn damage_that_only_a_sleeper_could_repair_wakes_no_server() {
     let asked = primary.beat(7 * DAY);
     let asked = primary.listed(asked, &[run(V)]);
     let (token, _) = store(&asked).expect("the own blocks are read");
-    let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: None };
+    let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: None, all: false };
     let mut asked = primary.on(Event::Stored { token, outcome: damaged });
     // No copy has it.
     let fetch = |asked: &[Command]| {

@@ -86,6 +86,8 @@ pub(crate) struct Reports {
     pub covered: BTreeSet<(GroupId, Epoch, ServerId)>,
     /// Columns of sets whose servers have caught up.
     pub columns: BTreeSet<(SetId, Epoch, usize)>,
+    /// Sets that want another epoch, to forget deletions under.
+    pub remembering: BTreeMap<SetId, Epoch>,
     /// Reporter and suspect: times of the first and the latest report.
     pub suspicions: BTreeMap<(ServerId, ServerId), (Moment, Moment)>,
     /// When a primary, or a server of a set, last reported a block that no awake member has; dropped after

@@ -57,17 +57,19 @@ pub(crate) struct ColumnFacts {
     pub caught_up: bool,
 }
 
-/// What `entry` should become; `None`: it is right as it is. One fact per column.
+/// What `entry` should become; `None`: it is right as it is. One fact per column. `remembers`: it wants another epoch,
+/// to forget deletions under.
 pub(crate) fn next_set(
     entry: &SetEntry,
     facts: &[ColumnFacts],
     hibernates_since: Option<u64>,
+    remembers: bool,
 ) -> Option<SetEntry> {
     let epoch = entry.epoch.next();
     let next = |(column, fact): (&Column, &ColumnFacts)| next_column(*column, fact, epoch);
     let columns: Vec<Column> = entry.columns.iter().zip(facts).map(next).collect();
     // While it hibernates no server keeps or fills anything: the epoch in which it wakes is new to all.
-    let again = hibernates_since.is_none() && facts.iter().any(|fact| fact.restarted);
+    let again = hibernates_since.is_none() && (remembers || facts.iter().any(|fact| fact.restarted));
     let next = SetEntry { epoch, columns, hibernates_since, ..entry.clone() };
     let same = next.columns == entry.columns && hibernates_since == entry.hibernates_since;
     (again || !same).then_some(next)
@@ -251,7 +253,8 @@ impl Leading {
                 facts.push(ColumnFacts { standing, restarted, emptied, caught_up });
             }
             let since = entry.hibernates_since.unwrap_or_else(|| self.unix_now(now));
-            let next = next_set(entry, &facts, hibernates.then_some(since));
+            let remembers = self.reports.remembering.get(&set) == Some(&entry.epoch);
+            let next = next_set(entry, &facts, hibernates.then_some(since), remembers);
             changes.extend(next.map(|next| SetChange { set, expected: entry.epoch, entry: next }));
         }
         changes
@@ -281,6 +284,9 @@ impl Leading {
             ServerReport::Owes { epoch, .. } if epoch == entry.epoch && entry.hibernates() => {
                 let Some(watch) = self.sets.get_mut(&set) else { return };
                 watch.unsettled = true;
+            }
+            ServerReport::Remembers { epoch, .. } if epoch == entry.epoch => {
+                self.reports.remembering.insert(set, epoch);
             }
             ServerReport::Suspect { epoch, server, .. }
                 if epoch == entry.epoch && entry.column_of(server).is_some() =>
@@ -389,7 +395,8 @@ mod tests {
 
     /// What becomes of a column beside two that are in sync; `None`: the entry is right as it is.
     fn becomes(state: SlotState, fact: ColumnFacts) -> Option<(ServerId, SlotState)> {
-        let next = next_set(&entry([SlotState::InSync, state, SlotState::InSync]), &[UP, fact, UP], None)?;
+        let next =
+            next_set(&entry([SlotState::InSync, state, SlotState::InSync]), &[UP, fact, UP], None, false)?;
         assert_eq!(next.epoch, Epoch(8));
         assert!([0, 2].map(|n| next.columns[n].state) == [SlotState::InSync; 2]);
         Some((next.columns[1].server, next.columns[1].state))
@@ -417,6 +424,14 @@ mod tests {
         assert_eq!(becomes(catching(3), UP), None);
         assert_eq!(becomes(catching(3), caught_up), own(SlotState::InSync));
         assert_eq!(becomes(away(3), caught_up), own(catching(3)), "it must catch up first");
+    }
+
+    #[test]
+    fn a_set_that_remembers_many_deletions_gets_an_epoch() {
+        let own = entry([SlotState::InSync; 3]);
+        assert_eq!(next_set(&own, &[UP; 3], None, false), None);
+        let next = next_set(&own, &[UP; 3], None, true).expect("a new epoch");
+        assert_eq!(next, SetEntry { epoch: Epoch(8), ..own });
     }
 
     #[test]

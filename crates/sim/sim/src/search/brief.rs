@@ -190,6 +190,12 @@ fn brief_report(report: &ServerReport) -> String {
         ServerReport::Owes { group, epoch } => {
             format!("strips of {group} are only in my memory, I cannot sleep (epoch {})", epoch.0)
         }
+        ServerReport::Remembers { group, epoch } => {
+            format!(
+                "I remember many deletions in {group}, a new epoch lets me forget them (epoch {})",
+                epoch.0
+            )
+        }
     }
 }
 
@@ -334,7 +340,7 @@ fn brief_outcome(outcome: &StoreOutcome) -> String {
             format!("has {}{more}", brief_runs(page.runs.iter()))
         }
         StoreOutcome::Newer(runs) => format!("news is {}", brief_runs(runs.iter())),
-        StoreOutcome::Damaged { chunk, block, lost } => {
+        StoreOutcome::Damaged { chunk, block, lost, .. } => {
             let how = if lost.is_some() { "lost" } else { "damaged" };
             format!("{chunk} block {block} is {how}")
         }

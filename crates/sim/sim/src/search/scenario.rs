@@ -150,6 +150,8 @@ pub struct Scenario {
     pub store: ebb_store::Config,
     /// Records that a server remembers per group to recognise repeated requests.
     pub remembered: usize,
+    /// Deletions that a column remembers before its server asks for another epoch.
+    pub deletions: usize,
     /// `None`: load is even, and an administrator sets the gear.
     pub pulse: Option<Pulse>,
     /// Bytes of metadata log from which on it is rewritten, and how often the writer is looked at before it is done.
@@ -213,6 +215,10 @@ impl Scenario {
         if random.chance(500) {
             scenario.remembered = random.between(1, 12) as usize;
             scenario.faults.cut_off = random.between(20, 150);
+        }
+        let mut random = Random::new(seed ^ 0x70b5);
+        if random.chance(500) {
+            scenario.deletions = random.between(2, 20) as usize;
         }
         let mut random = Random::new(seed ^ 0x1099);
         if random.chance(WITH_LOGGERS) {
@@ -468,6 +474,7 @@ impl Scenario {
             scrub_period: Duration::ZERO,
             store: store(seed),
             remembered: REMEMBERED,
+            deletions: usize::MAX,
             pulse: None,
             log_bytes: LOG_BYTES,
             log_pace: 0,
@@ -515,6 +522,7 @@ impl Scenario {
             client_bytes: CLIENT_BYTES,
             scrub_period: Duration::ZERO,
             remembered: REMEMBERED,
+            deletions: usize::MAX,
             log_bytes: LOG_BYTES,
             log_pace: 0,
             half_open: false,

@@ -213,6 +213,7 @@ impl World<'_> {
         config.known_map = server.store.membership.map_version;
         config.scrub_period = self.scenario.scrub_period;
         config.remembered = self.scenario.remembered;
+        config.deletions = self.scenario.deletions;
         configure(Core::Server(&mut config));
         let recovered = self.modelled.as_ref().map_or(recovered, |models| models.recovered(id));
         let recovered = Recovered { scrubs: server.scrubs.clone(), ..recovered };
@@ -660,6 +661,7 @@ impl World<'_> {
             ServerReport::Released { .. } => "primary handed over",
             ServerReport::Damaged { .. } => "damage reported",
             ServerReport::Owes { .. } => "hibernation refused",
+            ServerReport::Remembers { .. } => "epoch to forget deletions under",
             ServerReport::Serving { .. } => "epoch put on record",
         });
         let incarnation = self.server(id).incarnation;

@@ -20,7 +20,7 @@ const RARE: [&str; 4] = [
 ];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 88] = [
+const MET: [&str; 89] = [
     "a file of its directory is damaged",
     "all disks full",
     "an older copy of its directory is put back",
@@ -72,6 +72,7 @@ const MET: [&str; 88] = [
     "metadata member joined again",
     "metadata member stopped",
     "metadata member suspended",
+    "epoch to forget deletions under",
     "metadata members added",
     "network storm",
     "outage",

@@ -196,7 +196,7 @@ impl Fetches {
             Err(Refusal::Corrupt) if fetch.missing.run.count > 1 => {
                 return self.fetch_halves(cx, member, token);
             }
-            Err(Refusal::Corrupt | Refusal::Poisoned) => None,
+            Err(Refusal::Corrupt | Refusal::Lost | Refusal::Poisoned) => None,
             Err(_) => {
                 fetch.refused = true;
                 return Fetched::Nothing;

@@ -229,7 +229,7 @@ impl Group {
         (to, token, role): (ServerId, u64, Role),
         outcome: StoreOutcome,
     ) {
-        if let (StoreOutcome::Damaged { chunk, block, lost }, Role::Replica) = (&outcome, role)
+        if let (StoreOutcome::Damaged { chunk, block, lost, .. }, Role::Replica) = (&outcome, role)
             && self.repairs.may_follow_a_fetch(cx.now)
         {
             self.repair_around(cx, (*chunk, *block), *lost);
@@ -328,7 +328,7 @@ impl Group {
                 cx.shared.stats.scrub.checked_bytes += crate::replicated::scrub::checked_bytes(&records);
                 Ok(records)
             }
-            StoreOutcome::Damaged { chunk, block, lost } => {
+            StoreOutcome::Damaged { chunk, block, lost, .. } => {
                 if check.role == Role::Replica && !cx.config.has(PlantedBug::OverlookDamage) {
                     self.repair_around(cx, (chunk, block), lost);
                     if self.is_repairing() {

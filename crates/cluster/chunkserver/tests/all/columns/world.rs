@@ -45,6 +45,8 @@ pub struct World {
     pub net: Vec<Letter>,
     pub replies: BTreeMap<u64, (ClientReply, Bytes)>,
     pub reports: Vec<(ServerId, ServerReport)>,
+    /// Of servers that start from now on.
+    pub deletions: usize,
     pub ready: BTreeSet<ServerId>,
     pub now: u64,
     pub codes: Codes,
@@ -90,6 +92,7 @@ impl World {
             net: Vec::new(),
             replies: BTreeMap::new(),
             reports: Vec::new(),
+            deletions: usize::MAX,
             ready: BTreeSet::new(),
             now: 1,
             codes: Codes::new(shape),
@@ -122,8 +125,8 @@ impl World {
     }
 
     fn config(&self, server: ServerId, incarnation: u64) -> Config {
-        #[allow(unused_mut)]
         let mut config = Config::new(server, Incarnation(incarnation), StoreId(1), 1 << 20, 1);
+        config.deletions = self.deletions;
         #[cfg(feature = "planted-bugs")]
         {
             config.planted = self.planted;

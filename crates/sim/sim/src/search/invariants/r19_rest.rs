@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 
 impl World<'_> {
     /// At rest: where all copies are in sync, no server remembers a deletion; where all columns are, none of an earlier
-    /// epoch than the set's.
+    /// epoch than the set's, and of that one not more than it may.
     pub fn r19_deletions_are_forgotten(&mut self) {
-        let state = self.newest_state();
+        let (state, most) = (self.newest_state(), self.scenario.deletions);
         let mut whole: Vec<(GroupId, ServerId, Epoch)> = Vec::new();
         for (group, entry) in state.groups().filter(|(_, entry)| entry.is_in_sync()) {
             whole.extend(entry.slots.iter().map(|slot| (group, slot.server, entry.epoch.next())));
@@ -44,6 +44,13 @@ impl World<'_> {
                     run.chunk, run.version
                 );
                 return self.fail("R19", what);
+            }
+            let deletions = page.runs.iter().filter(|run| run.kind == Kind::Delete).count();
+            if group.column().is_some() && deletions > most {
+                return self.fail(
+                    "R19",
+                    format!("{id} remembers {deletions} deletions in {group}, of at most {most}"),
+                );
             }
         }
     }

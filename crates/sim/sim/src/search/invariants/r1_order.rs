@@ -6,7 +6,7 @@
 use crate::search::brief::brief_entry;
 use crate::world::World;
 use ebb_chunkserver::StoreCommand;
-use ebb_types::{BLOCK_BYTES, Content, GroupId, PeerMessage, ServerId, Version, crc32c};
+use ebb_types::{BLOCK_BYTES, Content, GroupId, PeerMessage, ServerId, Version, crc32c, lost_block_crc};
 
 impl World<'_> {
     pub(super) fn r1_fences(&mut self, id: ServerId) {
@@ -51,7 +51,9 @@ impl World<'_> {
             return self.r1_one_content_per_row(record, payload);
         }
         for n in 0..record.count {
-            let data = match record.content {
+            let data = match &record.content {
+                // Stored as lost: damage, and no content.
+                Content::Data { crcs } if crcs[n as usize] == lost_block_crc() => continue,
                 Content::Data { .. } => &payload[n as usize * BLOCK_BYTES..][..BLOCK_BYTES],
                 _ => &[],
             };
