@@ -202,6 +202,7 @@ mod tests {
         assert!(found.is_err());
         let seen = RefCell::new(0);
         fuzz(&[&[3, 1, 2, 3]], |_| *seen.borrow_mut() += 1);
-        assert_eq!(seen.into_inner(), ROUNDS + 1);
+        // More of them where `EBB_FUZZ_SECONDS` says how long.
+        assert!(seen.into_inner() > ROUNDS);
     }
 }
