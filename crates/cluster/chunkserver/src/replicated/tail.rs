@@ -66,6 +66,13 @@ impl Tail {
         self.committed
     }
 
+    /// The newest version in it.
+    pub fn newest(&self) -> Version {
+        let last = |runs: &BTreeMap<TailPlace, TailRun>| runs.last_key_value().map(|(place, _)| place.0);
+        let all = [last(&self.runs), last(&self.done), Some(self.committed)];
+        all.into_iter().flatten().max().unwrap_or_default()
+    }
+
     pub fn push(&mut self, run: TailRun) {
         let Run { version, kind, .. } = run.run;
         if kind == Kind::Delete {
