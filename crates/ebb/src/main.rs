@@ -66,7 +66,7 @@ enum Sub {
     },
     /// Run a metadata server of a configured cluster
     #[command(
-        after_help = "Examples:\n  ebb meta --config examples/cluster.toml --create       the first start of a new cluster\n  ebb meta --config examples/cluster.toml                every other start\n  ebb meta --config examples/cluster.toml --id 2 --join  another member, or a replacement for a lost one"
+        after_help = "Examples:\n  ebb meta --config examples/cluster.toml --create       the first start of a new cluster\n  ebb meta --config examples/cluster.toml                every other start\n  ebb meta --config examples/cluster.toml --id 2 --join  another member, or a replacement for a lost one\n  ebb meta --config examples/cluster.toml --id 1 --rescue\n                                                         the last one of three: what would be lost; with --accept-loss it goes on alone"
     )]
     Meta {
         #[command(flatten)]
@@ -81,6 +81,13 @@ enum Sub {
         /// data loss
         #[arg(long, conflicts_with = "create")]
         join: bool,
+        /// The last resort when the majority of the metadata servers is lost for good: say what going on with this one
+        /// alone would lose
+        #[arg(long, conflicts_with_all = ["create", "join"])]
+        rescue: bool,
+        /// With --rescue: accept the loss and go on with this one alone; the others then join it
+        #[arg(long, requires = "rescue")]
+        accept_loss: bool,
     },
     /// Run an S3 gateway of a configured cluster
     #[command(after_help = "Example: ebb gateway --config examples/cluster.toml")]
@@ -441,10 +448,11 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
     match cli.command {
         Sub::Dev(args) => admin::dev(args.data(), &args.options(), args.json).await,
         Sub::Server { config, id } => done(server::run(&Config::load(&config.config)?, id).await),
-        Sub::Meta { config, id, create, join } => {
-            let start = match (create, join) {
-                (true, _) => meta::Start::Create,
-                (_, true) => meta::Start::Join,
+        Sub::Meta { config, id, create, join, rescue, accept_loss } => {
+            let start = match (create, join, rescue) {
+                (true, ..) => meta::Start::Create,
+                (_, true, _) => meta::Start::Join,
+                (.., true) => meta::Start::Rescue { accept_loss },
                 _ => meta::Start::Resume,
             };
             done(meta::run(&Config::load(&config.config)?, id, start).await)

@@ -16,8 +16,8 @@ use crate::replicated::tail::Tail;
 use bytes::Bytes;
 use ebb_types::{
     ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, Incarnation,
-    LoadCount, MapDelta, Moment, PeerMessage, Refusal, Role, ScrubMark, ServerId, ServerState, SetId,
-    SlotState, Unready, lease_end, piece_crcs,
+    LoadCount, MapDelta, Moment, PeerMessage, Recollection, Refusal, Role, ScrubMark, ServerId, ServerState,
+    SetId, SlotState, Unready, lease_end, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -103,6 +103,17 @@ impl Replica {
     pub fn map_version(&self) -> u64 {
         let known = if self.refused_map { self.config.known_map } else { 0 };
         self.map.version.max(known)
+    }
+
+    /// What this server knows of the cluster's configurations.
+    pub fn recall(&self) -> Recollection {
+        let chunk_groups = self.groups.iter().map(|(id, group)| (*id, group.newest_epoch()));
+        Recollection {
+            store: self.config.store,
+            seen: self.config.known_map.max(self.map.version),
+            map: self.map.whole(),
+            epochs: chunk_groups.filter(|(_, epoch)| *epoch > Epoch(0)).collect(),
+        }
     }
 
     /// Whether this server was asked to sleep and the map has not had it awake since.

@@ -344,6 +344,8 @@ impl Leading {
             ServerMessage::Exam { server, incarnation, exam } => {
                 self.exam(now, server, incarnation, &exam, state);
             }
+            // For a member that was rescued ([`crate::rescue`]).
+            ServerMessage::Recalls { .. } => {}
         }
     }
 

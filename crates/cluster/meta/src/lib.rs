@@ -14,6 +14,7 @@ mod member;
 mod namespace;
 mod parts;
 pub mod raft;
+mod rescue;
 mod state;
 
 pub use api::*;
@@ -21,8 +22,12 @@ pub use controller::{Controller, Event, Output};
 pub use member::Member;
 pub use namespace::Namespace;
 pub use namespace::table::{Blob, TableError};
-pub use raft::{Birth, DiskLog, LOG_BYTES, LogFile, MemoryLog, RaftError, SEAT_MAX, joining_id};
-pub use state::{Change, Command, PathRecord, PowerFact, PowerRecord, Reply, SetChange, Slept, State};
+pub use raft::{
+    Birth, DiskLog, LOG_BYTES, LogEnd, LogFile, MemoryLog, RaftError, SEAT_MAX, joining_id, log_end,
+};
+pub use state::{
+    Change, Command, PathRecord, PowerFact, PowerRecord, Recalled, Reply, SetChange, Slept, State,
+};
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,8 @@ use crate::clocks::{Clocks, Whose};
 use crate::controller::{Controller, Event, Output};
 use crate::hearing::Hearing;
 use crate::raft::{LogFile, Node, Progress, RaftError, Said};
+use crate::rescue::{Rescue, Verdict};
+use crate::state::Unsure;
 use crate::{Command, Input, MemberConfig, MemberId, Outcome, PlantedBug, Reply, State, Token};
 use ebb_types::{
     ALLOCATE_MAX, AdminReply, AdminRequest, ClusterStatus, Depth, MapDelta, MetaFailure, MetaPush, MetaReply,
@@ -30,6 +32,8 @@ pub struct Member<L: LogFile> {
     next_tick: Moment,
     /// The term in which this member leads, once the controller knows it.
     leading: Option<u64>,
+    /// This member leads a new generation whose state has not caught up with the chunk servers: it does nothing else.
+    rescue: Option<Rescue>,
     /// Commands of the present call that are not proposed yet, each with its waiter.
     queue: Vec<(Command, Waiter)>,
     /// Proposed entries by index: their term, and the waiters in the order of their commands.
@@ -104,6 +108,7 @@ impl<L: LogFile> Member<L> {
             set: now,
             unix_millis,
             leading: None,
+            rescue: None,
             queue: Vec::new(),
             proposed: BTreeMap::new(),
             unproven: VecDeque::new(),
@@ -155,7 +160,7 @@ impl<L: LogFile> Member<L> {
 
     /// Whether this member leads and answers requests.
     pub fn is_leader(&self) -> bool {
-        self.leading.is_some()
+        self.leading.is_some() && self.rescue.is_none()
     }
 
     /// Whether this member counts towards the majority: one that joined does so once it has caught up.
@@ -212,7 +217,8 @@ impl<L: LogFile> Member<L> {
     pub fn next_wake(&self) -> Option<Moment> {
         let tick = (self.config.members.len() > 1).then_some(self.next_tick);
         let judge = if self.leading.is_some() { self.controller.next_wake(&self.state) } else { None };
-        tick.into_iter().chain(judge).chain(self.again_at).min()
+        let rescue = self.rescue.as_ref().map(|rescue| rescue.next_wake(&self.config.timing));
+        tick.into_iter().chain(judge).chain(rescue).chain(self.again_at).min()
     }
 
     /// Processes everything that arrived up to `now` and returns what must be carried out. After an error the member
@@ -258,6 +264,7 @@ impl<L: LogFile> Member<L> {
 
     /// Once for all inputs of a call: a heartbeat read first must not count against those read after it.
     fn plan(&mut self, now: Moment, out: &mut Vec<Outcome>) {
+        self.judge_rescue(now, out);
         if self.leading.is_some() {
             self.decide(now, Event::Tick, out);
         }
@@ -307,6 +314,14 @@ impl<L: LogFile> Member<L> {
             Input::Server(message) => {
                 if let ServerMessage::Heartbeat { server, .. } = &message {
                     self.hearing.heard(now, *server);
+                    if self.rescue.as_ref().is_some_and(|rescue| rescue.lacks(*server)) {
+                        out.push(Outcome::Push { to: *server, push: MetaPush::Recall });
+                    }
+                }
+                if let (ServerMessage::Recalls { server, recollection }, Some(rescue)) =
+                    (&message, &mut self.rescue)
+                {
+                    rescue.take(*server, (**recollection).clone());
                 }
                 self.decide(now, Event::Server(message), out);
             }
@@ -319,7 +334,13 @@ impl<L: LogFile> Member<L> {
     }
 
     fn client(&mut self, now: Moment, token: Token, request: MetaRequest, out: &mut Vec<Outcome>) {
-        if self.leading.is_none() {
+        if self.rescue.is_some() && matches!(request, MetaRequest::Admin(_)) {
+            let why = "the metadata was rescued and first hears from the chunk servers what the cluster did since its last entry: start \
+                       them all; its log names those that are missing";
+            out.push(Outcome::Reply { token, reply: MetaReply::Failed(MetaFailure::Refused(why.into())) });
+            return;
+        }
+        if !self.is_leader() {
             let other = self.node.leader().filter(|id| *id != self.config.id);
             let leader = other.and_then(|id| self.config.members.get(&id).cloned());
             out.push(Outcome::Reply { token, reply: MetaReply::NotLeader { leader } });
@@ -532,7 +553,7 @@ impl<L: LogFile> Member<L> {
     fn follow_leadership(&mut self, now: Moment, out: &mut Vec<Outcome>) {
         let term = Some(self.node.term()).filter(|_| self.node.is_leader());
         if self.leading.is_some() && self.leading != term {
-            (self.leading, self.again_at) = (None, None);
+            (self.leading, self.again_at, self.rescue) = (None, None, None);
             self.decide(now, Event::LostLeadership, out);
             for (_, waiters) in std::mem::take(&mut self.proposed).into_values() {
                 give_up(waiters, MetaReply::Failed(MetaFailure::Unknown), out);
@@ -547,9 +568,40 @@ impl<L: LogFile> Member<L> {
             self.leading = term;
             self.notices.clear();
             self.told_time = now;
-            let unix_millis = self.wall(now);
-            self.bootstrap();
-            self.decide(now, Event::BecameLeader { unix_millis }, out);
+            if self.state.generation() < self.node.generation() && self.state.params().is_some() {
+                self.rescue = Some(Rescue::new(now));
+            } else {
+                self.begin(now, out);
+            }
+        }
+        if self.rescue.is_some() && self.state.generation() == self.node.generation() {
+            self.rescue = None;
+            self.begin(now, out);
+        }
+    }
+
+    fn begin(&mut self, now: Moment, out: &mut Vec<Outcome>) {
+        let unix_millis = self.wall(now);
+        self.bootstrap();
+        self.decide(now, Event::BecameLeader { unix_millis }, out);
+    }
+
+    /// The state catches up once enough chunk servers have said what they know.
+    fn judge_rescue(&mut self, now: Moment, out: &mut Vec<Outcome>) {
+        let under_way = !self.queue.is_empty() || !self.proposed.is_empty();
+        let Some(rescue) = self.rescue.as_mut().filter(|_| !under_way) else { return };
+        let generation = self.node.generation();
+        match rescue.judge(now, generation, &self.state, &self.config.timing) {
+            Verdict::Waits(servers) => {
+                if rescue.announces(&servers) {
+                    self.tell(now, Notice::RescueWaits { servers }, out);
+                }
+            }
+            Verdict::Done(recalled) => {
+                let Unsure { groups, sets } = self.state.unsure(&recalled);
+                self.tell(now, Notice::Rescued { generation, groups, sets }, out);
+                self.queue.push((Command::Rescue(recalled), Waiter::Nobody));
+            }
         }
     }
 

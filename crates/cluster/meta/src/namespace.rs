@@ -186,6 +186,23 @@ impl Namespace {
         self.stamp_millis = self.unix_millis.max(unix_millis);
     }
 
+    /// Serial numbers of objects below this were leased.
+    pub(crate) fn leased_to(&self) -> u64 {
+        self.leases.leased_to()
+    }
+
+    /// It was rescued, and may be behind what it answered. Numbers from here on are above all that it can have given;
+    /// `objects`: so are those of objects. No client is known any more: what it sent may have been answered. What was
+    /// leased is nobody's and is not freed, as it may have been named.
+    pub(crate) fn rescue(&mut self, objects: u64, jump: u64) {
+        self.clients.clear();
+        self.last_session += jump;
+        self.next_garbage += jump;
+        self.next_upload += jump;
+        self.leases.rescue(objects, jump);
+        self.volumes.rescue(jump);
+    }
+
     /// The cluster's time as of the last command; zero: it has none yet.
     pub fn unix_millis(&self) -> u64 {
         self.unix_millis

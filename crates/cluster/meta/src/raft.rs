@@ -13,10 +13,16 @@
 //! cluster's is dropped. Members change one at a time; the membership is durable before anything acts on it, because
 //! the library asks for the members as of what is *applied* [raft-rs `Storage::initial_state`], and is given again only
 //! what is committed.
+//!
+//! **Generations.** A member that lost the majority of the others for good can be made the only one of a new generation
+//! ([`rescue`]). Members of different generations do not listen to each other: one that hears of a later generation
+//! than its own stops.
 
 mod error;
 mod kept;
 mod log;
+mod packet;
+mod rescue;
 
 pub use log::{Birth, DiskLog, Job, LogFile, MemoryLog, create};
 
@@ -27,11 +33,14 @@ use ebb_types::{MetadataMember, crc32c};
 pub use error::RaftError;
 use kept::Kept;
 use log::{Content, Log, Piece};
+pub use packet::Said;
+use packet::{Heard, Lineage, Packet};
 use protobuf::Message as _;
 use raft::eraftpb::{
     ConfChange, ConfChangeType, ConfState, Entry, EntryType, Message, MessageType, Snapshot,
 };
 use raft::{ProgressState, RawNode, SnapshotStatus, StateRole, Storage};
+pub use rescue::{LogEnd, log_end, rescue};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,31 +98,12 @@ pub struct Progress {
     pub confirmed: Vec<(u64, u64)>,
 }
 
-/// A message between members.
-enum Packet<'a> {
-    Raft(&'a [u8]),
-    /// Asks to add this id.
-    Join(u64),
-    /// What a follower knows that its leader should.
-    Says(Said),
-}
-
-/// What a follower says to its leader now and then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
-    /// Chunk servers that it hears.
-    pub servers: u32,
-    /// Its wall clock.
-    pub unix_millis: u64,
-}
-
 /// One member's replica of the log.
 pub struct Node<L: LogFile> {
     raw: RawNode<Kept>,
     log: Log<L>,
     birth: Birth,
-    /// The cluster; `None`: this member is joining and does not know it yet.
-    instance: Option<u64>,
+    lineage: Lineage,
     /// Seats of the other members in the configuration file.
     others: Vec<MemberId>,
     /// Bytes of the state without the names.
@@ -151,7 +141,7 @@ impl<L: LogFile> Node<L> {
         log: L,
     ) -> Result<(Node<L>, State), RaftError> {
         let (log, Content { pieces, mut state, .. }) = Log::open(log)?;
-        let Found { kept, birth, instance } = read(pieces)?;
+        let Found { kept, birth, lineage } = read(pieces)?;
         if seat(birth.id) != id {
             return Err(RaftError::OtherMember { found: seat(birth.id), expected: id });
         }
@@ -179,7 +169,7 @@ impl<L: LogFile> Node<L> {
             raw,
             log,
             birth,
-            instance,
+            lineage,
             others: members.iter().copied().filter(|m| *m != id).collect(),
             state_bytes: state.without_names(encode_state).len(),
             log_bytes: LOG_BYTES,
@@ -211,7 +201,12 @@ impl<L: LogFile> Node<L> {
 
     /// The cluster of this member, if it knows it.
     pub fn instance(&self) -> Option<u64> {
-        self.instance
+        self.lineage.instance
+    }
+
+    /// How often the group was rescued from a minority of its members.
+    pub fn generation(&self) -> u32 {
+        self.lineage.generation
     }
 
     pub fn is_leader(&self) -> bool {
@@ -287,7 +282,7 @@ impl<L: LogFile> Node<L> {
     /// Says it to the leader.
     pub fn say(&mut self, said: Said) -> Result<(), RaftError> {
         if let Some(leader) = self.leader().filter(|_| !self.is_leader()) {
-            let packet = Packet::Says(said).write(self.instance);
+            let packet = Packet::Says(said).write(self.lineage);
             self.courier.send(leader, packet, None, &mut self.outbox)?;
         }
         Ok(())
@@ -320,26 +315,44 @@ impl<L: LogFile> Node<L> {
         let Some((whole, table)) = self.courier.receive(from, bytes, &mut self.outbox, stage)? else {
             return Ok(());
         };
-        match Packet::read(&whole, self.instance) {
-            Some((_, Packet::Join(id))) if seat(id) == from => self.take_in(id),
-            Some((_, Packet::Says(said))) if self.others.contains(&from) => self.told.push((from, said)),
-            Some((instance, Packet::Raft(bytes))) => {
-                let Ok(message) = Message::parse_from_bytes(bytes) else { return Ok(()) };
-                if self.is_replaced(&message) {
-                    return Err(RaftError::Older);
-                }
-                if message.to != self.birth.id || seat(message.from) != from || !self.others.contains(&from) {
-                    return Ok(());
-                }
-                if self.instance.is_none() {
-                    self.log.append(&[Piece::Joined { instance }])?;
-                    self.instance = Some(instance);
-                }
-                self.step_raft(message, table)?;
+        match Packet::read(&whole, self.lineage) {
+            Some(Heard::Later(generation)) => {
+                return Err(RaftError::Replaced { own: self.lineage.generation, present: generation });
             }
+            // It learns from this that it counts no more.
+            Some(Heard::Earlier) if self.others.contains(&from) => {
+                let packet = Packet::Passed.write(self.lineage);
+                self.courier.send(from, packet, None, &mut self.outbox)?;
+            }
+            Some(Heard::Own(_, Packet::Join(id))) if seat(id) == from => self.take_in(id),
+            Some(Heard::Own(_, Packet::Says(said))) if self.others.contains(&from) => {
+                self.told.push((from, said));
+            }
+            Some(Heard::Own(its, Packet::Raft(bytes))) => self.step_library(from, its, bytes, table)?,
             _ => {}
         }
         Ok(())
+    }
+
+    fn step_library(
+        &mut self,
+        from: MemberId,
+        its: Lineage,
+        bytes: &[u8],
+        table: u64,
+    ) -> Result<(), RaftError> {
+        let Ok(message) = Message::parse_from_bytes(bytes) else { return Ok(()) };
+        if self.is_replaced(&message) {
+            return Err(RaftError::Older);
+        }
+        if message.to != self.birth.id || seat(message.from) != from || !self.others.contains(&from) {
+            return Ok(());
+        }
+        if let (None, Some(instance)) = (self.lineage.instance, its.instance) {
+            self.log.append(&[Piece::Joined { instance, generation: its.generation }])?;
+            self.lineage = its;
+        }
+        self.step_raft(message, table)
     }
 
     /// A leader addresses another member of this seat, and this log is older than that one's: it is a copy from before
@@ -390,7 +403,7 @@ impl<L: LogFile> Node<L> {
         self.courier.tick(&mut self.outbox)?;
         self.ticks += 1;
         if !self.everyone().contains(&self.birth.id) && self.ticks.is_multiple_of(ELECTION_TICKS) {
-            let packet = Packet::Join(self.birth.id).write(self.instance);
+            let packet = Packet::Join(self.birth.id).write(self.lineage);
             for to in &self.others {
                 self.courier.send(*to, packet.clone(), None, &mut self.outbox)?;
             }
@@ -557,7 +570,7 @@ impl<L: LogFile> Node<L> {
                     _ => continue,
                 }
             }
-            let packet = Packet::Raft(&encode(&message)).write(self.instance);
+            let packet = Packet::Raft(&encode(&message)).write(self.lineage);
             self.courier.send(seat(message.to), packet, table, &mut self.outbox)?;
         }
         Ok(())
@@ -671,7 +684,8 @@ impl<L: LogFile> Node<L> {
             Piece::Snapshot { index, term, members: encode(&store.members) },
             Piece::Vote { term: store.hard.term, vote: store.hard.vote },
         ];
-        pieces.extend(self.instance.map(|instance| Piece::Joined { instance }));
+        let Lineage { instance, generation } = self.lineage;
+        pieces.extend(instance.map(|instance| Piece::Joined { instance, generation }));
         pieces.extend(later.map(piece_of));
         pieces
     }
@@ -687,60 +701,16 @@ impl<L: LogFile> Node<L> {
     }
 }
 
-impl Packet<'_> {
-    /// The message, and the cluster that it belongs to.
-    fn read(bytes: &[u8], instance: Option<u64>) -> Option<(u64, Packet<'_>)> {
-        let (head, rest) = bytes.split_at_checked(9)?;
-        let its = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
-        let packet = match head[8] {
-            0 => Packet::Raft(rest),
-            1 => Packet::Join(u64::from_le_bytes(rest.try_into().ok()?)),
-            2 => {
-                let (servers, unix_millis) = rest.split_at_checked(4)?;
-                let servers = u32::from_le_bytes(servers.try_into().ok()?);
-                Packet::Says(Said { servers, unix_millis: u64::from_le_bytes(unix_millis.try_into().ok()?) })
-            }
-            _ => return None,
-        };
-        // Zero: a joiner that does not know its cluster yet.
-        let fits = match (instance, &packet) {
-            (Some(own), _) => its == own || (its == 0 && matches!(packet, Packet::Join(_))),
-            (None, _) => its != 0,
-        };
-        fits.then_some((its, packet))
-    }
-
-    fn write(&self, instance: Option<u64>) -> Vec<u8> {
-        let mut out = instance.unwrap_or(0).to_le_bytes().to_vec();
-        match self {
-            Packet::Raft(message) => {
-                out.push(0);
-                out.extend_from_slice(message);
-            }
-            Packet::Join(id) => {
-                out.push(1);
-                out.extend_from_slice(&id.to_le_bytes());
-            }
-            Packet::Says(Said { servers, unix_millis }) => {
-                out.push(2);
-                out.extend_from_slice(&servers.to_le_bytes());
-                out.extend_from_slice(&unix_millis.to_le_bytes());
-            }
-        }
-        out
-    }
-}
-
 /// The content of a log.
 struct Found {
     kept: Kept,
     birth: Birth,
-    instance: Option<u64>,
+    lineage: Lineage,
 }
 
 fn read(pieces: Vec<Piece>) -> Result<Found, RaftError> {
     let mut kept = Kept::default();
-    let (mut birth, mut instance) = (None, None);
+    let (mut birth, mut lineage) = (None, Lineage::default());
     for piece in pieces {
         match piece {
             Piece::Birth(first) => {
@@ -750,11 +720,18 @@ fn read(pieces: Vec<Piece>) -> Result<Found, RaftError> {
                     let members = ConfState { voters: first.voters.clone(), ..ConfState::default() };
                     kept.begin_after(1, 1, members);
                     kept.hard.term = 1;
-                    instance = Some(first.instance);
+                    lineage.instance = Some(first.instance);
                 }
                 birth = Some(first);
             }
-            Piece::Joined { instance: joined } => instance = Some(joined),
+            Piece::Joined { instance, generation } => {
+                lineage = Lineage { instance: Some(instance), generation };
+            }
+            Piece::Rescued { generation, index, term, members } => {
+                (kept.members, kept.members_at) = (ConfState::parse_from_bytes(&members)?, index);
+                (kept.hard.term, kept.hard.vote) = (term, 0);
+                lineage.generation = generation;
+            }
             Piece::Vote { term, vote } => (kept.hard.term, kept.hard.vote) = (term, vote),
             Piece::Entry { index, term, change, data } => kept.append(entry(index, term, change, data))?,
             Piece::Members { index, members } => {
@@ -767,7 +744,7 @@ fn read(pieces: Vec<Piece>) -> Result<Found, RaftError> {
     }
     kept.hard.commit = kept.base.0.max(kept.members_at).min(kept.last());
     let birth = birth.ok_or(RaftError::Damaged { at: log::HEADER })?;
-    Ok(Found { kept, birth, instance })
+    Ok(Found { kept, birth, lineage })
 }
 
 fn entry(index: u64, term: u64, change: bool, data: Vec<u8>) -> Entry {

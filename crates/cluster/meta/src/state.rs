@@ -6,6 +6,7 @@
 //! change, so that a reader of any age gets just what is new to it. Nothing is stored per chunk.
 
 mod power;
+mod rescue;
 mod sets;
 
 use crate::namespace::names::Names;
@@ -20,6 +21,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use power::{PathRecord, PowerFact, PowerRecord, Slept};
+pub use rescue::Recalled;
+pub(crate) use rescue::Unsure;
 pub use sets::SetChange;
 
 /// Finished gear shifts kept.
@@ -78,6 +81,8 @@ pub enum Command {
         at_unix_millis: u64,
         fact: PowerFact,
     },
+    /// The first of a generation, after a rescue from a minority of the members. Refused if it is not a later one.
+    Rescue(Recalled),
 }
 
 /// A chunk group's next configuration, derived from the one at `expected`.
@@ -118,6 +123,7 @@ struct Versioned<T> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     params: Option<ClusterParams>,
+    generation: u32,
     version: u64,
     servers: BTreeMap<ServerId, Versioned<ServerEntry>>,
     /// The highest position that each server's store is known to have made durable. Not part of the map: only the
@@ -316,6 +322,7 @@ impl State {
             Command::NotePower { server, at_unix_millis, fact } => {
                 self.note_power(*server, *at_unix_millis, fact)
             }
+            Command::Rescue(recalled) => self.rescue(recalled),
         }
     }
 

@@ -414,6 +414,7 @@ impl World {
             MetaPush::Drain => fake.draining = true,
             MetaPush::HandOver { groups } => fake.hand_over = groups,
             MetaPush::Exam => fake.examined = false,
+            MetaPush::Recall => unreachable!("the member asks, not its controller"),
             MetaPush::Params(_) => {}
             // Such a message is for an earlier run.
             MetaPush::Superseded { known } if known < fake.run => {}

@@ -5,6 +5,7 @@
 //! must not delay a lease. No timer runs with a single member and nothing to decide.
 
 mod power;
+mod rescue;
 
 use crate::cluster::config::{Config, MetaSection};
 use crate::cluster::launch::{Stop, private_directory};
@@ -99,6 +100,8 @@ pub enum Start {
     /// As a new member, with an empty directory, of a running cluster: the first time, or replacing one that lost its
     /// data.
     Join,
+    /// As the only member of a new generation, because the majority of the others is lost for good.
+    Rescue { accept_loss: bool },
 }
 
 /// Creates the logs of all members of a new cluster; possible only if one machine has all of them.
@@ -124,26 +127,8 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     let cluster = config.cluster_id()?;
     let data = config.path(&section.data);
     private_directory(&data)?;
-    let birth = match start {
-        Start::Resume => None,
-        Start::Create => {
-            Some(Birth { id: section.id, instance: random::identity()?, voters: vec![section.id] })
-        }
-        Start::Join if config.meta.len() == 1 => {
-            return Err(NodeError::Refused(
-                "there is only one [[meta]], so there is no cluster to join: restore its directory, or create a new \
-                 cluster with --create"
-                    .into(),
-            ));
-        }
-        Start::Join => {
-            let id = joining_id(section.id, random::identity()?);
-            Some(Birth { id, instance: 0, voters: Vec::new() })
-        }
-    };
-    if let Some(birth) = birth {
-        create_log(config, section, birth)?;
-    }
+    let own = Identity { cluster, party: Party::Meta };
+    begin(config, section, (&secret, own), start).await?;
     let bootstrap = config.bootstrap()?;
     let power = Power::new(config)?;
     let member_config = MemberConfig {
@@ -159,7 +144,6 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     let log = DiskLog::open(&data).map_err(in_place)?;
     let member = Member::open(member_config, log, clock::now(), clock::unix_millis()).map_err(in_place)?;
     ebb_power::write_pid_file(&data, std::process::id())?;
-    let own = Identity { cluster, party: Party::Meta };
     files::raise_limit();
     let listener = Listener::bind(&section.address, &secret, own)
         .await
@@ -209,6 +193,32 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     }
     ebb_power::remove_pid_file(&data, std::process::id())?;
     Ok(())
+}
+
+/// Prepares the log for this start.
+async fn begin(
+    config: &Config,
+    section: &MetaSection,
+    as_whom: (&Secret, Identity),
+    start: Start,
+) -> Result<(), NodeError> {
+    match start {
+        Start::Resume => Ok(()),
+        Start::Create => {
+            let voters = vec![section.id];
+            create_log(config, section, Birth { id: section.id, instance: random::identity()?, voters })
+        }
+        Start::Join if config.meta.len() == 1 => Err(NodeError::Refused(
+            "there is only one [[meta]], so there is no cluster to join: restore its directory, or create a new \
+             cluster with --create"
+                .into(),
+        )),
+        Start::Join => {
+            let id = joining_id(section.id, random::identity()?);
+            create_log(config, section, Birth { id, instance: 0, voters: Vec::new() })
+        }
+        Start::Rescue { accept_loss } => rescue::rescue(config, section, as_whom, accept_loss).await,
+    }
 }
 
 /// One note per server that is in another rack than the configuration file has it in.

@@ -23,6 +23,7 @@ mod power_emulators;
 mod power_lan;
 mod power_vm;
 mod replay;
+mod rescue;
 mod s3_clients;
 mod security;
 mod space;

@@ -126,7 +126,12 @@ impl ObjectId {
 
 impl Epoch {
     pub fn next(self) -> Epoch {
-        Epoch(self.0.checked_add(1).expect("four thousand million configurations of one chunk group"))
+        self.after(1)
+    }
+
+    /// That many epochs later.
+    pub fn after(self, epochs: u32) -> Epoch {
+        Epoch(self.0.checked_add(epochs).expect("four thousand million configurations of one chunk group"))
     }
 }
 

@@ -306,6 +306,18 @@ impl ClusterMap {
         true
     }
 
+    /// All of it.
+    pub fn whole(&self) -> MapDelta {
+        MapDelta {
+            from: 0,
+            to: self.version,
+            servers: self.servers.values().cloned().collect(),
+            groups: (0u32..).map(GroupId).zip(self.groups.iter().cloned()).collect(),
+            pools: self.pools.values().cloned().collect(),
+            sets: (0u16..).map(SetId).zip(self.sets.iter().cloned()).collect(),
+        }
+    }
+
     pub fn set(&self, id: SetId) -> Option<&SetEntry> {
         self.sets.get(usize::from(id.0)).filter(|set| set.epoch > Epoch(0))
     }

@@ -6,7 +6,8 @@
 
 use crate::{
     ChunkId, ClusterParams, Depth, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta,
-    ObjectId, Record, RequestId, Role, Run, ServedLatencies, ServerId, SetEntry, SetId, StoreMark, Version,
+    ObjectId, Record, RequestId, Role, Run, ServedLatencies, ServerId, SetEntry, SetId, StoreId, StoreMark,
+    Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -518,6 +519,25 @@ pub enum ServerMessage {
         incarnation: Incarnation,
         exam: ExamReport,
     },
+    /// The answer to [`MetaPush::Recall`].
+    Recalls {
+        server: ServerId,
+        recollection: Box<Recollection>,
+    },
+}
+
+/// What a chunk server knows of the configurations that served: asked for when the metadata was rescued from a minority
+/// of its members, which may be behind (docs/protocol.md, section 12).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recollection {
+    /// From which it speaks: another store than the one on record remembers nothing.
+    pub store: StoreId,
+    /// The newest map version that it ever served under, also in earlier runs.
+    pub seen: u64,
+    /// Its whole map; version zero: it has none since it started.
+    pub map: MapDelta,
+    /// The newest epoch that it knows of each group it has something of: of a configuration, a fence or a record.
+    pub epochs: Vec<(GroupId, Epoch)>,
 }
 
 /// What a server finds about itself after a wake-up. That it arrives shows that the network is up.
@@ -538,7 +558,8 @@ impl ServerMessage {
             ServerMessage::Heartbeat { server, .. }
             | ServerMessage::Reports { server, .. }
             | ServerMessage::ReadyToSleep { server, .. }
-            | ServerMessage::Exam { server, .. } => *server,
+            | ServerMessage::Exam { server, .. }
+            | ServerMessage::Recalls { server, .. } => *server,
         }
     }
 }
@@ -576,6 +597,8 @@ pub enum MetaPush {
     },
     /// Say what state you are in ([`ServerMessage::Exam`]). Repeated until answered.
     Exam,
+    /// Say what you know of the cluster's configurations ([`ServerMessage::Recalls`]). Repeated until answered.
+    Recall,
 }
 
 /// When the lease ends that was granted to run `to` for its heartbeat of `sent`, by the receiver's clock. `None`: none

@@ -1,7 +1,7 @@
 //! What the metadata leader decides or finds, in one vocabulary: the log prints these sentences, `ebb notices` lists
 //! them, and code that counts or draws them goes by the variant.
 
-use crate::{ServerId, SetId, TestStep};
+use crate::{GroupId, ServerId, SetId, TestStep};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -76,6 +76,17 @@ pub enum Notice {
     WentBack {
         seen: u64,
         own: u64,
+    },
+    /// Rescued metadata leads nothing before these servers have said which configurations they know.
+    RescueWaits {
+        servers: Vec<ServerId>,
+    },
+    /// Metadata was rescued from a minority of its members, and has caught up with the servers. Which copies of these
+    /// chunk groups and sets are complete is not known.
+    Rescued {
+        generation: u32,
+        groups: Vec<GroupId>,
+        sets: Vec<SetId>,
     },
     MetadataDiskFull,
     MetadataDiskHasRoom,
@@ -154,7 +165,7 @@ impl fmt::Display for PowerGoal {
 
 impl Notice {
     /// Every [`Notice::kind`].
-    pub const KINDS: [&'static str; 18] = [
+    pub const KINDS: [&'static str; 20] = [
         "shift",
         "failed",
         "back",
@@ -173,6 +184,8 @@ impl Notice {
         "metadata_disk_has_room",
         "refused",
         "hands_over",
+        "rescue_waits",
+        "rescued",
     ];
 
     /// The variant's name in JSON, and where notices are counted.
@@ -196,6 +209,8 @@ impl Notice {
             Notice::MetadataDiskHasRoom => 15,
             Notice::Refused { .. } => 16,
             Notice::HandsOver { .. } => 17,
+            Notice::RescueWaits { .. } => 18,
+            Notice::Rescued { .. } => 19,
         };
         Notice::KINDS[place]
     }
@@ -240,6 +255,27 @@ impl fmt::Display for Notice {
                 "a server has seen version {seen} of the cluster map, this metadata has only {own}: it went back to an older copy and \
                  leads nothing. Start the metadata servers on the newest copy of their directories"
             ),
+            Notice::RescueWaits { servers } => write!(
+                f,
+                "the rescued metadata waits for what {} know of the cluster: start them",
+                names(servers, ServerId::to_string)
+            ),
+            Notice::Rescued { generation, groups, sets } => {
+                write!(f, "the metadata was rescued and is of generation {generation}")?;
+                if !groups.is_empty() {
+                    write!(
+                        f,
+                        "; {} chunk groups may have changed since its last entry, so none of their copies counts as complete: {}. \
+                         Start all servers, then `ebb force`",
+                        groups.len(),
+                        names(groups, GroupId::to_string)
+                    )?;
+                }
+                if !sets.is_empty() {
+                    write!(f, "; the servers of {} compare what they have", names(sets, SetId::to_string))?;
+                }
+                Ok(())
+            }
             Notice::MetadataDiskFull => f.write_str(
                 "the metadata disk is full: writes are refused, reads and leases continue; make room on it",
             ),
@@ -252,6 +288,15 @@ impl fmt::Display for Notice {
             ),
         }
     }
+}
+
+/// The first of them, and how many more there are.
+fn names<T>(all: &[T], name: impl Fn(&T) -> String) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<String> = all.iter().take(SHOWN).map(name).collect();
+    let more = all.len().saturating_sub(SHOWN);
+    let and = if more > 0 { format!(" and {more} more") } else { String::new() };
+    shown.join(", ") + &and
 }
 
 /// A notice of the present leader.

@@ -64,6 +64,11 @@ impl Group {
         self.member.fence()
     }
 
+    /// The newest epoch that any message or record of the group had.
+    pub fn newest_epoch(&self) -> Epoch {
+        self.member.fence().max(self.member.tail.newest().epoch)
+    }
+
     /// The metadata service has counted on this incarnation since this epoch.
     pub fn begin(&mut self, epoch: Epoch) {
         self.member.tail.begin(epoch);

@@ -357,7 +357,7 @@ impl Repairs {
         parts.retain(|(record, _)| !partial || lost.is_none_or(|newest| record.version >= newest));
         if lost.is_some() {
             let before = parts.len();
-            let had = |r: &Record| member.tail.newest(r.chunk, (r.first, r.count));
+            let had = |r: &Record| member.tail.newest_of(r.chunk, (r.first, r.count));
             parts.retain(|(record, _)| record.version >= had(record));
             repair.refused |= parts.len() < before;
         }

@@ -66,6 +66,13 @@ impl Tail {
         self.committed
     }
 
+    /// The newest version in it.
+    pub fn newest(&self) -> Version {
+        let last = |runs: &BTreeMap<TailPlace, TailRun>| runs.last_key_value().map(|(place, _)| place.0);
+        let all = [last(&self.runs), last(&self.done), Some(self.committed)];
+        all.into_iter().flatten().max().unwrap_or_default()
+    }
+
     pub fn push(&mut self, run: TailRun) {
         let Run { version, kind, .. } = run.run;
         if kind == Kind::Delete {
@@ -85,7 +92,7 @@ impl Tail {
     }
 
     /// The newest version that any of these blocks of a chunk has had here, as far as the tail knows.
-    pub fn newest(&self, chunk: ChunkId, (first, count): (u32, u32)) -> Version {
+    pub fn newest_of(&self, chunk: ChunkId, (first, count): (u32, u32)) -> Version {
         let touches = |run: &&Run| {
             let sets = matches!(run.kind, Kind::Data | Kind::Zero) && run.chunk == chunk;
             sets && run.first < first + count && first < run.first + run.count

@@ -6,10 +6,10 @@ use ebb_chunkserver::{
     ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken,
 };
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Epoch, GroupEntry, GroupId,
-    Incarnation, Kind, MapDelta, Moment, PeerMessage, Received, Record, RecoveredTail, Refusal, RequestId,
-    Role, Run, ServerId, ServerReport, ServerState, Slot, SlotState, StoreId, Unready, Version, block_crcs,
-    piece_crcs,
+    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, ClusterMap, Content, Epoch, GroupEntry,
+    GroupId, Incarnation, Kind, MapDelta, Moment, PeerMessage, Received, Record, RecoveredTail, Refusal,
+    RequestId, Role, Run, ServerId, ServerReport, ServerState, Slot, SlotState, StoreId, Unready, Version,
+    block_crcs, piece_crcs,
 };
 use std::time::Duration;
 
@@ -340,6 +340,30 @@ fn a_map_older_than_the_store_has_served_under_is_not_obeyed() {
     assert!(matches!(asks[..], [Command::MapGap]), "it has no map yet: {asks:?}");
     let (nothing, says) = offer(0, 9);
     assert_eq!((nothing.len(), says), (0, 9));
+}
+
+/// Metadata that was rescued from a minority asks it: what is forgotten here may be taken for never served.
+#[test]
+fn a_server_recalls_every_configuration_that_it_knows_of() {
+    let version = Version { epoch: Epoch(4), seq: 7 };
+    let tail = RecoveredTail { committed: version, ..RecoveredTail::default() };
+    let mut config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
+    config.known_map = 7;
+    let recovered = Recovered { tails: [(GROUP, tail)].into(), ..Recovered::default() };
+    let restarted = Replica::new(config, recovered).recall();
+    assert_eq!((restarted.store, restarted.seen, restarted.map.to), (StoreId(1), 7, 0));
+    assert_eq!(restarted.epochs, [(GROUP, Epoch(4))], "of its records");
+
+    let mut primary = Primary::new();
+    primary.configure(5);
+    let known = primary.replica.recall();
+    assert_eq!(known.epochs, [(GROUP, Epoch(5))]);
+    let mut map = ClusterMap::default();
+    assert!(map.apply(&known.map));
+    assert_eq!(map, *primary.replica.map(), "all of it");
+    let fence = PeerMessage::Fence { group: GROUP, epoch: Epoch(9), done: Vec::new() };
+    primary.on(Event::Peer { from: OTHERS[0], message: fence, payload: Bytes::new() });
+    assert_eq!(primary.replica.recall().epochs, [(GROUP, Epoch(9))], "of a fence without its map");
 }
 
 /// A slot has lost its complete copy: until the epoch is on record as serving, its server may return as having missed

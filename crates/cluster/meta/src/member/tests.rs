@@ -1,3 +1,5 @@
+mod rescue;
+
 use super::*;
 use crate::namespace::table::Blob;
 use crate::raft::{Birth, Job, LogFile, MemoryLog, create};

@@ -61,6 +61,18 @@ impl Leases {
         }
     }
 
+    pub fn leased_to(&self) -> u64 {
+        self.leased_to
+    }
+
+    /// Forgets what is leased, without making it garbage; serial numbers below `objects` are never leased again.
+    pub fn rescue(&mut self, objects: u64, jump: u64) {
+        self.runs.clear();
+        self.packs.retain(|_, pack| pack.named > 0);
+        self.leased_to = objects;
+        self.stamp += jump;
+    }
+
     /// Leases fresh ids, all in the pool of the first; or lets a held object grow to `bytes`.
     pub fn lease(&mut self, run: u64, first: ObjectId, count: u32, bytes: u64) -> Result<(), NamespaceError> {
         let serials = first.serial().0..first.serial().0 + u64::from(count);

@@ -15,6 +15,8 @@ use std::ops::Bound;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Volumes {
     by_name: BTreeMap<String, Volume>,
+    /// The next claims have higher numbers than this.
+    claims: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +73,7 @@ impl Volumes {
         from: Option<VolumeOwner>,
         noted: Extent,
     ) -> Result<u64, NamespaceError> {
+        let least = self.claims;
         let volume = self.get_mut(name)?;
         if noted.object != volume.meta.object {
             return Err(NamespaceError::NoSuchVolume);
@@ -80,10 +83,20 @@ impl Volumes {
             Some(owner) => return Err(NamespaceError::VolumeInUse(owner)),
             None => 0,
         };
-        volume.claims += u64::from(volume.owner.is_none_or(|owner| owner.run != sender));
+        if volume.owner.is_none_or(|owner| owner.run != sender) {
+            volume.claims = volume.claims.max(least) + 1;
+        }
         volume.owner = Some(VolumeOwner { run: sender, stamp });
         volume.noted = Some(noted);
         Ok(volume.claims)
+    }
+
+    /// Owners keep their claims, and every later one has a number that was never given.
+    pub fn rescue(&mut self, jump: u64) {
+        let highest = self.by_name.values().map(|volume| volume.claims).fold(self.claims, u64::max);
+        self.claims = highest + jump;
+        let owners = self.by_name.values_mut().filter_map(|volume| volume.owner.as_mut());
+        owners.for_each(|owner| owner.stamp += jump);
     }
 
     pub fn release(&mut self, sender: u64, name: &str) -> Result<(), NamespaceError> {

@@ -33,6 +33,16 @@ pub enum RaftError {
         "this member forgot what it acknowledged: its log is an older copy; move the directory away and start with --join"
     )]
     Older,
+    #[error(
+        "this member is of generation {own} of the metadata, and the cluster was rescued since: it is of generation {present}. Nothing \
+         that only this member has counts any more: move its directory away and start with --join"
+    )]
+    Replaced { own: u32, present: u32 },
+    #[error(
+        "this member never heard from the cluster that it joined, so there is nothing in its log: rescue another one, or put back \
+         the directory of one that voted"
+    )]
+    NeverJoined,
     #[error("the directory belongs to metadata server {found}, not {expected}: name another directory")]
     OtherMember { found: MemberId, expected: MemberId },
     #[error("metadata server {member} votes and is not in the configuration file: put it back")]

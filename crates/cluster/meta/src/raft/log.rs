@@ -1,7 +1,7 @@
 //! The log of one member: one append-only file with everything that the member must not forget.
 //!
 //! ```text
-//! file  = "EBBRAFTG" mark mark size table frame*
+//! file  = "EBBRAFTH" mark mark size table frame*
 //! mark  = bytes of the file known to be durable u64 LE | CRC-32C of these u32 LE
 //! size  = bytes of the table u64 LE                    | CRC-32C of these u32 LE
 //! table = the names of the state (crate::namespace::table); none if its size is zero
@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-const FILE_MAGIC: &[u8; 8] = b"EBBRAFTG";
+const FILE_MAGIC: &[u8; 8] = b"EBBRAFTH";
 const FRAME_MAGIC: &[u8; 4] = b"RLOG";
 const STATE_MAGIC: &[u8; 4] = b"RSTA";
 const FRAME_HEADER: usize = 12;
@@ -399,9 +399,10 @@ pub struct Birth {
 #[derive(Serialize, Deserialize)]
 pub(super) enum Piece {
     Birth(Birth),
-    /// The cluster that accepted this member.
+    /// The group that accepted this member.
     Joined {
         instance: u64,
+        generation: u32,
     },
     Vote {
         term: u64,
@@ -421,6 +422,14 @@ pub(super) enum Piece {
     },
     /// Identifies the state frame before it as the state after entry `index`.
     Snapshot {
+        index: u64,
+        term: u64,
+        members: Vec<u8>,
+    },
+    /// This member is the only one of a new generation: everything up to entry `index` is committed, and no change of
+    /// the membership in it counts any more.
+    Rescued {
+        generation: u32,
         index: u64,
         term: u64,
         members: Vec<u8>,

@@ -1,3 +1,5 @@
+mod rescue;
+
 use super::log::{HEADER, ZERO_BYTES, read_log};
 use super::*;
 use crate::{Blob, Command, Reply};

@@ -762,6 +762,10 @@ impl Server {
             MetaPush::Rejected { why } => self.stop(Ended::Rejected { why }),
             MetaPush::Exam if self.examining.is_some() || self.ending => {}
             MetaPush::Exam => self.examining = Some(self.submit_own(Op::Flush)),
+            MetaPush::Recall => {
+                let recollection = Box::new(self.replica.recall());
+                self.tell_metas(&ServerMessage::Recalls { server: self.about.me, recollection });
+            }
         }
     }
 

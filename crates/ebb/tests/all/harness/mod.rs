@@ -124,7 +124,7 @@ pub struct Cluster {
     /// What starts a process, where it is not just the program.
     pub commands: BTreeMap<Who, Vec<String>>,
     children: BTreeMap<Who, Child>,
-    /// Metadata servers without a log, and how their next start creates one.
+    /// How the next start of a metadata server creates its log, or changes it.
     founding: BTreeMap<u64, &'static str>,
     directory: Option<TempDir>,
     /// File systems that are unmounted with the cluster.
@@ -244,6 +244,11 @@ impl Cluster {
         self.founding.insert(id, "--join");
     }
 
+    /// The next start of this metadata server, the last one with its data, makes it the only one.
+    pub fn rescue(&mut self, id: u64) {
+        self.founding.insert(id, "--rescue --accept-loss");
+    }
+
     /// What starts a process: a program and its arguments.
     pub fn command(&self, who: Who) -> Vec<String> {
         if let Some(command) = self.commands.get(&who) {
@@ -281,7 +286,8 @@ impl Cluster {
     pub fn launch(&mut self, who: Who) {
         let mut command = self.command(who);
         if let Who::Meta(id) = who {
-            command.extend(self.founding.remove(&id).map(str::to_owned));
+            let how = self.founding.remove(&id).unwrap_or_default();
+            command.extend(how.split_whitespace().map(str::to_owned));
         }
         let data = self.data(who);
         std::fs::create_dir_all(&data).expect("a data directory");

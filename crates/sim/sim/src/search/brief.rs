@@ -67,6 +67,7 @@ pub fn brief_push(push: &MetaPush) -> Option<String> {
         | MetaPush::Params(_)
         | MetaPush::Drain
         | MetaPush::Exam
+        | MetaPush::Recall
         | MetaPush::Map(_) => None,
         MetaPush::HandOver { groups } => Some(format!("hand over {}", brief_groups(groups))),
         MetaPush::Superseded { known } => Some(format!("your store does not continue {known}")),

@@ -463,6 +463,10 @@ impl World<'_> {
                 self.after(100 * MILLI, Happening::Restart { server: id });
             }
             MetaPush::Exam => self.exam(id),
+            MetaPush::Recall => {
+                let recollection = Box::new(self.server(id).replica.recall());
+                self.tell_members(id, ServerMessage::Recalls { server: id, recollection });
+            }
             MetaPush::Rejected { why } => {
                 self.note(|| format!("{id} is rejected: {why}"));
                 self.crash(id);

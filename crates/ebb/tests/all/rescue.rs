@@ -1,0 +1,134 @@
+//! Two of three metadata servers are lost for good, and the last one goes on.
+
+use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
+use crate::three_meta::leader;
+use ebb_testing::s3::request;
+use std::path::Path;
+use std::process::Output;
+
+const OBJECTS: usize = 24;
+const KEYS: (&str, &str) = (ACCESS_KEY, SECRET_KEY);
+
+/// Some are packed with others, some have chunks of their own.
+fn body(object: usize) -> Vec<u8> {
+    let bytes = if object.is_multiple_of(4) { 2 << 20 } else { 3000 + object };
+    (0..bytes).map(|at| (at * 31 + object) as u8).collect()
+}
+
+/// Asks until the answer is good: what is under way while the metadata is replaced may be refused.
+fn send(cluster: &Cluster, method: &str, path: &str, body: &[u8]) -> Vec<u8> {
+    wait(&format!("{method} {path}"), PATIENCE, || {
+        let answer = request(&cluster.gateway, KEYS, method, path, body).ok()?;
+        (answer.status / 100 == 2).then_some(answer.body)
+    })
+}
+
+fn put(cluster: &Cluster, bucket: &str, objects: std::ops::Range<usize>) {
+    for object in objects {
+        send(cluster, "PUT", &format!("/{bucket}/{object}"), &body(object));
+    }
+}
+
+fn assert_there(cluster: &Cluster, bucket: &str, objects: std::ops::Range<usize>) {
+    for object in objects {
+        let found = send(cluster, "GET", &format!("/{bucket}/{object}"), b"");
+        assert!(found == body(object), "{bucket}/{object} is not what was written");
+    }
+}
+
+fn refused(output: &Output, words: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    words.iter().for_each(|word| assert!(said.contains(word), "no {word:?} in {said}"));
+}
+
+fn served(cluster: &Cluster) {
+    cluster.wait_status("every group is served", |s| {
+        s.groups.without_primary == 0 && s.groups.without_target == 0
+    });
+}
+
+fn all_vote(cluster: &Cluster) {
+    cluster.wait_status("every metadata server votes", |s| s.metadata.iter().all(|m| m.votes));
+}
+
+fn put_aside(from: &Path, to: &Path) {
+    std::fs::rename(from, to).expect("the directory moves");
+}
+
+/// The two others keep serving after the last one stopped, so its log lacks what they did then: configurations of chunk
+/// groups, and a name.
+fn lose_two(cluster: &Cluster, last: u64, lost: [u64; 2]) {
+    cluster.kill(Who::Meta(last));
+    leader(cluster);
+    let before = cluster.status().map_version;
+    cluster.kill(Who::Server(1));
+    cluster.wait_status("the roles of a server are given to others", |s| s.map_version > before);
+    served(cluster);
+    send(cluster, "PUT", "/kept/late", &body(0));
+    let id = last.to_string();
+    let rescue = |args: &[&str]| cluster.ebb(&[&["meta", "--id", &id, "--rescue"], args].concat());
+    refused(&rescue(&["--accept-loss"]), &["answers at", "without --rescue"]);
+    lost.iter().for_each(|id| cluster.kill(Who::Meta(*id)));
+    put_aside(&cluster.data(Who::Meta(lost[0])), &cluster.directory().join("old"));
+    std::fs::remove_dir_all(cluster.data(Who::Meta(lost[1]))).expect("it is removed");
+    refused(&rescue(&[]), &["nothing was changed", "ends with entry", "--rescue --accept-loss", "2 of 3"]);
+}
+
+#[test]
+fn one_of_three_is_rescued_and_two_new_ones_join_it() {
+    let mut cluster = Cluster::start(&Shape { metas: 3, ..Shape::lively() });
+    cluster.launch(Who::Gateway);
+    send(&cluster, "PUT", "/kept", b"");
+    put(&cluster, "kept", 0..OBJECTS);
+    let last = 1 + leader(&cluster) % 3;
+    let lost = [1 + last % 3, 1 + (last + 1) % 3];
+    lose_two(&cluster, last, lost);
+
+    cluster.rescue(last);
+    cluster.launch(Who::Meta(last));
+    served(&cluster);
+    cluster.launch_unless_it_runs(Who::Server(1));
+    assert_there(&cluster, "kept", 0..OBJECTS);
+    let late = request(&cluster.gateway, KEYS, "GET", "/kept/late", b"").expect("an answer");
+    assert_eq!(late.status, 404, "its name was in no log that is left");
+    put(&cluster, "kept", OBJECTS..OBJECTS + 8);
+    println!("healed in {:.2?}", cluster.heal());
+    // What has lost its name is still there.
+    let space = cluster.ebb(&["verify", "--space", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&space.stdout).expect("a report");
+    assert_eq!(space.status.code(), Some(3), "{report}");
+    assert!(report["pools"][0]["left_over"]["chunks"].as_u64() > Some(0), "{report}");
+
+    for id in lost {
+        cluster.join_again(id);
+        cluster.launch(Who::Meta(id));
+    }
+    all_vote(&cluster);
+    cluster.kill(Who::Meta(last));
+    leader(&cluster);
+    assert_there(&cluster, "kept", 0..OBJECTS + 8);
+    put(&cluster, "kept", OBJECTS + 8..OBJECTS + 12);
+    cluster.launch(Who::Meta(last));
+    all_vote(&cluster);
+
+    // The directory of a lost one turns up again.
+    let old = Who::Meta(lost[0]);
+    cluster.kill(old);
+    let present = leader(&cluster);
+    std::fs::remove_dir_all(cluster.data(old)).expect("it is removed");
+    put_aside(&cluster.directory().join("old"), &cluster.data(old));
+    cluster.launch(old);
+    wait("it is told that it counts no more", PATIENCE, || {
+        cluster.log(old).contains("the cluster was rescued since").then_some(())
+    });
+    wait("it has ended", PATIENCE, || cluster.pid(old).is_none().then_some(()));
+    assert_eq!(leader(&cluster), present, "it disturbed nobody");
+    std::fs::remove_dir_all(cluster.data(old)).expect("it is removed");
+    cluster.join_again(lost[0]);
+    cluster.launch(old);
+    all_vote(&cluster);
+    assert_there(&cluster, "kept", 0..OBJECTS + 12);
+    cluster.heal();
+    cluster.verify(&["--read"]);
+}
