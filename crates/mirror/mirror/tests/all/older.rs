@@ -57,7 +57,12 @@ fn put_back(world: &mut World, images: &mut [Vec<Image>; 2]) -> bool {
         }
     }
     let is_fit = chosen.iter().any(|image| image.whole) && !chosen.iter().any(|image| image.copying);
-    let Some(newer) = newer([&chosen[0], &chosen[1]]).filter(|_| is_fit) else {
+    let notes_all = |side: &Side| {
+        // It was used alone when it was copied, and the other one has come back since and has not noted that yet.
+        let writes = chosen[(!*side).index()].disk.writes();
+        chosen[side.index()].alone_since.is_none_or(|before| writes <= before)
+    };
+    let Some(newer) = newer([&chosen[0], &chosen[1]]).filter(|side| is_fit && notes_all(side)) else {
         world.open(Accept::default()).expect("nothing is older");
         return true;
     };

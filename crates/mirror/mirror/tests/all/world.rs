@@ -5,6 +5,7 @@ use bytes::{Bytes, BytesMut};
 use ebb_mirror::geometry::MAP_OFFSETS;
 use ebb_mirror::open::{Accept, Medium, OpenError, create, open, open_without_counts, replace, superblock};
 use ebb_mirror::policy::DiskFacts;
+use ebb_mirror::superblock::Other;
 use ebb_mirror::{
     BLOCK_BYTES, Command, DiskId, DiskOp, Event, Found, Geometry, IntentMap, Mirror, MirrorId, Own, Parts,
     PlantedBug, Reply, Request, Settings, Side, Speed, Spent, Token,
@@ -35,6 +36,11 @@ pub struct Disk {
 }
 
 impl Disk {
+    /// How many writes have ended.
+    pub fn writes(&self) -> u64 {
+        self.ended
+    }
+
     fn block(&self, at: u64) -> Bytes {
         let cached = self.cache.iter().rev().find(|(_, block, _)| *block == at).map(|(_, _, data)| data);
         cached.or_else(|| self.durable.get(&at)).cloned().unwrap_or_else(|| Bytes::from(vec![0; SIZE]))
@@ -186,6 +192,8 @@ pub struct Image {
     pub whole: bool,
     /// What a crash left open is decided by a resync, block by block.
     pub copying: bool,
+    /// It was used without the other disk, which had been written this often.
+    pub alone_since: Option<u64>,
     expected: BTreeMap<u64, Expected>,
 }
 
@@ -612,6 +620,7 @@ impl World {
             notes: (block.written, map.map_or(0, |(written, _)| written)),
             whole: block.own == Own::InSync,
             copying,
+            alone_since: (block.other != Other::InSync).then_some(self.disks[(!side).index()].ended),
             disk,
             expected,
         }
