@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ebb_store::mem::MemDisk;
 use ebb_store::{Config, Disk, Op, StoreCore};
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, Record, ServerId, Space, StoreId, Version, block_crcs,
+    BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, Record, Role, ServerId, StoreId, Version, block_crcs,
 };
 use libfuzzer_sys::fuzz_target;
 use std::io::IoSlice;
@@ -46,8 +46,8 @@ static WHOLE: LazyLock<MemDisk> = LazyLock::new(|| {
             let version = Version { epoch: Epoch(1), seq };
             let first = seq as u32 % 4;
             let record = Record { group: GROUP, chunk: chunk(index), first, count, version, request: None, content };
-            let space = if index == 2 { Space::Offload { stands_for: ServerId(9) } } else { Space::Replica };
-            run(&mut store, Op::Apply { space, record, payload, must_fit: false, repair: false, committed: Version::ZERO });
+            let role = if index == 2 { Role::Offload { stands_for: ServerId(9) } } else { Role::Replica };
+            run(&mut store, Op::Apply { role, record, payload, must_fit: false, repair: false, committed: Version::ZERO });
         }
         if seq == 2 || seq == 4 {
             run(&mut store, Op::Flush);
@@ -70,10 +70,10 @@ fuzz_target!(|data: &[u8]| {
     drop(file);
     let Some(mut store) = open(&disk) else { return };
     for index in 0..3 {
-        for space in [Space::Replica, Space::Offload { stands_for: ServerId(9) }] {
-            run(&mut store, Op::Read { space, group: GROUP, chunk: chunk(index), first: 0, count: BLOCKS });
+        for role in [Role::Replica, Role::Offload { stands_for: ServerId(9) }] {
+            run(&mut store, Op::Read { role, group: GROUP, chunk: chunk(index), first: 0, count: BLOCKS });
         }
     }
-    run(&mut store, Op::Digest { space: Space::Replica, group: GROUP, verify: true });
+    run(&mut store, Op::Digest { role: Role::Replica, group: GROUP, verify: true });
     run(&mut store, Op::Flush);
 });

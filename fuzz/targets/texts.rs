@@ -2,8 +2,7 @@
 #![no_main]
 
 use ebb_eval::Matrix;
-use ebb_power::Quantity;
-use ebb_meter::{Clock, Import, import};
+use ebb_meter::{Clock, Import, Quantity, import};
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 
@@ -11,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((&which, bytes)) = data.split_first() else { return };
     if which % 2 == 0 {
         let text = String::from_utf8_lossy(bytes);
-        if let Ok(matrix) = Matrix::parse(Path::new("m.toml"), &text) {
+        if let Ok(matrix) = Matrix::parse(Path::new("m.toml"), &text, 1.0) {
             let _ = matrix.runs();
         }
         return;

@@ -28,7 +28,8 @@ fuzz_target!(|data: &[u8]| {
     let format = FORMATS[usize::from(which) % FORMATS.len()];
     let format = format.map(|name| name.parse::<Format>().expect("a format of ours"));
     let input = Input { name: "made".into(), read: Box::new(Cursor::new(bytes.to_vec())) };
-    let Ok(reader) = open_with(vec![input], &Options { format, skip_bad: u64::from(which) % 3 }) else { return };
+    let options = Options { format, skip_bad: u64::from(which) % 3, ..Options::default() };
+    let Ok(reader) = open_with(vec![input], &options) else { return };
     // Packed bytes may stand for very many requests.
     for request in reader.take(100_000).map_while(Result::ok) {
         assert!(request.offset + u64::from(request.len) <= i64::MAX as u64);

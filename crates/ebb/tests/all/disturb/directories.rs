@@ -39,7 +39,7 @@ const REFUSALS: [&str; 13] = [
 ];
 
 /// Left over from the previous process: some of its threads end after the one that carries its name.
-const TOO_EARLY: [&str; 2] = ["another process uses the directory", "Address already in use"];
+const TOO_EARLY: [&str; 2] = ["another process uses the directory", "another process listens on"];
 
 /// Damage that may hit nothing: it is to a part of a store.
 const PARTIAL: [&str; 3] = ["files gone", "file cut", "bytes changed"];
