@@ -125,33 +125,19 @@ impl Rescue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Bootstrap, Command, NewServer};
+    use crate::Command;
     use ebb_types::*;
 
     const STORE: StoreId = StoreId(5);
 
     /// Three servers of four are awake.
     fn state() -> State {
-        let server = |id: u16| NewServer {
-            id: ServerId(id),
-            rack: RackId(id),
-            pool: PoolId::REPLICATED,
-            gear_group: GearGroup((id % 3) as u8),
-            address: format!("h{id}:1"),
-        };
-        let params = ClusterParams {
-            cluster: 1,
-            instance: 1,
-            chunk_bytes: 1 << 20,
-            replicas: 3,
-            groups: 1,
-            lease_millis: 1000,
-        };
-        let (servers, groups) = ((0..4).map(server).collect(), vec![(0..3).map(ServerId).collect()]);
-        let (pools, sets) = (Vec::new(), Vec::new());
-        let schedule = Schedule::default();
+        let mut bootstrap = crate::state::tests::bootstrap();
+        bootstrap.servers.truncate(4);
+        bootstrap.groups.truncate(1);
+        bootstrap.params.groups = 1;
         let mut state = State::default();
-        state.apply(&Command::Init(Bootstrap { params, servers, groups, pools, sets, schedule }));
+        state.apply(&Command::Init(bootstrap));
         for id in 0..4 {
             let state_of = if id < 3 { ServerState::Awake } else { ServerState::Asleep };
             state.apply(&Command::SetServer {

@@ -513,4 +513,4 @@ fn push_bounded<T>(list: &mut VecDeque<T>, item: T, most: usize) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

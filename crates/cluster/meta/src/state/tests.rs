@@ -4,7 +4,8 @@ use ebb_types::{
     ClusterMap, Column, GearGroup, GearWish, Holder, NO_GEAR, ParityDebt, RackId, Shape, StoreMark,
 };
 
-fn bootstrap() -> Bootstrap {
+/// Six servers in three racks, with four groups on the first three.
+pub(crate) fn bootstrap() -> Bootstrap {
     let server = |id: u16| NewServer {
         id: ServerId(id),
         rack: RackId(id % 3),

@@ -1,29 +1,14 @@
 use super::*;
-use crate::{Bootstrap, Command, NewServer};
+use crate::{Bootstrap, Command};
 use ebb_types::*;
 use std::collections::BTreeMap;
 
 const RUN: u64 = 7;
 
 fn bootstrap() -> Bootstrap {
-    let server = |id: u16| NewServer {
-        id: ServerId(id),
-        rack: RackId(id),
-        pool: PoolId::REPLICATED,
-        gear_group: GearGroup(id as u8),
-        address: format!("h{id}:1"),
-    };
-    let params = ClusterParams {
-        cluster: 1,
-        instance: 1,
-        chunk_bytes: 1 << 20,
-        replicas: 3,
-        groups: 4,
-        lease_millis: 1000,
-    };
-    let (servers, groups) = ((0..3).map(server).collect(), vec![(0..3).map(ServerId).collect(); 4]);
-    let (pools, sets) = (Vec::new(), Vec::new());
-    Bootstrap { params, servers, groups, pools, sets, schedule: Schedule::default() }
+    let mut bootstrap = crate::state::tests::bootstrap();
+    bootstrap.servers.truncate(3);
+    bootstrap
 }
 
 fn created() -> State {
