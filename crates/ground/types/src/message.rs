@@ -5,9 +5,9 @@
 //! ones.
 
 use crate::{
-    ChunkId, ClusterParams, Depth, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount, MapDelta,
-    ObjectId, Record, RequestId, Role, Run, ServedLatencies, ServerId, SetEntry, SetId, StoreId, StoreMark,
-    Version,
+    BLOCK_BYTES, ChunkId, ClusterParams, Depth, Epoch, GroupEntry, GroupId, Incarnation, Kind, LoadCount,
+    MapDelta, ObjectId, Record, RequestId, Role, Run, ServedLatencies, ServerId, SetEntry, SetId, StoreId,
+    StoreMark, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -272,6 +272,17 @@ impl ChunkOp {
             ChunkOp::Write { .. } => Some(Kind::Data),
             ChunkOp::Zero { .. } => Some(Kind::Zero),
             ChunkOp::Delete { .. } => Some(Kind::Delete),
+        }
+    }
+
+    /// Whether a full server refuses it: it is data. The note of a claim is a block per group, and without it what is
+    /// stored could not even be read again.
+    pub fn takes_space(&self) -> bool {
+        match self {
+            ChunkOp::Write { chunk, offset, len, .. } => {
+                !(chunk.is_of_claim() && *offset == 0 && *len as usize <= BLOCK_BYTES)
+            }
+            _ => false,
         }
     }
 }

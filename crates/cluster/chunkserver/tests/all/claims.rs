@@ -1,12 +1,12 @@
 //! Only requests under the newest claim on an object are carried out (R16): a process that lost a volume changes
 //! nothing, whatever it sent before and whenever that arrives.
 
-use super::overload::{EPOCH, GROUP, ME, Server, sent};
+use super::overload::{EPOCH, GROUP, ME, Server, replies, sent};
 use bytes::Bytes;
 use ebb_chunkserver::{ClientToken, Command, Event, StoreCommand, StoreOutcome, StoreToken};
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, ObjectId, Record,
-    RequestId, Version, block_crcs,
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, ObjectId, PeerMessage,
+    Record, RequestId, Version, block_crcs,
 };
 
 const NOTE: ChunkId = ChunkId { object: ObjectId(0), index: ebb_types::CLAIMS_FROM };
@@ -112,4 +112,21 @@ fn what_comes_while_the_claim_is_looked_up_waits_and_is_judged() {
     assert!(is_refused(&judged));
     let blocks: Vec<u32> = sent(&judged).iter().map(|(_, record)| record.first).collect();
     assert_eq!(blocks, [1, 1]);
+}
+
+#[test]
+fn a_full_server_takes_a_claim_and_no_data() {
+    let full = [ClientReply::Failed { why: ChunkError::NoSpace }];
+    let mut world = World::new(0);
+    world.server.on(Event::Space { full: true });
+    assert_eq!(replies(&world.write(0, 0)), full);
+    world.write_to(NOTE, 1, 0);
+    let reserved = |command: &Command| match command {
+        Command::Send { message: PeerMessage::Replicate { must_fit, .. }, .. } => *must_fit,
+        Command::Store { command: StoreCommand::Apply { must_fit, .. }, .. } => *must_fit,
+        _ => false,
+    };
+    let noted = world.answer();
+    assert_eq!(noted.iter().filter(|command| reserved(command)).count(), 3, "on each copy, from the reserve");
+    assert_eq!(replies(&world.write_to(NOTE, 2, 1)), full, "a claim has one block");
 }

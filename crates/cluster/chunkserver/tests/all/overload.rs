@@ -111,6 +111,14 @@ pub fn applies(commands: &[Command]) -> Vec<StoreToken> {
     commands.iter().filter_map(apply).collect()
 }
 
+pub fn replies(commands: &[Command]) -> Vec<ClientReply> {
+    let reply = |c: &Command| match c {
+        Command::Reply { reply, .. } => Some(reply.clone()),
+        _ => None,
+    };
+    commands.iter().filter_map(reply).collect()
+}
+
 fn suspects(commands: &[Command]) -> Vec<ServerId> {
     let suspect = |c: &Command| match c {
         Command::Report(ServerReport::Suspect { server, .. }) => Some(*server),
@@ -183,13 +191,6 @@ fn a_full_server_is_never_suspected() {
 /// The write is on some copies: it is carried out as soon as there is room, and the client learns what it waits for.
 #[test]
 fn a_client_whose_write_waits_for_room_hears_so() {
-    let replies = |commands: &[Command]| -> Vec<ClientReply> {
-        let reply = |c: &Command| match c {
-            Command::Reply { reply, .. } => Some(reply.clone()),
-            _ => None,
-        };
-        commands.iter().filter_map(reply).collect()
-    };
     let full = [ClientReply::Retry { why: Unready::Full }];
     let mut server = Server::new(ME);
     let commands = server.write(0);

@@ -1,7 +1,7 @@
 //! A chunk that was deleted takes no more writes: ids are never used again, so the bytes would belong to nothing. (R19)
 
 use super::late_retry::{self, ME, OTHER};
-use super::overload::{self, EPOCH, FAR, GROUP, NEAR, applies, sent};
+use super::overload::{self, EPOCH, FAR, GROUP, NEAR, applies, replies, sent};
 use bytes::Bytes;
 use ebb_chunkserver::{ClientToken, Command, Event, StoreOutcome};
 use ebb_types::{
@@ -110,12 +110,4 @@ fn what_waits_for_the_deletion_to_end_is_refused_when_it_has() {
     let token = applies(&deletion)[0];
     after.extend(server.on(Event::Stored { token, outcome: StoreOutcome::Applied }));
     assert!(replies(&after).contains(&REFUSED) && sent(&after).is_empty(), "{after:?}");
-}
-
-fn replies(commands: &[Command]) -> Vec<ClientReply> {
-    let reply = |command: &Command| match command {
-        Command::Reply { reply, .. } => Some(reply.clone()),
-        _ => None,
-    };
-    commands.iter().filter_map(reply).collect()
 }

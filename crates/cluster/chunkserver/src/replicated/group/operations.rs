@@ -51,8 +51,7 @@ impl Group {
             if self.may_be_forgotten(cx, since) {
                 return cx.reply(token, ClientReply::Forgotten { newest, in_part: waiting.ordered });
             }
-            if let (false, Err(reply)) = (waiting.ordered, self.can_write(cx, op.kind() == Some(Kind::Data)))
-            {
+            if let (false, Err(reply)) = (waiting.ordered, self.can_write(cx, op.takes_space())) {
                 return cx.reply(token, reply);
             }
         }
@@ -120,7 +119,7 @@ impl Group {
     }
 
     /// Whether a new client write would find room for each of its r copies. An operation that frees space needs next to
-    /// none and may use the reserve: otherwise a full cluster could not be emptied.
+    /// none and may use the reserve: otherwise a full cluster could not be emptied, nor a volume in it be served.
     fn can_write(&self, cx: &mut Context, takes_space: bool) -> Result<(), ClientReply> {
         if !self.member.has_all_targets() {
             return Err(ClientReply::Retry { why: Unready::TooFewCopies });

@@ -126,7 +126,7 @@ impl Op {
 
     /// Whether it is a client's data, which a full server may refuse.
     pub fn takes_space(&self) -> bool {
-        matches!(self.work, Work::Client { op: ChunkOp::Write { .. }, .. })
+        matches!(&self.work, Work::Client { op, .. } if op.takes_space())
     }
 
     pub fn is_read(&self) -> bool {
