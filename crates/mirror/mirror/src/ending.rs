@@ -290,14 +290,25 @@ impl Mirror {
         Side::BOTH.into_iter().filter(|side| self.disks[side.index()].is_writable()).collect()
     }
 
-    /// Writes the intent map, if it changed.
+    /// Writes the intent map, if it changed. A disk that has the former number, after a crash, first gets the number of
+    /// the other, alone: else another crash in the next write could leave the two further apart than one.
     pub(crate) fn pump_marks(&mut self, out: &mut Vec<Command>) {
         let sides = self.writable();
         if sides.is_empty() || !self.marks.is_due() || self.members.is_opening() {
             return;
         }
-        self.marks.begin_write(sides.len() as u32);
-        self.map_written += 1;
+        let older = self.members.map_behind_by_one().filter(|side| sides.contains(side));
+        let sides = match older {
+            Some(side) => {
+                self.marks.begin_level();
+                vec![side]
+            }
+            None => {
+                self.marks.begin_write(sides.len() as u32);
+                self.map_written += 1;
+                sides
+            }
+        };
         for side in sides {
             let offset = MAP_OFFSETS[IntentMap::slot(self.map_written)];
             let pieces = vec![self.marks.map(side).encode(self.map_written)];

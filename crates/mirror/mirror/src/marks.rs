@@ -174,6 +174,12 @@ impl Marks {
         self.left = disks;
     }
 
+    /// Begins a write to the one disk that has an older map. What is marked still waits for a write to both.
+    pub fn begin_level(&mut self) {
+        assert!(self.left == 0, "the map is being written");
+        self.left = 1;
+    }
+
     /// The map as this disk is to have it.
     pub fn map(&self, side: Side) -> &IntentMap {
         &self.maps[side.index()]

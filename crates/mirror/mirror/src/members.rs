@@ -49,6 +49,16 @@ impl Members {
         self.maps[side.index()] = map;
     }
 
+    /// The disk whose last map is the one before the other's.
+    pub fn map_behind_by_one(&self) -> Option<Side> {
+        let [a, b] = self.maps;
+        match (a + 1 == b, b + 1 == a) {
+            (true, _) => Some(Side::A),
+            (_, true) => Some(Side::B),
+            _ => None,
+        }
+    }
+
     pub fn block(&self, side: Side) -> &Superblock {
         &self.blocks[side.index()]
     }

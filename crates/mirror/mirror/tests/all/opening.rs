@@ -3,9 +3,14 @@
 use bytes::Bytes;
 use ebb_mirror::geometry::MAP_OFFSETS;
 use ebb_mirror::open::{Accept, Medium, OpenError, Opened, create, open, replace, superblock};
+use ebb_mirror::policy::DiskFacts;
 use ebb_mirror::superblock::{Other, Own, Superblock};
-use ebb_mirror::{BLOCK_BYTES, DiskId, Geometry, IntentMap, MirrorId, Side, SuperblockError};
-use std::collections::BTreeMap;
+use ebb_mirror::{
+    BLOCK_BYTES, Command, DiskId, DiskOp, Event, Found, Geometry, IntentMap, Mirror, MirrorId, Settings,
+    Side, Speed, Spent, SuperblockError,
+};
+use ebb_types::Moment;
+use std::collections::{BTreeMap, VecDeque};
 
 const BYTES: u64 = 32 << 20;
 
@@ -178,6 +183,44 @@ fn neither_disk_counts_if_the_newer_one_fell_behind_and_the_other_does_not_know(
     assert_eq!(refusal(&mut disks), OpenError::Older { side: Side::A }, "it was put back later");
     disks[0].set(Side::A, |_| {});
     assert!(both(&mut disks).is_ok(), "B's note of leaving may have been under way");
+}
+
+/// The mirror starts, and stops when all that it waits for is a map on this disk.
+fn start_without_map_on(disks: &mut [Disk; 2], slow: Side) {
+    let opened = both(disks).expect("what was started is started again");
+    let mut out = Vec::new();
+    let mut mirror =
+        Mirror::new(Settings::default(), [DiskFacts::default(); 2], [Speed::High; 2], opened, &mut out);
+    let mut writes = VecDeque::from(out);
+    while let Some(command) = writes.pop_front() {
+        let Command::Disk { side, token, op } = command else { continue };
+        let found = match op {
+            DiskOp::Write { offset, .. } if side == slow && MAP_OFFSETS.contains(&offset) => continue,
+            DiskOp::Write { offset, pieces, .. } => {
+                disks[side.index()].write(vec![(offset, pieces.concat().into())]);
+                Found::Done
+            }
+            DiskOp::Read { offset, bytes } => {
+                Found::Data(disks[side.index()].read(offset, bytes).expect("it is readable"))
+            }
+            _ => Found::Done,
+        };
+        let mut out = Vec::new();
+        mirror.on(Moment(1), Event::Done { side, token, found, spent: Spent::default() }, &mut out);
+        writes.extend(out);
+    }
+}
+
+#[test]
+fn starts_that_are_cut_short_do_not_lead_the_maps_apart() {
+    let cases = [mirror(1, 1 << 20), later(2, 2)];
+    for (disks, slow) in cases.iter().flat_map(|disks| Side::BOTH.map(|slow| (disks, slow))) {
+        let mut disks = disks.clone();
+        for _ in 0..5 {
+            start_without_map_on(&mut disks, slow);
+        }
+        both(&mut disks).expect("what was started is started again");
+    }
 }
 
 #[test]
