@@ -819,6 +819,28 @@ fn what_must_fit_may_use_the_reserve_and_no_more() {
     assert!(used > 256 << 10 && used <= (256 << 10) + reserve, "{used}");
 }
 
+/// Another program may take what is left, to the last byte.
+#[test]
+fn a_store_starts_and_serves_on_a_disk_without_a_byte_left() {
+    for seed in 0..20 {
+        let disk = MemDisk::new();
+        let (mut store, _) = open(&disk).unwrap();
+        for seq in 1..40 {
+            let write = data(1, seq as u32 % 4, seq as u32 / 4 * 2, 2, version(1, seq));
+            assert_eq!(one(&mut store, apply(Role::Replica, write)), Outcome::Applied);
+        }
+        let before = snapshot(&mut store);
+        let mut disk = disk.crash(seed);
+        for _ in 0..3 {
+            disk.set_capacity(Some(disk.used()));
+            let (mut store, _) = open(&disk).expect("it starts");
+            assert_eq!(snapshot(&mut store), before);
+            drop(store);
+            disk = disk.crash(seed);
+        }
+    }
+}
+
 /// It once used up what settling after a crash needs, and freed nothing by it.
 #[test]
 fn a_checkpoint_that_cannot_end_leaves_a_part_of_the_reserve() {

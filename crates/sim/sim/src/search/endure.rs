@@ -113,12 +113,13 @@ fn all_is_full(world: &mut World, random: &mut Random) {
     ids.iter().for_each(|id| world.fill(*id, None));
     // What is on all targets is recorded with the heartbeats, long before the last bytes are used.
     world.run_until(world.now + 3 * SECOND, |_| false);
+    world.cut_power();
     for id in &ids {
-        // What protects acknowledged data has used what a checkpoint leaves to it of the reserve.
+        // Counted now: a deletion that was not synced is undone. What protects acknowledged data has used what a
+        // checkpoint leaves to it of the reserve.
         let reserve = world.servers[id].store.config.checkpoint_bytes;
         world.fill(*id, Some(LEFT.max(reserve / 2) + random.below(reserve / 4)));
     }
-    world.cut_power();
     world.run_until(world.now + random.below(8) * SECOND, |_| false);
     for id in &ids {
         world.restart(*id);
