@@ -225,7 +225,28 @@ impl Scenario {
             scenario.faults.push((at, fault));
         }
         scenario.faults.sort_by_key(|(at, _)| *at);
+        let mut random = Random::new(ebb_types::mix(seed ^ 0x5ce1));
+        if scenario.front_bytes.is_some() && volumes > 0 && random.chance(300) {
+            scenario.draw_takeovers(&mut random);
+        }
         scenario
+    }
+
+    /// One owner after another is suspended, until its volume is served elsewhere: most slices have moved, they are
+    /// written again under the next owner, and who reads seldom asks the former one again.
+    fn draw_takeovers(&mut self, random: &mut Random) {
+        (self.block_clients, self.lazy) = (6, 500);
+        self.think = random.between(500, 3 * SECOND);
+        self.front_bytes = Some((2 + random.below(14)) * BLOCK_BYTES as u64);
+        self.calm_at = 450 * SECOND;
+        let times = (15..420).step_by(45).map(|at| at * SECOND);
+        let stop = |at| {
+            let (host, millis) =
+                (self.some_host(Role::Volume, random), random.between(14 * SECOND, 35 * SECOND));
+            let (how, when) = (Standstill::Suspend, Moment::Answering);
+            (at, Fault::Stop { host, millis, how, when })
+        };
+        self.faults = times.map(stop).collect();
     }
 
     fn fault(&self, random: &mut Random) -> Fault {

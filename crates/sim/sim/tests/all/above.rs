@@ -98,6 +98,11 @@ fn a_primary_that_ignores_claims_is_found() {
 }
 
 #[test]
+fn a_clock_that_stands_still_in_suspend_is_found() {
+    in_world(355, Bug::MonotonicClock, &["linearizability"]);
+}
+
+#[test]
 fn objects_that_are_judged_by_one_gateways_clock_are_found() {
     in_world(56, Bug::JudgeByOwnClock, &["lifecycle"]);
 }
