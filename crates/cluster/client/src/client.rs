@@ -383,6 +383,21 @@ impl Client {
         let _ = self.shared().changes().changed().await;
     }
 
+    /// Waits for what a server answers, for as long as it is live: one that was put to sleep or has failed may never
+    /// answer, nor end the connection. `None`: it is not live any more.
+    pub async fn while_live<T>(&self, server: ServerId, answer: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(answer);
+        let mut changes = self.shared().changes();
+        while self.map().is_live(server) {
+            tokio::select! {
+                answer = &mut answer => return Some(answer),
+                // Cannot fail: we hold the sender.
+                _ = changes.changed() => {}
+            }
+        }
+        None
+    }
+
     pub fn counters(&self) -> Counters {
         let tally = &self.shared().tally;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

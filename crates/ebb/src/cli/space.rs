@@ -13,7 +13,7 @@
 //!
 //! Data that no gateway and no volume wrote has no name: what `ebb lab replay --config` writes, for as long as it runs.
 
-use crate::cli::verify::{DIFFERENT, Live, inspect, reach};
+use crate::cli::verify::{DIFFERENT, Live, inspect};
 use crate::cluster::config::Config;
 use crate::error::NodeError;
 use ebb_client::Client;
@@ -196,9 +196,9 @@ async fn list_once(config: &Config, client: &Client) -> Result<Listing, NodeErro
         let refused =
             |why: String| NodeError::Refused(format!("{server} does not list what it keeps: {why}"));
         let of: Vec<GroupId> = of.into_iter().collect();
-        let connection = reach(config, client, server).await?;
         inspect(
-            connection,
+            (config, client),
+            server,
             &of,
             |group| InspectRequest::Space { group },
             |group, reply| {
@@ -212,7 +212,7 @@ async fn list_once(config: &Config, client: &Client) -> Result<Listing, NodeErro
                 true
             },
         )
-        .await
+        .await?
         .map_err(refused)?;
     }
     Ok(listing)

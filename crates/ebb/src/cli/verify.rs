@@ -152,7 +152,6 @@ async fn digests(
     let mut digests: BTreeMap<GroupId, Replicas> = BTreeMap::new();
     for (server, groups) in wanted {
         let refused = |why: String| NodeError::Refused(format!("{server} cannot be compared: {why}"));
-        let connection = reach(config, client, server).await?;
         let request = |group| InspectRequest::Digest { group, verify };
         let found = |group, reply| {
             let InspectReply::Digest { digest, blocks, chunks } = reply else { return false };
@@ -160,7 +159,7 @@ async fn digests(
             digests.entry(group).or_default().insert(server, digest);
             true
         };
-        inspect(connection, &groups, request, found).await.map_err(refused)?;
+        inspect((config, client), server, &groups, request, found).await?.map_err(refused)?;
     }
     Ok(digests)
 }
@@ -225,30 +224,49 @@ fn differing(replicas: &Replicas) -> BTreeSet<ChunkId> {
     all.filter(|chunk| replicas.values().any(|d| d.chunks.get(chunk) != first.chunks.get(chunk))).collect()
 }
 
-pub async fn reach(config: &Config, client: &Client, server: ServerId) -> Result<Connection, NodeError> {
+async fn reach(config: &Config, client: &Client, server: ServerId) -> Result<Connection, NodeError> {
     let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
     let own = Identity { cluster: config.cluster_id()?, party: Party::Client };
     let connected = connect(&client.map().servers[&server].address, &secret, own).await;
     connected.map_err(|e| NodeError::Refused(format!("{server} cannot be reached: {e}")))
 }
 
-/// Starts a scrub of a server's replicas; returns how many there are.
-pub async fn scrub(config: &Config, client: &Client, server: ServerId) -> Result<u32, NodeError> {
-    let mut connection = reach(config, client, server).await?;
-    let refused = |why: String| NodeError::Refused(format!("{server} does not scrub: {why}"));
-    let sent =
-        connection.sender.send_wait(kind::INSPECT_REQUEST, 0, &InspectRequest::Scrub, Bytes::new()).await;
-    sent.map_err(|e| refused(e.to_string()))?;
-    let frame = connection.receiver.next().await.map_err(|e| refused(e.to_string()))?;
-    match frame.map(|frame| frame.decode::<InspectReply>()) {
-        Some(Ok((_, InspectReply::Scrub { replicas }))) => Ok(replicas),
-        other => Err(refused(format!("its answer is {other:?}"))),
-    }
+fn not_live(server: ServerId) -> NodeError {
+    NodeError::Refused(format!("{server} was put to sleep or has failed meanwhile: try again"))
 }
 
-/// Sends a request for each group at once, then collects the replies. `found` returns whether a reply is one to such a
-/// request.
+/// Starts a scrub of a server's replicas; returns how many there are.
+pub async fn scrub(config: &Config, client: &Client, server: ServerId) -> Result<u32, NodeError> {
+    let refused = |why: String| NodeError::Refused(format!("{server} does not scrub: {why}"));
+    let answer = async {
+        let mut connection = reach(config, client, server).await?;
+        let sent =
+            connection.sender.send_wait(kind::INSPECT_REQUEST, 0, &InspectRequest::Scrub, Bytes::new());
+        sent.await.map_err(|e| refused(e.to_string()))?;
+        let frame = connection.receiver.next().await.map_err(|e| refused(e.to_string()))?;
+        match frame.map(|frame| frame.decode::<InspectReply>()) {
+            Some(Ok((_, InspectReply::Scrub { replicas }))) => Ok(replicas),
+            other => Err(refused(format!("its answer is {other:?}"))),
+        }
+    };
+    client.while_live(server, answer).await.unwrap_or_else(|| Err(not_live(server)))
+}
+
+/// Sends a server a request for each group at once, then collects the replies, for as long as it is live. `found`
+/// returns whether a reply is one to such a request.
 pub async fn inspect(
+    (config, client): (&Config, &Client),
+    server: ServerId,
+    groups: &[GroupId],
+    request: impl Fn(GroupId) -> InspectRequest,
+    found: impl FnMut(GroupId, InspectReply) -> bool,
+) -> Result<Result<(), String>, NodeError> {
+    let answers =
+        async { Ok(inspect_by(reach(config, client, server).await?, groups, request, found).await) };
+    client.while_live(server, answers).await.unwrap_or_else(|| Err(not_live(server)))
+}
+
+async fn inspect_by(
     mut connection: Connection,
     groups: &[GroupId],
     request: impl Fn(GroupId) -> InspectRequest,

@@ -79,4 +79,9 @@ fn what_nothing_names_is_found_and_freed_and_nothing_else_is() {
             }
         });
     }
+    // One that hangs never answers, and ends no connection: it is waited for until it counts as failed.
+    cluster.pause(Who::Server(2));
+    let (report, code) = space(&cluster, &[]);
+    assert_eq!((code, chunks(&report, 0, "left_over")), (0, 0), "{report}");
+    cluster.resume(Who::Server(2));
 }
