@@ -1,8 +1,9 @@
-//! Two of three metadata servers are lost for good, and the last one goes on.
+//! The last resorts: what goes on when more is lost than can be borne.
 
 use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
 use crate::three_meta::leader;
 use ebb_testing::s3::request;
+use ebb_types::ServerState;
 use std::path::Path;
 use std::process::Output;
 
@@ -130,5 +131,53 @@ fn one_of_three_is_rescued_and_two_new_ones_join_it() {
     all_vote(&cluster);
     assert_there(&cluster, "kept", 0..OBJECTS + 12);
     cluster.heal();
+    cluster.verify(&["--read"]);
+}
+
+/// All disks that have some groups are lost. What is left is served, what is lost is said, and no read returns anything
+/// else.
+#[test]
+fn what_is_left_is_served_when_more_is_lost_than_copies_bear() {
+    let mut cluster = Cluster::start(&Shape::lively());
+    cluster.launch(Who::Gateway);
+    send(&cluster, "PUT", "/kept", b"");
+    put(&cluster, "kept", 0..OBJECTS);
+    cluster.heal();
+    let lost: Vec<u16> = cluster
+        .with_client(async |client| client.map().groups[0].slots.iter().map(|slot| slot.server.0).collect());
+    for id in &lost {
+        cluster.kill(Who::Server(*id));
+        std::fs::remove_dir_all(cluster.data(Who::Server(*id)).join("store")).expect("it is removed");
+    }
+    lost.iter().for_each(|id| cluster.launch_unless_it_runs(Who::Server(*id)));
+    let status = cluster.wait_status("what is left is complete again", |s| {
+        let groups = &s.groups;
+        groups.without_primary > 0
+            && groups.in_sync + groups.without_primary == groups.total
+            && s.servers.iter().all(|server| server.state == ServerState::Awake)
+    });
+    let gone = status.groups.without_primary;
+    refused(&cluster.ebb(&["force"]), &[&format!("{gone} chunk groups"), "ebb force --accept-loss"]);
+    let forced = cluster.ebb(&["force", "--accept-loss"]);
+    assert!(forced.status.success(), "{}", String::from_utf8_lossy(&forced.stderr));
+    served(&cluster);
+    println!("{gone} groups were lost; healed in {:.2?}", cluster.heal());
+
+    // One whose first bytes are left begins to be sent.
+    let is_whole = |object: usize| {
+        let path = format!("/kept/{object}");
+        let answer = request(&cluster.gateway, KEYS, "GET", &path, b"").expect("an answer");
+        let was_broken_off = answer.status == 200 && answer.body.len() < body(object).len();
+        assert!(
+            answer.body == body(object) || answer.status == 500 || was_broken_off,
+            "{object}: {}",
+            answer.status
+        );
+        answer.body == body(object)
+    };
+    let whole = (0..OBJECTS).filter(|object| is_whole(*object)).count();
+    assert!(whole > 0 && whole < OBJECTS, "{whole} of {OBJECTS} objects are left");
+    put(&cluster, "kept", OBJECTS..OBJECTS + 8);
+    assert_there(&cluster, "kept", OBJECTS..OBJECTS + 8);
     cluster.verify(&["--read"]);
 }

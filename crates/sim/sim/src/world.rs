@@ -235,6 +235,8 @@ pub struct World<'a> {
     /// The administrator's gear request, until the metadata service confirms it.
     pub gear_wanted: Option<Mode>,
     pub lost_wanted: Option<ServerId>,
+    /// Groups without a complete copy are to be served from what is left.
+    pub force_wanted: bool,
     /// Number of the administrator's present request.
     pub question: u64,
     pub lost: Option<ServerId>,
@@ -301,6 +303,7 @@ impl<'a> World<'a> {
             stormy: false,
             gear_wanted: None,
             lost_wanted: None,
+            force_wanted: false,
             question: 0,
             lost: None,
             founders: scenario.members,

@@ -286,7 +286,8 @@ impl Member {
                 return true;
             }
             match role {
-                Role::Offload { stands_for } if !entry.is_covered_by(cx.me, stands_for) => {
+                // In a salvage, whatever it has counts.
+                Role::Offload { stands_for } if !entry.salvage && !entry.is_covered_by(cx.me, stands_for) => {
                     cx.send(to, PeerMessage::ListReply { group, token, result: Err(Refusal::NotReady) });
                 }
                 _ => {

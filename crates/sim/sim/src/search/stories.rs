@@ -154,7 +154,7 @@ pub fn rest(world: &mut World) {
 
 fn is_at_rest(world: &World) -> bool {
     let state = world.newest_state();
-    let asked = world.gear_wanted.is_some() || world.lost_wanted.is_some();
+    let asked = world.gear_wanted.is_some() || world.lost_wanted.is_some() || world.force_wanted;
     let moving = state.servers().any(|s| matches!(s.state, ServerState::Draining | ServerState::Waking));
     let gear = match state.manual_gear() {
         Some(GearWish::Gear(gear)) => gear,
@@ -192,6 +192,60 @@ fn a_pause_of_the_metadata_member_speaks_against_no_server() {
         let asleep = world.newest_state().servers().filter(|s| s.state == ServerState::Asleep).count();
         assert_eq!((asleep, world.newest_state().version()), (2, before), "after {millis} ms");
         ask(&mut world, write(0, 1));
+    }
+}
+
+/// The last resort, when every complete copy is lost.
+mod force {
+    use super::*;
+    use crate::search::history::Outcome;
+    use ebb_store::mem::MemDisk;
+
+    /// Both disks are found empty, the second one after a holder stood in for the first. Whether that holder has a
+    /// write, `kept` says.
+    fn lose_both(world: &mut World, kept: bool) {
+        let [first, second] = [secondary(world), primary(world)];
+        for id in [first, second] {
+            world.crash(id);
+            world.server(id).store.replace(MemDisk::new());
+            world.run_until(world.now + 5 * SECOND, |_| false);
+            if kept && id == first {
+                begin(world, write(1, 1));
+                world.run_until(world.now + SECOND, |_| false);
+            }
+        }
+        [first, second].into_iter().for_each(|id| world.restart(id));
+        world.run_until(world.now + 5 * SECOND, |_| false);
+        assert_eq!(entry(world).primary, None, "no copy is complete");
+        world.force_wanted = true;
+        world.ask();
+        rest(world);
+    }
+
+    /// The block as a read sees it: the number of the operation that wrote it, or zero.
+    fn seen(world: &mut World, block: u32) -> u64 {
+        begin(world, read(block, 1));
+        world.run_until(world.now + 5 * SECOND, |_| false);
+        let op = world.history.ops.last().expect("it was asked");
+        assert_eq!((op.action, op.outcome), (read(block, 1), Outcome::Done), "{:?}", entry(world));
+        op.seen[0]
+    }
+
+    #[test]
+    fn a_group_whose_disks_are_all_empty_is_served_again() {
+        let mut world = cluster();
+        lose_both(&mut world, false);
+        assert_eq!(seen(&mut world, 0), 0, "it is gone, and that was accepted");
+        ask(&mut world, write(0, 1));
+        assert!(seen(&mut world, 0) > 0);
+    }
+
+    #[test]
+    fn what_only_a_holder_has_is_kept() {
+        let mut world = cluster();
+        lose_both(&mut world, true);
+        assert_eq!(seen(&mut world, 0), 0);
+        assert!(seen(&mut world, 1) > 0, "{:?}", entry(&world));
     }
 }
 

@@ -621,6 +621,7 @@ impl World<'_> {
             (Some(Mode::Manual(wish)), ..) => AdminRequest::GearSet(wish),
             (Some(Mode::Auto), ..) => AdminRequest::GearAuto,
             (None, Some(server), _) => AdminRequest::MarkLost { server, accept_loss: false },
+            (None, None, _) if self.force_wanted => AdminRequest::Force { accept_loss: true },
             (None, None, Some(server)) if !self.stormy => AdminRequest::Maintenance { server, end: true },
             (None, None, _) => return,
         };
@@ -639,8 +640,8 @@ impl World<'_> {
         match reply {
             MetaReply::Admin(AdminReply::Done) => {
                 self.note(|| "administrator: done".into());
-                if self.gear_wanted.take().is_none() {
-                    self.lost_wanted = None;
+                if self.gear_wanted.take().is_none() && self.lost_wanted.take().is_none() {
+                    self.force_wanted = false;
                 }
                 self.ask();
             }
