@@ -66,7 +66,7 @@ enum Sub {
     },
     /// Run a metadata server of a configured cluster
     #[command(
-        after_help = "Examples:\n  ebb meta --config examples/cluster.toml --create       the first start of a new cluster\n  ebb meta --config examples/cluster.toml                every other start\n  ebb meta --config examples/cluster.toml --id 2 --join  another member, or a replacement for a lost one\n  ebb meta --config examples/cluster.toml --id 1 --rescue\n                                                         the last one of three: what would be lost; with --accept-loss it goes on alone"
+        after_help = "Examples:\n  ebb meta --config examples/cluster.toml --create       the first start of a new cluster\n  ebb meta --config examples/cluster.toml                every other start\n  ebb meta --config examples/cluster.toml --id 2 --join  another member, or a replacement for a lost one\n  ebb meta --config examples/cluster.toml --id 1 --rescue\n                                                         the last one of three: what would be lost; with --accept-loss it continues alone"
     )]
     Meta {
         #[command(flatten)]
@@ -260,13 +260,13 @@ struct ConfigArg {
 }
 
 impl Sub {
-    /// Whether the command stores user data or results. The others only write files that the user names.
     /// Whether it serves clients or other processes of a cluster until it is stopped.
     fn serves(&self) -> bool {
         use Sub::{Gateway, Meta, Mirror, Server, Volume};
         matches!(self, Server { .. } | Meta { .. } | Gateway { .. } | Mirror(_) | Volume(_))
     }
 
+    /// Whether the command stores user data or results. The others only write files that the user names.
     fn keeps_data(&self) -> bool {
         match self {
             Sub::Dev(_) | Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. } | Sub::Mirror(_) => {

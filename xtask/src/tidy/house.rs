@@ -219,7 +219,7 @@ pub fn files(tree: &Tree, faults: &mut Faults) {
             let wide = line.chars().count() > WIDEST_COMMENT;
             // A link, a drawing and a row of a table cannot be broken.
             let breaks = !is_drawing && !line.contains("://") && !line.contains("//! |");
-            if wide && breaks && line.trim_start().starts_with("//") {
+            if wide && breaks && (line.trim_start().starts_with("//") || line.contains("; // ")) {
                 faults.push(format!("{}:{} is wider than {WIDEST_COMMENT}", tree.name(&file), number + 1));
             }
         }

@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The sets that this server has, or had, a part in.
 #[derive(Default)]
-pub(crate) struct Columns {
+pub(crate) struct CodedSets {
     pub sets: BTreeMap<SetId, CodedSet>,
     /// Sets that need ticks.
     pub busy: BTreeSet<SetId>,
@@ -42,17 +42,17 @@ pub(crate) struct Columns {
     pub not_dropped: BTreeSet<SetId>,
 }
 
-impl Columns {
+impl CodedSets {
     /// `roles`: what the store keeps, of chunk groups too.
-    pub fn new(roles: &[(GroupId, Role)]) -> Columns {
-        let mut columns = Columns::default();
+    pub fn new(roles: &[(GroupId, Role)]) -> CodedSets {
+        let mut coded = CodedSets::default();
         for &(group, role) in roles {
             if let Some((id, column)) = group.column() {
-                columns.sets.entry(id).or_insert_with(|| CodedSet::new(id)).keep(column, role);
-                columns.unsettled.insert(id);
+                coded.sets.entry(id).or_insert_with(|| CodedSet::new(id)).keep(column, role);
+                coded.unsettled.insert(id);
             }
         }
-        columns
+        coded
     }
 
     /// Sets of which strips that should be here may be missing: of its own column, or of those that it keeps for

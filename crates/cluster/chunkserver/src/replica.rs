@@ -3,7 +3,7 @@
 mod coded;
 mod scrubbing;
 
-use crate::coded::{Columns, Memory};
+use crate::coded::{CodedSets, Memory};
 use crate::common::api::{
     ClientToken, Command, Event, KeptBlock, Recovered, Stats, StoreOutcome, StoreToken,
 };
@@ -53,7 +53,7 @@ pub struct Replica {
     /// Groups for which the store had no room to record a drop: retried at the next beat.
     not_dropped: BTreeSet<GroupId>,
     /// The erasure-coded sets. Nothing of them is among the groups and roles above.
-    columns: Columns,
+    coded: CodedSets,
     shared: Shared,
     scrubber: Scrubber,
     /// The group whose page this server, as its primary, is comparing.
@@ -87,7 +87,7 @@ impl Replica {
             groups: groups.collect(),
             busy: BTreeSet::new(),
             unsettled: BTreeSet::new(),
-            columns: Columns::new(&recovered.roles),
+            coded: CodedSets::new(&recovered.roles),
             roles: recovered.roles.into_iter().filter(|(id, _)| id.column().is_none()).collect(),
             not_dropped: BTreeSet::new(),
         }
@@ -122,14 +122,14 @@ impl Replica {
     }
 
     pub fn wants_ticks(&self) -> bool {
-        !self.busy.is_empty() || !self.columns.busy.is_empty() || (self.draining && !self.told_ready)
+        !self.busy.is_empty() || !self.coded.busy.is_empty() || (self.draining && !self.told_ready)
     }
 
     /// Figures for the heartbeat.
     pub fn stats(&self) -> Stats {
         // Only busy groups have requests waiting, a catch-up or something to settle.
         let busy = || self.busy.iter().filter_map(|id| self.groups.get(id));
-        let catching_up = busy().filter(|g| g.is_catching_up()).count() + self.columns.catching_up();
+        let catching_up = busy().filter(|g| g.is_catching_up()).count() + self.coded.catching_up();
         let unsettled = busy().filter(|g| g.is_unsettled()).count() as u32;
         let waiting: usize = busy().map(|g| g.waiting()).sum();
         let in_flight = (self.shared.client_ops + waiting) as u32;
@@ -150,7 +150,7 @@ impl Replica {
     /// The epoch below which this server refuses everything; for the harness's checks.
     pub fn fence_of(&self, group: GroupId) -> Epoch {
         match group.column() {
-            Some((set, _)) => self.columns.sets.get(&set).map_or(Epoch(0), |s| s.fence()),
+            Some((set, _)) => self.coded.sets.get(&set).map_or(Epoch(0), |s| s.fence()),
             None => self.groups.get(&group).map_or(Epoch(0), |g| g.fence()),
         }
     }
@@ -158,8 +158,7 @@ impl Replica {
     /// The epoch under which this server has everything that it keeps for other columns of the set, for the harness's
     /// checks.
     pub fn keeps_all_since(&self, set: SetId) -> Option<Epoch> {
-        let set =
-            self.columns.sets.get(&set).filter(|set| !set.recomputes() && set.fence() == set.epoch())?;
+        let set = self.coded.sets.get(&set).filter(|set| !set.recomputes() && set.fence() == set.epoch())?;
         Some(set.epoch())
     }
 
@@ -264,7 +263,7 @@ impl Replica {
         now: Moment,
         group: GroupId,
         out: &'a mut Vec<Command>,
-    ) -> (&'a mut BTreeMap<GroupId, Group>, &'a mut Columns, Context<'a>) {
+    ) -> (&'a mut BTreeMap<GroupId, Group>, &'a mut CodedSets, Context<'a>) {
         let cx = Context {
             group,
             now,
@@ -277,7 +276,7 @@ impl Replica {
             shared: &mut self.shared,
             out,
         };
-        (&mut self.groups, &mut self.columns, cx)
+        (&mut self.groups, &mut self.coded, cx)
     }
 
     fn with_group(
@@ -308,7 +307,7 @@ impl Replica {
             return;
         }
         self.unsettled.extend(delta.groups.iter().map(|(id, _)| *id));
-        self.columns.unsettled.extend(delta.sets.iter().map(|(id, _)| *id));
+        self.coded.unsettled.extend(delta.sets.iter().map(|(id, _)| *id));
         if !self.is_registered() {
             return;
         }
@@ -451,7 +450,7 @@ impl Replica {
         // The defect: what is in memory only does not count.
         let nothing = Memory::default();
         let memory = if self.config.has(PlantedBug::SleepIndebted) { &nothing } else { &self.shared.memory };
-        self.columns.may_sleep(memory)
+        self.coded.may_sleep(memory)
     }
 
     /// Whether a page is being compared, for the harness's checks: it may be waiting only for time to pass.
@@ -465,9 +464,9 @@ impl Replica {
             let group = self.groups.get(id).filter(|_| self.scrubbing == Some(*id));
             group.is_none_or(|group| group.is_unsettled() || group.owes_committed())
         };
-        let fills = |id: &SetId| self.columns.sets.get(id).is_some_and(|set| set.is_busy());
+        let fills = |id: &SetId| self.coded.sets.get(id).is_some_and(|set| set.is_busy());
         self.busy.iter().any(works)
-            || self.columns.busy.iter().any(fills)
+            || self.coded.busy.iter().any(fills)
             || (self.draining && !self.told_ready)
     }
 

@@ -358,7 +358,8 @@ impl Rebuilds {
             let command = StoreCommand::Read { role, group, chunk, first, count };
             cx.store(Wait::Column(ColumnWait::Source { token }), command);
         } else {
-            let (epoch, role, whole) = (known.epoch(), Role::Replica, false); // the receiver knows in which role it keeps it
+            // The receiver knows in which role it keeps it.
+            let (epoch, role, whole) = (known.epoch(), Role::Replica, false);
             cx.send(server, PeerMessage::Fetch { group, epoch, token, role, chunk, first, count, whole });
         }
     }

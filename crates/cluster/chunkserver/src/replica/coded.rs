@@ -23,9 +23,9 @@ impl Replica {
         act(set, &mut cx);
         set.pump(&mut cx);
         if set.wants_ticks(&cx.shared.memory) {
-            self.columns.busy.insert(id);
+            self.coded.busy.insert(id);
         } else {
-            self.columns.busy.remove(&id);
+            self.coded.busy.remove(&id);
         }
     }
 
@@ -72,25 +72,25 @@ impl Replica {
     /// Whether the map has the set. A set of which nothing was known here takes on its configuration, and with it the
     /// fence (R1).
     fn knows_set(&mut self, now: Moment, id: SetId, out: &mut Vec<Command>) -> bool {
-        if self.map.set(id).is_some() && !self.columns.sets.contains_key(&id) {
-            self.columns.sets.insert(id, CodedSet::new(id));
+        if self.map.set(id).is_some() && !self.coded.sets.contains_key(&id) {
+            self.coded.sets.insert(id, CodedSet::new(id));
             self.adopt_set(now, id, out);
         }
-        self.columns.sets.contains_key(&id)
+        self.coded.sets.contains_key(&id)
     }
 
     /// The map changed. Before the metadata service knows this incarnation, nothing counts on it, and nothing is
     /// followed.
     pub(super) fn follow_sets(&mut self, now: Moment, delta: &MapDelta, out: &mut Vec<Command>) {
-        for id in std::mem::take(&mut self.columns.unsettled) {
+        for id in std::mem::take(&mut self.coded.unsettled) {
             let concerns = |set: &ebb_types::SetEntry| set.column_of(self.config.me).is_some();
             if self.map.set(id).is_some_and(concerns) {
-                self.columns.sets.entry(id).or_insert_with(|| CodedSet::new(id));
+                self.coded.sets.entry(id).or_insert_with(|| CodedSet::new(id));
             }
             self.adopt_set(now, id, out);
         }
         if !delta.servers.is_empty() {
-            for id in self.columns.busy.iter().copied().collect::<Vec<_>>() {
+            for id in self.coded.busy.iter().copied().collect::<Vec<_>>() {
                 self.with_set(now, id, out, |set, cx| set.follow_map(cx));
             }
         }
@@ -102,26 +102,26 @@ impl Replica {
     }
 
     pub(super) fn not_dropped_column(&mut self, (id, column): (SetId, usize), role: Role) {
-        self.columns.sets.entry(id).or_insert_with(|| CodedSet::new(id)).keep(column, role);
+        self.coded.sets.entry(id).or_insert_with(|| CodedSet::new(id)).keep(column, role);
         self.shared.memory.is_on_disk(GroupId::of_column(id, column), role);
-        self.columns.not_dropped.insert(id);
+        self.coded.not_dropped.insert(id);
     }
 
     /// A heartbeat is due: there may be room again to record what is to be dropped.
     pub(super) fn drop_columns_again(&mut self, now: Moment, out: &mut Vec<Command>) {
-        for id in std::mem::take(&mut self.columns.not_dropped) {
+        for id in std::mem::take(&mut self.coded.not_dropped) {
             self.with_set(now, id, out, |set, cx| set.drop_unneeded(cx));
         }
     }
 
     pub(super) fn tick_columns(&mut self, now: Moment, out: &mut Vec<Command>) {
-        for id in self.columns.busy.iter().copied().collect::<Vec<_>>() {
+        for id in self.coded.busy.iter().copied().collect::<Vec<_>>() {
             self.with_set(now, id, out, |set, cx| set.tick(cx));
         }
     }
 
     pub(super) fn columns_lost_peer(&mut self, now: Moment, peer: ServerId, out: &mut Vec<Command>) {
-        for id in self.columns.busy.iter().copied().collect::<Vec<_>>() {
+        for id in self.coded.busy.iter().copied().collect::<Vec<_>>() {
             self.with_set(now, id, out, |set, cx| set.peer_lost(cx, peer));
         }
     }

@@ -21,7 +21,7 @@ impl Replica {
             group.entry().slot_of(me).map(|slot| (*id, slot.state == SlotState::InSync))
         };
         let LoadCount { reads, writes, .. } = self.shared.stats.load;
-        let columns = self.columns.sets.values().filter_map(|set| set.scrubs(me, &self.map));
+        let columns = self.coded.sets.values().filter_map(|set| set.scrubs(me, &self.map));
         let replicas = self.groups.iter().filter_map(replica).chain(columns);
         self.scrubber.beat(unix_seconds, reads + writes, replicas);
         let rate = self.config.scrub_bytes_per_second;
@@ -62,7 +62,7 @@ impl Replica {
                 self.ask_for_scrub(out);
             }
             let busy = |id: &GroupId| match id.column() {
-                Some((set, _)) => self.columns.sets.get(&set).is_some_and(CodedSet::is_scrubbing),
+                Some((set, _)) => self.coded.sets.get(&set).is_some_and(CodedSet::is_scrubbing),
                 None => self.groups.get(id).is_some_and(|g| g.is_scrubbing()),
             };
             self.scrubbing = self.scrubbing.filter(busy);

@@ -197,7 +197,7 @@ impl fmt::Display for Report {
         write!(f, "{out}\n[scheduler]")?;
         self.rates.keys().iter().try_for_each(|(key, value)| write!(f, "\n{key} = {value:?}"))?;
         if self.in_memory {
-            write!(f, "\nnote: the directory is in memory, so these are no rates of a disk")?;
+            write!(f, "\nnote: the directory is in memory, so these rates are not a disk's")?;
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ pub async fn rescue(
 
 fn answers(other: &MetaSection, id: u64, end: &LogEnd) -> String {
     format!(
-        "metadata server {} answers at {}, so this is no case for --rescue: {} of {} are enough to go on without any loss. Start this one \
+        "metadata server {} answers at {}, so --rescue does not apply: {} of {} are enough to continue without any loss. Start this one \
          without --rescue. If that one is new and waits to join, stop it, start this one with `--id {id} --rescue`, then that one with --join",
         other.id,
         other.address,

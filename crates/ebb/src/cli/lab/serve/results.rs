@@ -45,7 +45,7 @@ fn selection(which: &Which) -> Result<Selection, LabRefusal> {
         if text.is_empty() {
             return Ok(None);
         }
-        let wrong = || field(key, format!("{text:?} are no milliseconds since 1970"));
+        let wrong = || field(key, format!("{text:?} is not a number of milliseconds since 1970"));
         text.parse().map(Some).map_err(|_| wrong())
     };
     Ok(Selection {
