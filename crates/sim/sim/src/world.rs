@@ -16,7 +16,7 @@ pub(crate) mod store;
 use crate::request::{Later, Models};
 use crate::search::faults::Mishaps;
 use crate::search::history::History;
-use crate::search::invariants::Invariants;
+use crate::search::invariants::{BEYOND_LOSS, Invariants};
 use crate::search::scenario::Scenario;
 use crate::world::agenda::{Agenda, Due};
 use crate::world::client::Client;
@@ -393,7 +393,7 @@ impl<'a> World<'a> {
 
     /// Only the first violation counts.
     pub fn fail(&mut self, rule: &'static str, what: String) {
-        if self.violation.is_none() {
+        if self.violation.is_none() && (!self.invariants.beyond || BEYOND_LOSS.contains(&rule)) {
             self.note(|| format!("VIOLATION of {rule}: {what}"));
             self.violation = Some(Violation { rule, what });
         }

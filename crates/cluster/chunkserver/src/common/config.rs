@@ -77,6 +77,8 @@ pub enum PlantedBug {
     IgnoreClaims,
     /// Take a row that cannot be read for one that may be elsewhere, for ever.
     LostRowLacks,
+    /// In a salvage, too, a holder lists nothing unless it has all that the replica misses.
+    WithholdFromSalvage,
     /// Never forget deletions of columns.
     KeepTombstones,
     /// Take a lease that an earlier run asked for, by a clock that began again since.

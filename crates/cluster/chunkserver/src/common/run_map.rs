@@ -124,6 +124,11 @@ impl RunMap {
         }
     }
 
+    /// Marks everything as not lost: whether a copy has it is to be found out.
+    pub fn seek_lost(&mut self) {
+        self.runs.values_mut().for_each(|m| m.lost = false);
+    }
+
     /// What is missing of `run`, at its version: each with first and count of its blocks that are in `run`.
     pub fn parts_in(&self, run: Run) -> Vec<(Missing, u32, u32)> {
         let mut parts = self.within(run.chunk, run.first, run.count);

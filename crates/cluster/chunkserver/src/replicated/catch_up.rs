@@ -172,7 +172,12 @@ impl CatchUp {
 
     pub fn tick(&mut self, cx: &mut Context, member: &Member) {
         let sources = sources::sources(cx, member, None);
-        let stuck = self.is_stuck(cx.now) && !sources.is_empty();
+        let mut stuck = self.is_stuck(cx.now) && !sources.is_empty();
+        if stuck && member.all_live(cx) {
+            // A source that has lost them lists them so. Every copy is asked before they are stored as lost here, too.
+            self.fetches.missing.seek_lost();
+            stuck = false;
+        }
         if stuck || !self.continues(cx, member) {
             let pause = if stuck { (self.lost_pause * 2).min(LOST_PAUSE_MAX) } else { LOST_PAUSE };
             self.restart(cx, member, sources);

@@ -280,14 +280,15 @@ impl Member {
     /// missed.
     pub fn give_listings(&mut self, cx: &mut Context) {
         let (group, applying, entry) = (self.id, &self.applying, &self.entry);
+        // In a salvage, whatever a holder has counts.
+        let all_counts = entry.salvage && !cx.config.has(PlantedBug::WithholdFromSalvage);
         self.lists.retain(|&to, list| {
             let ListFor { epoch, token, role, since, after, .. } = *list;
             if applying.has_direct_before(epoch) {
                 return true;
             }
             match role {
-                // In a salvage, whatever it has counts.
-                Role::Offload { stands_for } if !entry.salvage && !entry.is_covered_by(cx.me, stands_for) => {
+                Role::Offload { stands_for } if !all_counts && !entry.is_covered_by(cx.me, stands_for) => {
                     cx.send(to, PeerMessage::ListReply { group, token, result: Err(Refusal::NotReady) });
                 }
                 _ => {

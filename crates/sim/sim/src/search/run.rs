@@ -1,5 +1,6 @@
 //! One seed from start to verdict.
 
+use crate::search::beyond::beyond;
 use crate::search::brief::{brief_entry, brief_history};
 use crate::search::case::Case;
 use crate::search::endure::endure;
@@ -125,7 +126,9 @@ fn play(world: &mut World) -> Result<(), Violation> {
             return Err(violation);
         }
     }
-    judge(world)
+    judge(world)?;
+    beyond(world);
+    world.violation.take().map_or(Ok(()), Err)
 }
 
 /// Everything is repaired, except perhaps one server, and the cluster runs in some gear: surviving data must be served,

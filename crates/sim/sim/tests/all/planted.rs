@@ -215,6 +215,11 @@ fn a_row_beyond_repair_that_holds_its_column_up_is_found() {
 }
 
 #[test]
+fn a_holder_that_is_no_source_of_a_salvage_is_found() {
+    in_server(1, PlantedBug::WithholdFromSalvage, &["last resort"]);
+}
+
+#[test]
 fn deletions_of_columns_that_are_kept_for_ever_are_found() {
     in_server(1, PlantedBug::KeepTombstones, &["R19"]);
 }

@@ -20,7 +20,7 @@ const RARE: [&str; 4] = [
 ];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 89] = [
+const MET: [&str; 90] = [
     "a file of its directory is damaged",
     "all disks full",
     "an older copy of its directory is put back",
@@ -74,6 +74,7 @@ const MET: [&str; 89] = [
     "metadata member suspended",
     "epoch to forget deletions under",
     "metadata members added",
+    "more lost than can be borne",
     "network storm",
     "outage",
     "overload",

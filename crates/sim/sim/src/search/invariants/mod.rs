@@ -36,6 +36,13 @@ use ebb_types::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+/// What has a complete copy is served, whatever else is lost.
+pub const SURVIVAL: &str = "survival";
+/// What has none is served once an operator accepts the loss.
+pub const RESORT: &str = "last resort";
+/// The rules that no loss excuses: no two contents of a version, no two primaries, no two configurations, and these.
+pub const BEYOND_LOSS: [&str; 5] = ["R1", "R2", "R3", SURVIVAL, RESORT];
+
 /// The configuration of each epoch of each group.
 type Entries = BTreeMap<(GroupId, Epoch), GroupEntry>;
 
@@ -76,6 +83,8 @@ pub struct Invariants {
     given_up: BTreeSet<ServerId>,
     /// Chunks that rotted on more servers than can be borne: what is left of them is not compared.
     pub ruined: BTreeSet<ChunkId>,
+    /// More was lost than can be borne: few rules hold from now on.
+    pub beyond: bool,
     /// Some block has rotted: answers may report damage from now on.
     pub rot_seen: bool,
 }
