@@ -340,7 +340,7 @@ fn one_seed() {
 #[test]
 fn rotten_log_entries_are_noticed_and_repaired() {
     let mut met = 0;
-    for seed in 1..=40 {
+    for seed in 1..=120 {
         let mut random = Random::new(seed);
         let settings = Settings { kind: PolicyKind::LogStore, ..settings(&mut random) };
         let mut world = World::new(seed, settings, 1 << 20);
