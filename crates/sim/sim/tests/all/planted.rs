@@ -104,7 +104,7 @@ fn offload_dropped_before_it_is_reclaimed_is_found() {
 
 #[test]
 fn a_settlement_that_forgets_requests_is_found() {
-    in_server(3186, PlantedBug::ForgetRequests, &["linearizability"]);
+    in_server(487, PlantedBug::ForgetRequests, &["linearizability"]);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_refusal_for_lack_of_space_that_is_over_is_found() {
 
 #[test]
 fn a_lost_replica_whose_peers_sleep_on_is_found() {
-    in_member(24, MetaBug::LeaveAlone, &["R8", "liveness"]);
+    in_member(56, MetaBug::LeaveAlone, &["R8", "liveness"]);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn a_set_that_hibernates_with_parity_in_memory_only_is_found() {
 
 #[test]
 fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
-    in_server(37, PlantedBug::TrustAnyListing, &["R4", "R6", "coded"]);
+    in_server(99, PlantedBug::TrustAnyListing, &["R4", "R6", "coded"]);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_leader_that_hears_no_server_and_leads_on_is_found() {
 
 #[test]
 fn a_row_beyond_repair_that_holds_its_column_up_is_found() {
-    in_server(97, PlantedBug::LostRowLacks, &["liveness"]);
+    in_server(96, PlantedBug::LostRowLacks, &["liveness"]);
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn a_server_that_is_given_up_although_its_disk_is_needed_is_found() {
 
 #[test]
 fn a_lease_that_an_earlier_run_asked_for_is_found() {
-    in_server(929, PlantedBug::LeaseOfAnyRun, &["R2"]);
+    in_server(97, PlantedBug::LeaseOfAnyRun, &["R2"]);
 }
 
 #[test]
