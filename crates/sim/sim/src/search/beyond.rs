@@ -59,14 +59,9 @@ fn until(world: &mut World, rule: &'static str, what: impl Fn(&World) -> Option<
 }
 
 fn unserved(world: &World) -> Option<String> {
-    let unserved = |(group, entry): (ebb_types::GroupId, &GroupEntry)| {
-        let serves = |id: &ServerId| {
-            let server = &world.servers[id];
-            server.runs() && server.replica.serves(server.clock.at(world.now), group)
-        };
-        (!entry.primary.as_ref().is_some_and(serves)).then(|| format!("{group} is not served"))
-    };
-    world.newest_state().groups().find_map(unserved)
+    let mut groups = world.newest_state().groups();
+    let unserved = groups.find(|(group, entry)| !world.is_served(*group, entry));
+    unserved.map(|(group, _)| format!("{group} is not served"))
 }
 
 /// A group that is served has not got all of its copies again.

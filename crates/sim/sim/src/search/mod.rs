@@ -5,7 +5,7 @@
 //! and at the end every chunk's history must be linearizable ([`linear`]). The same seed repeats the same run, to the
 //! last byte, so a failure is reproduced by its number.
 
-pub(crate) mod beyond;
+mod beyond;
 pub(crate) mod brief;
 mod case;
 mod endure;

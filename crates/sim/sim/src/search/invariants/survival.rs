@@ -9,15 +9,19 @@ use ebb_types::{GroupEntry, GroupId, ServerId, Slot, SlotState};
 impl World<'_> {
     /// A group that is not served, and a server that could serve it.
     pub fn forsaken(&self) -> Option<String> {
-        let serves = |group: GroupId, primary: ServerId| {
-            let server = &self.servers[&primary];
-            server.runs() && server.replica.serves(server.clock.at(self.now), group)
-        };
         let groups = self.newest_state().groups();
-        let mut unserved = groups.filter(|(group, e)| !e.primary.is_some_and(|p| serves(*group, p)));
+        let mut unserved = groups.filter(|(group, entry)| !self.is_served(*group, entry));
         unserved.find_map(|(group, entry)| {
             let slot = self.survivor(group, entry)?;
             Some(format!("{group} is not served, {}, though {slot} survived", brief_entry(entry)))
+        })
+    }
+
+    /// Whether the group has a primary that serves.
+    pub fn is_served(&self, group: GroupId, entry: &GroupEntry) -> bool {
+        entry.primary.is_some_and(|primary| {
+            let server = &self.servers[&primary];
+            server.runs() && server.replica.serves(server.clock.at(self.now), group)
         })
     }
 
