@@ -370,7 +370,7 @@ impl Replica {
         };
         for role in self.roles_of(id).collect::<Vec<_>>() {
             let keep = match role {
-                Role::Replica => entry.slot_of(me).is_some() || !entry.is_in_sync(),
+                Role::Replica => entry.slot_of(me).is_some() || !entry.is_complete(),
                 Role::Offload { stands_for } => needs_offload(entry, me, stands_for, &self.config),
             };
             if !keep {
@@ -585,7 +585,7 @@ impl Replica {
 
 /// Whether the offload kept here for a slot may hold the only copy of some write.
 fn needs_offload(entry: &GroupEntry, me: ServerId, stands_for: ServerId, config: &Config) -> bool {
-    let Some(slot) = entry.slot_of(stands_for) else { return !entry.is_in_sync() };
+    let Some(slot) = entry.slot_of(stands_for) else { return !entry.is_complete() };
     if config.has(PlantedBug::DropEarly) && matches!(slot.state, SlotState::CatchingUp { .. }) {
         return false;
     }

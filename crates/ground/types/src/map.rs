@@ -240,6 +240,14 @@ impl GroupEntry {
     pub fn is_in_sync(&self) -> bool {
         self.slots.iter().all(|s| s.state == SlotState::InSync)
     }
+
+    /// Whether members have r copies of every acknowledged write: each slot's on its server, or shared with its holder.
+    /// What a server keeps that is no longer a member is needed by none of them.
+    pub fn is_complete(&self) -> bool {
+        let complete =
+            |s: &Slot| s.state == SlotState::InSync || s.holder.is_some_and(|holder| holder.covered);
+        self.slots.iter().all(complete)
+    }
 }
 
 fn targets_of(slots: &[Slot]) -> impl Iterator<Item = ServerId> + '_ {

@@ -203,6 +203,34 @@ fn a_drop_for_which_there_was_no_room_is_tried_again() {
     assert_eq!(drops(holder.on(beat)), 0);
 }
 
+/// A slot was given to another server while its own was away. A low gear may last for months, with a slot that is away.
+#[test]
+fn offload_for_a_former_slot_ends_in_a_low_gear_too() {
+    let config = Config::new(HOLDER, Incarnation(1), StoreId(1), 1 << 20, 1);
+    let roles = [(GROUP, Role::Replica), (GROUP, KEPT)];
+    let recovered = Recovered { roles: roles.into(), ..Recovered::default() };
+    let mut former = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
+    let slot = |server, state, holder| Slot { server, state, holder };
+    let (away, from_zero) = (SlotState::Away { since: Epoch(2) }, SlotState::CatchingUp { since: Epoch(0) });
+    let mut drops = |epoch, state, covered| {
+        let holder = Some(Holder { server: ServerId(3), covered });
+        let slots = vec![
+            slot(ME, away, holder),
+            slot(ServerId(5), state, None),
+            slot(ServerId(3), SlotState::InSync, None),
+        ];
+        let dropped = |c: &Command| matches!(c, Command::DropOffload { .. } | Command::DropReplica { .. });
+        former.adopt(epoch, slots).into_iter().filter(dropped).count()
+    };
+    assert_eq!(drops(5, from_zero, true), 0, "the server that has the slot now does not have it all");
+    assert_eq!(
+        drops(6, SlotState::InSync, false),
+        0,
+        "the sleeping one has nothing of what it missed elsewhere"
+    );
+    assert_eq!(drops(7, SlotState::InSync, true), 2);
+}
+
 #[test]
 fn a_listing_that_lost_a_source_starts_over() {
     let mut me = Server::new(ME);

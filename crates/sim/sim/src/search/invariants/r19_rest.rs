@@ -83,7 +83,7 @@ impl World<'_> {
         let Some(entry) = state.group(group) else { return false };
         match role {
             // A copy that is not complete may need what is here.
-            Role::Replica => entry.slot_of(id).is_some() || !entry.is_in_sync(),
+            Role::Replica => entry.slot_of(id).is_some() || !entry.is_complete(),
             Role::Offload { stands_for } => {
                 entry.slot_of(stands_for).is_some_and(|slot| slot.state != SlotState::InSync)
             }

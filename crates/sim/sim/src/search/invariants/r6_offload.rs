@@ -40,7 +40,7 @@ impl World<'_> {
                 let own = self.has(slot.server, group, Role::Replica, chunk, block, version)
                     || self.has_forgotten(slot.server);
                 let offload = Role::Offload { stands_for: slot.server };
-                let holder = slot.holder.filter(|s| s.server != id || role == Role::Replica);
+                let holder = slot.holder.filter(|s| (s.server, offload) != (id, role));
                 let theirs = holder.is_some_and(|s| {
                     self.has(s.server, group, offload, chunk, block, version) || self.has_forgotten(s.server)
                 });
