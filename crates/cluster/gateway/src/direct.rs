@@ -11,6 +11,7 @@ use hyper::http::Extensions;
 use hyper::{HeaderMap, Method, Uri};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, StdError};
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -57,6 +58,10 @@ fn request<T>(input: T) -> S3Request<T> {
         service: None,
         trailing_headers: None,
     }
+}
+
+fn source(bucket: &str, key: &str) -> CopySource {
+    CopySource::Bucket { bucket: bucket.into(), key: key.into(), version_id: None }
 }
 
 fn body(bytes: Body) -> StreamingBlob {
@@ -167,6 +172,66 @@ impl<B: Backend> Direct<B> {
         Ok(())
     }
 
+    /// Returns the keys that were not deleted.
+    pub async fn delete_all(&self, bucket: &str, keys: Vec<String>) -> Result<BTreeSet<String>, Refused> {
+        let objects = keys.into_iter().map(|key| ObjectIdentifier { key, ..Default::default() }).collect();
+        let mut input = DeleteObjectsInput::builder();
+        input.set_bucket(bucket.to_owned());
+        input.set_delete(Delete { objects, quiet: Some(true) });
+        let input = input.build().expect("it names a bucket and keys");
+        let output = self.gateway.delete_many(request(input)).await?;
+        Ok(output.errors.into_iter().flatten().filter_map(|error| error.key).collect())
+    }
+
+    /// All keys of the bucket with their objects' sizes, a page of `page` keys at a time.
+    pub async fn list(&self, bucket: &str, page: i32) -> Result<BTreeMap<String, u64>, Refused> {
+        let (mut listed, mut continuation_token) = (BTreeMap::new(), None);
+        loop {
+            let (bucket, max_keys) = (bucket.to_owned(), Some(page));
+            let input = ListObjectsV2Input { bucket, max_keys, continuation_token, ..Default::default() };
+            let output = self.gateway.list_v2(input).await?;
+            let size = |object: &Object| object.size.and_then(|size| u64::try_from(size).ok());
+            listed.extend(
+                output.contents.into_iter().flatten().filter_map(|o| Some((o.key.clone()?, size(&o)?))),
+            );
+            continuation_token = output.next_continuation_token;
+            if continuation_token.is_none() {
+                return Ok(listed);
+            }
+        }
+    }
+
+    /// `class`: the pool, if it is not the bucket's.
+    pub async fn copy(&self, bucket: &str, from: &str, to: &str, class: Option<&str>) -> Result<(), Refused> {
+        let mut input = CopyObjectInput::builder();
+        input.set_bucket(bucket.to_owned());
+        input.set_key(to.to_owned());
+        input.set_copy_source(source(bucket, from));
+        input.set_storage_class(class.map(|class| StorageClass::from(class.to_owned())));
+        self.gateway.copy(request(input.build().expect("it names both"))).await?;
+        Ok(())
+    }
+
+    /// The same by a multipart upload whose part is the copy.
+    pub async fn copy_in_parts(
+        &self,
+        bucket: &str,
+        from: &str,
+        to: &str,
+        class: Option<&str>,
+    ) -> Result<(), Refused> {
+        let upload_id = self.begin_upload((bucket, to), class).await?;
+        let mut part = UploadPartCopyInput::builder();
+        part.set_bucket(bucket.to_owned());
+        part.set_key(to.to_owned());
+        part.set_copy_source(source(bucket, from));
+        part.set_upload_id(upload_id.clone());
+        part.set_part_number(1);
+        let copied = self.gateway.copy_part(request(part.build().expect("it is complete"))).await?;
+        let e_tag = copied.copy_part_result.and_then(|result| result.e_tag);
+        Ok(self.complete_one((bucket, to), &upload_id, &e_tag).await?)
+    }
+
     /// Puts an object by a multipart upload of one part. That is sent `times` times, and completed as often: so do
     /// clients that miss an answer.
     pub async fn put_in_parts(
@@ -175,7 +240,7 @@ impl<B: Backend> Direct<B> {
         times: usize,
         bytes: impl Fn() -> Body,
     ) -> Result<(), Refused> {
-        let upload_id = self.begin_upload(name).await?;
+        let upload_id = self.begin_upload(name, None).await?;
         let mut e_tag = None;
         for _ in 0..times {
             e_tag = self.put_part(name, &upload_id, bytes()).await?;
@@ -190,7 +255,7 @@ impl<B: Backend> Direct<B> {
 
     /// Begins a multipart upload, and aborts it after its first part.
     pub async fn abandon(&self, name: (&str, &str), bytes: Body) -> Result<(), Refused> {
-        let upload_id = self.begin_upload(name).await?;
+        let upload_id = self.begin_upload(name, None).await?;
         self.put_part(name, &upload_id, bytes).await?;
         let mut input = AbortMultipartUploadInput::builder();
         input.set_bucket(name.0.to_owned());
@@ -200,9 +265,10 @@ impl<B: Backend> Direct<B> {
         Ok(())
     }
 
-    async fn begin_upload(&self, (bucket, key): (&str, &str)) -> S3Result<String> {
+    async fn begin_upload(&self, (bucket, key): (&str, &str), class: Option<&str>) -> S3Result<String> {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        let input = CreateMultipartUploadInput { bucket, key, ..Default::default() };
+        let storage_class = class.map(|class| StorageClass::from(class.to_owned()));
+        let input = CreateMultipartUploadInput { bucket, key, storage_class, ..Default::default() };
         let created = self.gateway.create_upload(request(input)).await?;
         Ok(created.upload_id.expect("a new upload has an id"))
     }

@@ -27,9 +27,10 @@ struct Client {
     busy: Option<Busy>,
 }
 
-/// The operation under way.
+/// The request under way.
 struct Busy {
-    op: usize,
+    /// Its operations: one, but for a gateway's request that concerns several keys.
+    ops: Vec<usize>,
     request: Request,
     /// Until when it is tried again.
     gives_up: u64,
@@ -61,7 +62,8 @@ impl Client {
 
 /// What is answered to an operation.
 enum Answered {
-    Ended(Outcome, Vec<u64>),
+    /// For each operation.
+    Ended(Vec<(Outcome, Vec<u64>)>),
     /// It is asked for again.
     Later,
 }
@@ -163,30 +165,33 @@ impl Clients {
         let new = written(action);
         let kernel = self.clients.iter().filter(|client| client.role == Role::Volume);
         let under_way = kernel.filter_map(|client| client.busy.as_ref());
-        let mut under_way = under_way.map(|busy| written(self.history.ops[busy.op].action));
+        let mut under_way = under_way.map(|busy| written(self.history.ops[busy.ops[0]].action));
         under_way.any(|old| old.start < new.end && new.start < old.end)
     }
 
     fn begin(&mut self, net: &mut Net, client: usize, (chunk, action, request): Wish) {
         let op = self.history.begin(chunk, action, net.now);
         net.note(|| format!("client {client} begins op {op}: {action:?} of {}", request.brief()));
+        let mut ops = vec![op];
         if let Request::Object(request) = &request {
             self.keys.note(op, request);
+            let others = self.keys.others(request).into_iter();
+            ops.extend(others.map(|(chunk, action)| self.history.begin(chunk, action, net.now)));
         }
         let this = &mut self.clients[client];
         let gives_up = match this.role {
             Role::Volume => net.now + self.random.between(40 * SECOND, 200 * SECOND),
             Role::Gateway => net.now,
         };
-        this.busy = Some(Busy { op, request, gives_up });
+        this.busy = Some(Busy { ops, request, gives_up });
         self.send(net, client);
     }
 
     fn send(&mut self, net: &mut Net, client: usize) {
         let this = &mut self.clients[client];
-        let Some(Busy { op, request, .. }) = &this.busy else { return };
+        let Some(Busy { ops, request, .. }) = &this.busy else { return };
         this.attempt += 1;
-        let (host, attempt, op, request) = (this.host, this.attempt, *op, request.clone());
+        let (host, attempt, op, request) = (this.host, this.attempt, ops[0], request.clone());
         net.note(|| format!("client {client} sends op {op} to process {host}"));
         self.tries.entry(op).or_default().sent += 1;
         let parcel = Parcel::Request { client, attempt, op, request };
@@ -215,23 +220,25 @@ impl Clients {
     pub fn answered(&mut self, net: &mut Net, client: usize, attempt: u64, reply: Reply) {
         let this = &self.clients[client];
         let (true, Some(busy)) = (this.attempt == attempt, &this.busy) else { return };
-        let op = busy.op;
+        let op = busy.ops[0];
         let answered = match reply {
             Reply::Gone if this.role == Role::Volume => Answered::Later,
-            Reply::Gone => Answered::Ended(Outcome::Unknown, Vec::new()),
+            Reply::Gone => Answered::Ended(unknown(busy)),
             Reply::Block(Ok(bytes)) => {
-                Answered::Ended(Outcome::Done, cells::seen(&self.history, net, op, &bytes))
+                Answered::Ended(vec![(Outcome::Done, cells::seen(&self.history, net, op, &bytes))])
             }
             // Its server is about to end: the connection may break first.
             Reply::Block(Err(VolumeError::Taken)) if self.random.chance(500) => Answered::Later,
-            Reply::Block(Err(error)) => failed(net, op, &error.to_string()),
-            Reply::Object(result) => match self.keys.seen(&self.history, net, (op, &busy.request), result) {
-                Ok(seen) => Answered::Ended(Outcome::Done, seen),
-                Err(refused) => failed(net, op, &format!("{}: {}", refused.code, refused.why)),
-            },
+            Reply::Block(Err(error)) => failed(net, busy, &error.to_string()),
+            Reply::Object(result) => {
+                match self.keys.seen(&self.history, net, (&busy.ops, &busy.request), result) {
+                    Ok(ended) => Answered::Ended(ended),
+                    Err(refused) => failed(net, busy, &format!("{}: {}", refused.code, refused.why)),
+                }
+            }
         };
         match answered {
-            Answered::Ended(outcome, seen) => self.finish(net, client, outcome, seen),
+            Answered::Ended(ended) => self.finish(net, client, ended),
             Answered::Later => self.try_later(net, client),
         }
     }
@@ -249,20 +256,26 @@ impl Clients {
             let (delay, parcel) = (net.delay(), Parcel::Broken { client, attempt });
             net.after(delay, Event::Deliver { host, life: None, parcel });
         }
-        self.finish(net, client, Outcome::Unknown, Vec::new());
+        if let Some(busy) = &self.clients[client].busy {
+            let ended = unknown(busy);
+            self.finish(net, client, ended);
+        }
     }
 
-    fn finish(&mut self, net: &mut Net, client: usize, outcome: Outcome, seen: Vec<u64>) {
+    /// `ended`: how each of its operations has.
+    fn finish(&mut self, net: &mut Net, client: usize, ended: Vec<(Outcome, Vec<u64>)>) {
         let this = &mut self.clients[client];
-        let Some(Busy { op, .. }) = this.busy.take() else { return };
+        let Some(Busy { ops, .. }) = this.busy.take() else { return };
         // Whatever still comes is of another try.
         this.attempt += 1;
         let attempt = this.attempt;
-        if this.role == Role::Gateway && outcome == Outcome::Unknown {
+        if this.role == Role::Gateway && ended[0].0 == Outcome::Unknown {
             this.host = net.scenario.some_host(Role::Gateway, &mut self.random);
         }
-        net.note(|| format!("client {client} ends op {op}: {outcome:?} {seen:?}"));
-        self.history.end(op, net.now, outcome, seen);
+        for (op, (outcome, seen)) in ops.into_iter().zip(ended) {
+            net.note(|| format!("client {client} ends op {op}: {outcome:?} {seen:?}"));
+            self.history.end(op, net.now, outcome, seen);
+        }
         let pause = this.pause(net, &mut self.random);
         net.after(pause, Event::Look { client, attempt, why: Look::Begin });
     }
@@ -328,10 +341,14 @@ impl Clients {
     }
 }
 
-fn failed(net: &mut Net, op: usize, why: &str) -> Answered {
-    net.note(|| format!("op {op} failed: {why}"));
+fn unknown(busy: &Busy) -> Vec<(Outcome, Vec<u64>)> {
+    busy.ops.iter().map(|_| (Outcome::Unknown, Vec::new())).collect()
+}
+
+fn failed(net: &mut Net, busy: &Busy, why: &str) -> Answered {
+    net.note(|| format!("op {} failed: {why}", busy.ops[0]));
     net.count("a request that failed");
-    Answered::Ended(Outcome::Unknown, Vec::new())
+    Answered::Ended(unknown(busy))
 }
 
 impl Request {
@@ -343,6 +360,9 @@ impl Request {
             Request::Object(ObjectRequest::Abandon { key, .. } | ObjectRequest::Delete { key }) => {
                 key.clone()
             }
+            Request::Object(ObjectRequest::Copy { from, to, .. }) => format!("{from} to {to}"),
+            Request::Object(ObjectRequest::DeleteAll { keys }) => keys.join(" "),
+            Request::Object(ObjectRequest::List { page }) => format!("all keys by {page}"),
         }
     }
 }

@@ -1,12 +1,12 @@
-//! What gateways' clients do, and how it is judged: they put, get and delete, one object at a time. Each key is a
-//! register.
+//! What gateways' clients do, and how it is judged: they put, get, copy, delete and list. Each key is a register; a
+//! request that concerns several counts as an operation on each.
 
 use crate::above::library::MIDNIGHT;
-use crate::above::messages::{ObjectRequest, Part, Request, Wish};
+use crate::above::messages::{Found, ObjectRequest, Part, Request, Wish};
 use crate::above::net::Net;
 use crate::above::object::{CHUNK_BYTES, DATED, EXPIRE, MOVED};
 use crate::above::scenario::{SECOND, Scenario};
-use crate::search::history::{Action, History};
+use crate::search::history::{Action, History, Outcome};
 use crate::search::linear::{Verdict, check};
 use bytes::Bytes;
 use ebb_gateway::Refused;
@@ -48,7 +48,7 @@ impl Keys {
     pub fn draw(&self, random: &mut Random, value: u64) -> Wish {
         let number = random.index(self.keys);
         let key = self.name(number);
-        let (action, request) = match random.below(20) {
+        let (action, request) = match random.below(24) {
             0..=9 => {
                 // Aligned, so that the number can be read from it.
                 let range = (WORD * random.below(600), WORD * (1 + random.below(1500)));
@@ -57,6 +57,21 @@ impl Keys {
             }
             10..=12 => (DELETE, ObjectRequest::Delete { key }),
             13 => (NOTHING, ObjectRequest::Abandon { key, parts: parts(random, value) }),
+            14 | 15 => {
+                let (to, coded, in_parts) = (format!("c/{value}"), random.chance(300), random.chance(400));
+                (READ, ObjectRequest::Copy { from: key, to, coded, in_parts })
+            }
+            16 => {
+                let last = (number + 1 + random.index(4)).min(self.keys);
+                (
+                    DELETE,
+                    ObjectRequest::DeleteAll { keys: (number..last).map(|key| self.name(key)).collect() },
+                )
+            }
+            17 => {
+                let request = ObjectRequest::List { page: 1 + random.below(5) as i32 };
+                return (register(0), READ, Request::Object(request));
+            }
             _ => {
                 let parts = parts(random, value);
                 let uploads = if random.chance(200) { 1 + random.index(2) } else { 0 };
@@ -73,6 +88,22 @@ impl Keys {
         (number < self.keys).then(|| (register(number), READ, Request::Object(get())))
     }
 
+    /// What else such a request does, after what it does first.
+    pub fn others(&self, request: &ObjectRequest) -> Vec<(ChunkId, Action)> {
+        match request {
+            ObjectRequest::DeleteAll { keys } => {
+                let known = |key: &String| self.number(key).expect("it deletes keys that are used");
+                keys.iter().skip(1).map(|key| (register(known(key)), DELETE)).collect()
+            }
+            ObjectRequest::List { .. } => (1..self.keys).map(|number| (register(number), READ)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn number(&self, key: &str) -> Option<usize> {
+        (0..self.keys).find(|number| self.name(*number) == key)
+    }
+
     /// An operation begins.
     pub fn note(&mut self, op: usize, request: &ObjectRequest) {
         if let ObjectRequest::Put { parts, .. } = request {
@@ -80,21 +111,71 @@ impl Keys {
         }
     }
 
-    /// What a request that was answered has seen.
+    /// How the operations of a request that was answered have ended, and what they have seen.
     pub fn seen(
         &self,
         history: &History,
         net: &mut Net,
-        (op, request): (usize, &Request),
-        result: Result<Bytes, Refused>,
-    ) -> Result<Vec<u64>, Refused> {
-        let Request::Object(ObjectRequest::Get { range, .. }) = request else {
-            return result.map(|_| Vec::new());
+        (ops, request): (&[usize], &Request),
+        result: Result<Found, Refused>,
+    ) -> Result<Vec<(Outcome, Vec<u64>)>, Refused> {
+        let range = match request {
+            Request::Object(ObjectRequest::Get { range, .. }) => Some(*range),
+            Request::Object(ObjectRequest::Copy { .. }) => Some(None),
+            _ => None,
         };
-        match result {
-            Ok(bytes) => Ok(vec![self.value(history, net, (op, *range), &bytes)]),
-            Err(refused) if refused.is_no_such_key() => Ok(vec![0]),
-            Err(refused) => Err(refused),
+        let seen = match (range, result) {
+            (Some(range), Ok(Found::Bytes(bytes))) => {
+                if matches!(request, Request::Object(ObjectRequest::Copy { .. })) {
+                    net.count("an object that is copied");
+                }
+                vec![(Outcome::Done, vec![self.value(history, net, (ops[0], range), &bytes)])]
+            }
+            (Some(_), Err(refused)) if refused.is_no_such_key() => vec![(Outcome::Done, vec![0])],
+            (_, Ok(Found::Listed(listed))) => {
+                net.count("a listing");
+                let keys = ops.iter().enumerate();
+                keys.map(|(number, op)| self.listed(history, net, (number, *op), &listed)).collect()
+            }
+            (_, Ok(Found::Left(left))) => {
+                net.count("keys that are deleted together");
+                let outcome = |op: &usize| match left.contains(&self.name_of(history.ops[*op].chunk)) {
+                    true => Outcome::Unknown,
+                    false => Outcome::Done,
+                };
+                ops.iter().map(|op| (outcome(op), Vec::new())).collect()
+            }
+            (_, Ok(_)) => vec![(Outcome::Done, Vec::new())],
+            (_, Err(refused)) => return Err(refused),
+        };
+        Ok(seen)
+    }
+
+    fn name_of(&self, register: ChunkId) -> String {
+        self.name(register.object.0 as usize - 1)
+    }
+
+    /// What a listing says of a key. Which put it has seen is told by the size, where only one is so long.
+    fn listed(
+        &self,
+        history: &History,
+        net: &mut Net,
+        (number, op): (usize, usize),
+        listed: &BTreeMap<String, u64>,
+    ) -> (Outcome, Vec<u64>) {
+        let Some(size) = listed.get(&self.name(number)) else { return (Outcome::Done, vec![0]) };
+        let is_it = |put: &usize| history.ops[*put].chunk == register(number);
+        let so_long = self.lengths.iter().filter(|(put, length)| *length == size && is_it(put));
+        match so_long.map(|(put, _)| *put).collect::<Vec<_>>()[..] {
+            [] => {
+                net.break_rule(
+                    "bytes",
+                    format!("op {op} lists {} with {size} bytes, that no put wrote", self.name(number)),
+                );
+                (Outcome::Refused, Vec::new())
+            }
+            [put] => (Outcome::Done, vec![put as u64 + 1]),
+            _ => (Outcome::Refused, Vec::new()),
         }
     }
 
@@ -126,8 +207,7 @@ impl Keys {
 
     /// What it is for the checks that a lifecycle rule deletes the key's object. `None`: there is no such key.
     pub fn expiry(&self, key: &str) -> Option<(ChunkId, Action)> {
-        let number = (0..self.keys).find(|number| self.name(*number) == key)?;
-        Some((register(number), DELETE))
+        Some((register(self.number(key)?), DELETE))
     }
 
     /// Whether some order explains what was seen of each key. Returns how many could not be decided.

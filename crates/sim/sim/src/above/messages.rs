@@ -5,6 +5,7 @@ use bytes::Bytes;
 use ebb_gateway::Refused;
 use ebb_types::{ChunkId, ChunkOp, ClientReply, MetaReply, MetaRequest};
 use ebb_volume::VolumeError;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -73,7 +74,7 @@ pub(super) enum Reply {
     /// Its connection broke, or was not taken: no process serves there.
     Gone,
     Block(Result<Bytes, VolumeError>),
-    Object(Result<Bytes, Refused>),
+    Object(Result<Found, Refused>),
 }
 
 #[derive(Clone, Debug)]
@@ -182,4 +183,30 @@ pub(super) enum ObjectRequest {
     Delete {
         key: String,
     },
+    /// `from` is copied to `to`, which no other request names; that is read and deleted. `in_parts`: to a part of an
+    /// upload.
+    Copy {
+        from: String,
+        to: String,
+        coded: bool,
+        in_parts: bool,
+    },
+    DeleteAll {
+        keys: Vec<String>,
+    },
+    /// All keys, a page of so many at a time.
+    List {
+        page: i32,
+    },
+}
+
+/// What a gateway answers.
+#[derive(Debug)]
+pub(super) enum Found {
+    Nothing,
+    Bytes(Bytes),
+    /// Keys that are there, each with its object's size.
+    Listed(BTreeMap<String, u64>),
+    /// Keys that were not deleted.
+    Left(BTreeSet<String>),
 }

@@ -1,7 +1,7 @@
 //! A gateway, and what its clients ask it for.
 
 use crate::above::library::{Remote, TOMORROW};
-use crate::above::messages::{ObjectRequest, Part, Reply, Sent};
+use crate::above::messages::{Found, ObjectRequest, Part, Reply, Sent};
 use crate::above::meta::{POOL, POOL_NAME};
 use crate::above::process::Process;
 use bytes::Bytes;
@@ -167,7 +167,7 @@ fn body(parts: Vec<Part>) -> Body {
     }))
 }
 
-async fn carry_out(direct: &Direct<Objects>, request: ObjectRequest) -> Result<Bytes, Refused> {
+async fn carry_out(direct: &Direct<Objects>, request: ObjectRequest) -> Result<Found, Refused> {
     match request {
         ObjectRequest::Put { key, coded, uploads: 0, parts } => {
             let class = coded.then_some(POOL_NAME);
@@ -176,9 +176,25 @@ async fn carry_out(direct: &Direct<Objects>, request: ObjectRequest) -> Result<B
         ObjectRequest::Put { key, uploads, parts, .. } => {
             direct.put_in_parts((BUCKET, &key), uploads, || body(parts.clone())).await?;
         }
-        ObjectRequest::Get { key, range } => return direct.get((BUCKET, &key), range).await,
+        ObjectRequest::Get { key, range } => {
+            return Ok(Found::Bytes(direct.get((BUCKET, &key), range).await?));
+        }
         ObjectRequest::Abandon { key, parts } => direct.abandon((BUCKET, &key), body(parts)).await?,
         ObjectRequest::Delete { key } => direct.delete((BUCKET, &key)).await?,
+        ObjectRequest::Copy { from, to, coded, in_parts } => {
+            let class = coded.then_some(POOL_NAME);
+            match in_parts {
+                true => direct.copy_in_parts(BUCKET, &from, &to, class).await?,
+                false => direct.copy(BUCKET, &from, &to, class).await?,
+            }
+            let copied = direct.get((BUCKET, &to), None).await;
+            // Else it would pass for what is answered if there is nothing to copy.
+            assert!(!copied.as_ref().is_err_and(Refused::is_no_such_key), "{to}, a copy of {from}, is gone");
+            direct.delete((BUCKET, &to)).await?;
+            return copied.map(Found::Bytes);
+        }
+        ObjectRequest::DeleteAll { keys } => return Ok(Found::Left(direct.delete_all(BUCKET, keys).await?)),
+        ObjectRequest::List { page } => return Ok(Found::Listed(direct.list(BUCKET, page).await?)),
     }
-    Ok(Bytes::new())
+    Ok(Found::Nothing)
 }
