@@ -470,6 +470,11 @@ impl Replica {
             || (self.draining && !self.told_ready)
     }
 
+    /// Whether other members may not know yet what is on all of them, for the harness's checks.
+    pub fn owes_committed(&self) -> bool {
+        self.busy.iter().filter_map(|id| self.groups.get(id)).any(Group::owes_committed)
+    }
+
     /// When each in-sync replica here was last found sound, for the harness's checks.
     pub fn scrubs(&self) -> impl Iterator<Item = ScrubMark> + '_ {
         self.scrubber.marks()

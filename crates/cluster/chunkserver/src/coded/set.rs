@@ -7,11 +7,11 @@ use super::memory::Memory;
 use super::page::Scrub;
 use super::read::Read;
 use super::rebuild::{For, Rebuilds};
-use crate::common::api::{Command, StoreOutcome, StoreToken};
+use crate::common::api::{Command, StoreCommand, StoreOutcome, StoreToken};
 use crate::common::config::PlantedBug;
 use crate::common::context::Context;
 use crate::common::deleted::Deleted;
-use crate::common::wait::{Ask, ColumnWait};
+use crate::common::wait::{Ask, ColumnWait, Wait};
 use ebb_types::{
     ClientReply, Epoch, Moment, Refusal, Role, ServerId, ServerReport, SetEntry, SetId, SlotState, Version,
 };
@@ -30,6 +30,9 @@ pub(crate) struct CodedSet {
     pub(super) scrub: Option<Scrub>,
     /// The own column is catching up under the present configuration.
     own_catches_up: bool,
+    /// In the epoch before this run kept, or had computed again, all that was to be kept here for other columns.
+    kept_all: bool,
+    forgotten: Forgotten,
     /// Others stand in for the own column.
     is_away: bool,
     /// Deletions of older epochs are to be forgotten.
@@ -40,6 +43,16 @@ pub(crate) struct CodedSet {
     wants_epoch: bool,
     reported: Option<Moment>,
     pub(super) damage_reported: Option<Moment>,
+}
+
+/// Whether the set is to sleep as a whole while this server has forgotten what it kept in memory for a column: it was
+/// started again, and the set hibernates before that could be computed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Forgotten {
+    Nothing,
+    /// The store is asked whether the own column has anything that another lacks.
+    Unknown,
+    Something,
 }
 
 impl CodedSet {
@@ -54,6 +67,8 @@ impl CodedSet {
             fill: None,
             scrub: None,
             own_catches_up: false,
+            kept_all: false,
+            forgotten: Forgotten::Nothing,
             is_away: true,
             forgets: false,
             deletions: 0,
@@ -97,10 +112,11 @@ impl CodedSet {
         self.is_busy() || self.is_scrubbing() || self.owed_asleep(memory).is_some() || self.wants_epoch
     }
 
-    /// R7: the set hibernates, and nothing is in memory only; or its column is away, so others stand in for it, and
-    /// nothing is kept for others. Nothing is in flight.
+    /// R7: the set hibernates, and nothing is in memory only, or was; or its column is away, so others stand in for it,
+    /// and nothing is kept for others. Nothing is in flight.
     pub fn may_sleep(&self, memory: &Memory) -> bool {
         let idle = self.storing.is_empty() && self.asks.is_empty() && !self.is_busy();
+        let idle = idle && self.forgotten != Forgotten::Unknown;
         let spared = match self.known.entry.hibernates() {
             true => self.owed_asleep(memory).is_none(),
             false => self.is_away && !self.known.keeps_offload(),
@@ -108,14 +124,52 @@ impl CodedSet {
         idle && spared
     }
 
-    /// The set is to sleep as a whole, and a column lacks what is here in memory only. The metadata service decided by
-    /// older figures: a row may have been acknowledged since.
+    /// The set is to sleep as a whole, and a column lacks what is here in memory only, or what was before this run. The
+    /// metadata service decided by older figures: a row may have been acknowledged since.
     fn owed_asleep(&self, memory: &Memory) -> Option<usize> {
-        self.known.in_memory(memory).filter(|_| self.known.entry.hibernates())
+        let lacks = |column: &usize| self.known.entry.missing_since(*column).is_some();
+        let first = || (0..self.known.entry.columns.len()).find(lacks);
+        let forgotten = (self.forgotten == Forgotten::Something).then(first).flatten();
+        self.known.in_memory(memory).or(forgotten).filter(|_| self.known.entry.hibernates())
+    }
+
+    /// Whether all that was to be kept here for other columns under the present epoch is.
+    fn keeps_all(&self) -> bool {
+        let columns = &self.known.entry.columns;
+        let all_have = !columns.is_empty() && columns.iter().all(|own| own.state == SlotState::InSync);
+        let fills = self.fill.as_ref().is_some_and(|fill| fill.columns() > usize::from(self.own_catches_up));
+        all_have || if fills { !self.recomputes() } else { self.kept_all }
+    }
+
+    /// Under the epoch in which the set hibernates nothing is computed again.
+    fn look_for_forgotten(&mut self, cx: &mut Context) {
+        self.forgotten = Forgotten::Nothing;
+        let entry = &self.known.entry;
+        let own = entry.column_of(cx.me).filter(|own| *own < entry.shape.data());
+        let since = (0..entry.columns.len()).filter_map(|column| entry.missing_since(column)).min();
+        let may_lack = entry.hibernates() && !self.kept_all && cx.keeps_in_memory(entry);
+        if let (Some(own), Some(since)) = (own, since)
+            && may_lack
+            && !cx.config.has(PlantedBug::SleepForgetful)
+        {
+            self.forgotten = Forgotten::Unknown;
+            let (group, epoch) = (self.known.group(own), self.epoch());
+            let command = StoreCommand::List { role: Role::Replica, group, since, after: None };
+            cx.store(Wait::Column(ColumnWait::ForgottenList { epoch }), command);
+        }
+    }
+
+    /// What cannot be listed may be something.
+    fn on_forgotten_list(&mut self, epoch: Epoch, outcome: StoreOutcome) {
+        if self.forgotten == Forgotten::Unknown && epoch == self.epoch() {
+            let nothing = matches!(outcome, StoreOutcome::Listed(page) if page.runs.is_empty());
+            self.forgotten = if nothing { Forgotten::Nothing } else { Forgotten::Something };
+        }
     }
 
     pub fn adopt(&mut self, cx: &mut Context, entry: SetEntry) {
         if entry.epoch > self.epoch() {
+            self.kept_all = self.keeps_all();
             self.rebuilds.clear(cx, &self.known, false);
             (self.fill, self.scrub) = (None, None);
             self.known.adopt(entry);
@@ -132,6 +186,7 @@ impl CodedSet {
             }
             self.forgets = self.known.entry.columns.iter().all(|own| own.state == SlotState::InSync);
             self.fill = Fill::new(cx, &self.known);
+            self.look_for_forgotten(cx);
         }
         self.drop_unneeded(cx);
         self.give_asked(cx);
@@ -224,6 +279,7 @@ impl CodedSet {
                 self.delete_listed(cx, kept, (chunk, version), outcome)
             }
             ColumnWait::KeptDeleted { .. } => {}
+            ColumnWait::ForgottenList { epoch } => self.on_forgotten_list(epoch, outcome),
             ColumnWait::ScrubList { token } => {
                 let page = if let StoreOutcome::Listed(page) = outcome { Some(page) } else { None };
                 self.on_scrub_listed(cx, (cx.me, token), page);

@@ -9,7 +9,7 @@ use crate::common::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
     ChunkOp, ClientReply, ClusterMap, Epoch, GroupId, Incarnation, Moment, ParityDebt, PeerMessage, Role,
-    ServerId, ServerReport, StoreId, Streams, Unready, Version,
+    ServerId, ServerReport, SetEntry, StoreId, Streams, Unready, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -106,7 +106,12 @@ impl Context<'_> {
         // Strips of a data column are clients' data.
         let is_data = column < entry.shape.data();
         let is_kept_here = !is_data && role != Role::Replica;
-        (is_kept_here && pool.parity_debt == ParityDebt::Ram).then_some(pool.parity_buffer_bytes)
+        (is_kept_here && self.keeps_in_memory(entry)).then_some(pool.parity_buffer_bytes)
+    }
+
+    /// Whether data servers of the set keep in memory what its parity servers lack.
+    pub fn keeps_in_memory(&self, set: &SetEntry) -> bool {
+        self.map.pools.get(&set.pool).is_some_and(|pool| pool.parity_debt == ParityDebt::Ram)
     }
 
     pub fn send(&mut self, to: ServerId, message: PeerMessage) {

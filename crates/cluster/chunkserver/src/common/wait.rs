@@ -121,6 +121,10 @@ pub(crate) enum ColumnWait {
     KeptDeleted {
         kept: (usize, Role),
     },
+    /// What the own column has that others lack, as a set goes to sleep.
+    ForgottenList {
+        epoch: Epoch,
+    },
     /// What is here, and blocks of it, for a scrub.
     ScrubList {
         token: u64,

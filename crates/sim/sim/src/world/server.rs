@@ -158,7 +158,7 @@ impl Server {
     /// Whether nothing is in progress on it but repairs and catching up, which never end for what no server has.
     pub fn repairs_at_most(&self) -> bool {
         let stats = self.replica.stats();
-        let busy = stats.in_flight > 0 || stats.unsettled > 0;
+        let busy = stats.in_flight > 0 || stats.unsettled > 0 || self.replica.owes_committed();
         !busy && self.store.is_idle()
     }
 

@@ -198,6 +198,11 @@ fn a_set_that_hibernates_with_parity_in_memory_only_is_found() {
 }
 
 #[test]
+fn a_set_that_hibernates_after_it_forgot_its_parity_is_found() {
+    in_server(179594587500890, PlantedBug::SleepForgetful, &["R7"]);
+}
+
+#[test]
 fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
     in_server(99, PlantedBug::TrustAnyListing, &["R4", "R6", "coded"]);
 }

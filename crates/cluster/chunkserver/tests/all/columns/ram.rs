@@ -183,20 +183,20 @@ fn strips_of_a_failed_data_server_are_on_disk() {
     }
 }
 
-/// The set is to hibernate by figures that are older than its last rows.
-#[test]
-fn no_server_sleeps_with_its_set_while_strips_are_only_in_its_memory() {
-    let (mut world, rows) = asleep(ENOUGH);
-    let hibernate = |world: &mut World| {
-        world.entry.hibernates_since = Some(1);
-        (0..6).for_each(|n| world.set_server(id(n), ServerState::Draining));
-        world.configure(&[]);
-        world.run();
-        (0..6).for_each(|n| world.on(id(n), Event::Drain));
-        world.run();
-    };
+/// The data servers are to sleep with the set.
+fn hibernate(world: &mut World) {
     world.reports.clear();
-    hibernate(&mut world);
+    world.entry.hibernates_since = Some(1);
+    (0..6).for_each(|n| world.set_server(id(n), ServerState::Draining));
+    world.configure(&[]);
+    world.run();
+    (0..6).for_each(|n| world.on(id(n), Event::Drain));
+    world.run();
+}
+
+/// None of them says that it is ready: each has rows that parity lacks, and says so until it is heard. So the set goes
+/// on, parity takes what it lacks, and then they may sleep.
+fn assert_parity_comes_first(world: &mut World, rows: &[Row]) {
     assert_eq!(world.ready.len(), 0, "each of them has strips that parity lacks");
     let owes = |n: usize| {
         let of_it = world.reports.iter().filter(|(server, report)| {
@@ -206,14 +206,47 @@ fn no_server_sleeps_with_its_set_while_strips_are_only_in_its_memory() {
         of_it.count()
     };
     assert!((0..6).all(|n| owes(n) > 1), "each says so until it is heard: {:?}", world.reports);
-    // So the set goes on, parity takes what it lacks, and then it may sleep.
     world.entry.hibernates_since = None;
     (0..6).for_each(|n| world.set_server(id(n), ServerState::Awake));
-    wake(&mut world);
-    world.reports.clear();
-    hibernate(&mut world);
+    wake(world);
+    hibernate(world);
     assert_eq!((world.ready.len(), world.reports.len()), (6, 0));
     rows.iter().for_each(|row| world.assert_at_home(row));
+}
+
+/// The set is to hibernate by figures that are older than its last rows.
+#[test]
+fn no_server_sleeps_with_its_set_while_strips_are_only_in_its_memory() {
+    let (mut world, rows) = asleep(ENOUGH);
+    hibernate(&mut world);
+    assert_parity_comes_first(&mut world, &rows);
+}
+
+fn power_cut(world: &mut World) {
+    for n in 0..6 {
+        let store = world.nodes[&id(n)].store.clone();
+        world.start(id(n), store);
+    }
+}
+
+/// The power fails, and the set hibernates before the next epoch has what was in memory computed again; or it
+/// hibernates already, and its servers are still on.
+#[test]
+fn no_server_sleeps_with_its_set_after_strips_were_only_in_its_memory() {
+    for after in [false, true] {
+        let (mut world, rows) = asleep(ENOUGH);
+        if after {
+            hibernate(&mut world);
+        }
+        power_cut(&mut world);
+        hibernate(&mut world);
+        assert_parity_comes_first(&mut world, &rows);
+        // A server that starts while its set hibernates has forgotten nothing if nothing was owed.
+        world.ready.clear();
+        power_cut(&mut world);
+        hibernate(&mut world);
+        assert_eq!((world.ready.len(), world.reports.len()), (6, 0));
+    }
 }
 
 #[test]

@@ -117,14 +117,16 @@ impl World<'_> {
         all
     }
 
-    /// R7: only parity servers sleep, unless their set hibernates. Then nothing is in memory that a column lacks.
+    /// R7: only parity servers sleep, unless their set hibernates. Then nothing is in memory that a column lacks; and
+    /// as the last data server falls asleep, each row has its parity.
     pub(super) fn r7_columns(&self, id: ServerId, state: &State) -> Option<String> {
         let (set, entry) = state.sets().find(|(_, entry)| entry.column_of(id).is_some())?;
         let column = entry.column_of(id)?;
         let in_memory = self.servers[&id].replica.stats().memory_bytes;
         if entry.hibernates() {
             let owes = in_memory > 0 && !entry.columns.iter().all(|c| c.state == SlotState::InSync);
-            return owes.then(|| format!("{in_memory} bytes of strips of {set} are only in its memory"));
+            let owed = owes.then(|| format!("{in_memory} bytes of strips of {set} are only in its memory"));
+            return owed.or_else(|| self.parity_is_nowhere(id, (set, entry), state));
         }
         if column < entry.shape.data() {
             return Some(format!("it has the data of {set}"));
@@ -134,6 +136,37 @@ impl World<'_> {
         other
             .map(|(group, _)| format!("it keeps strips of {group}"))
             .or_else(|| (in_memory > 0).then(|| format!("it keeps {in_memory} bytes of strips in memory")))
+    }
+
+    /// A strip of a column that is away which neither its server nor a holder has, although no data server of the set
+    /// is left that could say so.
+    fn parity_is_nowhere(
+        &self,
+        id: ServerId,
+        (set, entry): (SetId, &SetEntry),
+        state: &State,
+    ) -> Option<String> {
+        let sleeps = |c: &Column| state.server(c.server).is_some_and(|s| s.state == ServerState::Asleep);
+        let is_off = |c: &Column| sleeps(c) && (c.server == id || !self.servers[&c.server].up);
+        let has_lost = |c: &Column| self.has_forgotten(c.server);
+        if !entry.columns.iter().take(entry.shape.data()).all(is_off) || entry.columns.iter().any(has_lost) {
+            return None;
+        }
+        let any = Version { epoch: Epoch(0), seq: 1 };
+        for (column, own) in entry.columns.iter().enumerate().filter(|(_, own)| own.is_away()) {
+            let (group, kept) = (GroupId::of_column(set, column), Role::Offload { stands_for: own.server });
+            let has = |(chunk, block): (ChunkId, u32)| {
+                let holds = |s: &ServerId| self.has(*s, group, kept, chunk, block, any);
+                self.has(own.server, group, Role::Replica, chunk, block, any)
+                    || self.servers.keys().any(holds)
+            };
+            let strips = self.acknowledged_strips(set, entry).into_iter();
+            let mut strips = strips.filter(|(chunk, _)| !self.invariants.ruined.contains(chunk));
+            if let Some((chunk, block)) = strips.find(|strip| !has(*strip)) {
+                return Some(format!("no server has {chunk} block {block} of {group}, of {}", own.server));
+            }
+        }
+        None
     }
 
     /// At rest: every column has its strip of everything that was stored, and no server has what was deleted.
