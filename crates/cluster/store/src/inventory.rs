@@ -2,9 +2,10 @@
 //! one that is gone or cut short. Without it, a shorter segment looks like the result of a crash, and an absent one
 //! leaves no trace.
 //!
-//! Two files take turns, so that a crash while writing one leaves the other. The inventory is written when a segment is
-//! begun, before one is removed, and when the store comes to rest ([`crate::StoreCore::rest`]): records acknowledged in
-//! the last moments before a crash are in the segment only.
+//! Two files take turns, so that a crash while writing one leaves the other. Both are there from the beginning: if one
+//! is gone, it may have been the newer one, and what only that named may be gone with it. The inventory is written when
+//! a segment is begun, before one is removed, and when the store comes to rest ([`crate::StoreCore::rest`]): records
+//! acknowledged in the last moments before a crash are in the segment only.
 
 use crate::OpenError;
 use crate::disk::Disk;
@@ -20,8 +21,6 @@ pub struct Inventory {
     generation: u32,
     /// Durable bytes by segment.
     pub segments: BTreeMap<u32, u32>,
-    /// Whether each file's name is durable. A file that was removed from outside is created again.
-    named: [bool; 2],
 }
 
 fn slot_of(generation: u32) -> usize {
@@ -33,12 +32,14 @@ fn path_of(slot: usize) -> String {
 }
 
 impl Inventory {
-    /// Writes the first inventory, of a store without segments.
+    /// Writes both files of a store without segments.
     pub fn create(disk: &dyn Disk, owner: &Superblock) -> io::Result<()> {
-        Inventory::default().write(disk, owner, BTreeMap::new())
+        let mut first = Inventory::default();
+        first.write(disk, owner, BTreeMap::new())?;
+        first.write(disk, owner, BTreeMap::new())
     }
 
-    /// Reads the newest one that is intact.
+    /// Reads the newest one that is intact. Only the first has no twin yet, in directories of 0.2.
     pub fn read(disk: &dyn Disk, owner: &Superblock) -> Result<Inventory, OpenError> {
         let read = |slot| {
             let path = path_of(slot);
@@ -48,21 +49,27 @@ impl Inventory {
                 file.read(&mut bytes, size as usize, 0)
             });
             match read {
-                Ok(()) => Ok(decode_inventory(&bytes, owner)),
+                Ok(()) => Ok(Some(decode_inventory(&bytes, owner))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
                 Err(source) => Err(OpenError::Io { action: "read", path, source }),
             }
         };
         let found = [read(0)?, read(1)?];
-        // This start made the names of existing files durable together with the superblock's.
-        let named = [0, 1].map(|slot: usize| found[slot].is_some());
-        let newest = found.into_iter().flatten().max_by_key(|(generation, _)| *generation);
+        let gone = found.iter().position(Option::is_none);
+        let newest = found.into_iter().flatten().flatten().max_by_key(|(generation, _)| *generation);
         let (generation, segments) = newest.ok_or_else(|| OpenError::Damaged {
             file: path_of(0),
             offset: 0,
             what: "neither it nor its twin says which segments there must be",
         })?;
-        Ok(Inventory { generation, segments, named })
+        match gone {
+            Some(slot) if generation > 1 => Err(OpenError::Damaged {
+                file: path_of(slot),
+                offset: 0,
+                what: "it is gone, and may have named segments that are gone with it",
+            }),
+            _ => Ok(Inventory { generation, segments }),
+        }
     }
 
     /// Makes this set of segments durable.
@@ -74,13 +81,16 @@ impl Inventory {
     ) -> io::Result<()> {
         let generation = self.generation + 1;
         let bytes = encode_inventory(generation, owner, &segments);
-        let slot = slot_of(generation);
-        let file = disk.open(&path_of(slot), true)?;
+        let path = path_of(slot_of(generation));
+        // Each start makes the names of existing files durable, together with the superblock's.
+        let (file, is_new) = match disk.open(&path, false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (disk.open(&path, true)?, true),
+            opened => (opened?, false),
+        };
         file.write(&mut [IoSlice::new(&bytes)], 0)?;
         file.sync()?;
-        if !self.named[slot] {
+        if is_new {
             disk.sync_dir("")?;
-            self.named[slot] = true;
         }
         (self.generation, self.segments) = (generation, segments);
         Ok(())

@@ -134,7 +134,7 @@ fn claim(disk: &dyn Disk, config: &Config) -> Result<Superblock, OpenError> {
         for dir in ["segments", "chunks"] {
             disk.create_dir(dir).map_err(failed("create", dir))?;
         }
-        Inventory::create(disk, &owner).map_err(failed("write", "inventory.1"))?;
+        Inventory::create(disk, &owner).map_err(failed("write", "the inventories"))?;
     }
     write_superblock(disk, &owner).map_err(failed("write", SUPERBLOCK))?;
     Ok(owner)
@@ -164,7 +164,7 @@ fn find_superblock(disk: &dyn Disk, config: &Config) -> Result<Option<Superblock
             _ => Ok(Some(found)),
         };
     }
-    let known = ["segments", "chunks", SUPERBLOCK_NEW, "inventory.1", "lost+found"];
+    let known = ["segments", "chunks", SUPERBLOCK_NEW, "inventory.0", "inventory.1", "lost+found"];
     let ours = |e: &DirEntry| known.contains(&e.name.as_str());
     if let Some(other) = entries.iter().find(|e| !ours(e)) {
         return Err(OpenError::NotAStore { found: other.name.clone() });

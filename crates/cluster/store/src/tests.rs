@@ -977,7 +977,7 @@ fn damaged_metadata_is_an_error_and_never_older_data() {
     }
 }
 
-/// Damages a store at rest. Returns a description.
+/// Damages a store at rest. Returns which files of it.
 fn damage(disk: &MemDisk, earlier: &MemDisk, random: &mut Random) -> String {
     let files = disk.files();
     let pick = |random: &mut Random, dir: &str| {
@@ -985,13 +985,22 @@ fn damage(disk: &MemDisk, earlier: &MemDisk, random: &mut Random) -> String {
         (!some.is_empty()).then(|| some[random.below(some.len() as u64) as usize].clone())
     };
     let dir = ["chunks", "chunks", "chunks", "segments", "inventory"][random.below(5) as usize];
-    let Some(path) = pick(random, dir) else { return "nothing".into() };
+    let Some(mut path) = pick(random, dir) else { return "nothing".into() };
     let len = disk.len(&path).max(1);
     // In a chunk file, mostly its metadata.
     let reach = if random.below(3) == 0 { len } else { len.min(3 * 8192) };
     let at = random.below(reach);
     match random.below(6) {
-        0 => disk.take_back(&path, &MemDisk::new()),
+        0 => {
+            disk.take_back(&path, &MemDisk::new());
+            while random.below(2) == 0 {
+                let dir = ["chunks", "segments", "inventory"][random.index(3)];
+                if let Some(other) = pick(random, dir) {
+                    disk.take_back(&other, &MemDisk::new());
+                    path += &format!(" {other}");
+                }
+            }
+        }
         1 => disk.cut(&path, at),
         2 => disk.cut(&path, len.saturating_sub(1 + random.below(5000))),
         3 => disk.wipe(&path, at / 512 * 512, 512 << random.below(8)),
@@ -1053,30 +1062,47 @@ fn check_honest(store: &mut StoreCore, model: &Model, when: &str) -> Vec<(Key, u
     failed
 }
 
-/// One of the two files was removed. The name of its replacement must be durable: the other file lists segments that
-/// are gone.
+/// The newer of the two may have been the only one to name the newest segment, which is gone too.
 #[test]
-fn an_inventory_that_was_removed_gets_its_name_back() {
-    for (slot, seed) in (0..2).flat_map(|slot| (0..20).map(move |seed| (slot, seed))) {
+fn an_inventory_that_is_gone_is_damage() {
+    for (slot, segment) in (0..2).flat_map(|slot| [(slot, false), (slot, true)]) {
         let disk = MemDisk::new();
         let (mut store, _) = open(&disk).unwrap();
-        let write = |store: &mut StoreCore, seq| {
-            one(store, apply(Role::Replica, data(1, 1, 0, 2, version(1, seq))));
-            assert_eq!(one(store, Op::Flush), Outcome::Done);
-        };
-        write(&mut store, 1);
-        store.rest().unwrap();
+        for seq in 1..3 {
+            one(&mut store, apply(Role::Replica, data(1, 1, 0, 2, version(1, seq))));
+            assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+            store = {
+                drop(store);
+                open(&disk).unwrap().0
+            };
+        }
         drop(store);
         disk.take_back(&format!("inventory.{slot}"), &MemDisk::new());
+        if segment {
+            let newest = disk.files().into_iter().filter(|f| f.starts_with("segments/")).max();
+            disk.remove(&newest.expect("two starts have written")).unwrap();
+        }
+        let reopened = open(&disk).map(drop);
+        let Err(OpenError::Damaged { file, .. }) = &reopened else {
+            panic!("{slot} {segment}: {reopened:?}")
+        };
+        assert_eq!(*file, format!("inventory.{slot}"));
+    }
+}
+
+/// A directory of 0.2 in which no segment was begun has one inventory. The name of the other must be durable.
+#[test]
+fn the_first_inventory_gets_its_twin() {
+    for seed in 0..20 {
+        let disk = MemDisk::new();
+        drop(open(&disk).unwrap());
+        disk.take_back("inventory.0", &MemDisk::new());
         let (mut store, _) = open(&disk).unwrap();
-        write(&mut store, 2);
-        // As before removing a segment, whichever of the two files it is written to.
-        store.note_segments(|number| number != 1).unwrap();
-        disk.remove(&crate::core::segment_path(1)).unwrap();
-        disk.sync_dir("segments").unwrap();
+        one(&mut store, apply(Role::Replica, data(1, 1, 0, 2, version(1, 1))));
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
         drop(store);
         let reopened = open(&disk.crash(seed)).map(drop);
-        assert!(reopened.is_ok(), "inventory.{slot} was removed, seed {seed}: {reopened:?}");
+        assert!(reopened.is_ok(), "seed {seed}: {reopened:?}");
     }
 }
 
@@ -1106,7 +1132,8 @@ fn a_damaged_store_never_tells_anything_wrong_and_can_be_repaired() {
         let mut store = match open(&disk) {
             Ok((store, _)) => store,
             Err(OpenError::Damaged { .. }) => {
-                assert!(!what.starts_with("chunks"), "damage in {what} concerns that file alone");
+                let is_chunk = |file: &str| file.starts_with("chunks");
+                assert!(!what.split(' ').all(is_chunk), "damage in {what} concerns those files alone");
                 refused += 1;
                 continue;
             }
