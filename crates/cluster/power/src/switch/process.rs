@@ -12,6 +12,7 @@
 
 use super::{About, Clock, Driver, Fields, Launch, Managed, PowerState, SwitchError};
 use ebb_types::{Depth, ServerId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
 use std::fs::{File, OpenOptions};
@@ -59,10 +60,13 @@ impl Stat {
             }
         }
     }
+}
 
-    fn has_ended(&self) -> bool {
-        matches!(self.state, 'Z' | 'X' | 'x')
-    }
+/// Whether all its threads have: until then it holds its locks and sockets, although the one that carries its name may
+/// be a zombie. pidfd_open(2)
+fn has_ended(process: &OwnedFd) -> Result<bool, rustix::io::Errno> {
+    let mut polled = [PollFd::new(process, PollFlags::IN)];
+    Ok(poll(&mut polled, Some(&Timespec::default()))? > 0)
 }
 
 fn is_gone(error: &std::io::Error) -> bool {
@@ -159,8 +163,10 @@ impl Found {
             Err(source) => return Err(SwitchError::Process { pid, source: source.into() }),
         };
         match Stat::read(pid)? {
-            Some(stat) if stat.start == identity.start && !stat.has_ended() => {
-                Ok(Some(Found { pid, handle, state: stat.state }))
+            Some(stat) if stat.start == identity.start => {
+                let ended = has_ended(&handle);
+                let ended = ended.map_err(|source| SwitchError::Process { pid, source: source.into() })?;
+                Ok((!ended).then_some(Found { pid, handle, state: stat.state }))
             }
             _ => Ok(None),
         }

@@ -38,9 +38,6 @@ const REFUSALS: [&str; 13] = [
     "this member forgot what it acknowledged",
 ];
 
-/// Left over from the previous process: some of its threads end after the one that carries its name.
-const TOO_EARLY: [&str; 2] = ["another process uses the directory", "another process listens on"];
-
 /// Damage that may hit nothing: it is to a part of a store.
 const PARTIAL: [&str; 3] = ["files gone", "file cut", "bytes changed"];
 
@@ -279,13 +276,11 @@ impl Directories {
             return;
         }
         victim.logged = log.len();
-        if !TOO_EARLY.iter().any(|known| error.contains(known)) {
-            let known = REFUSALS.iter().any(|known| error.contains(known));
-            assert!(known, "server {id} ended otherwise than by refusing what it found: {error}");
-            println!("      server {id} refused: {error}");
-            victim.refused = true;
-            harm::remove(&store(&self.cluster, who));
-        }
+        let known = REFUSALS.iter().any(|known| error.contains(known));
+        assert!(known, "server {id} ended otherwise than by refusing what it found: {error}");
+        println!("      server {id} refused: {error}");
+        victim.refused = true;
+        harm::remove(&store(&self.cluster, who));
         self.cluster.launch(who);
     }
 
