@@ -1,5 +1,5 @@
-/* Gives a program a wall clock that is wrong: preloaded, it adds the seconds in the file $CLOCK_AHEAD to the time of day, from when there is
- * that file. Clocks that only count keep counting: a machine with a wrong date has those right.
+/* Gives a program a wall clock that is wrong: preloaded, it adds the seconds in the file $CLOCK_AHEAD to the time of
+ * day, from when there is that file. Clocks that only count keep counting: a machine with a wrong date has those right.
  *
  * cc -shared -fPIC -o clock.so clock.c
  */

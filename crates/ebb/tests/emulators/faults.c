@@ -1,8 +1,8 @@
 /* Faults of one process, preloaded: its wall clock is wrong, its disk hangs, it does not reach some of its peers.
  *
- * What is wrong now stands in the file $EBB_FAULTS/NAME (struct control), which the tests change while it is mapped here. NAME is the
- * subcommand, and what --id or --address say: server-3, gateway. Clocks that only count keep counting. Each process calls others from a
- * loopback address of its own, so that the one called knows who it is.
+ * What is wrong now stands in the file $EBB_FAULTS/NAME (struct control), which the tests change while it is mapped
+ * here. NAME is the subcommand, and what --id or --address say: server-3, gateway. Clocks that only count keep
+ * counting. Each process calls others from a loopback address of its own, so that the one called knows who it is.
  *
  * cc -shared -fPIC -o faults.so faults.c
  */
@@ -39,7 +39,8 @@ struct control {
 
 static struct control nothing;
 static volatile struct control *control = &nothing;
-/* Connections on which something was held back: they break when the cut is over, as nothing was lost of them until then. */
+/* Connections on which something was held back: they break when the cut is over, as nothing was lost of them until
+ * then. */
 static volatile char held[DESCRIPTORS];
 
 static void pause_briefly(void)

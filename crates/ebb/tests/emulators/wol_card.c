@@ -1,6 +1,7 @@
-/* Gives network cards of any kind a wake-on-LAN setting, since no virtual card has one: preloaded into a server, it answers the requests
- * ETHTOOL_GWOL and ETHTOOL_SWOL. The setting of card C is the text of the file $WOL_CARDS/C, letters as ethtool has them: p, u, m, b, a, g;
- * without the file, the card cannot do it at all. A test loses the setting by writing "d".
+/* Gives network cards of any kind a wake-on-LAN setting, since no virtual card has one: preloaded into a server, it
+ * answers the requests ETHTOOL_GWOL and ETHTOOL_SWOL. The setting of card C is the text of the file $WOL_CARDS/C,
+ * letters as ethtool has them: p, u, m, b, a, g; without the file, the card cannot do it at all. A test loses the
+ * setting by writing "d".
  *
  * cc -shared -fPIC -o wol_card.so wol_card.c
  */

@@ -5,7 +5,8 @@ import { clock } from './words.js';
 
 export const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/// Calls `sized` when the host's size changes, and `coloured` for light, dark or paper, until the function that it returns is called.
+/// Calls `sized` when the host's size changes, and `coloured` for light, dark or paper, until the function that it
+/// returns is called.
 export function watch(host, sized, coloured) {
   const sizes = new ResizeObserver(sized);
   sizes.observe(host);
@@ -53,8 +54,9 @@ function times(_, splits, __, ___, step) {
 }
 
 export class Chart {
-  /// `lines`: `{label, colour, dash, hatched, stepped, edge, say}` each; `say` makes a value a text, an `edge` is thin. `present`: the seconds
-  /// of now, where the chart also has what is to come. `band`: the numbers of the upper and the lower line that it lies between.
+  /// `lines`: `{label, colour, dash, hatched, stepped, edge, say}` each; `say` makes a value a text, an `edge` is thin.
+  /// `present`: the seconds of now, where the chart also has what is to come. `band`: the numbers of the upper and the
+  /// lower line that it lies between.
   constructor(host, title, lines, present, band) {
     Object.assign(this, { host, title, lines, present, band, data: [[], ...lines.map(() => [])] });
     this.unwatch = watch(host, () => this.resize(), () => this.rebuild());

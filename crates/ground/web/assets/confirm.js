@@ -1,4 +1,5 @@
-// The dialog that asks before an act, and says what the command line would be. An act that cannot be undone wants a word to be written.
+// The dialog that asks before an act, and says what the command line would be. An act that cannot be undone wants a
+// word to be written.
 
 const by = id => document.getElementById(id);
 

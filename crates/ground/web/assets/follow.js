@@ -1,5 +1,5 @@
-// What both faces do alike: show the view that was chosen, say what is wrong, and follow the stream of events. It is tried again when it
-// breaks, and without a token that is known the page is locked.
+// What both faces do alike: show the view that was chosen, say what is wrong, and follow the stream of events. It is
+// tried again when it breaks, and without a token that is known the page is locked.
 
 import { Refused, events, hasToken, takeToken } from './link.js';
 import { say } from './words.js';
@@ -8,8 +8,8 @@ const by = id => document.getElementById(id);
 const RETRY_FIRST = 500;
 const RETRY_MOST = 5000;
 
-// A browser keeps pages that were left, with their connections, of which it has six for one program. So a page that is left gives its own
-// back (`events`), and follows again when it is shown.
+// A browser keeps pages that were left, with their connections, of which it has six for one program. So a page that is
+// left gives its own back (`events`), and follows again when it is shown.
 let left;
 addEventListener('pagehide', () => (left = new Promise(back => addEventListener('pageshow', back, { once: true }))));
 
@@ -35,7 +35,8 @@ function lock(title, reason) {
   document.body.dataset.state = 'locked';
 }
 
-/// `begin` comes before each try, `on[name]` and then `drawn` with each event, `silent` when it broke: no answer since that time.
+/// `begin` comes before each try, `on[name]` and then `drawn` with each event, `silent` when it broke: no answer since
+/// that time.
 async function follow({ begin, on, drawn, silent }) {
   let pause = RETRY_FIRST;
   let since;

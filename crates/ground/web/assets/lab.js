@@ -1,4 +1,5 @@
-// The lab's page: follows the stream of campaigns, keeps what it had when that breaks, and draws the view that is chosen.
+// The lab's page: follows the stream of campaigns, keeps what it had when that breaks, and draws the view that is
+// chosen.
 
 import { banner, choose, start } from './follow.js';
 import { Query } from './labquery.js';

@@ -16,7 +16,8 @@ export function short(value) {
   return text === '-0' ? '0' : text;
 }
 
-/// Columns for uPlot: all x, then a column for each line. `undefined`: the line has no point there, and is drawn on; `null`: a gap.
+/// Columns for uPlot: all x, then a column for each line. `undefined`: the line has no point there, and is drawn on;
+/// `null`: a gap.
 export function columns(figure) {
   const at = [...new Set(figure.lines.flatMap(line => line.points.map(([x]) => x)))].sort((a, b) => a - b);
   const places = new Map(at.map((x, n) => [x, n]));
@@ -116,7 +117,8 @@ function save(name, kind, text) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-/// Charts of a list of figures in `host`, each with a button for its SVG, which `path` names by its place. `failed(why)`: it was not saved.
+/// Charts of a list of figures in `host`, each with a button for its SVG, which `path` names by its place.
+/// `failed(why)`: it was not saved.
 export class Charts {
   constructor(host, failed) {
     Object.assign(this, { host, failed });

@@ -1,4 +1,5 @@
-// Configure: a matrix, what it would run and for how long; start, pause, resume and delete campaigns. Each act asks first.
+// Configure: a matrix, what it would run and for how long; start, pause, resume and delete campaigns. Each act asks
+// first.
 
 import { Refused, act, ask } from './link.js';
 import { Confirmation } from './confirm.js';

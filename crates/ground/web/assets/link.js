@@ -1,7 +1,8 @@
 // The way to the page's program: the token, one stream of events, and acts.
 //
-// The token comes in the address once, as `?token=` or, what no server is sent, as `#token=`, and is taken out of it. It stays in this tab
-// (sessionStorage is of one tab and one port, unlike a cookie) and goes out as a header, which no other site can make a browser send.
+// The token comes in the address once, as `?token=` or, what no server is sent, as `#token=`, and is taken out of it.
+// It stays in this tab (sessionStorage is of one tab and one port, unlike a cookie) and goes out as a header, which no
+// other site can make a browser send.
 
 const KEY = 'ebb-token';
 // The program says at least every 10 s that it is there.
@@ -47,7 +48,8 @@ export const measure = async () => (await request('/api/measure', { method: 'POS
 export const act = async what =>
   (await request('/api/act', { method: 'POST', body: JSON.stringify(what), headers: { 'content-type': 'application/json' } })).json();
 
-/// Events as `[name, body]`, until the stream ends, which returns, or it falls silent or the page is left, which throws.
+/// Events as `[name, body]`, until the stream ends, which returns, or it falls silent or the page is left, which
+/// throws.
 export async function* events() {
   const aborter = new AbortController();
   const abort = () => aborter.abort();

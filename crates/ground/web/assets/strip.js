@@ -1,4 +1,5 @@
-// Servers × time: a row each, a stretch per state, by colour and letter. Only the rows in sight are drawn, so 10,000 scroll as well as ten.
+// Servers × time: a row each, a stretch per state, by colour and letter. Only the rows in sight are drawn, so 10,000
+// scroll as well as ten.
 
 import { colour, watch } from './chart.js';
 import { STATES, clock, say } from './words.js';

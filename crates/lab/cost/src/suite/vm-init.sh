@@ -1,6 +1,7 @@
 #!/bin/busybox sh
-# The first and only program of a guest (vm.rs). The host's files are its own, read-only; the data are on its disk, which also has the workload's
-# scripts. It reports to the host over the console when it is set up, waits for its word, runs the command, and says what the disk moved.
+# The first and only program of a guest (vm.rs). The host's files are its own, read-only; the data are on its disk,
+# which also has the workload's scripts. It reports to the host over the console when it is set up, waits for its word,
+# runs the command, and says what the disk moved.
 export PATH=/bin
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
