@@ -10,15 +10,16 @@ use crate::world::store::{Block, Kept};
 use ebb_meta::State;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Column, Content, Epoch, GroupId, Record, Role, Rows, ServerId, ServerState,
-    SetEntry, SetId, SlotState, Version, crc32c,
+    SetEntry, SetId, SlotState, Version, crc32c, lost_block_crc,
 };
 
 impl World<'_> {
-    /// R1: rows are immutable.
+    /// R1: rows are immutable. A block of one beyond repair is stored as lost, which is no content.
     pub(super) fn r1_one_content_per_row(&mut self, record: &Record, payload: &[u8]) {
         let zeroes = [0; BLOCK_BYTES];
         for n in 0..record.count {
-            let data = match record.content {
+            let data = match &record.content {
+                Content::Data { crcs } if crcs[n as usize] == lost_block_crc() => continue,
                 Content::Data { .. } => &payload[n as usize * BLOCK_BYTES..][..BLOCK_BYTES],
                 _ => &zeroes,
             };
