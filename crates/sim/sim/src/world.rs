@@ -346,6 +346,12 @@ impl<'a> World<'a> {
         }
     }
 
+    pub fn heal_net(&mut self) {
+        for (a, b) in self.net.heal(self.now) {
+            self.connection_breaks(a, b);
+        }
+    }
+
     /// Both ends eventually notice that their connection broke.
     pub fn connection_breaks(&mut self, a: Node, b: Node) {
         for (node, peer) in [(a, b), (b, a)] {

@@ -12,8 +12,8 @@ const LASTS: u64 = 40 * SECOND;
 const WAITS: u64 = 15 * SECOND;
 /// An operation that is not answered within this time waits.
 const SOON: u64 = 3 * SECOND;
-/// Bytes that are left of a full disk at least. A real store's reserve is a thousand times that; here it may be less
-/// than a segment begins with.
+/// Bytes that are left of a full disk at least, beside what clients have in flight, which may have to be written once
+/// more. A real store's reserve is a thousand times that; here it may be less than a segment begins with.
 const LEFT: u64 = 32 << 10;
 /// Chances per mille and round.
 const HANGS: u64 = 60;
@@ -77,7 +77,7 @@ fn the_leader_is_deaf(world: &mut World) {
         }
     }
     works(world, &format!("member-{leader} leads and hears its members only"));
-    world.net.heal();
+    world.heal_net();
 }
 
 /// Clients work on.
@@ -114,6 +114,7 @@ fn is_complete(world: &World) -> bool {
 fn all_is_full(world: &mut World, random: &mut Random) {
     world.count("full cluster without power amid calm");
     let ids: Vec<ServerId> = world.servers.keys().copied().collect();
+    let in_flight = world.clients.len() as u64 * u64::from(world.scenario.params().chunk_bytes);
     ids.iter().for_each(|id| world.fill(*id, None));
     // What is on all targets is recorded with the heartbeats, long before the last bytes are used.
     world.run_until(world.now + 3 * SECOND, |_| false);
@@ -122,7 +123,7 @@ fn all_is_full(world: &mut World, random: &mut Random) {
         // Counted now: a deletion that was not synced is undone. What protects acknowledged data has used what a
         // checkpoint leaves to it of the reserve.
         let reserve = world.servers[id].store.config.checkpoint_bytes;
-        world.fill(*id, Some(LEFT.max(reserve / 2) + random.below(reserve / 4)));
+        world.fill(*id, Some(in_flight + LEFT.max(reserve / 2) + random.below(reserve / 4)));
     }
     world.run_until(world.now + random.below(8) * SECOND, |_| false);
     for id in &ids {

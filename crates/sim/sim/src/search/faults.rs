@@ -777,7 +777,7 @@ impl World<'_> {
             Some(id) => format!("everything is mended, but {id} is missing"),
         });
         self.stormy = false;
-        self.net.heal();
+        self.heal_net();
         self.scenario.net.loss = 0;
         self.scenario.net.repeat = 0;
         self.scenario.net.reorder = 0;

@@ -139,13 +139,22 @@ impl Net {
         self.cuts.values().map(|(until, _)| until).chain(self.mute.values()).all(|until| *until <= now)
     }
 
-    pub fn heal(&mut self) {
+    /// Returns the pairs whose connection breaks, as it would hold back what is sent from now on: behind what it held
+    /// back until the end of a cut that was longer.
+    pub fn heal(&mut self, now: u64) -> Vec<(Node, Node)> {
         self.cuts.clear();
         self.mute.clear();
         self.full.clear();
         self.model.loss = 0;
         self.model.repeat = 0;
         self.model.reorder = 0;
+        let holds = |link: &Link| link.last.iter().any(|at| *at > now + LATE);
+        let mut broken = Vec::new();
+        for (pair, link) in self.links.iter_mut().filter(|(_, link)| holds(link)) {
+            (link.generation, link.last) = (link.generation + 1, [now; 2]);
+            broken.push(*pair);
+        }
+        broken
     }
 
     /// When the message arrives: once, twice, or never. In the last case its connection broke.

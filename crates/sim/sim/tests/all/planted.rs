@@ -179,7 +179,7 @@ fn a_server_that_sleeps_although_nothing_has_proved_to_wake_it_is_found() {
 
 #[test]
 fn a_copy_that_survived_and_is_not_taken_back_is_found() {
-    in_member(197, MetaBug::ForgetFallback, &["liveness"]);
+    in_member(183, MetaBug::ForgetFallback, &["liveness"]);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
 
 #[test]
 fn a_hung_disk_that_is_trusted_is_found() {
-    in_member(16, MetaBug::TrustStalled, &["liveness"]);
+    in_member(115, MetaBug::TrustStalled, &["liveness"]);
 }
 
 #[test]
