@@ -71,19 +71,18 @@ fn crash_in(cluster: &mut Cluster, load: &Load, gear: u8) {
 }
 
 #[test]
-fn a_crash_in_any_gear_fails_no_request() {
+fn a_crash_in_any_gear_or_of_the_leader_fails_no_request() {
     let mut cluster = Cluster::start(&Shape::lively());
     let load = Load::start(cluster.client_config(), Options::default());
     for gear in [3, 2, 1] {
         crash_in(&mut cluster, &load, gear);
     }
     settle(&cluster, load);
+    without_a_leader_nothing_sleeps_or_wakes_and_requests_wait_for_the_next_one(&mut cluster);
 }
 
 /// docs/operations.md, "Without a leader".
-#[test]
-fn without_a_leader_nothing_sleeps_or_wakes_and_requests_wait_for_the_next_one() {
-    let mut cluster = Cluster::start(&Shape::lively());
+fn without_a_leader_nothing_sleeps_or_wakes_and_requests_wait_for_the_next_one(cluster: &mut Cluster) {
     let mut config = cluster.client_config();
     // Longer than there is no leader.
     config.patience.deadline = PATIENCE;
@@ -95,7 +94,7 @@ fn without_a_leader_nothing_sleeps_or_wakes_and_requests_wait_for_the_next_one()
         servers.map(|who| (who, cluster.pid(who), cluster.is_stopped(who))).collect()
     };
     let before = wait("the sleepers are suspended", PATIENCE, || {
-        let found = processes(&cluster);
+        let found = processes(cluster);
         (found.iter().filter(|(_, _, stopped)| *stopped).count() == 6).then_some(found)
     });
     cluster.kill(Who::Meta(1));
@@ -107,10 +106,10 @@ fn without_a_leader_nothing_sleeps_or_wakes_and_requests_wait_for_the_next_one()
         let says = |who: Who| cluster.log(who).contains("no metadata leader has been heard");
         awake.clone().all(|(who, ..)| says(*who)).then_some(())
     });
-    assert_eq!(processes(&cluster), before);
+    assert_eq!(processes(cluster), before);
     cluster.launch(Who::Meta(1));
     load.go_on_for(500);
-    assert_eq!(processes(&cluster), before, "a new leader takes what it finds");
+    assert_eq!(processes(cluster), before, "a new leader takes what it finds");
     cluster.heal();
     load.stop().assert_flawless();
     assert!(cluster.verify(&["--read"]).blocks > 0);
