@@ -163,9 +163,12 @@ impl Directories {
         String::new()
     }
 
-    /// Also the files beside the store.
+    /// Also the files beside the store. The directory itself is where another disk is mounted: without one, a sleeping
+    /// server cannot be started by its switch.
     fn empty_all(&mut self, who: Who) -> String {
-        harm::remove(&self.cluster.data(who));
+        let data = self.cluster.data(who);
+        harm::remove(&data);
+        std::fs::create_dir_all(&data).expect("an empty directory");
         String::new()
     }
 
