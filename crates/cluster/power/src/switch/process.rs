@@ -14,6 +14,7 @@ use super::{About, Clock, Driver, Fields, Launch, Managed, PowerState, SwitchErr
 use ebb_types::{Depth, ServerId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -66,7 +67,8 @@ impl Stat {
 /// be a zombie. pidfd_open(2)
 fn has_ended(process: &OwnedFd) -> Result<bool, rustix::io::Errno> {
     let mut polled = [PollFd::new(process, PollFlags::IN)];
-    Ok(poll(&mut polled, Some(&Timespec::default()))? > 0)
+    // A signal that is pending interrupts it, although it does not wait.
+    Ok(retry_on_intr(|| poll(&mut polled, Some(&Timespec::default())))? > 0)
 }
 
 fn is_gone(error: &std::io::Error) -> bool {
