@@ -60,6 +60,10 @@ fn request<T>(input: T) -> S3Request<T> {
     }
 }
 
+fn class_of(class: Option<&str>) -> Option<StorageClass> {
+    class.map(|class| StorageClass::from(class.to_owned()))
+}
+
 fn source(bucket: &str, key: &str) -> CopySource {
     CopySource::Bucket { bucket: bucket.into(), key: key.into(), version_id: None }
 }
@@ -138,7 +142,7 @@ impl<B: Backend> Direct<B> {
             bucket: bucket.to_owned(),
             key: key.to_owned(),
             body: Some(body(bytes)),
-            storage_class: class.map(|class| StorageClass::from(class.to_owned())),
+            storage_class: class_of(class),
             ..Default::default()
         };
         self.gateway.put(request(input)).await?;
@@ -207,7 +211,7 @@ impl<B: Backend> Direct<B> {
         input.set_bucket(bucket.to_owned());
         input.set_key(to.to_owned());
         input.set_copy_source(source(bucket, from));
-        input.set_storage_class(class.map(|class| StorageClass::from(class.to_owned())));
+        input.set_storage_class(class_of(class));
         self.gateway.copy(request(input.build().expect("it names both"))).await?;
         Ok(())
     }
@@ -267,8 +271,8 @@ impl<B: Backend> Direct<B> {
 
     async fn begin_upload(&self, (bucket, key): (&str, &str), class: Option<&str>) -> S3Result<String> {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        let storage_class = class.map(|class| StorageClass::from(class.to_owned()));
-        let input = CreateMultipartUploadInput { bucket, key, storage_class, ..Default::default() };
+        let input =
+            CreateMultipartUploadInput { bucket, key, storage_class: class_of(class), ..Default::default() };
         let created = self.gateway.create_upload(request(input)).await?;
         Ok(created.upload_id.expect("a new upload has an id"))
     }

@@ -415,8 +415,8 @@ pub enum ServerReport {
     Serving { group: GroupId, epoch: Epoch },
     /// From the primary: one of its blocks is damaged, and no awake member has it. Sleeping members may.
     Damaged { group: GroupId, epoch: Epoch },
-    /// From a server of a set that hibernates: it has strips in memory only of a column whose server lacks them. It
-    /// does not sleep before that one has them.
+    /// From a server of a set that hibernates: it has strips in memory only of a column whose server lacks them, or had
+    /// until it was started again. It does not sleep before that one has them.
     Owes { group: GroupId, epoch: Epoch },
     /// From a server of a set whose columns are all in sync: it remembers many deletions of this epoch. It forgets them
     /// under the next one.

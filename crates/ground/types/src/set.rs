@@ -146,6 +146,10 @@ impl SetEntry {
         targets
     }
 
+    pub fn is_in_sync(&self) -> bool {
+        self.columns.iter().all(|column| column.state == SlotState::InSync)
+    }
+
     /// Since which epoch the column's server lacks strips; `None`: it has all. The extra columns stand for the parity
     /// that is away.
     pub fn missing_since(&self, column: usize) -> Option<Epoch> {

@@ -149,7 +149,7 @@ impl Known {
         if self.fence > self.epoch() || self.entry.columns.is_empty() {
             return Vec::new();
         }
-        let all_have = self.entry.columns.iter().all(|own| own.state == SlotState::InSync);
+        let all_have = self.entry.is_in_sync();
         let left = self.entry.column_of(me).is_none();
         let catches_up = |column: usize| {
             let state = self.entry.columns.get(column).map(|own| own.state);

@@ -97,8 +97,11 @@ impl CodedSet {
 
     /// Strips that this server should keep for others may be missing here.
     pub fn recomputes(&self) -> bool {
-        let own = usize::from(self.own_catches_up);
-        self.fill.as_ref().is_some_and(|fill| fill.columns() > own && !fill.is_complete())
+        self.fill_for_others().is_some_and(|fill| !fill.is_complete())
+    }
+
+    fn fill_for_others(&self) -> Option<&Fill> {
+        self.fill.as_ref().filter(|fill| fill.columns() > usize::from(self.own_catches_up))
     }
 
     /// A fill that is complete is over, but for the report that the map has not followed yet.
@@ -135,10 +138,9 @@ impl CodedSet {
 
     /// Whether all that was to be kept here for other columns under the present epoch is.
     fn keeps_all(&self) -> bool {
-        let columns = &self.known.entry.columns;
-        let all_have = !columns.is_empty() && columns.iter().all(|own| own.state == SlotState::InSync);
-        let fills = self.fill.as_ref().is_some_and(|fill| fill.columns() > usize::from(self.own_catches_up));
-        all_have || if fills { !self.recomputes() } else { self.kept_all }
+        let entry = &self.known.entry;
+        let all_have = !entry.columns.is_empty() && entry.is_in_sync();
+        all_have || self.fill_for_others().map_or(self.kept_all, Fill::is_complete)
     }
 
     /// Under the epoch in which the set hibernates nothing is computed again.
@@ -184,7 +186,7 @@ impl CodedSet {
             if let Some(own) = self.known.entry.column_of(cx.me) {
                 self.known.keep(own, Role::Replica);
             }
-            self.forgets = self.known.entry.columns.iter().all(|own| own.state == SlotState::InSync);
+            self.forgets = self.known.entry.is_in_sync();
             self.fill = Fill::new(cx, &self.known);
             self.look_for_forgotten(cx);
         }
@@ -373,8 +375,7 @@ impl CodedSet {
     /// in sync would it help.
     fn note_deletion(&mut self, cx: &Context) {
         self.deletions += 1;
-        let in_sync = self.known.entry.columns.iter().all(|own| own.state == SlotState::InSync);
-        self.wants_epoch = in_sync && self.deletions >= cx.config.deletions;
+        self.wants_epoch = self.known.entry.is_in_sync() && self.deletions >= cx.config.deletions;
     }
 
     /// Repeated until it has another epoch.

@@ -8,7 +8,8 @@
 //! - **Nothing is owed.** Before it sleeps, each column is in sync, or is away because its parity server sleeps and
 //!   what it misses is on the data servers' disks. What is in their memory only is synchronised first.
 //!   The figures by which that is judged are a heartbeat old, so the servers have the last word: one that has strips in
-//!   memory only does not say that it is ready, and reports it. Then the hibernation ends, and parity is woken.
+//!   memory only, or had until it was started again, does not say that it is ready, and reports it. Then the
+//!   hibernation ends, and parity is woken.
 //! - **Break-even.** A set sleeps after a pause that is at least as long as the shortest sleep that pays (the
 //!   configuration is checked for that), so it never draws more than twice what the best choice in hindsight does.
 //! - **Wear.** Each set has a budget of sleeps per day, counted in the leader's memory.

@@ -600,7 +600,7 @@ impl World<'_> {
     fn parity_is_in_memory(&self, id: ServerId) -> bool {
         let mut sets = self.newest_state().sets().map(|(_, entry)| entry);
         let of_it = sets.find(|entry| entry.column_of(id).is_some());
-        let whole = |entry: &SetEntry| entry.columns.iter().all(|c| c.state == SlotState::InSync);
+        let whole = |entry: &SetEntry| entry.is_in_sync();
         of_it.is_some_and(|entry| self.is_in_memory(entry) && !whole(entry))
     }
 

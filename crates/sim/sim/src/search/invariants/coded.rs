@@ -125,7 +125,7 @@ impl World<'_> {
         let column = entry.column_of(id)?;
         let in_memory = self.servers[&id].replica.stats().memory_bytes;
         if entry.hibernates() {
-            let owes = in_memory > 0 && !entry.columns.iter().all(|c| c.state == SlotState::InSync);
+            let owes = in_memory > 0 && !entry.is_in_sync();
             let owed = owes.then(|| format!("{in_memory} bytes of strips of {set} are only in its memory"));
             return owed.or_else(|| self.parity_is_nowhere(id, (set, entry), state));
         }
@@ -153,17 +153,17 @@ impl World<'_> {
         if !entry.columns.iter().take(entry.shape.data()).all(is_off) || entry.columns.iter().any(has_lost) {
             return None;
         }
+        let mut strips = self.acknowledged_strips(set, entry);
+        strips.retain(|(chunk, _)| !self.invariants.ruined.contains(chunk));
         let any = Version { epoch: Epoch(0), seq: 1 };
         for (column, own) in entry.columns.iter().enumerate().filter(|(_, own)| own.is_away()) {
             let (group, kept) = (GroupId::of_column(set, column), Role::Offload { stands_for: own.server });
-            let has = |(chunk, block): (ChunkId, u32)| {
+            let has = |&(chunk, block): &(ChunkId, u32)| {
                 let holds = |s: &ServerId| self.has(*s, group, kept, chunk, block, any);
                 self.has(own.server, group, Role::Replica, chunk, block, any)
                     || self.servers.keys().any(holds)
             };
-            let strips = self.acknowledged_strips(set, entry).into_iter();
-            let mut strips = strips.filter(|(chunk, _)| !self.invariants.ruined.contains(chunk));
-            if let Some((chunk, block)) = strips.find(|strip| !has(*strip)) {
+            if let Some((chunk, block)) = strips.iter().find(|strip| !has(strip)) {
                 return Some(format!("no server has {chunk} block {block} of {group}, of {}", own.server));
             }
         }

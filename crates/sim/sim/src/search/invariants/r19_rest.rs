@@ -128,7 +128,7 @@ fn columns_in_sync(
     set: SetId,
     entry: &ebb_types::SetEntry,
 ) -> impl Iterator<Item = (GroupId, ServerId)> + use<> {
-    let whole = entry.columns.iter().all(|own| own.state == SlotState::InSync) && !entry.hibernates();
+    let whole = entry.is_in_sync() && !entry.hibernates();
     let servers: Vec<ServerId> =
         if whole { entry.columns.iter().map(|own| own.server).collect() } else { Vec::new() };
     servers.into_iter().enumerate().map(move |(column, server)| (GroupId::of_column(set, column), server))
