@@ -974,8 +974,14 @@ fn the_last_resort_names_the_loss_and_serves_what_is_left() {
     let held = world.state.groups().filter(|(_, g)| of_them(g)).count();
     assert!(held > 12 && stuck(&world) == held, "{held}: {}", world.counts());
     assert!(refusal(&mut world, true).is_some_and(|why| why.contains("give them up with `ebb lost 4`")));
-    gone.into_iter()
-        .for_each(|id| world.admin(AdminRequest::MarkLost { server: ServerId(id), accept_loss: false }));
+    for accept_loss in [false, true] {
+        for id in gone {
+            world.answer = None;
+            world.admin(AdminRequest::MarkLost { server: ServerId(id), accept_loss });
+            let refused = matches!(world.answer, Some(MetaReply::Failed(MetaFailure::Refused(_))));
+            assert_eq!(refused, !accept_loss, "it has the only complete copies: {:?}", world.answer);
+        }
+    }
     world.run(2000);
     assert_eq!(stuck(&world), held, "what may be lost is not given up without being asked");
     let only = "only on server-4, server-5, server-6 would be lost";
@@ -986,6 +992,25 @@ fn the_last_resort_names_the_loss_and_serves_what_is_left() {
     world.assert_served();
     assert!(world.state.groups().all(|(_, g)| !g.salvage && g.is_in_sync()), "{}", world.counts());
     assert!(refusal(&mut world, true).is_some_and(|why| why.contains("nothing to force")));
+}
+
+/// Every server of a group is gone for good: others of the gear groups begin it again, with nothing.
+#[test]
+fn a_group_of_which_all_servers_are_lost_is_served_by_others() {
+    let mut world = started();
+    let entry = world.state.groups().next().expect("there are groups").1.clone();
+    let gone: Vec<ServerId> = entry.slots.iter().map(|slot| slot.server).collect();
+    gone.iter().for_each(|id| world.crash(id.0));
+    world.run(6000);
+    gone.iter().for_each(|id| world.admin(AdminRequest::MarkLost { server: *id, accept_loss: true }));
+    world.run(6000);
+    assert!(world.state.groups().any(|(_, g)| g.primary.is_none()));
+    world.ghost = Ghost::default();
+    world.admin(AdminRequest::Force { accept_loss: true });
+    world.run(30_000);
+    world.assert_served();
+    let of_gone = |g: &GroupEntry| gone.iter().any(|id| g.slot_of(*id).is_some());
+    assert!(world.state.groups().all(|(_, g)| g.is_in_sync() && !of_gone(g)), "{}", world.counts());
 }
 
 #[test]

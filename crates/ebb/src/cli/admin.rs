@@ -289,7 +289,9 @@ pub async fn lost(tool: &ToolArgs, server: u16, accept_loss: bool) -> Result<Exi
     match tool.output() {
         Output::Json => print_json(&BTreeMap::from([("done", true)])),
         Output::Text => {
-            println!("server {server} is declared lost; its data is being rebuilt (`ebb status`)")
+            println!(
+                "server {server} is declared lost; its data is being rebuilt where others have it (`ebb status`)"
+            )
         }
     }
     Ok(ExitCode::SUCCESS)

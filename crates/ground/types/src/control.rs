@@ -98,7 +98,7 @@ pub enum AdminRequest {
         name: String,
     },
     /// The server is gone for good: rebuild its data on others of its gear group or set. Without `accept_loss` it is
-    /// refused while rows of an erasure-coded set may depend on it.
+    /// refused while a chunk group or rows of an erasure-coded set may depend on it.
     MarkLost {
         server: ServerId,
         accept_loss: bool,

@@ -350,6 +350,11 @@ impl ClusterMap {
     pub fn is_live(&self, server: ServerId) -> bool {
         self.servers.get(&server).is_some_and(|s| s.state.is_live())
     }
+
+    /// Declared lost: what it had never comes back.
+    pub fn is_lost(&self, server: ServerId) -> bool {
+        self.servers.get(&server).is_some_and(|s| s.state == ServerState::Lost)
+    }
 }
 
 /// The chunk group of a chunk. A hash, so that the metadata service stores nothing per chunk; a chunk of claims names

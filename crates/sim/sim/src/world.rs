@@ -237,6 +237,8 @@ pub struct World<'a> {
     pub lost_wanted: Option<ServerId>,
     /// Groups without a complete copy are to be served from what is left.
     pub force_wanted: bool,
+    /// The administrator gives up what only lost servers have.
+    pub accepts_loss: bool,
     /// Number of the administrator's present request.
     pub question: u64,
     pub lost: Option<ServerId>,
@@ -304,6 +306,7 @@ impl<'a> World<'a> {
             gear_wanted: None,
             lost_wanted: None,
             force_wanted: false,
+            accepts_loss: false,
             question: 0,
             lost: None,
             founders: scenario.members,

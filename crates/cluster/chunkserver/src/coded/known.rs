@@ -193,7 +193,8 @@ impl Known {
 
     /// Whether blocks that cannot be rebuilt from `present` might be with the strips of servers that do not answer now.
     /// One that sleeps has what is older than the epoch since which its column lacks strips. One that failed may have
-    /// caught up before, unless its data is gone, and may have strips that it kept for others.
+    /// caught up before, unless its data is gone, and may have strips that it kept for others. One that was declared
+    /// lost never answers.
     pub fn may_be_elsewhere(
         &self,
         map: &ClusterMap,
@@ -209,7 +210,7 @@ impl Known {
                 let caught_up = since > Epoch(0) && !map.sleeps(own.server);
                 !caught_up && oldest.is_some_and(|oldest| since <= oldest)
             });
-            if map.is_live(own.server) || lacks {
+            if map.is_live(own.server) || map.is_lost(own.server) || lacks {
                 continue;
             }
             hoped.insert(nth);

@@ -19,15 +19,19 @@ use crate::common::run_map::Source;
 use crate::common::wait::Wait;
 use crate::replicated::member::Member;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, Kind, ListPage, PeerMessage, Record, Refusal, Role, Run,
-    ServerId, SlotState, Version,
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, Record, Refusal, Role,
+    Run, ServerId, SlotState, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 /// Blocks that are compared at a time: writes to them wait meanwhile.
 const WINDOW: u32 = 256;
 /// Maximum windows per page.
 const PAGE_WINDOWS: usize = 16;
+/// A copy that has not answered for so long is left out: clients' writes to the window wait for it. Its disk may take
+/// many seconds for a bad sector, and a connection as long to break.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A page of a group's copies under comparison, in one epoch.
 pub(crate) struct Scrub {
@@ -38,6 +42,8 @@ pub(crate) struct Scrub {
     /// Whether the own copy has been sound so far.
     sound: bool,
     step: Step,
+    /// When the other copies were asked last.
+    asked: Moment,
     listed: bool,
     windows: VecDeque<(ChunkId, u32)>,
     deleted: BTreeMap<ChunkId, Version>,
@@ -196,6 +202,7 @@ impl Scrub {
             others: others.map(copy).collect(),
             sound: true,
             step: Step::Ready,
+            asked: cx.now,
             listed: false,
             windows: VecDeque::new(),
             deleted: BTreeMap::new(),
@@ -207,6 +214,12 @@ impl Scrub {
     /// Lists, takes the next window, or ends the page, if no step is in progress and the pace allows it. `may`: the
     /// primary serves, and may begin new work.
     pub fn advance(&mut self, cx: &mut Context, member: &Member, may: bool) -> Next {
+        if cx.now.since(self.asked) >= PATIENCE {
+            let next = self.leave_out_the_silent(cx);
+            if !matches!(next, Next::Wait) {
+                return next;
+            }
+        }
         if !matches!(self.step, Step::Ready) {
             return Next::Wait;
         }
@@ -236,10 +249,20 @@ impl Scrub {
         }
     }
 
+    /// Goes on without the copies that owe an answer. Nothing is said of them: they are scrubbed another time.
+    fn leave_out_the_silent(&mut self, cx: &mut Context) -> Next {
+        match &self.step {
+            Step::Listing { pages, .. } => self.others.retain(|server, _| pages.contains_key(server)),
+            Step::Comparing { answers, .. } => self.others.retain(|server, _| answers.contains_key(server)),
+            _ => return Next::Wait,
+        }
+        if self.take_windows(cx) { Next::Advance } else { self.judge(cx) }
+    }
+
     fn list_copies(&mut self, cx: &mut Context, member: &Member) {
         let (group, epoch, after) = (member.id(), member.epoch(), self.after);
         let token = cx.shared.peer_token();
-        self.step = Step::Listing { token, pages: BTreeMap::new() };
+        (self.step, self.asked) = (Step::Listing { token, pages: BTreeMap::new() }, cx.now);
         for (&to, &Copy { role, since, .. }) in &self.others {
             cx.send(to, PeerMessage::List { group, epoch, token, role, since, after });
         }
@@ -326,7 +349,7 @@ impl Scrub {
             cx.send(to, PeerMessage::Check { group, epoch, token, role, chunk, first, count });
         }
         cx.shared.stats.scrub.checked_bytes += data_bytes(&own);
-        self.step = Step::Comparing { op, token, own, answers: BTreeMap::new() };
+        (self.step, self.asked) = (Step::Comparing { op, token, own, answers: BTreeMap::new() }, cx.now);
         self.judge(cx)
     }
 
@@ -403,9 +426,6 @@ impl Scrub {
         if self.others.remove(&peer).is_none() {
             return Next::Wait;
         }
-        if self.take_windows(cx) {
-            return Next::Advance;
-        }
-        self.judge(cx)
+        if self.take_windows(cx) { Next::Advance } else { self.judge(cx) }
     }
 }

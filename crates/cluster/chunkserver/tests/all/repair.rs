@@ -512,6 +512,36 @@ fn a_block_that_no_copy_can_read_is_caught_up_with_as_lost() {
     assert!(has_caught_up(&commands), "{commands:?}");
 }
 
+/// Its holder listed a block as lost, with a version that nothing in it exceeds. What the primary, which is complete,
+/// has of it by then is all that was acknowledged, and no reason to store it as lost (seed 30261205407).
+#[test]
+fn what_a_complete_copy_has_of_a_block_that_was_listed_as_lost_is_believed() {
+    let older = Version { epoch: Epoch(3), seq: 5 };
+    for (version, is_stored) in [(older, true), (Version::ZERO, false)] {
+        let (mut replica, _) = catches_up(&[Kind::Lost]);
+        let mut commands =
+            (0..200).map(|_| replica.ticks()).find(|c| asked(c).is_some()).expect("it asks again");
+        let data = Bytes::from(vec![7; BLOCK_BYTES]);
+        let found = record(version, Some(&data).filter(|_| is_stored));
+        let payload = if is_stored { data } else { Bytes::new() };
+        while let Some(question) = asked(&commands) {
+            let refused = (question.to, question.role) != (ME, Role::Replica);
+            commands = match refused {
+                true => replica.answers(question, Err(Refusal::Corrupt), Bytes::new()),
+                false => replica.answers(question, Ok(vec![found.clone()]), payload.clone()),
+            };
+        }
+        if is_stored {
+            let Some((token, StoreCommand::Apply { record, .. })) = store(&commands) else {
+                panic!("{commands:?}")
+            };
+            assert!(!is_lost(&record) && record.version == older, "{record:?}");
+            commands = replica.stored(token, StoreOutcome::Applied);
+        }
+        assert!(has_caught_up(&commands), "{commands:?}");
+    }
+}
+
 #[test]
 fn a_block_that_a_failed_member_may_have_stays_missing_and_does_not_keep_the_rest() {
     let (mut replica, commands) = catches_up(&[Kind::Data]);

@@ -176,6 +176,18 @@ fn comparing() -> (Primary, Vec<Command>) {
     (primary, asked)
 }
 
+/// A client's write of a block that is compared.
+fn write() -> Event {
+    let (len, crcs) = (BLOCK_BYTES as u32, block_crcs(&bytes(8)));
+    let op = ChunkOp::Write { chunk: CHUNK, offset: 0, len, request: RequestId { client: 1, seq: 1 }, crcs };
+    let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), claim: 0, op };
+    Event::Client { token: ClientToken(1), request, payload: bytes(8) }
+}
+
+fn is_written(command: &Command) -> bool {
+    matches!(command, Command::Store { command: StoreCommand::Apply { .. }, .. })
+}
+
 /// Ten seconds later: after the last answer, the next tick ends the page.
 fn later(primary: &mut Primary) -> Vec<Command> {
     primary.now = primary.now + Duration::from_secs(10);
@@ -348,15 +360,10 @@ fn windows_keep_to_the_rate_and_let_writes_in_between() {
     let second = Run { first: 256, ..run(V) };
     let asked = primary.listed(asked, &[run(V), second]);
     let asked = primary.own(&asked, window(V, 7));
-    let (len, crcs) = (BLOCK_BYTES as u32, block_crcs(&bytes(8)));
-    let op = ChunkOp::Write { chunk: CHUNK, offset: 0, len, request: RequestId { client: 1, seq: 1 }, crcs };
-    let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), claim: 0, op };
-    let write = Event::Client { token: ClientToken(1), request, payload: bytes(8) };
-    assert!(primary.on(write).is_empty(), "it waits while its blocks are compared");
+    assert!(primary.on(write()).is_empty(), "it waits while its blocks are compared");
     primary.checked(&asked, OTHER, Ok(window(V, 7)));
     let asked = primary.checked(&asked, HOLDER, Ok(window(V, 7)));
-    let written = |c: &Command| matches!(c, Command::Store { command: StoreCommand::Apply { .. }, .. });
-    assert!(asked.iter().any(written), "{asked:?}");
+    assert!(asked.iter().any(is_written), "{asked:?}");
     // Three blocks were read: one second's budget.
     let checks = |commands: &[Command]| {
         let checks =
@@ -368,4 +375,33 @@ fn windows_keep_to_the_rate_and_let_writes_in_between() {
     assert!(!checks(&primary.on(Event::Tick)));
     primary.now = primary.now + Duration::from_millis(1);
     assert!(checks(&primary.on(Event::Tick)));
+}
+
+/// Its disk takes long, or its answer was lost with a connection that has not broken yet (seed 30261203763).
+#[test]
+fn a_copy_that_does_not_answer_holds_writes_up_for_two_seconds_only() {
+    let (mut primary, asked) = comparing();
+    assert!(primary.on(write()).is_empty(), "it waits while its blocks are compared");
+    primary.checked(&asked, HOLDER, Ok(window(V, 7)));
+    let writes = |primary: &mut Primary, millis| {
+        primary.now = primary.now + Duration::from_millis(millis);
+        primary.on(Event::Tick).iter().any(is_written)
+    };
+    assert!(!writes(&mut primary, 1999));
+    assert!(writes(&mut primary, 1));
+    assert_eq!(scrubbed(&later(&mut primary)), [], "nothing is said of the one that was left out");
+}
+
+/// The same while it lists.
+#[test]
+fn a_copy_that_does_not_list_is_left_out() {
+    let mut primary = Primary::new();
+    let asked = primary.beat(7 * DAY);
+    let (own, _) = store(&asked).expect("the own copy is listed");
+    let page = ListPage { runs: vec![run(V)], next: None };
+    primary.on(Event::Stored { token: own, outcome: StoreOutcome::Listed(page) });
+    primary.now = primary.now + Duration::from_secs(2);
+    let commands = primary.on(Event::Tick);
+    let checks = |(_, command): &(StoreToken, StoreCommand)| matches!(command, StoreCommand::Check { .. });
+    assert!(store(&commands).is_some_and(|of| checks(&of)), "{commands:?}");
 }

@@ -3,14 +3,14 @@
 use crate::controller::event::Output;
 use crate::controller::force::loss;
 use crate::controller::gears::{check, policy};
-use crate::controller::give_up::may_be_needed;
+use crate::controller::give_up::{last_copies_on, may_be_needed};
 use crate::controller::leading::Leading;
 use crate::controller::racks::racks_apart;
 use crate::controller::set_notes::set_notes;
 use crate::{Command, State, Token};
 use ebb_gear::{check_wish, floor_servers};
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GearSteps, GroupCounts,
+    AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GearSteps, GroupCounts, GroupId,
     MetaFailure, MetaReply, Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry,
     ServerId, ServerState, ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Vitals,
 };
@@ -324,10 +324,7 @@ fn mark_lost(server: ServerId, accept_loss: bool, state: &State) -> Result<Comma
     if has_slots && state.servers().filter(peers).count() == 0 {
         return Err(format!("{server} is the last of {}: no server can take its place", entry.gear_group));
     }
-    let set = state.sets().find(|(_, set)| set.column_of(server).is_some());
-    let needed =
-        set.and_then(|(_, set)| Some((may_be_needed(server, set, |id| state.server(id))?, loss(set))));
-    if let Some((why, loss)) = needed.filter(|_| !accept_loss) {
+    if let Some((why, loss)) = needed(server, state).filter(|_| !accept_loss) {
         return Err(format!(
             "{server} may have the only copy of acknowledged data: {why}; start what is down and wait until nothing \
              catches up, or accept the loss with `ebb lost {} --accept-loss`: {loss}",
@@ -340,6 +337,21 @@ fn mark_lost(server: ServerId, accept_loss: bool, state: &State) -> Result<Comma
         incarnation: entry.incarnation,
         mark: StoreMark { store: entry.store, position: state.position(server) },
     })
+}
+
+/// Why data may depend on what the server has, and what would be lost with it.
+fn needed(server: ServerId, state: &State) -> Option<(String, String)> {
+    if let Some((_, set)) = state.sets().find(|(_, set)| set.column_of(server).is_some()) {
+        return Some((may_be_needed(server, set, |id| state.server(id))?, loss(set)));
+    }
+    let groups: Vec<GroupId> = last_copies_on(server, state).collect();
+    let why = format!(
+        "{} chunk groups (the first is {}) have no other complete copy",
+        groups.len(),
+        groups.first()?
+    );
+    let loss = "these groups are then served from older data, or from nothing, once `ebb force --accept-loss` says so";
+    Some((why, loss.into()))
 }
 
 fn servers_of(state: &State, which: impl Fn(&ServerEntry) -> bool) -> BTreeSet<ServerId> {

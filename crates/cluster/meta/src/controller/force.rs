@@ -4,7 +4,8 @@
 //! have data of such a group must take part or be declared lost, and the operator must accept the loss, which is listed
 //! first. All available members then start as equals: each takes whatever is newer from every other
 //! ([`GroupEntry::salvage`]), so that they end up identical, and the first to have everything is in sync. A server that
-//! was given up cannot bring older data back: it is lost. Holders take part with their offload.
+//! was given up cannot bring older data back: it is lost. Holders take part with their offload. A group of which all
+//! servers were given up begins again on another one.
 
 use crate::controller::group::next_entry;
 use crate::controller::leading::{Leading, Servers};
@@ -13,7 +14,7 @@ use ebb_types::{
     Column, Epoch, GroupEntry, GroupId, Holder, Moment, ServerId, ServerState, SetEntry, SetId, Slot,
     SlotState,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Leading {
     /// The command that serves these groups again, or why it is refused.
@@ -53,15 +54,20 @@ impl Leading {
             ));
         }
         let awake = |id: ServerId| is(id, |s| s == ServerState::Awake);
+        let mut heirs = Heirs::of(state);
         let salvaged: Vec<Change> = stuck
             .into_iter()
             .filter_map(|(group, entry)| {
-                Some(Change { group, expected: entry.stage(), entry: salvage(entry, awake)? })
+                let seated = match entry.slots.iter().any(|s| awake(s.server)) {
+                    true => entry.clone(),
+                    false => heirs.seat_one(entry)?,
+                };
+                Some(Change { group, expected: entry.stage(), entry: salvage(&seated, awake)? })
             })
             .collect();
         if salvaged.is_empty() {
             return Err(format!(
-                "{groups}, and no server of them is awake: start one that has something of them"
+                "{groups}, and no server of their gear groups is awake: start one, on an empty directory if need be"
             ));
         }
         Ok(Command::Reconfigure(salvaged))
@@ -113,6 +119,41 @@ pub(crate) fn loss(set: &SetEntry) -> String {
         "rows of which fewer than {} strips are left would be lost, and reads of them fail",
         set.shape.data()
     )
+}
+
+/// Who takes the places of lost servers: the slots of each server so far.
+struct Heirs<'a> {
+    state: &'a State,
+    slots: BTreeMap<ServerId, u32>,
+}
+
+impl Heirs<'_> {
+    fn of(state: &State) -> Heirs<'_> {
+        let mut slots: BTreeMap<ServerId, u32> = BTreeMap::new();
+        let all = state.groups().flat_map(|(_, entry)| &entry.slots);
+        all.for_each(|slot| *slots.entry(slot.server).or_default() += 1);
+        Heirs { state, slots }
+    }
+
+    /// All servers of the group were given up: another server of one's gear group takes its slot, with nothing, and the
+    /// planner replaces the others once that one serves. `None`: there is none.
+    fn seat_one(&mut self, entry: &GroupEntry) -> Option<GroupEntry> {
+        let Heirs { state, slots } = self;
+        let is_member = |id: ServerId| entry.members().any(|(member, _)| member == id);
+        let free = state.replicated().filter(|e| e.state == ServerState::Awake && !is_member(e.id));
+        let seats = free.filter_map(|heir| {
+            let of_it = |slot: &Slot| {
+                state.server(slot.server).is_some_and(|lost| lost.gear_group == heir.gear_group)
+            };
+            let nth = entry.slots.iter().position(of_it)?;
+            Some((slots.get(&heir.id).copied().unwrap_or(0), heir.id, nth))
+        });
+        let (_, heir, nth) = seats.min()?;
+        *slots.entry(heir).or_default() += 1;
+        let mut seated = entry.clone();
+        seated.slots[nth].server = heir;
+        Some(seated)
+    }
 }
 
 /// `None`: none of its servers is awake. A member that is alone has the newest data by definition.

@@ -10,8 +10,8 @@ use crate::controller::event::Output;
 use crate::controller::leading::{Leading, Servers, is_gone};
 use crate::{PlantedBug, State};
 use ebb_types::{
-    Column, Epoch, GearGroup, GroupEntry, Moment, Notice, PoolEntry, ServerEntry, ServerId, ServerState,
-    SetEntry, Slot, SlotState,
+    Column, Epoch, GearGroup, GroupEntry, GroupId, Moment, Notice, PoolEntry, ServerEntry, ServerId,
+    ServerState, SetEntry, Slot, SlotState,
 };
 
 impl Leading {
@@ -93,10 +93,19 @@ fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Opti
     if rebuilds {
         return Some("another server is being rebuilt".into());
     }
-    let needs = |s: &Slot| s.server == entry.id && !matches!(s.state, SlotState::Away { .. });
-    let falls_back = |g: &GroupEntry| g.primary.is_none() && g.fallback.iter().flatten().any(needs);
-    let last = state.groups().any(|(_, g)| g.slots.iter().any(needs) || falls_back(g));
-    last.then(|| "it may hold the last complete copy of some chunk group".into())
+    let group = last_copies_on(entry.id, state).next()?;
+    Some(format!("it may have the last complete copy of {group}"))
+}
+
+/// Groups for which this server may have something, and of which no other server that is there has a complete copy.
+pub(crate) fn last_copies_on(server: ServerId, state: &State) -> impl Iterator<Item = GroupId> + '_ {
+    let is_there = |id: ServerId| state.server(id).is_some_and(|e| !is_gone(e));
+    let complete = move |s: &Slot| s.server != server && s.state == SlotState::InSync && is_there(s.server);
+    let keeps = move |s: &Slot| s.server == server || s.holder.is_some_and(|holder| holder.server == server);
+    let needs = move |g: &GroupEntry| {
+        g.slots.iter().chain(g.fallback.iter().flatten()).any(keeps) && !g.slots.iter().any(complete)
+    };
+    state.groups().filter(move |(_, g)| needs(g)).map(|(group, _)| group)
 }
 
 /// The same for a server of an erasure-coded pool.

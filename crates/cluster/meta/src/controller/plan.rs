@@ -548,7 +548,7 @@ fn shift(
 }
 
 /// Moves slots of lost servers to other servers of the gear group, which fetch everything. Only if another server is
-/// primary: then the slot is not the last complete one.
+/// primary: then the slot is not the last complete one. And not in a salvage, which needs what its holder has.
 fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<GroupId, GroupEntry> {
     let mut replaced: BTreeMap<GroupId, GroupEntry> = BTreeMap::new();
     let places: BTreeMap<ServerId, Place> = servers
@@ -563,6 +563,7 @@ fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<Gro
             entry.slots.iter().for_each(|s| *load.entry(s.server).or_default() += 1);
             if entry.slot_of(lost.id).is_some_and(away)
                 && entry.primary.is_some()
+                && !entry.salvage
                 && !replaced.contains_key(&group)
             {
                 orphans.push(group);

@@ -4,7 +4,7 @@
 use crate::world::World;
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::Node;
-use ebb_types::{PoolId, Random, ServerId, ServerState, mix};
+use ebb_types::{GroupEntry, PoolId, Random, ServerId, ServerState, SlotState, mix};
 
 /// How long it stays broken.
 const LASTS: u64 = 40 * SECOND;
@@ -45,8 +45,9 @@ fn a_disk_hangs(world: &mut World, random: &mut Random) {
     let runs = world.servers.values().filter(|s| s.runs() && !s.missing).map(|s| s.id);
     let servers: Vec<ServerId> = runs.collect();
     let Some(id) = random.pick(&servers).copied() else { return };
-    // It may have the only sound copy of a block that has rotted on others: no fault of its own is that.
-    if world.invariants.rot_seen {
+    // It may have the only sound copy of a block that has rotted on others, or that one lacks which was just away: no
+    // fault of its own is that.
+    if world.invariants.rot_seen || recovers(world) {
         return;
     }
     // Every write needs r other servers, and those of an erasure-coded pool keep no copies.
@@ -62,6 +63,14 @@ fn a_disk_hangs(world: &mut World, random: &mut Random) {
     world.server(id).hung = true;
     works(world, &format!("the disk of {id} hangs"));
     world.heal_disk(id);
+}
+
+/// Some server is not back yet, as far as the metadata service knows, or catches up.
+fn recovers(world: &World) -> bool {
+    let state = world.newest_state();
+    let behind =
+        |entry: &GroupEntry| entry.slots.iter().any(|s| matches!(s.state, SlotState::CatchingUp { .. }));
+    state.servers().any(|s| s.state == ServerState::Failed) || state.groups().any(|(_, entry)| behind(entry))
 }
 
 fn the_leader_is_deaf(world: &mut World) {

@@ -13,7 +13,7 @@ use crate::world::clock::SECOND;
 use crate::world::coder::{CODERS, Coder};
 use crate::world::{Configure, Happening, Violation, World};
 use ebb_types::{
-    Column, GroupEntry, GroupId, PoolId, Random, ServerEntry, ServerId, ServerState, SetEntry, SetId, Slot,
+    Column, GroupEntry, GroupId, PoolId, Random, ServerEntry, ServerId, ServerState, SetEntry, Slot,
     SlotState, group_of, mix,
 };
 use std::collections::BTreeMap;
@@ -291,7 +291,7 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
         let op = client.under_way().map_or("nothing yet".into(), |op| format!("op {op}"));
         return Some(format!("client-{} waits for {op}", client.id));
     }
-    let works = |coder: &Coder| !coder.is_done() && !coder.stores().is_some_and(|set| is_exposed(world, set));
+    let works = |coder: &Coder| !coder.is_done() && !coder.stores().is_some_and(|set| world.is_exposed(set));
     if let Some(nth) = world.coders.iter().position(works) {
         return Some(format!("coder-{} is at work", CODERS + nth as u32));
     }
@@ -357,15 +357,6 @@ fn is_held_up(world: &World, group: GroupId, entry: &GroupEntry) -> bool {
     !entry.is_in_sync()
         && entry.slots.iter().all(settled)
         && world.invariants.ruined.iter().any(|chunk| group_of(*chunk, groups) == group)
-}
-
-/// Whether the set takes no writes, for as long as no spare takes a lost server's place: with one parity column,
-/// what is written beside a column that is gone would not survive another loss.
-fn is_exposed(world: &World, set: SetId) -> bool {
-    let state = world.newest_state();
-    let Some(set) = state.set(set) else { return false };
-    let is_lost = |c: &Column| state.server(c.server).is_none_or(|s| s.state == ServerState::Lost);
-    set.shape.parity() == 1 && set.columns.iter().any(is_lost)
 }
 
 /// Whether each chunk's operations have an order that explains all answers.

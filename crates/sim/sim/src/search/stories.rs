@@ -202,8 +202,8 @@ mod force {
     use ebb_store::mem::MemDisk;
 
     /// Both disks are found empty, the second one after a holder stood in for the first. Whether that holder has a
-    /// write, `kept` says.
-    fn lose_both(world: &mut World, kept: bool) {
+    /// write, `kept` says; whether the first server returns, `gone`.
+    fn lose_both(world: &mut World, kept: bool, gone: bool) {
         let [first, second] = [secondary(world), primary(world)];
         for id in [first, second] {
             world.crash(id);
@@ -214,7 +214,14 @@ mod force {
                 world.run_until(world.now + SECOND, |_| false);
             }
         }
-        [first, second].into_iter().for_each(|id| world.restart(id));
+        world.restart(second);
+        if gone {
+            world.server(first).lost = true;
+            (world.lost, world.lost_wanted, world.accepts_loss) = (Some(first), Some(first), true);
+            world.ask();
+        } else {
+            world.restart(first);
+        }
         world.run_until(world.now + 5 * SECOND, |_| false);
         assert_eq!(entry(world).primary, None, "no copy is complete");
         world.force_wanted = true;
@@ -234,7 +241,7 @@ mod force {
     #[test]
     fn a_group_whose_disks_are_all_empty_is_served_again() {
         let mut world = cluster();
-        lose_both(&mut world, false);
+        lose_both(&mut world, false, false);
         assert_eq!(seen(&mut world, 0), 0, "it is gone, and that was accepted");
         ask(&mut world, write(0, 1));
         assert!(seen(&mut world, 0) > 0);
@@ -242,10 +249,12 @@ mod force {
 
     #[test]
     fn what_only_a_holder_has_is_kept() {
-        let mut world = cluster();
-        lose_both(&mut world, true);
-        assert_eq!(seen(&mut world, 0), 0);
-        assert!(seen(&mut world, 1) > 0, "{:?}", entry(&world));
+        for gone in [false, true] {
+            let mut world = cluster();
+            lose_both(&mut world, true, gone);
+            assert_eq!(seen(&mut world, 0), 0);
+            assert!(seen(&mut world, 1) > 0, "{:?}", entry(&world));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`CodedWrite`] and [`Request`] decide. Strips are computed here from the definition of a row, not by the library's
 //! code.
 
+use crate::search::invariants::CODED;
 use crate::world::client::{Heard, answer_is_garbled, learn};
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::Node;
@@ -11,8 +12,9 @@ use bytes::Bytes;
 use ebb_client_core::{CodedWrite, Command, Event, Failure, Orders, Patience, Request, View};
 use ebb_erasure::{Codes, Coding};
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, ClientRequest, GroupId, Moment, ObjectId, PoolId, Random,
-    RequestId, Rows, STRIP_BLOCKS, ServerId, SetEntry, SetId, Shape, mix, piece_crcs,
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Column, GroupId, Moment, ObjectId,
+    PoolId, Random, RequestId, Rows, STRIP_BLOCKS, ServerId, ServerState, SetEntry, SetId, Shape, mix,
+    piece_crcs,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -153,6 +155,15 @@ pub fn strips_of(stored: Stored, shape: Shape, turn: usize, chunk_bytes: u32) ->
 impl World<'_> {
     pub fn coder(&mut self, id: u32) -> &mut Coder {
         &mut self.coders[(id - CODERS) as usize]
+    }
+
+    /// Whether the set takes no writes, for as long as no spare takes a lost server's place: with one parity column,
+    /// what is written beside a column that is gone would not survive another loss.
+    pub fn is_exposed(&self, set: SetId) -> bool {
+        let state = self.newest_state();
+        let Some(set) = state.set(set) else { return false };
+        let is_lost = |c: &Column| state.server(c.server).is_none_or(|s| s.state == ServerState::Lost);
+        set.shape.parity() == 1 && set.columns.iter().any(is_lost)
     }
 
     pub fn employ_coder(&mut self, id: u32, ops: u32) {
@@ -338,15 +349,7 @@ impl World<'_> {
             Command::End(Ok(read)) => self.part_ends(id, part, &read.bytes),
             Command::End(Err(Failure::Unserved { .. } | Failure::Unknown { .. })) => self.job_ends(id, false),
             Command::End(Err(Failure::Chunk(why))) => {
-                let Some(Work { job, stored, .. }) = &self.coder(id).work else { return };
-                let (job, chunk) = (*job, stored.chunk);
-                let said = why == ebb_types::ChunkError::Corrupt && self.invariants.ruined.contains(&chunk);
-                if said {
-                    self.count("lost coded chunk reported");
-                } else if job == Job::Get {
-                    self.fail("coded", format!("coder-{id} cannot read {chunk}: {why}"));
-                }
-                self.job_ends(id, false);
+                self.part_fails(id, part, why);
             }
         }
     }
@@ -376,10 +379,31 @@ impl World<'_> {
         let wanted = strips_of(stored, entry.shape, entry.turn(stored.chunk), chunk_bytes).swap_remove(part);
         if wanted != *bytes {
             let what = format!("coder-{id} reads other bytes of {} in column {part} at {now}", stored.chunk);
-            return self.fail("coded", what);
+            return self.fail(CODED, what);
         }
         if last {
             self.job_ends(id, true);
+        }
+    }
+
+    fn part_fails(&mut self, id: u32, part: usize, why: ChunkError) {
+        let coder = self.coder(id);
+        let Some(work) = &mut coder.work else { return };
+        work.parts.remove(&part);
+        let (job, chunk, last) = (work.job, work.stored.chunk, work.parts.is_empty());
+        let column = coder.view.map().set_of(chunk).map(|set| GroupId::of_column(set, part));
+        let known = &self.invariants;
+        let is_lost = column.is_some_and(|column| known.lost_columns.contains(&column));
+        // A row of which too few strips are left, none of them damaged, may be the rest of a failed write.
+        let is_said = matches!(why, ChunkError::Corrupt | ChunkError::Missing);
+        if is_lost && is_said || known.ruined.contains(&chunk) && why == ChunkError::Corrupt {
+            self.count("lost coded chunk reported");
+        } else if job == Job::Get {
+            self.fail(CODED, format!("coder-{id} cannot read column {part} of {chunk}: {why}"));
+        }
+        // The other columns are read all the same.
+        if last || job != Job::Get {
+            self.job_ends(id, false);
         }
     }
 

@@ -620,7 +620,7 @@ impl World<'_> {
         let request = match (self.gear_wanted, self.lost_wanted, maintained) {
             (Some(Mode::Manual(wish)), ..) => AdminRequest::GearSet(wish),
             (Some(Mode::Auto), ..) => AdminRequest::GearAuto,
-            (None, Some(server), _) => AdminRequest::MarkLost { server, accept_loss: false },
+            (None, Some(server), _) => AdminRequest::MarkLost { server, accept_loss: self.accepts_loss },
             (None, None, _) if self.force_wanted => AdminRequest::Force { accept_loss: true },
             (None, None, Some(server)) if !self.stormy => AdminRequest::Maintenance { server, end: true },
             (None, None, _) => return,

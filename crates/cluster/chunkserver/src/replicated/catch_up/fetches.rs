@@ -10,8 +10,8 @@ use crate::common::wait::Wait;
 use crate::replicated::member::Member;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Kind, PeerMessage, Record, Refusal, Role, Run, ServerId, TailRun,
-    block_crcs, lost_block_crc,
+    BLOCK_BYTES, ChunkId, Content, Kind, PeerMessage, Record, Refusal, Role, Run, ServerId, SlotState,
+    TailRun, Version, block_crcs, lost_block_crc,
 };
 use std::collections::BTreeMap;
 
@@ -202,15 +202,26 @@ impl Fetches {
                 return Fetched::Nothing;
             }
         };
-        let listed = fetch.missing.run.version;
+        // A lost block was listed with the version that nothing in it can have exceeded. What a complete copy has of
+        // it, perhaps since it was repaired there, is all that was acknowledged.
+        let run = fetch.missing.run;
+        let is_bound = run.kind == Kind::Lost && fetch.asked.last() == Some(&(from, Role::Replica));
+        let in_sync = member.entry().slot_of(from).is_some_and(|slot| slot.state == SlotState::InSync);
+        let least = if is_bound && in_sync { Version::ZERO } else { run.version };
         let sound = |(record, payload): &(Record, Bytes)| match &record.content {
-            _ if record.version < listed => false,
+            _ if record.version < least => false,
             Content::Data { crcs } => record.fault(payload.len()).is_none() && *crcs == block_crcs(payload),
             _ => record.count > 0,
         };
-        let Some(parts) = parts.filter(|p| !p.is_empty() && p.iter().all(sound)) else {
+        let Some(mut parts) = parts.filter(|p| !p.is_empty() && p.iter().all(sound)) else {
             return self.fetch_elsewhere(cx, member, token);
         };
+        parts.retain(|(record, _)| !record.is_never_written());
+        if parts.is_empty() {
+            self.end(cx, token);
+            self.has_now(run);
+            return Fetched::Arrived;
+        }
         fetch.applying = parts.len();
         if matches!(fetch.asked.last(), Some((_, Role::Offload { .. }))) {
             cx.shared.stats.reclaimed_bytes += payload.len() as u64;

@@ -1,6 +1,7 @@
 //! A server is given up without an administrator only if no acknowledged data depends on its disk: all of it is on
 //! other servers' disks, which are not given up (`docs/protocol.md`).
 
+use crate::search::invariants::GIVEN_UP;
 use crate::world::World;
 use crate::world::coder::Stored;
 use ebb_types::{ChunkId, GroupId, Role, Rows, ServerId, ServerState, SetId};
@@ -18,11 +19,15 @@ impl World<'_> {
         let fresh = |id: &&ServerId| !before.contains(id) && self.lost != Some(**id);
         for id in lost.iter().filter(fresh).copied().collect::<Vec<_>>() {
             self.count("server given up");
-            let needed = self.block_only_on(id, &lost).or_else(|| self.row_that_needs(id, &lost));
-            if let Some(what) = needed {
-                self.fail("given up", format!("{id} is declared lost, and it has {what}"));
+            if let Some(what) = self.only_there(id, &lost).filter(|_| !self.accepts_loss) {
+                self.fail(GIVEN_UP, format!("{id} is declared lost, and it has {what}"));
             }
         }
+    }
+
+    /// Acknowledged data that no server has beside this one and those that are `lost`.
+    fn only_there(&self, id: ServerId, lost: &BTreeSet<ServerId>) -> Option<String> {
+        self.block_only_on(id, lost).or_else(|| self.row_that_needs(id, lost))
     }
 
     fn block_only_on(&self, id: ServerId, lost: &BTreeSet<ServerId>) -> Option<String> {

@@ -40,8 +40,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 pub const SURVIVAL: &str = "survival";
 /// What has none is served once an operator accepts the loss.
 pub const RESORT: &str = "last resort";
+/// What was stored in an erasure-coded pool is read as it was written, or not at all.
+pub const CODED: &str = "coded";
+/// No server is declared lost that has the only copy of acknowledged data, unless the operator accepts the loss.
+pub const GIVEN_UP: &str = "given up";
 /// The rules that no loss excuses: no two contents of a version, no two primaries, no two configurations, and these.
-pub const BEYOND_LOSS: [&str; 5] = ["R1", "R2", "R3", SURVIVAL, RESORT];
+pub const BEYOND_LOSS: [&str; 7] = ["R1", "R2", "R3", SURVIVAL, RESORT, CODED, GIVEN_UP];
 
 /// The configuration of each epoch of each group.
 type Entries = BTreeMap<(GroupId, Epoch), GroupEntry>;
@@ -83,6 +87,8 @@ pub struct Invariants {
     given_up: BTreeSet<ServerId>,
     /// Chunks that rotted on more servers than can be borne: what is left of them is not compared.
     pub ruined: BTreeSet<ChunkId>,
+    /// Columns whose disks were lost together, more than their set bears: reads of them may report that.
+    pub lost_columns: BTreeSet<GroupId>,
     /// More was lost than can be borne: few rules hold from now on.
     pub beyond: bool,
     /// Some block has rotted: answers may report damage from now on.
