@@ -994,6 +994,44 @@ fn the_last_resort_names_the_loss_and_serves_what_is_left() {
     assert!(refusal(&mut world, true).is_some_and(|why| why.contains("nothing to force")));
 }
 
+/// Each one's heir may stand in for the other, so that neither could take a slot (seed 30261300404).
+#[test]
+fn two_lost_servers_of_a_group_are_replaced_although_their_heirs_stand_in_for_them() {
+    let mut deadlocks = 0;
+    for (first, second) in (0..5).flat_map(|first| (0..5).map(move |second| (first, second))) {
+        let mut world = World::new(5, 3, 60);
+        world.run(3000);
+        let gear_group =
+            [first, second].map(|id| world.state.server(ServerId(id)).expect("one of five").gear_group);
+        let heir = |nth: usize, lost: u16| {
+            let of = |e: &&ServerEntry| e.gear_group == gear_group[nth] && e.id != ServerId(lost);
+            world.state.servers().find(of).map(|entry| entry.id)
+        };
+        let heirs = [heir(1, second), heir(0, first)];
+        if gear_group[0] == gear_group[1] || heirs.contains(&None) {
+            continue;
+        }
+        for id in [first, second] {
+            world.crash(id);
+            world.run(6000);
+        }
+        let holds = |g: &GroupEntry| {
+            let holder =
+                |id| g.slot_of(ServerId(id)).and_then(|slot| slot.holder).map(|holder| holder.server);
+            [holder(first), holder(second)] == heirs
+        };
+        deadlocks += world.state.groups().filter(|(_, g)| holds(g)).count();
+        for id in [first, second] {
+            world.admin(AdminRequest::MarkLost { server: ServerId(id), accept_loss: false });
+        }
+        world.run(20_000);
+        world.assert_served();
+        let gone = |g: &GroupEntry| [first, second].iter().any(|id| g.slot_of(ServerId(*id)).is_some());
+        assert!(world.state.groups().all(|(_, g)| g.is_in_sync() && !gone(g)), "{}", world.counts());
+    }
+    assert!(deadlocks > 0, "the test would prove nothing");
+}
+
 /// Every server of a group is gone for good: others of the gear groups begin it again, with nothing.
 #[test]
 fn a_group_of_which_all_servers_are_lost_is_served_by_others() {

@@ -547,6 +547,22 @@ fn shift(
     (woken, put_to_sleep)
 }
 
+/// A server of the gear group that could take the lost one's slot, if it did not stand in for another one of the group.
+/// Where two servers are lost, each one's heir may be the other's holder, for ever. Not if what it keeps may be needed:
+/// the primary must have everything.
+fn heir_that_holds(
+    entry: &GroupEntry,
+    lost: &ServerEntry,
+    servers: &Servers,
+    load: &BTreeMap<ServerId, u32>,
+) -> Option<ServerId> {
+    let complete = |s: &Slot| s.state == SlotState::InSync && Some(s.server) == entry.primary;
+    let has_slot = |id: ServerId| entry.slot_of(id).is_some();
+    let heirs = servers.values().filter(|e| e.gear_group == lost.gear_group && e.id != lost.id);
+    let heirs = heirs.filter(|e| !has_slot(e.id)).map(|e| (load.get(&e.id).copied().unwrap_or(0), e.id));
+    heirs.min().map(|(_, id)| id).filter(|_| entry.slots.iter().any(complete))
+}
+
 /// Moves slots of lost servers to other servers of the gear group, which fetch everything. Only if another server is
 /// primary: then the slot is not the last complete one. And not in a salvage, which needs what its holder has.
 fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<GroupId, GroupEntry> {
@@ -578,11 +594,18 @@ fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<Gro
         let choices = rebuild_choice(lost.id, lost.gear_group, &groups, &places, &load);
         for (group, choice) in orphans.into_iter().zip(choices) {
             let up = |id: &ServerId| world.get(*id).is_some_and(|c| c.standing == Standing::Up);
-            let Some(server) = choice.map(|c| c.server).filter(up) else { continue };
             let mut entry = state.group(group).expect("a group of the state").clone();
-            let slots = entry.slots.iter_mut().chain(entry.fallback.iter_mut().flatten());
-            for slot in slots.filter(|s| s.server == lost.id) {
-                *slot = Slot { server, state: SlotState::CatchingUp { since: Epoch(0) }, holder: None };
+            let heir = match choice {
+                Some(choice) => Some(choice.server),
+                None => heir_that_holds(&entry, lost, servers, &load),
+            };
+            let Some(server) = heir.filter(up) else { continue };
+            for slot in entry.slots.iter_mut().chain(entry.fallback.iter_mut().flatten()) {
+                if slot.server == lost.id {
+                    *slot = Slot { server, state: SlotState::CatchingUp { since: Epoch(0) }, holder: None };
+                }
+                // It finds another one.
+                slot.holder = slot.holder.filter(|holder| holder.server != server);
             }
             replaced.insert(group, entry);
         }

@@ -6,7 +6,7 @@
 //! What was acknowledged is gone, so only the rules that no loss excuses are checked from here on
 //! ([`BEYOND_LOSS`](crate::search::invariants::BEYOND_LOSS)).
 
-use crate::search::history::{Action, Op};
+use crate::search::history::{Action, Op, Outcome};
 use crate::search::invariants::{RESORT, SURVIVAL};
 use crate::search::linear::{Verdict, check};
 use crate::world::World;
@@ -59,7 +59,8 @@ fn lose_a_group(world: &mut World, random: &mut Random) {
 
 /// The servers' disks are lost, one after the other, while clients work. Some servers return.
 fn lose(world: &mut World, random: &mut Random, mut ids: Vec<ServerId>) {
-    world.invariants.beyond = true;
+    // Until it has been told, the metadata service may give a failed server up that has the last copy.
+    (world.invariants.beyond, world.accepts_loss) = (true, true);
     random.shuffle(&mut ids);
     let mut gone = Vec::new();
     for id in &ids {
@@ -78,6 +79,7 @@ fn lose(world: &mut World, random: &mut Random, mut ids: Vec<ServerId>) {
     ids.iter().filter(|id| !gone.contains(id)).for_each(|id| world.restart(*id));
     // The leader knows which disks are empty once their servers have told it, or have failed.
     until(world, RESORT, unheard);
+    world.accepts_loss = false;
     for id in gone {
         give_up(world, random, id);
     }
@@ -177,7 +179,10 @@ fn keeps_its_promises_again(world: &mut World) {
     let by_chunk = world.history.by_chunk();
     let is_broken = |chunk: &ChunkId| {
         let ops = by_chunk.get(chunk).into_iter().flatten().filter(|(n, _)| *n >= since);
-        matches!(check(&ops.copied().collect::<Vec<(usize, &Op)>>()), Verdict::Broken { .. })
+        let ops: Vec<(usize, &Op)> = ops.copied().collect();
+        // What was there before is not known, unless all of it was written over.
+        ops.first().is_some_and(|(_, first)| first.outcome == Outcome::Done)
+            && matches!(check(&ops), Verdict::Broken { .. })
     };
     if let Some(chunk) = (0..world.scenario.chunks).map(shared_chunk).find(is_broken) {
         let what = format!("no order explains what was seen of {chunk} after the loss was accepted");

@@ -424,6 +424,10 @@ impl Scenario {
         self.coder_rest = hibernates.map_or(0, |after| random.between(after, 4 * after)) * MILLI;
         if random.chance(500) {
             self.bootstrap.pools[0].parity_debt = ParityDebt::Ram;
+            // What is in memory is gone shortly before its set hibernates.
+            if hibernates.is_some() {
+                self.faults.power = random.between(50, 200);
+            }
         }
     }
 

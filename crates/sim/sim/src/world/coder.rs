@@ -157,13 +157,13 @@ impl World<'_> {
         &mut self.coders[(id - CODERS) as usize]
     }
 
-    /// Whether the set takes no writes, for as long as no spare takes a lost server's place: with one parity column,
-    /// what is written beside a column that is gone would not survive another loss.
+    /// Whether the set takes no writes, for as long as no spare takes a lost server's place: what is written beside the
+    /// columns that are gone would not survive another loss.
     pub fn is_exposed(&self, set: SetId) -> bool {
         let state = self.newest_state();
         let Some(set) = state.set(set) else { return false };
-        let is_lost = |c: &Column| state.server(c.server).is_none_or(|s| s.state == ServerState::Lost);
-        set.shape.parity() == 1 && set.columns.iter().any(is_lost)
+        let is_there = |c: &&Column| state.server(c.server).is_some_and(|s| s.state != ServerState::Lost);
+        set.columns.iter().filter(is_there).count() <= set.shape.data()
     }
 
     pub fn employ_coder(&mut self, id: u32, ops: u32) {
@@ -393,7 +393,9 @@ impl World<'_> {
         let (job, chunk, last) = (work.job, work.stored.chunk, work.parts.is_empty());
         let column = coder.view.map().set_of(chunk).map(|set| GroupId::of_column(set, part));
         let known = &self.invariants;
-        let is_lost = column.is_some_and(|column| known.lost_columns.contains(&column));
+        // A strip that is left may have rotted, and cannot be repaired any more.
+        let may_rot = known.rot_seen && !known.lost_columns.is_empty();
+        let is_lost = may_rot || column.is_some_and(|column| known.lost_columns.contains(&column));
         // A row of which too few strips are left, none of them damaged, may be the rest of a failed write.
         let is_said = matches!(why, ChunkError::Corrupt | ChunkError::Missing);
         if is_lost && is_said || known.ruined.contains(&chunk) && why == ChunkError::Corrupt {

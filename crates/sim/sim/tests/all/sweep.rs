@@ -20,7 +20,7 @@ const RARE: [&str; 4] = [
 ];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 90] = [
+const MET: [&str; 91] = [
     "a file of its directory is damaged",
     "all disks full",
     "an older copy of its directory is put back",
@@ -42,6 +42,7 @@ const MET: [&str; 90] = [
     "epoch put on record",
     "every replica scrubbed",
     "failed sync",
+    "fault during a rebuild",
     "full cluster without power amid calm",
     "full disk",
     "gear lowered by load",

@@ -4,6 +4,7 @@
 use crate::search::invariants::GIVEN_UP;
 use crate::world::World;
 use crate::world::coder::Stored;
+use ebb_erasure::Codes;
 use ebb_types::{ChunkId, GroupId, Role, Rows, ServerId, ServerState, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,12 +59,17 @@ impl World<'_> {
                 found.entry(chunk).or_default().insert(strip);
             }
         }
-        let needed = entry.shape.data();
+        let (codes, data) = (Codes::new(entry.shape), Vec::from_iter(0..entry.shape.data()));
         stored.keys().find_map(|chunk| {
             let others = strips.get(chunk).cloned().unwrap_or_default();
-            let all = own.get(chunk).map_or(others.len(), |own| others.union(own).count());
+            let all = own.get(chunk).map_or(others.clone(), |own| &others | own);
+            // Extra strips are not worth as much as others.
+            let code = codes.of(entry.turn(*chunk));
+            let suffice = |strips: &BTreeSet<usize>| {
+                code.sources(&strips.iter().copied().collect::<Vec<_>>(), &data).is_some()
+            };
             let what = format!("strips of {chunk}, of which {} are on other disks", others.len());
-            (others.len() < needed && all >= needed).then_some(what)
+            (!suffice(&others) && suffice(&all)).then_some(what)
         })
     }
 
