@@ -266,8 +266,9 @@ impl Namespace {
                 self.volumes.release(sender, name)?;
                 Ok(NamespaceDone::Done)
             }
-            NamespaceOp::MoveSlice { name, slice, was, to } => {
-                let dead = self.volumes.move_slice(&mut self.leases, sender, (name, *slice), *was, *to)?;
+            NamespaceOp::MoveSlice { name, claim, slice, was, to } => {
+                let by = (sender, *claim);
+                let dead = self.volumes.move_slice(&mut self.leases, by, (name, *slice), *was, *to)?;
                 self.discard(dead);
                 Ok(NamespaceDone::Done)
             }
@@ -1391,7 +1392,7 @@ mod tests {
         let noted = Extent { object, ..extent(0, 9) };
         ok(state, NamespaceOp::ClaimVolume { name: name(), from: None, noted });
         let to = Some(ObjectId(first + 5));
-        ok(state, NamespaceOp::MoveSlice { name: name(), slice: 0, was: None, to });
+        ok(state, NamespaceOp::MoveSlice { name: name(), claim: 1, slice: 0, was: None, to });
         ok(state, NamespaceOp::DeleteVolume { name: name() });
         ok(state, NamespaceOp::Discard { extents: vec![extent(first + 6, 9)] });
         for key in ["j", "k"] {

@@ -277,7 +277,8 @@ impl<B: Backend> Inner<B> {
         to: Option<ObjectId>,
     ) -> Result<(), VolumeError> {
         loop {
-            let op = NamespaceOp::MoveSlice { name: self.name.clone(), slice: slice.number, was, to };
+            let (name, claim, slice) = (self.name.clone(), self.owner.number, slice.number);
+            let op = NamespaceOp::MoveSlice { name, claim, slice, was, to };
             match commit(&self.backend, op).await {
                 Err(error @ VolumeError::Client(_)) => {
                     tracing::warn!(volume = self.name, %error, "cannot name a slice of the volume; will retry");

@@ -574,7 +574,7 @@ mod tests {
         world.send(NamespaceOp::CreateVolume { name: "v".into(), size: 4 << 20, object: ObjectId(3), home });
         world.send(claim());
         let (name, to) = ("v".to_owned(), Some(id(12)));
-        world.send(NamespaceOp::MoveSlice { name, slice: 2, was: None, to });
+        world.send(NamespaceOp::MoveSlice { name, claim: 1, slice: 2, was: None, to });
         world.send(put("gone", 13));
         world.send(delete("gone"));
         let (packs, unused) = (Vec::new(), vec![id(16), id(17)]);
@@ -609,7 +609,7 @@ mod tests {
                 home: Some(VolumeHome { pool: POOL, front_bytes: 1 << 20 }),
             });
             world.send(claim());
-            let slice = |was, to| NamespaceOp::MoveSlice { name: "v".into(), slice: 0, was, to };
+            let slice = |was, to| NamespaceOp::MoveSlice { name: "v".into(), claim: 1, slice: 0, was, to };
             let steps = [
                 complete(upload, 1),
                 put("a", 12),

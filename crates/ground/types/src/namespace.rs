@@ -293,9 +293,11 @@ pub enum NamespaceOp {
         name: String,
     },
     /// A slice of a volume that the sender serves is in the object `to` now, which the sender has leased; `None`: it is
-    /// nowhere. Before, it was in `was`, which becomes garbage.
+    /// nowhere. Before, it was in `was`, which becomes garbage. `claim`: the number of the claim under which the slice
+    /// was read: one that ended is not revived by a later one of the same run.
     MoveSlice {
         name: String,
+        claim: u64,
         slice: u32,
         was: Option<ObjectId>,
         to: Option<ObjectId>,

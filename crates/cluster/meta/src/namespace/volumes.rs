@@ -109,13 +109,13 @@ impl Volumes {
     pub fn move_slice(
         &mut self,
         leases: &mut Leases,
-        sender: u64,
+        (sender, claim): (u64, u64),
         (name, slice): (&str, u32),
         was: Option<ObjectId>,
         to: Option<ObjectId>,
     ) -> Result<Option<Extent>, NamespaceError> {
         let volume = self.get_mut(name)?;
-        if volume.owner.is_none_or(|owner| owner.run != sender) {
+        if volume.owner.is_none_or(|owner| owner.run != sender) || volume.claims != claim {
             return Err(NamespaceError::VolumeTaken);
         }
         let present = volume.moved.get(&slice).copied();
@@ -221,7 +221,7 @@ mod tests {
     fn only_the_server_of_a_volume_moves_its_slices_and_only_from_where_they_are() {
         let (mut volumes, mut leases) = world();
         let mut go = |volumes: &mut Volumes, sender, slice, was, to| {
-            volumes.move_slice(&mut leases, sender, ("v", slice), was, to)
+            volumes.move_slice(&mut leases, (sender, 1), ("v", slice), was, to)
         };
         assert_eq!(go(&mut volumes, ME, 0, None, Some(cold(10))), Err(NamespaceError::VolumeTaken));
         volumes.claim(ME, "v", None, NOTED).unwrap();
@@ -242,5 +242,19 @@ mod tests {
         assert_eq!(go(&mut volumes, ME, 0, Some(cold(11)), None), Ok(Some(slice_extent(cold(11)))));
         let dead: Vec<ObjectId> = volumes.delete(ME, "v").unwrap().iter().map(|e| e.object).collect();
         assert_eq!(dead, [FRONT, FRONT, cold(12)], "its bytes, its claims, its slices");
+    }
+
+    /// A server stood still with a slice read, another one served meanwhile and zeroed it, and the first one has the
+    /// volume again.
+    #[test]
+    fn a_move_of_an_earlier_claim_is_refused_although_the_same_run_serves_again() {
+        let (mut volumes, mut leases) = world();
+        assert_eq!(volumes.claim(ME, "v", None, NOTED), Ok(1));
+        volumes.claim(OTHER, "v", Some(VolumeOwner { run: ME, stamp: 0 }), NOTED).unwrap();
+        volumes.release(OTHER, "v").unwrap();
+        assert_eq!(volumes.claim(ME, "v", None, NOTED), Ok(3));
+        let mut go = |claim| volumes.move_slice(&mut leases, (ME, claim), ("v", 0), None, Some(cold(10)));
+        assert_eq!(go(1), Err(NamespaceError::VolumeTaken));
+        assert_eq!(go(3), Ok(None));
     }
 }
