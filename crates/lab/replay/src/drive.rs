@@ -48,7 +48,7 @@ pub use spec::{SpecError, TargetSpec};
 pub use storage::{Answering, Failure, Storage};
 pub use target::{OpenOptions, Target};
 
-use ebb_trace::{Request, TraceError};
+use ebb_trace::TraceReader;
 /// The parts of the engine that a replay on a whole cluster uses.
 pub(crate) mod engine {
     pub(crate) use super::check::Check;
@@ -92,7 +92,7 @@ pub async fn drive<I>(
     progress: &mut dyn FnMut(DriveProgress),
 ) -> Result<DriveReport, DriveError>
 where
-    I: Iterator<Item = Result<Request, TraceError>> + Send + 'static,
+    I: TraceReader + 'static,
 {
     options.check()?;
     let info = target.info().clone();
@@ -102,7 +102,9 @@ where
         (true, false) => return Err(DriveError::Uncheckable { target: info.name }),
     };
     let placer = Placer::new(info.size_bytes, info.block_bytes, options.past_end, options.pacing);
-    let feed = Feed::start(requests, placer);
+    let feed = Feed::start(requests, placer, |requests, placed| {
+        (placed.skipped, placed.left_out) = (requests.skipped(), requests.left_out());
+    });
     let shared = Arc::new(Shared::new(options));
     let stop = StopOnDrop(shared.clone());
     let (recorder, placed, end) = {

@@ -349,7 +349,7 @@ impl<'a, T: Target> Run<'a, T> {
         let options = drive_options(self.options);
         let trace = self.trace.clone();
         let requests = (0..trace.requests.len()).map(move |index| Ok(trace.requests[index]));
-        let feed = Feed::start(requests, Placer::apart(options.pacing));
+        let feed = Feed::start(requests, Placer::apart(options.pacing), |_, _| ());
         let (retries, shared) = (self.target.retries(), Shared::new(&options));
         self.start = Instant::now();
         let mut answered = std::mem::take(&mut self.answered);
@@ -610,6 +610,7 @@ fn trace_report(trace: &Trace) -> TraceReport {
         requests: trace.requests.len() as u64,
         empty: trace.empty,
         skipped: trace.skipped,
+        left_out: trace.left_out,
         ..TraceReport::default()
     };
     for request in &trace.requests {

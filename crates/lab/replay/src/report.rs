@@ -2,8 +2,8 @@
 
 use super::energy::EnergyReport;
 use super::target::Comparison;
-use crate::drive::DriveReport;
 use crate::drive::engine::Answered;
+use crate::drive::{DriveReport, PlacedReport};
 use ebb_output::Latency;
 use ebb_trace::Kind;
 use ebb_types::{Bytes, Schedule, ShiftRecord};
@@ -58,6 +58,8 @@ pub struct TraceReport {
     pub empty: u64,
     /// Bad lines or records, skipped.
     pub skipped: u64,
+    /// Requests that move no data, such as a trim or a sync, left out.
+    pub left_out: u64,
 }
 
 /// From issue to answer. Classes without requests are absent. A request is in a shift if it was issued within 2 s (of
@@ -190,6 +192,8 @@ impl fmt::Display for ReplayReport {
         if let Some(stopped) = self.performance.stopped() {
             writeln!(f, "{stopped}\n")?;
         }
+        let TraceReport { empty, skipped, left_out, .. } = self.trace;
+        write!(f, "{}", PlacedReport { empty, skipped, left_out, ..PlacedReport::default() })?;
         self.write_hours(f)?;
         self.write_requests(f)?;
         self.write_latencies(f)?;

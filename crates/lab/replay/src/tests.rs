@@ -292,7 +292,7 @@ fn trace() -> Arc<Trace> {
         requests.push(Request { at, device, offset, len: 300 + (n % 5) as u32 * 1111, kind });
     }
     let devices = vec!["a".into(), "b".into()];
-    Arc::new(Trace { name: "made".into(), requests, devices, ..Trace::default() })
+    Arc::new(Trace { name: "made".into(), requests, devices, left_out: 3, ..Trace::default() })
 }
 
 fn options() -> ReplayOptions {
@@ -317,6 +317,8 @@ async fn a_cluster_that_obeys_passes_and_is_left_as_it_was() {
     let report =
         engine::run(&options(), &trace, fake.clone(), &mut |progress| stages.push(progress)).await.unwrap();
     assert!(report.passed(), "{report}");
+    assert_eq!(report.trace.left_out, 3);
+    assert!(report.to_string().contains("requests without data (trim, sync), left out: 3\n"), "{report}");
     let performance = &report.performance;
     assert_eq!((performance.requests, performance.failed), (400, 0));
     let check = performance.check.as_ref().unwrap();

@@ -24,7 +24,7 @@ fn an_idle_gap_costs_no_cpu() {
         };
         // Measured from the end of the warm-up: starting has a cost.
         let options = DriveOptions { warmup: Duration::from_millis(200), ..DriveOptions::default() };
-        drive(&options, [0, 210, 2210].map(at).into_iter(), &target, &mut |_| ()).await.unwrap()
+        drive(&options, Vec::from([0, 210, 2210].map(at)).into_iter(), &target, &mut |_| ()).await.unwrap()
     });
     assert_eq!((report.requests, report.warmup_requests), (2, 1), "{report}");
     assert!(report.wall_seconds >= 2.0, "{report}");

@@ -16,6 +16,8 @@ pub struct Trace {
     pub empty: u64,
     /// Bad lines or records that were skipped.
     pub skipped: u64,
+    /// Requests that move no data, such as a trim or a sync, which are left out.
+    pub left_out: u64,
 }
 
 /// A request that no volume can hold.
@@ -41,7 +43,7 @@ impl Trace {
             }
         }
         trace.devices = reader.devices().to_vec();
-        trace.skipped = reader.skipped();
+        (trace.skipped, trace.left_out) = (reader.skipped(), reader.left_out());
         Ok(trace)
     }
 
@@ -137,6 +139,22 @@ impl TraceReader for InMemory<'_> {
     }
 }
 
+/// A list of requests of one device: nothing is missing in it.
+impl TraceReader for std::vec::IntoIter<Result<Request, TraceError>> {
+    fn format(&self) -> Option<Format> {
+        None
+    }
+    fn devices(&self) -> &[String] {
+        &[]
+    }
+    fn skipped(&self) -> u64 {
+        0
+    }
+    fn backwards(&self) -> u64 {
+        0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +177,10 @@ mod tests {
         assert_eq!(trace.span(), Duration::from_secs(1));
         assert_eq!(trace.read_ranges()[0], BTreeMap::from([(4096, 5120)]));
         assert_eq!(trace.touched_ranges(), [BTreeMap::from([(4096, 5120)]), BTreeMap::new()]);
+        let text = &b"fio version 2 iolog\n/x write 0 4096\n/x trim 4096 4096\n/x sync 0 0\n"[..];
+        let mut reader = crate::open("x.log", text).unwrap();
+        let trace = Trace::collect("x".into(), reader.as_mut()).unwrap();
+        assert_eq!((trace.requests.len(), trace.left_out), (1, 2));
     }
 
     #[test]

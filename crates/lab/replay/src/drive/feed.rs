@@ -28,13 +28,18 @@ pub(crate) struct Feed {
 
 impl Feed {
     /// Starts reading. Must be called on a tokio runtime. The thread ends when the feed is dropped.
-    pub fn start<I>(requests: I, mut placer: Placer) -> Feed
+    /// `count` adds what `requests` has not passed on so far.
+    pub fn start<I>(
+        requests: I,
+        mut placer: Placer,
+        count: impl Fn(&I, &mut PlacedReport) + Send + 'static,
+    ) -> Feed
     where
         I: Iterator<Item = Result<Request, TraceError>> + Send + 'static,
     {
         let (sender, messages) = mpsc::channel(AHEAD);
         tokio::task::spawn_blocking(move || {
-            let end = send_all(requests, &mut placer, &sender);
+            let end = send_all(requests, &mut placer, count, &sender);
             // The replay may have ended before its trace; then there is no receiver.
             let _ = sender.blocking_send(Message::End(end));
         });
@@ -82,20 +87,27 @@ impl Feed {
     }
 }
 
-fn send_all<I>(requests: I, placer: &mut Placer, sender: &mpsc::Sender<Message>) -> Result<(), DriveError>
+fn send_all<I>(
+    mut requests: I,
+    placer: &mut Placer,
+    count: impl Fn(&I, &mut PlacedReport),
+    sender: &mpsc::Sender<Message>,
+) -> Result<(), DriveError>
 where
     I: Iterator<Item = Result<Request, TraceError>>,
 {
     let mut ops = Vec::with_capacity(BATCH);
-    for request in requests {
+    while let Some(request) = requests.next() {
         placer.place(&request?, &mut ops)?;
         if ops.len() >= BATCH {
+            count(&requests, &mut placer.report);
             let full = std::mem::replace(&mut ops, Vec::with_capacity(BATCH));
             if sender.blocking_send(Message::Ops(full, placer.report)).is_err() {
                 return Ok(());
             }
         }
     }
+    count(&requests, &mut placer.report);
     let _ = sender.blocking_send(Message::Ops(ops, placer.report));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Replays over sockets: on small servers in these tests, on real NBD servers if they are installed, and on a loop
 //! device if that is permitted.
 
-use super::tests::{request, ticks};
+use super::tests::{Requests, request, ticks};
 use super::*;
 use ebb_trace::Kind;
 use ebb_types::Bytes;
@@ -165,8 +165,10 @@ fn an_nbd_server_that_fails_or_goes_away_is_distinguished_from_one_that_works() 
         on_runtime(async {
             let target =
                 open_nbd(&nbd_server(memory.clone(), faults).await, true).await.map_err(|e| e.to_string())?;
-            let writes = (0..64).map(|n| Ok(request(0, n << 16, 1024, Kind::Write)));
-            drive(&DriveOptions::default(), writes, &target, &mut |_| ()).await.map_err(|e| e.to_string())
+            let writes: Requests = (0..64).map(|n| Ok(request(0, n << 16, 1024, Kind::Write))).collect();
+            drive(&DriveOptions::default(), writes.into_iter(), &target, &mut |_| ())
+                .await
+                .map_err(|e| e.to_string())
         })
     };
     let full = with(Faults { full_from: Some(SIZE / 4), ..Faults::default() }).unwrap();
@@ -303,7 +305,10 @@ fn a_connection_that_the_server_closed_while_it_was_idle_fails_no_request() {
             let kind = if n % 2 == 0 { Kind::Read } else { Kind::Write };
             Ok(request(n, n << 15, 512, kind))
         });
-        let report = drive(&DriveOptions::default(), requests, &target, &mut |_| ()).await.unwrap();
+        let report =
+            drive(&DriveOptions::default(), requests.collect::<Requests>().into_iter(), &target, &mut |_| ())
+                .await
+                .unwrap();
         assert!(report.passed() && report.requests == 40, "{report}");
     });
 }
@@ -330,8 +335,8 @@ fn an_s3_endpoint_gets_ranged_gets_and_puts() {
         assert!(report.passed(), "{report}");
         assert_eq!((report.reads.bytes, report.writes.bytes), (80, 678));
         objects.lock().unwrap().remove("/bucket/ebb-replay/area/3");
-        let reads = (0..8).map(|n| Ok(request(0, n << 19, 512, Kind::Read)));
-        let report = drive(&DriveOptions::default(), reads, &target, &mut |_| ()).await.unwrap();
+        let reads: Requests = (0..8).map(|n| Ok(request(0, n << 19, 512, Kind::Read))).collect();
+        let report = drive(&DriveOptions::default(), reads.into_iter(), &target, &mut |_| ()).await.unwrap();
         assert_eq!((report.failed, report.reads.requests), (2, 6));
         assert!(report.errors[0].contains("NoSuchKey"), "{report}");
     });

@@ -25,11 +25,15 @@ pub struct TargetInfo {
     pub notes: Vec<String>,
 }
 
-/// What had to be done to requests to place them on the target.
+/// Requests of the trace that are not issued, and what had to be done to the others to place them on the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PlacedReport {
     /// Requests of zero bytes: not issued.
     pub empty: u64,
+    /// Bad lines or records, skipped.
+    pub skipped: u64,
+    /// Moved no data, such as a trim or a sync: not issued.
+    pub left_out: u64,
     /// Ended past the target's end and were wrapped around.
     pub wrapped: u64,
     /// Did not consist of whole blocks and were rounded out to them.
@@ -138,17 +142,19 @@ fn row(f: &mut fmt::Formatter<'_>, name: &str, times: &Option<Latency>) -> fmt::
     writeln!(f)
 }
 
-fn placed(f: &mut fmt::Formatter<'_>, placed: &PlacedReport) -> fmt::Result {
-    let counts = [
-        (placed.empty, "of zero bytes, not issued"),
-        (placed.wrapped, "past the end, wrapped around"),
-        (placed.rounded, "rounded out to whole blocks"),
-        (placed.split, "issued in parts"),
-    ];
-    for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
-        writeln!(f, "requests {what}: {count}")?;
+impl fmt::Display for PlacedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = [
+            (self.empty, "of zero bytes, not issued"),
+            (self.left_out, "without data (trim, sync), left out"),
+            (self.skipped, "that are bad, skipped"),
+            (self.wrapped, "past the end, wrapped around"),
+            (self.rounded, "rounded out to whole blocks"),
+            (self.split, "issued in parts"),
+        ];
+        let mut present = counts.into_iter().filter(|(count, _)| *count > 0);
+        present.try_for_each(|(count, what)| writeln!(f, "requests {what}: {count}"))
     }
-    Ok(())
 }
 
 impl fmt::Display for DriveReport {
@@ -184,7 +190,7 @@ impl fmt::Display for DriveReport {
         let (user, system) = (self.cpu.user_seconds, self.cpu.system_seconds);
         let share = if self.wall_seconds > 0.0 { 100.0 * (user + system) / self.wall_seconds } else { 0.0 };
         writeln!(f, "CPU of the replay: {user:.3} s user, {system:.3} s system: {share:.1} % of one core")?;
-        placed(f, &self.placed)?;
+        write!(f, "{}", self.placed)?;
         self.check.as_ref().map_or(Ok(()), |check| write!(f, "{check}"))?;
         self.target.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         self.errors.iter().try_for_each(|error| writeln!(f, "failed: {error}"))

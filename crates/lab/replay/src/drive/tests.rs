@@ -1,5 +1,5 @@
 use super::*;
-use ebb_trace::{Kind, Mode, Synthetic};
+use ebb_trace::{Kind, Mode, Request, Synthetic, TraceError};
 use ebb_types::Bytes;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -9,7 +9,7 @@ pub(super) fn request(micros: u64, offset: u64, len: u32, kind: Kind) -> Request
     Request { at: Duration::from_micros(micros), device: 0, offset, len, kind }
 }
 
-type Requests = Vec<Result<Request, TraceError>>;
+pub(super) type Requests = Vec<Result<Request, TraceError>>;
 
 /// Reads and writes in turn, every `gap` microseconds.
 pub(super) fn ticks(count: u64, gap: u64, len: u32) -> Requests {
@@ -244,4 +244,21 @@ fn files_are_not_destroyed_unasked_and_new_ones_have_data() {
     let bytes = std::fs::read(&path).unwrap();
     assert!(bytes.len() >= 3 << 20);
     assert!(bytes.chunks_exact(4096).all(|block| block.iter().filter(|byte| **byte == 0).count() < 100));
+}
+
+#[test]
+fn what_the_trace_has_beside_requests_is_counted_and_said() {
+    let text = &b"fio version 2 iolog\n/x write 0 4096\n/x trim 4096 4096\n/x what 0 0\n/x read 0 4096\n/x sync 0 0\n"[..];
+    let options = ebb_trace::Options { skip_bad: 1, ..ebb_trace::Options::default() };
+    let dir = tempfile::tempdir().unwrap();
+    let report = runtime().block_on(async {
+        let target = open(&dir.path().join("target"), 1 << 20).await;
+        let input = ebb_trace::Input { name: "x.log".into(), read: Box::new(text) };
+        let reader = ebb_trace::open_with(vec![input], &options).unwrap();
+        drive(&DriveOptions::default(), reader, &target, &mut |_| ()).await.unwrap()
+    });
+    assert_eq!((report.requests, report.placed.left_out, report.placed.skipped), (2, 2, 1));
+    let shown = report.to_string();
+    assert!(shown.contains("requests without data (trim, sync), left out: 2\n"), "{shown}");
+    assert!(shown.contains("requests that are bad, skipped: 1\n"), "{shown}");
 }
