@@ -20,18 +20,19 @@ use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Party, Sender, connect, kind};
 use ebb_client::{Key, Secret};
 use ebb_meta::{
-    Birth, Bootstrap, DiskLog, Input, LOG_BYTES, Member, MemberConfig, Outcome, SwitchAction, Token,
-    joining_id, raft,
+    Birth, Bootstrap, DiskLog, Input, LOG_BYTES, Member, MemberConfig, NewServer, Outcome, SwitchAction,
+    Token, joining_id, raft,
 };
 use ebb_power::SwitchError;
 use ebb_power::switch::Magic;
 use ebb_types::{
     AdminReply, AdminRequest, ClusterParams, Depth, MachineOrder, MapDelta, MetaFailure, MetaPush, MetaReply,
-    MetaRequest, Moment, RackId, ServerId, ServerMessage, ServerState, SleepRefusal,
+    MetaRequest, Moment, NO_GEAR, PoolId, RackId, ServerEntry, ServerId, ServerMessage, ServerState,
+    SleepRefusal,
 };
 use power::{Heard, Power};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -236,6 +237,29 @@ fn other_racks(
     other.collect()
 }
 
+/// Why the file's servers of the replicated pool, without loggers, are not those that the cluster was founded with.
+fn other_servers(file: &[NewServer], founded: &[ServerEntry]) -> Option<String> {
+    let is_meant = |pool, gear_group| pool == PoolId::REPLICATED && gear_group != NO_GEAR;
+    let file = file.iter().filter(|server| is_meant(server.pool, server.gear_group));
+    let file: BTreeSet<ServerId> = file.map(|server| server.id).collect();
+    let founded = founded.iter().filter(|server| is_meant(server.pool, server.gear_group));
+    let founded: BTreeSet<ServerId> = founded.map(|server| server.id).collect();
+    let named =
+        |what: &str, ids: Vec<String>| (!ids.is_empty()).then(|| format!("{what} {}", ids.join(", ")));
+    let new = named("the cluster lacks", file.difference(&founded).map(ServerId::to_string).collect());
+    let gone = named("the file lacks", founded.difference(&file).map(ServerId::to_string).collect());
+    let ids: Vec<String> = new.into_iter().chain(gone).collect();
+    (!ids.is_empty()).then(|| {
+        format!(
+            "the file has {} servers without a pool, the cluster was founded with {}: {}; their number cannot be changed: restore \
+             the file, or create a new cluster",
+            file.len(),
+            founded.len(),
+            ids.join("; ")
+        )
+    })
+}
+
 struct Driver {
     id: u64,
     /// The cluster's parameters in the configuration file.
@@ -322,11 +346,17 @@ impl Driver {
         let data = self.data.display();
         let params = self.member.state().params();
         // First: other pools mean other parameters too, and this error says more. A founded pool never changes.
-        if params.is_some_and(|found| found.cluster == self.params.cluster)
+        if let Some(found) = params.filter(|found| found.cluster == self.params.cluster)
             && let Some(file) = self.unchecked.take()
         {
             let founded = self.member.delta(0);
             pools::unchanged(&file, &founded).map_err(|why| NodeError::Refused(format!("{data}: {why}")))?;
+            // The number of chunk groups follows from that of servers, which says more, too.
+            if !found.is_described_by(&self.params)
+                && let Some(why) = other_servers(&file.servers, &founded.servers)
+            {
+                return Err(NodeError::Refused(format!("{data}: {why}")));
+            }
             let there = self.member.state().servers().map(|entry| (entry.id, entry.rack));
             other_racks(&self.racks, there).iter().for_each(|note| tracing::warn!("{note}"));
         }
@@ -606,6 +636,7 @@ fn changes_power(outcome: &Outcome) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_types::{GearGroup, Incarnation, StoreId};
 
     #[test]
     fn a_rack_that_was_changed_in_the_file_is_noted() {
@@ -615,5 +646,41 @@ mod tests {
         let notes = other_racks(&file, there(2));
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert!(notes[0].starts_with("the file has server-5 in rack-1, the cluster in rack-2"), "{notes:?}");
+    }
+
+    #[test]
+    fn servers_that_the_cluster_was_not_founded_with_are_named() {
+        let new = |id, pool, gear_group| NewServer {
+            id: ServerId(id),
+            rack: RackId(1),
+            pool: PoolId(pool),
+            gear_group,
+            address: "here:1".into(),
+        };
+        let entry = |server: &NewServer| ServerEntry {
+            id: server.id,
+            rack: server.rack,
+            pool: server.pool,
+            gear_group: server.gear_group,
+            address: server.address.clone(),
+            state: ServerState::Lost,
+            incarnation: Incarnation(0),
+            store: StoreId(0),
+        };
+        let file = |ids: &[u16]| ids.iter().map(|id| new(*id, 0, GearGroup(0))).collect::<Vec<_>>();
+        let founded: Vec<ServerEntry> = file(&[1, 2, 3, 4, 5]).iter().map(entry).collect();
+        assert_eq!(other_servers(&file(&[1, 2, 3, 4, 5]), &founded), None);
+        let said = |servers: &[NewServer]| other_servers(servers, &founded).unwrap();
+        let more = said(&file(&[1, 2, 3, 4, 5, 6]));
+        let start = "the file has 6 servers without a pool, the cluster was founded with 5: the cluster lacks server-6; their";
+        assert!(more.starts_with(start), "{more}");
+        let other = said(&file(&[1, 2, 3, 7]));
+        assert!(
+            other.contains("with 5: the cluster lacks server-7; the file lacks server-4, server-5;"),
+            "{other}"
+        );
+        let mut beside = file(&[1, 2, 3, 4, 5]);
+        beside.extend([new(6, 1, NO_GEAR), new(7, 0, NO_GEAR)]);
+        assert_eq!(other_servers(&beside, &founded), None, "one of a pool, and a logger");
     }
 }
