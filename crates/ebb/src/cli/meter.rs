@@ -3,7 +3,8 @@
 use crate::error::{NodeError, io, writable};
 use clap::Subcommand;
 use ebb_meter::{
-    Clock, Figures, Import, Listed, MeterRecord, OpenMeter, Quantity, Recorder, Recording, Source, Window,
+    Clock, Figures, Import, Listed, MeterRecord, OpenMeter, Quantity, Recorder, Recording, Source, Track,
+    Window,
 };
 use ebb_output::{Progress, print_json};
 use ebb_power::Machine;
@@ -259,16 +260,15 @@ fn show(recording: &Recording, window: &Window, json: bool) {
 /// Why values are missing.
 fn missing(meter: &MeterRecord, window: &Window) -> Vec<String> {
     let name = &meter.name;
-    let failure = meter.last_failure.as_ref().map(|failure| match meter.failed_reads {
-        0 => format!("{name}: no value: {failure}"),
-        failed => format!("{name}: {failed} of {} readings failed: {failure}", meter.reads),
-    });
+    let failed = |why| format!("{name}: {} of {} readings failed: {why}", meter.failed_reads, meter.reads);
+    let failure = meter.last_failure.as_ref().map(failed);
+    let absent = meter.why_absent.as_ref().map(|why| format!("{name}: no value: {why}"));
     let uncovered =
         window.figures.iter().filter(|f| f.meter == *name && f.coverage < 1.0).filter_map(|figures| {
             let track = meter.tracks.iter().find(|track| track.channel.name == figures.channel.name)?;
             Some(format!("{name}, {}: {}", figures.channel.name, track.why_uncovered()?))
         });
-    failure.into_iter().chain(uncovered).collect()
+    failure.into_iter().chain(absent).chain(uncovered).collect()
 }
 
 /// Three decimals for small numbers, one for large ones; a dash for an absent value.
@@ -316,7 +316,7 @@ fn window_text(window: &Window) -> String {
     out
 }
 
-fn figures_json(figures: &Figures) -> Value {
+fn figures_json(figures: &Figures, track: &Track) -> Value {
     let mut value = channel_json(&figures.channel);
     value["samples"] = json!(figures.samples);
     value["coverage"] = json!(figures.coverage);
@@ -324,14 +324,17 @@ fn figures_json(figures: &Figures) -> Value {
     value["mean"] = json!(figures.mean);
     value["min"] = json!(figures.min);
     value["max"] = json!(figures.max);
+    value["why_uncovered"] = json!(track.why_uncovered().filter(|_| figures.coverage < 1.0));
     value
 }
 
 fn window_json(recording: &Recording, window: &Window) -> Value {
     let one = |meter: &MeterRecord| {
         let energy = window.energy(&meter.name);
+        // The figures of a meter are in the order of its tracks.
+        let figures = window.figures.iter().filter(|f| f.meter == meter.name);
         let channels: Vec<Value> =
-            window.figures.iter().filter(|f| f.meter == meter.name).map(figures_json).collect();
+            figures.zip(&meter.tracks).map(|(figures, track)| figures_json(figures, track)).collect();
         json!({
             "name": meter.name,
             "energy_joules": energy.map(|e| e.energy.0),
@@ -341,6 +344,7 @@ fn window_json(recording: &Recording, window: &Window) -> Value {
             "reads": meter.reads,
             "failed_reads": meter.failed_reads,
             "last_failure": meter.last_failure,
+            "why_absent": meter.why_absent,
             "slowest_read_millis": meter.slowest_read.as_secs_f64() * 1e3,
             "channels": channels,
         })
@@ -375,7 +379,7 @@ fn import(file: &Path, options: &Import, csv: Option<&Path>, json: bool) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_meter::{Channel, Sample, Track};
+    use ebb_meter::{Channel, Sample};
 
     fn recording() -> Recording {
         let track = |name: &str, quantity, source, samples: &[Option<f64>]| Track {
@@ -398,6 +402,7 @@ mod tests {
             reads: 3,
             failed_reads: 1,
             last_failure: Some("no answer".into()),
+            why_absent: None,
             slowest_read: Duration::from_millis(20),
         };
         Recording { clock: Clock { unix_nanos_at_zero: 5_000_000_000 }, meters: vec![meter] }
@@ -436,8 +441,17 @@ mod tests {
             lines[1].starts_with("bmc, gone: in the 60 s") && lines[1].contains("at least every 5 s"),
             "{lines:?}"
         );
-        recording.meters[0].failed_reads = 0;
-        assert_eq!(missing(&recording.meters[0], &window)[0], "bmc: no value: no answer");
+        let json = &window_json(&recording, &window)["meters"][0];
+        assert!(
+            json["channels"][2]["why_uncovered"].as_str().unwrap().contains("at least every 5 s"),
+            "{json}"
+        );
+        assert_eq!(
+            (&json["channels"][1]["why_uncovered"], &json["why_absent"]),
+            (&Value::Null, &Value::Null)
+        );
+        recording.meters[0].why_absent = Some("gone gave none".into());
+        assert_eq!(missing(&recording.meters[0], &window)[1], "bmc: no value: gone gave none");
         // A slow meter: one reading before the window, one behind it.
         recording.meters[0].tracks[0].samples = vec![sample(0, 100.0), sample(1, 100.0)];
         let text = window_text(&recording.window(Moment(500_000_000), Moment(600_000_000)));

@@ -2,6 +2,7 @@
 //! MODE, sent through SCSI pass-through, which requires root. The command does not wake a drive in standby.
 
 use super::hwmon::Sensors;
+use super::nvme::or_why;
 use super::spec::Spec;
 use super::sysfs;
 use super::{Channel, Meter, MeterError, Quantity, Source};
@@ -21,6 +22,7 @@ struct Ata {
     channels: Vec<Channel>,
     drive: Option<File>,
     sensors: Option<Sensors>,
+    absent: Option<String>,
 }
 
 /// Disks that may be ATA drives.
@@ -64,7 +66,7 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
             sees: "answer to CHECK POWER MODE: 0 standby, 128 to 131 idle, 255 active".into(),
         });
     }
-    Ok(Box::new(Ata { channels, drive: drive.ok(), sensors }))
+    Ok(Box::new(Ata { channels, drive: drive.ok(), sensors, absent: None }))
 }
 
 impl Meter for Ata {
@@ -73,11 +75,16 @@ impl Meter for Ata {
     }
 
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+        self.absent = None;
         let mut readings = self.sensors.as_mut().map_or(Ok(Vec::new()), |sensors| sensors.read())?;
         if let Some(drive) = &self.drive {
-            readings.push(power_mode(drive).ok());
+            readings.push(or_why(power_mode(drive), "power mode", &mut self.absent));
         }
         Ok(readings)
+    }
+
+    fn why_absent(&self) -> Option<String> {
+        self.absent.clone().or_else(|| self.sensors.as_ref()?.why_absent())
     }
 }
 

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 struct Battery {
     channels: Vec<Channel>,
     dirs: Vec<PathBuf>,
+    absent: Option<String>,
 }
 
 pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
     let root = machine.sys.join("class/power_supply");
-    let mut battery = Battery { channels: Vec::new(), dirs: Vec::new() };
+    let mut battery = Battery { channels: Vec::new(), dirs: Vec::new(), absent: None };
     for name in sysfs::names(&root) {
         let dir = root.join(&name);
         let is = |file: &str, word: &str| Ok(sysfs::text(&dir.join(file))?.as_deref() == Some(word));
@@ -43,9 +44,14 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
     Ok(Box::new(battery))
 }
 
-fn read(dir: &Path) -> Result<[Option<f64>; 4], MeterError> {
-    let sensor = |file: &str, scale: f64| sysfs::sensor(&dir.join(file), scale);
-    let discharging = sysfs::text(&dir.join("status"))?.as_deref() == Some("Discharging");
+fn read(dir: &Path, absent: &mut Option<String>) -> Result<[Option<f64>; 4], MeterError> {
+    // A battery has some of these files.
+    let sensor = |file: &str, scale: f64| sysfs::sensor(&dir.join(file), scale, &mut None);
+    let status = sysfs::text(&dir.join("status"))?.unwrap_or_default();
+    let discharging = status == "Discharging";
+    if !discharging {
+        *absent = Some(format!("{} says {status:?}: it has watts while it discharges", dir.display()));
+    }
     let volts = sensor("voltage_now", 1e-6)?;
     // Some drivers report discharge current as negative.
     let amperes = sensor("current_now", 1e-6)?.map(f64::abs).filter(|_| discharging);
@@ -62,11 +68,16 @@ impl Meter for Battery {
     }
 
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+        self.absent = None;
         let mut readings = Vec::new();
         for dir in &self.dirs {
-            readings.extend(read(dir)?);
+            readings.extend(read(dir, &mut self.absent)?);
         }
         Ok(readings)
+    }
+
+    fn why_absent(&self) -> Option<String> {
+        self.absent.clone()
     }
 }
 
@@ -96,7 +107,9 @@ mod tests {
         assert_eq!(open.meter.read().unwrap(), [Some(18.0), Some(12.0), Some(1.5), None]);
         write(&dir, &format!("{at}/BAT0/power_now"), "17000000");
         assert_eq!(open.meter.read().unwrap()[0], Some(17.0));
+        assert_eq!(open.meter.why_absent(), None);
         write(&dir, &format!("{at}/BAT0/status"), "Charging");
         assert_eq!(open.meter.read().unwrap(), [None, Some(12.0), None, None]);
+        assert!(open.meter.why_absent().unwrap().contains("BAT0 says \"Charging\""));
     }
 }

@@ -59,7 +59,12 @@ impl Meter for Shell {
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(&self.command);
         let output = program::run(shell, self.timeout).map_err(|error| failed(&self.command, error))?;
-        let Some(line) = output.lines().find(|line| !line.trim().is_empty()) else { return Ok(vec![None]) };
+        let Some(line) = output.lines().find(|line| !line.trim().is_empty()) else {
+            return Err(MeterError::Command {
+                command: self.command.clone(),
+                why: "it printed nothing".into(),
+            });
+        };
         let number = leading_number(line).ok_or_else(|| MeterError::Command {
             command: self.command.clone(),
             why: format!("it printed {line:?} where a number belongs"),
@@ -99,7 +104,6 @@ mod tests {
     fn the_first_line_is_the_reading() {
         assert_eq!(read("command:echo 12.5").unwrap(), [Some(12.5)]);
         assert_eq!(read("command:printf '\\n 41.5 W, more\\n99\\n'").unwrap(), [Some(41.5)]);
-        assert_eq!(read("command:true").unwrap(), [None]);
         let open = open_on(&machine().1, "command,quantity=temperature:echo 30°C").unwrap();
         assert_eq!(open.meter.channels()[0].quantity, Quantity::Temperature);
         assert_eq!(open.meter.channels()[0].source, Source::Stated);
@@ -111,6 +115,7 @@ mod tests {
     fn failures_say_what_happened() {
         let text = |spec: &str| read(spec).unwrap_err().to_string();
         assert!(text("command:echo many").contains("\"many\" where a number belongs"));
+        assert!(text("command:true").contains("\"true\" gave no reading: it printed nothing"));
         assert!(text("command:echo no such plug >&2; exit 3").contains("exit status: 3: no such plug"));
         let started = Instant::now();
         assert!(text("command,timeout=200ms:sleep 3600 & wait").contains("did not end within 200ms"));

@@ -85,6 +85,7 @@ pub fn import(input: impl BufRead, options: &Import, clock: Clock) -> Result<Met
         reads: rows as u64,
         failed_reads: 0,
         last_failure: None,
+        why_absent: None,
         slowest_read: Duration::ZERO,
     })
 }
@@ -400,6 +401,7 @@ mod tests {
             reads: 3,
             failed_reads: 0,
             last_failure: None,
+            why_absent: None,
             slowest_read: Duration::ZERO,
         };
         let mut out = Vec::new();

@@ -96,7 +96,7 @@ impl Meter for Sensors {
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
         self.absent = None;
         let read = |(channel, (path, scale)): (&Channel, &(PathBuf, f64))| {
-            let value = sysfs::sensor(path, *scale)?;
+            let value = sysfs::sensor(path, *scale, &mut self.absent)?;
             let unknown = |value: &f64| {
                 channel.quantity == Quantity::Power && UNKNOWN.contains(&((value / scale).round() as i64))
             };
@@ -187,6 +187,8 @@ mod tests {
         assert!(open.meter.read().unwrap().iter().zip(&expected).all(|(a, b)| near(a, b)));
         std::fs::remove_file(dir.path().join(at).join("power1_average")).unwrap();
         assert_eq!(open.meter.read().unwrap()[2], None);
+        let why = open.meter.why_absent().unwrap();
+        assert!(why.contains("power1_average: No such file"), "{why}");
         write(&dir, &format!("{at}/in0_input"), "much\n");
         assert!(open.meter.read().unwrap_err().to_string().contains("much"));
         let error = open_on(&machine, "hwmon:k10temp").map(|_| ()).unwrap_err().to_string();

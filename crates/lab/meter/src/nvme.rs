@@ -35,10 +35,16 @@ fn composite(log: &[u8; SMART_BYTES as usize]) -> Option<f64> {
     (kelvin != 0).then(|| f64::from(kelvin) - 273.0)
 }
 
+/// A drive's answer; `None`: it failed, and `absent` says why.
+pub(super) fn or_why<T>(answer: io::Result<T>, what: &str, absent: &mut Option<String>) -> Option<T> {
+    answer.inspect_err(|error| *absent = Some(format!("the drive does not tell its {what}: {error}"))).ok()
+}
+
 struct Nvme {
     channels: Vec<Channel>,
     drive: Option<File>,
     sensors: Option<Sensors>,
+    absent: Option<String>,
 }
 
 /// `nvme0` of `/dev/nvme0`, `/dev/nvme0n1` and `nvme0`.
@@ -104,7 +110,7 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
             "number of the NVMe power state; 0 draws most",
         ));
     }
-    Ok(Box::new(Nvme { channels, drive: drive.ok(), sensors }))
+    Ok(Box::new(Nvme { channels, drive: drive.ok(), sensors, absent: None }))
 }
 
 impl Meter for Nvme {
@@ -113,15 +119,22 @@ impl Meter for Nvme {
     }
 
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+        self.absent = None;
         let mut readings = match (&mut self.sensors, &self.drive) {
             (Some(sensors), _) => sensors.read()?,
-            (None, Some(drive)) => vec![smart_temperature(drive).ok().flatten()],
+            (None, Some(drive)) => {
+                vec![or_why(smart_temperature(drive), "temperature", &mut self.absent).flatten()]
+            }
             (None, None) => Vec::new(),
         };
         if let Some(drive) = &self.drive {
-            readings.push(power_state(drive).ok());
+            readings.push(or_why(power_state(drive), "power state", &mut self.absent));
         }
         Ok(readings)
+    }
+
+    fn why_absent(&self) -> Option<String> {
+        self.absent.clone().or_else(|| self.sensors.as_ref()?.why_absent())
     }
 }
 
@@ -130,6 +143,15 @@ mod tests {
     use super::super::open_on;
     use super::super::tests::{machine, write};
     use super::*;
+
+    #[test]
+    fn a_drive_that_fails_says_why() {
+        let mut absent = None;
+        assert_eq!(or_why(Ok(7), "power state", &mut absent), Some(7));
+        assert_eq!(absent, None);
+        assert_eq!(or_why(Err::<f64, _>(io::Error::other("it resets")), "power state", &mut absent), None);
+        assert_eq!(absent.as_deref(), Some("the drive does not tell its power state: it resets"));
+    }
 
     #[test]
     fn answers_are_decoded() {

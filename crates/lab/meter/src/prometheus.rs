@@ -15,6 +15,7 @@ struct Prometheus {
     api: String,
     query: String,
     channels: Vec<Channel>,
+    absent: Option<String>,
 }
 
 /// `{instance="a:9100",sensor="psu"}` without braces; `result` for a series without labels.
@@ -72,7 +73,7 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
             "check the query, and that Prometheus scrapes the machine's exporter",
         ));
     }
-    Ok(Box::new(Prometheus { http, api, query, channels }))
+    Ok(Box::new(Prometheus { http, api, query, channels, absent: None }))
 }
 
 impl Meter for Prometheus {
@@ -82,7 +83,20 @@ impl Meter for Prometheus {
 
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
         let now = ask(&self.http, &self.api, &self.query)?;
-        let reading = |channel: &Channel| now.iter().find(|(name, _)| *name == channel.name)?.1;
+        self.absent = None;
+        let reading = |channel: &Channel| {
+            let found = now.iter().find(|(name, _)| *name == channel.name);
+            let value = found.and_then(|(_, value)| *value);
+            if value.is_none() {
+                let what = if found.is_some() { "has no finite value" } else { "is no longer in the answer" };
+                self.absent = Some(format!("the series {} of {} {what}", channel.name, self.query));
+            }
+            value
+        };
         Ok(self.channels.iter().map(reading).collect())
+    }
+
+    fn why_absent(&self) -> Option<String> {
+        self.absent.clone()
     }
 }

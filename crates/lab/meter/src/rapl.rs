@@ -14,6 +14,7 @@ use std::path::PathBuf;
 struct Rapl {
     channels: Vec<Channel>,
     counters: Vec<PathBuf>,
+    absent: Option<String>,
 }
 
 struct Zone {
@@ -70,12 +71,13 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
             "on a physical machine load the module intel_rapl_msr; a virtual machine has none",
         ));
     }
-    let mut rapl = Rapl { channels: Vec::new(), counters: Vec::new() };
+    let mut rapl = Rapl { channels: Vec::new(), counters: Vec::new(), absent: None };
     for zone in &zones {
         let dir = root.join(&zone.id);
-        let range = sysfs::sensor(&dir.join("max_energy_range_uj"), 1e-6)?.filter(|range| *range > 0.0);
+        let range =
+            sysfs::sensor(&dir.join("max_energy_range_uj"), 1e-6, &mut None)?.filter(|range| *range > 0.0);
         let counter = dir.join("energy_uj");
-        if let Err(MeterError::File { .. }) = sysfs::sensor(&counter, 1.0) {
+        if let Err(MeterError::File { .. }) = sysfs::sensor(&counter, 1.0, &mut None) {
             return Err(spec.unavailable(
                 format!("only root may read {}", counter.display()),
                 "run as root, or allow it until the next boot: chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj",
@@ -99,7 +101,12 @@ impl Meter for Rapl {
     }
 
     fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
-        self.counters.iter().map(|path| sysfs::sensor(path, 1e-6)).collect()
+        self.absent = None;
+        self.counters.iter().map(|path| sysfs::sensor(path, 1e-6, &mut self.absent)).collect()
+    }
+
+    fn why_absent(&self) -> Option<String> {
+        self.absent.clone()
     }
 }
 

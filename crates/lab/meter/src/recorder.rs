@@ -115,6 +115,7 @@ impl Sampler {
             reads: 0,
             failed_reads: 0,
             last_failure: None,
+            why_absent: None,
             slowest_read: Duration::ZERO,
         }));
         let (ask, asked) = channel();
@@ -166,16 +167,30 @@ fn file(
     let at = before + took / 2;
     record.reads += 1;
     record.slowest_read = record.slowest_read.max(took);
-    record.last_failure = absent.or(record.last_failure.take());
-    let readings = readings.unwrap_or_else(|error| {
-        record.failed_reads += 1;
-        record.last_failure = Some(error.to_string());
-        vec![None; record.tracks.len()]
-    });
-    for (track, value) in record.tracks.iter_mut().zip(readings) {
-        // A non-finite number is not a reading.
-        track.samples.push(Sample { at, value: value.filter(|v| v.is_finite()) });
+    // A non-finite number is not a reading.
+    let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
+    let values: Vec<Option<f64>> = match readings {
+        Ok(readings) => {
+            let values: Vec<Option<f64>> = readings.into_iter().map(finite).collect();
+            record.why_absent = absent.or_else(|| unexplained(record, &values)).or(record.why_absent.take());
+            values
+        }
+        Err(error) => {
+            record.failed_reads += 1;
+            record.last_failure = Some(error.to_string());
+            vec![None; record.tracks.len()]
+        }
+    };
+    for (track, value) in record.tracks.iter_mut().zip(values) {
+        track.samples.push(Sample { at, value });
     }
+}
+
+/// The channels without a value, for which the driver knows no reason.
+fn unexplained(record: &MeterRecord, values: &[Option<f64>]) -> Option<String> {
+    let absent = record.tracks.iter().zip(values).filter(|(_, value)| value.is_none());
+    let names: Vec<&str> = absent.map(|(track, _)| track.channel.name.as_str()).collect();
+    (!names.is_empty()).then(|| format!("{} gave none", names.join(", ")))
 }
 
 #[cfg(test)]
@@ -262,6 +277,7 @@ mod tests {
         assert_eq!(values, [Some(1.0), None, None, None]);
         assert_eq!((record.reads, record.failed_reads), (4, 1));
         assert!(record.last_failure.as_deref().unwrap().contains("no such plug"));
+        assert_eq!(record.why_absent.as_deref(), Some("c gave none"));
     }
 
     #[test]

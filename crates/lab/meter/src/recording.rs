@@ -38,8 +38,10 @@ pub struct MeterRecord {
     pub reads: u64,
     /// Reads that failed completely.
     pub failed_reads: u64,
-    /// Why the last one failed, or had no value for a channel.
+    /// Why the last one failed.
     pub last_failure: Option<String>,
+    /// Why a channel had no value the last time that one had none although the read did not fail.
+    pub why_absent: Option<String>,
     /// How long the slowest read took.
     pub slowest_read: Duration,
 }

@@ -14,14 +14,21 @@ pub(super) fn text(path: &Path) -> Result<Option<String>, MeterError> {
 }
 
 /// A sensor's number times `scale`. `None`: it has no value now, which drivers report by failing the read (a sensor
-/// that is off, a sleeping drive, a file removed with its device).
-pub(super) fn sensor(path: &Path, scale: f64) -> Result<Option<f64>, MeterError> {
+/// that is off, a sleeping drive, a file removed with its device); then `absent` says so.
+pub(super) fn sensor(
+    path: &Path,
+    scale: f64,
+    absent: &mut Option<String>,
+) -> Result<Option<f64>, MeterError> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(source) if source.kind() == ErrorKind::PermissionDenied => {
             return Err(MeterError::File { path: path.to_path_buf(), source });
         }
-        Err(_) => return Ok(None),
+        Err(source) => {
+            *absent = Some(format!("{}: {source}", path.display()));
+            return Ok(None);
+        }
     };
     match text.trim().parse::<i64>() {
         Ok(number) => Ok(Some(number as f64 * scale)),

@@ -141,6 +141,7 @@ fn a_meters_energy_counts_nothing_twice_and_hides_no_gap() {
         reads: 3,
         failed_reads: 0,
         last_failure: None,
+        why_absent: None,
         slowest_read: Duration::ZERO,
     };
     let clock = Clock { unix_nanos_at_zero: 0 };
