@@ -4,12 +4,15 @@
 //! read here, and one that is not understood is refused: a write whose condition was dropped may destroy what its
 //! client means to keep.
 
+use super::Gateway;
+use super::backend::Backend;
 use super::convert::{etag, parse_etag, seconds};
-use ebb_types::{Condition, ETag, ObjectMeta};
+use super::names::NameError;
+use ebb_types::{Condition, ETag, NamespaceError, ObjectMeta};
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderValue};
 use s3s::dto::{self, Timestamp};
-use s3s::{S3Result, s3_error};
+use s3s::{S3Error, S3Result, s3_error};
 
 /// The value of If-Match or If-None-Match.
 enum Tags {
@@ -66,32 +69,99 @@ fn add_tags(text: &str, all: &mut Vec<dto::ETag>) -> Option<()> {
 }
 
 /// Precondition of a put, a delete or the completion of an upload.
-pub fn condition(headers: &HeaderMap) -> S3Result<Condition> {
-    let (if_match, if_none_match) = (Tags::of(headers, "if-match")?, Tags::of(headers, "if-none-match")?);
-    match (if_match, if_none_match) {
-        (None, None) => Ok(Condition::Any),
-        (Some(Tags::Any), None) => Ok(Condition::Present),
-        (None, Some(Tags::Any)) => Ok(Condition::Absent),
-        // An ETag that this store never issued matches nothing, and neither does a weak one.
-        (Some(Tags::Listed(tags)), None) => {
-            let strong = tags.iter().filter_map(dto::ETag::as_strong);
-            Ok(Condition::Matches(the_one(strong)?.unwrap_or(ETag::NONE)))
-        }
-        (None, Some(Tags::Listed(tags))) => {
-            let one = the_one(tags.iter().map(dto::ETag::value))?;
-            Ok(one.map_or(Condition::Any, Condition::Differs))
-        }
-        (Some(_), Some(_)) => Err(s3_error!(NotImplemented, "If-Match and If-None-Match together")),
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wanted {
+    One(Condition),
+    /// If-Match: one of these.
+    Among(Vec<ETag>),
+    /// If-None-Match: none of these.
+    NotAmong(Vec<ETag>),
+}
+
+impl Wanted {
+    fn of(headers: &HeaderMap) -> S3Result<Wanted> {
+        let (if_match, if_none_match) = (Tags::of(headers, "if-match")?, Tags::of(headers, "if-none-match")?);
+        Ok(match (if_match, if_none_match) {
+            (None, None) => Wanted::One(Condition::Any),
+            (Some(Tags::Any), None) => Wanted::One(Condition::Present),
+            (None, Some(Tags::Any)) => Wanted::One(Condition::Absent),
+            // An ETag that this store never issued matches nothing, and neither does a weak one.
+            (Some(Tags::Listed(tags)), None) => match own(tags.iter().filter_map(dto::ETag::as_strong)) {
+                tags if tags.len() > 1 => Wanted::Among(tags),
+                tags => Wanted::One(Condition::Matches(tags.first().copied().unwrap_or(ETag::NONE))),
+            },
+            (None, Some(Tags::Listed(tags))) => match own(tags.iter().map(dto::ETag::value)) {
+                tags if tags.len() > 1 => Wanted::NotAmong(tags),
+                tags => Wanted::One(tags.first().map_or(Condition::Any, |tag| Condition::Differs(*tag))),
+            },
+            (Some(_), Some(_)) => {
+                return Err(s3_error!(NotImplemented, "If-Match and If-None-Match together"));
+            }
+        })
     }
 }
 
-/// The one of these ETags that this store can have issued.
-fn the_one<'a>(tags: impl Iterator<Item = &'a str>) -> S3Result<Option<ETag>> {
-    let mut own = tags.filter_map(parse_etag);
-    let first = own.next();
-    match own.all(|other| Some(other) == first) {
-        true => Ok(first),
-        false => Err(s3_error!(NotImplemented, "a write depends on one ETag, not on several")),
+/// Those of these ETags that this store can have issued, each once.
+fn own<'a>(tags: impl Iterator<Item = &'a str>) -> Vec<ETag> {
+    let mut own: Vec<ETag> = Vec::new();
+    for tag in tags.filter_map(parse_etag) {
+        if !own.contains(&tag) {
+            own.push(tag);
+        }
+    }
+    own
+}
+
+/// What a change of a key depends on.
+///
+/// The namespace compares with one ETag. A list is compared before anything is written, and the change then depends on
+/// the object that was found.
+pub struct When {
+    pub condition: Condition,
+    /// It stands for a list.
+    found: bool,
+}
+
+impl When {
+    /// What the namespace's refusal means to the client.
+    pub fn refused(&self, error: NameError) -> S3Error {
+        use NamespaceError::{NoSuchKey, PreconditionFailed};
+        match error {
+            NameError::Refused(NoSuchKey | PreconditionFailed) if self.found => {
+                s3_error!(
+                    ConditionalRequestConflict,
+                    "another request changed the object: send this one again"
+                )
+            }
+            error => error.into(),
+        }
+    }
+}
+
+impl<B: Backend> Gateway<B> {
+    /// The precondition of a change of this key.
+    pub(super) async fn when(&self, headers: &HeaderMap, bucket: &str, key: &str) -> S3Result<When> {
+        let (tags, wanted) = match Wanted::of(headers)? {
+            Wanted::One(condition) => return Ok(When { condition, found: false }),
+            Wanted::Among(tags) => (tags, true),
+            Wanted::NotAmong(tags) => (tags, false),
+        };
+        let condition = match self.present(bucket, key).await? {
+            None if wanted => return Err(NameError::Refused(NamespaceError::NoSuchKey).into()),
+            None => Condition::Absent,
+            Some(tag) if tags.contains(&tag) == wanted => Condition::Matches(tag),
+            Some(_) => return Err(failed()),
+        };
+        Ok(When { condition, found: true })
+    }
+
+    /// The ETag that a key has now.
+    pub(super) async fn present(&self, bucket: &str, key: &str) -> S3Result<Option<ETag>> {
+        match self.names.object(bucket, key).await {
+            Ok(meta) => Ok(Some(meta.etag)),
+            Err(NameError::Refused(NamespaceError::NoSuchKey)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -159,7 +229,7 @@ impl ReadCondition {
     }
 }
 
-fn failed() -> s3s::S3Error {
+fn failed() -> S3Error {
     s3_error!(PreconditionFailed, "the precondition does not hold")
 }
 
@@ -180,14 +250,14 @@ mod tests {
             .collect()
     }
 
-    fn write(name: &'static str, value: &str) -> Result<Condition, String> {
-        condition(&headers(&[(name, value)])).map_err(|error| error.code().as_str().to_owned())
+    fn write(name: &'static str, value: &str) -> Result<Wanted, String> {
+        Wanted::of(&headers(&[(name, value)])).map_err(|error| error.code().as_str().to_owned())
     }
 
     #[test]
     fn a_write_keeps_its_condition_or_is_refused() {
         let bare = E.trim_matches('"');
-        assert_eq!(condition(&HeaderMap::new()).unwrap(), Condition::Any);
+        assert_eq!(Wanted::of(&HeaderMap::new()).unwrap(), Wanted::One(Condition::Any));
         for (value, matches, differs) in [
             ("*", Condition::Present, Condition::Absent),
             (E, Condition::Matches(OWN), Condition::Differs(OWN)),
@@ -197,19 +267,33 @@ mod tests {
             (&format!("W/{E}"), Condition::Matches(ETag::NONE), Condition::Differs(OWN)),
             (&format!("{E} , \"never\", {E}"), Condition::Matches(OWN), Condition::Differs(OWN)),
         ] {
-            assert_eq!(write("if-match", value), Ok(matches), "{value}");
-            assert_eq!(write("if-none-match", value), Ok(differs), "{value}");
+            assert_eq!(write("if-match", value), Ok(Wanted::One(matches)), "{value}");
+            assert_eq!(write("if-none-match", value), Ok(Wanted::One(differs)), "{value}");
         }
         let list = format!("{A}, {E}");
         for bad in ["", "nonsense", "\"open", "*, *", "W/nonsense", &format!("{E}{A}"), &format!("{E},")] {
             assert_eq!(write("if-match", bad), Err("InvalidArgument".into()), "{bad}");
             assert_eq!(write("if-none-match", bad), Err("InvalidArgument".into()), "{bad}");
         }
-        assert_eq!(write("if-none-match", &list), Err("NotImplemented".into()));
+        let tags = vec![ETag { md5: [0xaa; 16], parts: 0 }, OWN];
+        assert_eq!(write("if-match", &list), Ok(Wanted::Among(tags.clone())));
+        assert_eq!(write("if-none-match", &format!("{A}, W/{E}, {A}")), Ok(Wanted::NotAmong(tags)));
         let both = headers(&[("if-match", E), ("if-none-match", A)]);
-        assert_eq!(*condition(&both).unwrap_err().code(), S3ErrorCode::NotImplemented);
+        assert_eq!(*Wanted::of(&both).unwrap_err().code(), S3ErrorCode::NotImplemented);
         let twice = headers(&[("if-match", "*"), ("if-match", E)]);
-        assert_eq!(*condition(&twice).unwrap_err().code(), S3ErrorCode::InvalidArgument);
+        assert_eq!(*Wanted::of(&twice).unwrap_err().code(), S3ErrorCode::InvalidArgument);
+    }
+
+    #[test]
+    fn a_list_whose_object_was_changed_meanwhile_is_a_conflict() {
+        let refused = |found, why: NamespaceError| {
+            let when = When { condition: Condition::Absent, found };
+            when.refused(NameError::Refused(why)).code().as_str().to_owned()
+        };
+        assert_eq!(refused(true, NamespaceError::PreconditionFailed), "ConditionalRequestConflict");
+        assert_eq!(refused(true, NamespaceError::NoSuchKey), "ConditionalRequestConflict");
+        assert_eq!(refused(true, NamespaceError::NoSuchBucket), "NoSuchBucket");
+        assert_eq!(refused(false, NamespaceError::PreconditionFailed), "PreconditionFailed");
     }
 
     #[test]

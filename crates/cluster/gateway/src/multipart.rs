@@ -3,7 +3,7 @@
 use super::Gateway;
 use super::backend::{Backend, Pool};
 use super::body::Progress;
-use super::conditions::{ReadCondition, condition};
+use super::conditions::ReadCondition;
 use super::convert::{
     algorithm, algorithm_name, check_key, checksum_type, etag, give_checksum, kept_headers, listed_algorithm,
     multipart_checksum, parse_etag, stated_checksum, timestamp,
@@ -18,6 +18,7 @@ use ebb_types::{
     NamespaceOp, NamespaceQuery, PAGE_MAX, UploadListing, UploadMeta, kept_class,
 };
 use futures_util::{StreamExt, TryStreamExt};
+use hyper::HeaderMap;
 use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::*;
 use s3s::{Body, S3ErrorCode, S3Request, S3Result, s3_error};
@@ -64,7 +65,7 @@ impl<B: Backend> Gateway<B> {
     ) -> S3Result<CreateMultipartUploadOutput> {
         let mut input = req.input;
         check_key(&input.key)?;
-        self.check_now(&input.bucket, &input.key, condition(&req.headers)?).await?;
+        self.check_now(&req.headers, &input.bucket, &input.key).await?;
         let headers = with_tags(kept_headers!(input)?, input.tagging.as_deref())?;
         let class = input.storage_class.as_ref().map(StorageClass::as_str);
         let headers = self.destination(&input.bucket, class).await?.mark(headers);
@@ -89,15 +90,12 @@ impl<B: Backend> Gateway<B> {
     }
 
     /// A condition at the beginning of an upload holds for that moment; the one at its completion decides.
-    async fn check_now(&self, bucket: &str, key: &str, when: Condition) -> S3Result<()> {
+    async fn check_now(&self, headers: &HeaderMap, bucket: &str, key: &str) -> S3Result<()> {
+        let when = self.when(headers, bucket, key).await?.condition;
         if when == Condition::Any {
             return Ok(());
         }
-        let present = match self.names.object(bucket, key).await {
-            Ok(meta) => Some(meta.etag),
-            Err(NameError::Refused(NamespaceError::NoSuchKey)) => None,
-            Err(error) => return Err(error.into()),
-        };
+        let present = self.present(bucket, key).await?;
         let refused = match (when, present) {
             (Condition::Matches(_) | Condition::Present, None) => NamespaceError::NoSuchKey,
             (Condition::Matches(wanted), Some(etag)) if etag != wanted => NamespaceError::PreconditionFailed,
@@ -226,7 +224,7 @@ impl<B: Backend> Gateway<B> {
         let mut input = req.input;
         let name = (input.bucket.clone(), input.key.clone());
         let upload = parse_upload_id(&input.upload_id)?;
-        let when = condition(&req.headers)?;
+        let when = self.when(&req.headers, &name.0, &name.1).await?;
         let named = input.multipart_upload.take().and_then(|u| u.parts).unwrap_or_default();
         if named.is_empty() {
             return Err(s3_error!(MalformedXML, "a completion names at least one part"));
@@ -253,9 +251,10 @@ impl<B: Backend> Gateway<B> {
         let etag_of_all = joined_etag(&parts);
         let output = completion(&name, etag_of_all, &checksum);
         let (bucket, key) = name;
+        let (etag, condition) = (etag_of_all, when.condition);
         let op =
-            NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag: etag_of_all, checksum, when };
-        self.names.commit(op).await?;
+            NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag, checksum, when: condition };
+        self.names.commit(op).await.map_err(|error| when.refused(error))?;
         Ok(output)
     }
 

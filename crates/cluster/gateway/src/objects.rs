@@ -4,7 +4,7 @@ use super::Gateway;
 use super::answer::Id;
 use super::backend::Backend;
 use super::body::Progress;
-use super::conditions::{ReadCondition, condition};
+use super::conditions::{ReadCondition, When};
 use super::convert::{
     check_key, check_version, checksum_type, etag, give_checksum, give_headers, http_date, kept_headers,
     parse_etag, seconds, stated_checksum, timestamp,
@@ -135,7 +135,7 @@ impl<B: Backend> Gateway<B> {
         (bucket, key): (String, String),
         taken: Taken,
         headers: Vec<(String, String)>,
-        when: Condition,
+        when: When,
     ) -> S3Result<()> {
         let meta = ObjectMeta {
             size: taken.size,
@@ -147,14 +147,15 @@ impl<B: Backend> Gateway<B> {
             upload: None,
             parts: Vec::new(),
         };
-        self.names.commit(NamespaceOp::Put { bucket, key, meta, when }).await?;
+        let put = NamespaceOp::Put { bucket, key, meta, when: when.condition };
+        self.names.commit(put).await.map_err(|error| when.refused(error))?;
         Ok(())
     }
 
     pub(super) async fn put(&self, req: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
         let mut input = req.input;
         check_key(&input.key)?;
-        let when = condition(&req.headers)?;
+        let when = self.when(&req.headers, &input.bucket, &input.key).await?;
         let given = stated_checksum!(input)?;
         let stated = Stated {
             length: input.content_length.and_then(|n| u64::try_from(n).ok()),
@@ -274,10 +275,11 @@ impl<B: Backend> Gateway<B> {
     pub(super) async fn delete(&self, req: S3Request<DeleteObjectInput>) -> S3Result<DeleteObjectOutput> {
         let input = req.input;
         check_version(input.version_id.as_deref())?;
-        let when = condition(&req.headers)?;
+        let when = self.when(&req.headers, &input.bucket, &input.key).await?;
         let only_if = only_if(input.if_match_size, input.if_match_last_modified_time.as_ref());
         let (bucket, key) = (input.bucket, input.key);
-        self.names.commit(NamespaceOp::Delete { bucket, key, when, only_if }).await?;
+        let deletion = NamespaceOp::Delete { bucket, key, when: when.condition, only_if };
+        self.names.commit(deletion).await.map_err(|error| when.refused(error))?;
         Ok(DeleteObjectOutput::default())
     }
 
@@ -346,7 +348,7 @@ impl<B: Backend> Gateway<B> {
                 "a copy to itself must replace the metadata, or change the storage class"
             ));
         }
-        let when = condition(&req.headers)?;
+        let when = self.when(&req.headers, &input.bucket, &input.key).await?;
         let tags =
             if replace_tags { input.tagging.take() } else { Some(tags::of_object(&reader.meta).into()) };
         let headers = if replace { kept_headers!(input)? } else { reader.meta.headers.clone() };

@@ -99,6 +99,7 @@ fn a_change_with_something_strange_leaves_the_object_as_it_was() {
     let tag = served.answer("HEAD", "/bucket/key", b"").header("etag").unwrap().to_owned();
     let other = format!("\"{}\"", "a".repeat(32));
     let (both, weak) = (format!("{other}, {tag}"), format!("W/{tag}"));
+    let others = format!("{other}, \"{}\"", "b".repeat(32));
     for (what, headers, status) in [
         (("PUT", "/bucket/key?annotation"), &[][..], 501),
         (("PUT", "/bucket/key?encryption"), &[], 501),
@@ -112,7 +113,9 @@ fn a_change_with_something_strange_leaves_the_object_as_it_was() {
         (("DELETE", "/bucket/key"), &[("if-none-match", &tag)], 501),
         (("DELETE", "/bucket/key"), &[("if-match", &weak)], 412),
         (("DELETE", "/bucket/key"), &[("x-amz-if-match-size", "")], 400),
-        (("PUT", "/bucket/key"), &[("if-none-match", &both)], 501),
+        (("PUT", "/bucket/key"), &[("if-none-match", &both)], 412),
+        (("PUT", "/bucket/key"), &[("if-match", &others)], 412),
+        (("PUT", "/bucket/none"), &[("if-match", &both)], 404),
         (("PUT", "/bucket/key"), &[("if-none-match", "nonsense")], 400),
         (("PUT", "/bucket/key"), &[("if-match", "")], 400),
         (("PUT", "/bucket/key"), &[("if-match", &weak)], 412),
@@ -144,6 +147,27 @@ fn a_change_with_something_strange_leaves_the_object_as_it_was() {
     }
     let fulfilled = [("x-amz-bypass-governance-retention", "true"), ("if-match", &tag)];
     assert_eq!(served.send(("DELETE", "/bucket/key"), &fulfilled, b"").status, 204);
+}
+
+#[test]
+fn a_write_that_depends_on_a_list_is_carried_out_if_it_holds() {
+    let served = serve_with(Limits::of_process());
+    assert_eq!(served.ask("PUT", "/bucket", b""), 200);
+    assert_eq!(served.ask("PUT", "/bucket/key", b"first"), 200);
+    let tag = served.answer("HEAD", "/bucket/key", b"").header("etag").unwrap().to_owned();
+    let [a, b] = ["a", "b"].map(|digit| format!("\"{}\"", digit.repeat(32)));
+    let (both, others) = (format!("{a}, {tag}"), format!("{a}, {b}"));
+    let status = |what, headers: &[(&str, &str)], body| served.send(what, headers, body).status;
+    assert_eq!(status(("PUT", "/bucket/new"), &[("if-none-match", &both)], b"new"), 200);
+    let copy = [("x-amz-copy-source", "/bucket/new"), ("if-none-match", &both)];
+    assert_eq!(status(("PUT", "/bucket/key"), &copy, b""), 412);
+    assert_eq!(status(("PUT", "/bucket/key"), &[("if-match", &both)], b"second"), 200);
+    assert_eq!(served.text("/bucket/key"), "second");
+    assert_eq!(status(("PUT", "/bucket/key"), &[("if-none-match", &others)], b"third"), 200);
+    assert_eq!(served.text("/bucket/key"), "third");
+    assert_eq!(status(("DELETE", "/bucket/key"), &[("if-match", &both)], b""), 412);
+    let third = served.answer("HEAD", "/bucket/key", b"").header("etag").unwrap().to_owned();
+    assert_eq!(status(("DELETE", "/bucket/key"), &[("if-match", &format!("{a}, {third}"))], b""), 204);
 }
 
 #[test]
