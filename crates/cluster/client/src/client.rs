@@ -8,7 +8,7 @@ use crate::error::ClientError;
 use crate::link::{Link, Lost};
 use crate::meta::{Leader, follow};
 use crate::run::{self, Run};
-use crate::secret::{Key, Secret};
+use crate::secret::{Key, Secret, SecretError};
 use crate::transport::{Identity, Party, Sender, connect, kind};
 use bytes::Bytes;
 use ebb_client_core::{Command, Event, Failure, Patience, Request, Summed, Trouble, View};
@@ -360,6 +360,12 @@ impl Client {
     /// The clock of this client's deadlines, which runs while the machine is suspended.
     pub fn clock(&self) -> &Clock {
         &self.shared().clock
+    }
+
+    /// A code over `parts` that all clients of this cluster can make, and nobody else. The first part says what it is
+    /// for.
+    pub fn code(&self, parts: &[&[u8]]) -> Result<[u8; 32], SecretError> {
+        self.shared().config.secret.code(Key::Client, parts)
     }
 
     /// The newest map known here.

@@ -146,8 +146,14 @@ impl Secret {
         if self.has(key) { Ok(()) } else { Err(SecretError::Missing { key }) }
     }
 
-    /// HMAC-SHA256 over the parts, not finalized: finalize it to make a proof, or to check one in constant time.
-    /// `None`: we do not have the key.
+    /// HMAC-SHA256 over the parts, of which the first says what it is for.
+    pub(crate) fn code(&self, key: Key, parts: &[&[u8]]) -> Result<[u8; 32], SecretError> {
+        let mac = self.mac(key, parts).ok_or(SecretError::Missing { key })?;
+        Ok(mac.finalize().into_bytes().into())
+    }
+
+    /// The same, not finalized: finalize it to make a proof, or to check one in constant time. `None`: we do not have
+    /// the key.
     pub(crate) fn mac(&self, key: Key, parts: &[&[u8]]) -> Option<Hmac<Sha256>> {
         self.0.get(&key).map(|key| mac_of(key, parts))
     }
@@ -243,6 +249,9 @@ mod tests {
             assert_eq!(proof(&some, key), proof(&whole, key));
         }
         assert_ne!(proof(&whole, Key::Server), proof(&whole, Key::Client));
+        let code = whole.code(Key::Client, &[b"x"]).unwrap();
+        assert_eq!(Some(code), proof(&some, Key::Client).map(Into::into));
+        assert!(matches!(some.code(Key::Admin, &[b"x"]), Err(SecretError::Missing { key: Key::Admin })));
         assert!(proof(&some, Key::Admin).is_none() && !some.has(Key::Meta));
         assert!(matches!(some.require(Key::Admin), Err(SecretError::Missing { key: Key::Admin })));
         assert!(some.keys(&[Key::Admin]).is_err(), "what is not there cannot be handed on");

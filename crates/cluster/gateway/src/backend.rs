@@ -37,6 +37,10 @@ pub trait Backend: Send + Sync + 'static {
     /// The erasure-coded pools.
     fn pools(&self) -> Vec<Pool>;
 
+    /// A code over `parts` that all gateways of this cluster can make, and nobody else. The first part says what it is
+    /// for.
+    fn code(&self, parts: &[&[u8]]) -> Result<[u8; 32], BackendError>;
+
     /// The first of `count` serial numbers of objects that are unique forever.
     fn allocate(&self, count: u32) -> impl Future<Output = Result<ObjectId, BackendError>> + Send;
 

@@ -59,6 +59,10 @@ impl Backend for Cluster {
         pools.map(|pool| Pool { id: pool.id, name: pool.name, row_bytes: row_bytes(pool.shape) }).collect()
     }
 
+    fn code(&self, parts: &[&[u8]]) -> Result<[u8; 32], BackendError> {
+        self.client.code(parts).map_err(|error| BackendError::Failed(error.to_string()))
+    }
+
     async fn allocate(&self, count: u32) -> Result<ObjectId, BackendError> {
         Ok(self.client.allocate_objects(count).await?)
     }

@@ -24,14 +24,6 @@ use s3s::dto::*;
 use s3s::{Body, S3ErrorCode, S3Request, S3Result, s3_error};
 use std::collections::BTreeMap;
 
-fn upload_id(id: u64) -> String {
-    format!("{id:016x}")
-}
-
-fn parse_upload_id(text: &str) -> S3Result<u64> {
-    u64::from_str_radix(text, 16).map_err(|_| NameError::Refused(NamespaceError::NoSuchUpload).into())
-}
-
 fn part_number(number: i32) -> S3Result<u16> {
     u16::try_from(number)
         .ok()
@@ -58,7 +50,33 @@ fn is_composite(algorithm: ChecksumAlgorithm, asked: Option<&ChecksumType>) -> S
     Ok(composite)
 }
 
+/// Bytes of the code in an upload's id.
+const CODE_BYTES: usize = 16;
+
+/// Whether two texts of equal length are equal: however much of them is, it takes as long.
+fn equal(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len()
+        && std::hint::black_box(a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b))) == 0
+}
+
 impl<B: Backend> Gateway<B> {
+    /// How clients name an upload. Uploads are counted, so an id has a code, too: who has one must not guess others.
+    fn upload_id(&self, bucket: &str, key: &str, upload: u64) -> S3Result<String> {
+        let parts: [&[u8]; 5] =
+            [b"ebb upload id", bucket.as_bytes(), b"/", key.as_bytes(), &upload.to_be_bytes()];
+        let code = self.backend.code(&parts)?;
+        Ok(format!("{upload:016x}{}", ebb::hex(&code[..CODE_BYTES])))
+    }
+
+    fn parse_upload_id(&self, bucket: &str, key: &str, text: &str) -> S3Result<u64> {
+        let unknown = || NameError::Refused(NamespaceError::NoSuchUpload);
+        let upload = text.get(..16).and_then(|id| u64::from_str_radix(id, 16).ok()).ok_or_else(unknown)?;
+        match equal(self.upload_id(bucket, key, upload)?.as_bytes(), text.as_bytes()) {
+            true => Ok(upload),
+            false => Err(unknown().into()),
+        }
+    }
+
     pub(super) async fn create_upload(
         &self,
         req: S3Request<CreateMultipartUploadInput>,
@@ -80,9 +98,9 @@ impl<B: Backend> Gateway<B> {
         let created = self.names.commit(NamespaceOp::CreateUpload { bucket, key, headers, checksum }).await?;
         let NamespaceDone::Upload(id) = created else { return Err(other_answer()) };
         Ok(CreateMultipartUploadOutput {
+            upload_id: Some(self.upload_id(&input.bucket, &input.key, id)?),
             bucket: Some(input.bucket),
             key: Some(input.key),
-            upload_id: Some(upload_id(id)),
             checksum_algorithm: checksum.map(|(algorithm, _)| listed_algorithm(algorithm)),
             checksum_type: checksum.map(|(_, composite)| checksum_type(composite)),
             ..Default::default()
@@ -132,7 +150,8 @@ impl<B: Backend> Gateway<B> {
 
     pub(super) async fn put_part(&self, req: S3Request<UploadPartInput>) -> S3Result<UploadPartOutput> {
         let mut input = req.input;
-        let (upload, number) = (parse_upload_id(&input.upload_id)?, part_number(input.part_number)?);
+        let upload = self.parse_upload_id(&input.bucket, &input.key, &input.upload_id)?;
+        let number = part_number(input.part_number)?;
         let given = stated_checksum!(input)?;
         let stated = Stated {
             length: input.content_length.and_then(|n| u64::try_from(n).ok()),
@@ -158,7 +177,8 @@ impl<B: Backend> Gateway<B> {
         req: S3Request<UploadPartCopyInput>,
     ) -> S3Result<UploadPartCopyOutput> {
         let mut input = req.input;
-        let (upload, number) = (parse_upload_id(&input.upload_id)?, part_number(input.part_number)?);
+        let upload = self.parse_upload_id(&input.bucket, &input.key, &input.upload_id)?;
+        let number = part_number(input.part_number)?;
         let times =
             (input.copy_source_if_modified_since.take(), input.copy_source_if_unmodified_since.take());
         let condition = ReadCondition::of_source(&req.headers, times)?;
@@ -223,7 +243,7 @@ impl<B: Backend> Gateway<B> {
     ) -> S3Result<CompleteMultipartUploadOutput> {
         let mut input = req.input;
         let name = (input.bucket.clone(), input.key.clone());
-        let upload = parse_upload_id(&input.upload_id)?;
+        let upload = self.parse_upload_id(&input.bucket, &input.key, &input.upload_id)?;
         let when = self.when(&req.headers, &name.0, &name.1).await?;
         let named = input.multipart_upload.take().and_then(|u| u.parts).unwrap_or_default();
         if named.is_empty() {
@@ -252,8 +272,7 @@ impl<B: Backend> Gateway<B> {
         let output = completion(&name, etag_of_all, &checksum);
         let (bucket, key) = name;
         let (etag, condition) = (etag_of_all, when.condition);
-        let op =
-            NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag, checksum, when: condition };
+        let op = NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag, checksum, when: condition };
         self.names.commit(op).await.map_err(|error| when.refused(error))?;
         Ok(output)
     }
@@ -273,14 +292,14 @@ impl<B: Backend> Gateway<B> {
     }
 
     pub(super) async fn abort(&self, input: AbortMultipartUploadInput) -> S3Result<()> {
-        let upload = parse_upload_id(&input.upload_id)?;
+        let upload = self.parse_upload_id(&input.bucket, &input.key, &input.upload_id)?;
         self.names.commit(NamespaceOp::AbortUpload { bucket: input.bucket, key: input.key, upload }).await?;
         Ok(())
     }
 
     pub(super) async fn list_parts_of(&self, input: ListPartsInput) -> S3Result<ListPartsOutput> {
         let name = (input.bucket.clone(), input.key.clone());
-        let upload = parse_upload_id(&input.upload_id)?;
+        let upload = self.parse_upload_id(&input.bucket, &input.key, &input.upload_id)?;
         let marker = input.part_number_marker.unwrap_or(0);
         let after = u16::try_from(marker)
             .map_err(|_| s3_error!(InvalidArgument, "part-number-marker is 0 to {}", u16::MAX))?;
@@ -324,19 +343,31 @@ impl<B: Backend> Gateway<B> {
         let limit = page_size(input.max_uploads)?;
         let key_marker = input.key_marker.clone().unwrap_or_default();
         let after = match input.upload_id_marker.as_deref().filter(|m| !m.is_empty()) {
-            Some(id) => (key_marker, parse_upload_id(id)?),
+            Some(id) => {
+                let after = self.parse_upload_id(&input.bucket, &key_marker, id)?;
+                (key_marker, after)
+            }
             None if key_marker.is_empty() => (key_marker, 0),
             None => (key_marker, u64::MAX),
         };
         let page = self.uploads_page(&input, after, limit as usize).await?;
-        let uploads = page.uploads.into_iter().map(|upload| MultipartUpload {
-            initiated: Some(timestamp(upload.initiated_millis)),
-            key: Some(encoding.name(&upload.key)),
-            owner: Some(owner()),
-            storage_class: Some(StorageClass::from(shown_class(upload.class.as_deref()))),
-            upload_id: Some(upload_id(upload.upload)),
-            ..Default::default()
-        });
+        let id_of = |key: &str, upload| self.upload_id(&input.bucket, key, upload);
+        let shown = |upload: UploadListing| {
+            Ok(MultipartUpload {
+                initiated: Some(timestamp(upload.initiated_millis)),
+                key: Some(encoding.name(&upload.key)),
+                owner: Some(owner()),
+                storage_class: Some(StorageClass::from(shown_class(upload.class.as_deref()))),
+                upload_id: Some(id_of(&upload.key, upload.upload)?),
+                ..Default::default()
+            })
+        };
+        let uploads = page.uploads.into_iter().map(shown).collect::<S3Result<_>>()?;
+        let next_id = match &page.next {
+            Some((key, Some(upload))) => Some(id_of(key, *upload)?),
+            Some((_, None)) => Some(String::new()),
+            None => None,
+        };
         Ok(ListMultipartUploadsOutput {
             bucket: Some(input.bucket),
             common_prefixes: Some(encoding.prefixes(&page.prefixes)),
@@ -348,8 +379,8 @@ impl<B: Backend> Gateway<B> {
             max_uploads: Some(limit as i32),
             is_truncated: Some(page.next.is_some()),
             next_key_marker: page.next.as_ref().map(|(key, _)| encoding.name(key)),
-            next_upload_id_marker: page.next.map(|(_, id)| id.map(upload_id).unwrap_or_default()),
-            uploads: Some(uploads.collect()),
+            next_upload_id_marker: next_id,
+            uploads: Some(uploads),
             ..Default::default()
         })
     }

@@ -171,6 +171,39 @@ fn a_write_that_depends_on_a_list_is_carried_out_if_it_holds() {
 }
 
 #[test]
+fn the_id_of_an_upload_cannot_be_made_from_another_one() {
+    let served = serve_with(Limits::of_process());
+    assert_eq!(served.ask("PUT", "/bucket", b""), 200);
+    let begin = |key: &str| {
+        let answer = served.answer("POST", &format!("/bucket/{key}?uploads"), b"");
+        element(&answer, "UploadId").unwrap().to_owned()
+    };
+    let (first, second) = (begin("a"), begin("b"));
+    let list = |key: &str, id: &str| served.answer("GET", &format!("/bucket/{key}?uploadId={id}"), b"");
+    assert_eq!((list("a", &first).status, list("b", &second).status), (200, 200));
+    let number = u64::from_str_radix(&first[..16], 16).unwrap() + 1;
+    assert_eq!(number, u64::from_str_radix(&second[..16], 16).unwrap(), "uploads are counted");
+    let guessed = format!("{number:016x}{}", &first[16..]);
+    let upper = first.to_uppercase();
+    for (key, id) in [
+        ("b", guessed.as_str()),
+        ("b", &second[..16]),
+        ("a", &second),
+        ("a", &upper),
+        ("a", &first[1..]),
+        ("a", ""),
+        ("a", "%C3%A9%C3%A9%C3%A9%C3%A9%C3%A9%C3%A9%C3%A9%C3%A9%C3%A9"),
+    ] {
+        let answer = list(key, id);
+        assert_eq!(element(&answer, "Code"), Some("NoSuchUpload"), "{key} {id}: {}", answer.head);
+    }
+    let page = served.text("/bucket?uploads&max-uploads=1");
+    assert!(page.contains(&format!("<NextUploadIdMarker>{first}</NextUploadIdMarker>")), "{page}");
+    let rest = served.text(&format!("/bucket?uploads&key-marker=a&upload-id-marker={first}"));
+    assert!(rest.contains(&second) && !rest.contains(&format!("<UploadId>{first}")), "{rest}");
+}
+
+#[test]
 fn keys_that_no_listing_can_show_are_refused() {
     let served = serve_with(Limits::of_process());
     assert_eq!(served.ask("PUT", "/bucket", b""), 200);
@@ -194,12 +227,14 @@ fn keys_that_no_listing_can_show_are_refused() {
 fn every_error_says_what_is_wrong() {
     let served = serve_with(Limits::of_process());
     assert_eq!(served.ask("PUT", "/bucket", b""), 200);
+    let begun = served.answer("POST", "/bucket/key?uploads", b"");
+    let upload = format!("/bucket/key?uploadId={}", element(&begun, "UploadId").unwrap());
     let forged = s3::request(&served.address, (ACCESS_KEY, "other"), "GET", "/bucket", b"").unwrap();
     for (answer, code) in [
         (served.answer("PUT", "/bucket/key?partNumber=1&uploadId=no", b""), "NoSuchUpload"),
         (served.answer("PUT", "/Bucket", b""), "InvalidBucketName"),
         (served.answer("PUT", "/bucket?tagging", b"<Tagging>"), "MalformedXML"),
-        (served.answer("POST", "/bucket/key?uploadId=1", b"<CompleteMultipartUpload/>"), "MalformedXML"),
+        (served.answer("POST", &upload, b"<CompleteMultipartUpload/>"), "MalformedXML"),
         (served.answer("GET", "/bucket?encoding-type=x", b""), "InvalidArgument"),
         (forged, "SignatureDoesNotMatch"),
     ] {

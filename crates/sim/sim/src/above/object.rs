@@ -59,6 +59,13 @@ impl Backend for Objects {
         vec![Pool { id: POOL, name: POOL_NAME.to_owned(), row_bytes: ROW_BYTES }]
     }
 
+    /// Nobody attacks a simulation.
+    fn code(&self, parts: &[&[u8]]) -> Result<[u8; 32], BackendError> {
+        let mut code = [0; 32];
+        parts.concat().iter().enumerate().for_each(|(at, byte)| code[at % 32] ^= byte);
+        Ok(code)
+    }
+
     async fn allocate(&self, count: u32) -> Result<ObjectId, BackendError> {
         Ok(self.remote.allocate(count).await?)
     }
