@@ -17,8 +17,8 @@ use clap::Subcommand;
 use ebb_client::Client;
 use ebb_output::print_json;
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterStatus, GearMode, GearWish, Health, NoticeRecord, PlannedHour, PoolId,
-    Room, Served, ServerId, ServerState,
+    AdminReply, AdminRequest, ClusterStatus, GearMode, GearStatus, GearWish, GroupCounts, Health,
+    NoticeRecord, PlannedHour, PoolId, Room, Served, ServerId, ServerState,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -196,7 +196,9 @@ async fn wait_for(client: &Client, wish: Wish, output: Output) -> Result<(), Nod
         if !line.silent {
             line.show(&status);
         }
-        if stands(&status, wish)? {
+        let there = status.servers.iter().filter(|s| s.pool == PoolId::REPLICATED && !s.logger);
+        let servers = there.filter(|s| s.state != ServerState::Lost).count();
+        if stands(&status.gear, &status.groups, servers, wish)? {
             line.end();
             return Ok(());
         }
@@ -204,21 +206,18 @@ async fn wait_for(client: &Client, wish: Wish, output: Output) -> Result<(), Nod
     }
 }
 
-/// Whether the servers are as the wish wants them, and every replica on an awake server is in sync.
-fn stands(status: &ClusterStatus, wish: Wish) -> Result<bool, NodeError> {
-    let gear = &status.gear;
+/// Whether the `servers` of the replicated pool are as the wish wants them, and every replica on an awake server is in
+/// sync.
+fn stands(gear: &GearStatus, groups: &GroupCounts, servers: usize, wish: Wish) -> Result<bool, NodeError> {
     if gear.mode != GearMode::Manual {
         return Err(NodeError::Refused("another command has changed the gear meanwhile".into()));
     }
     let all = match wish {
-        Wish::Servers(servers) => {
-            let there = status.servers.iter().filter(|s| s.pool == PoolId::REPLICATED && !s.logger);
-            servers as usize >= there.filter(|s| s.state != ServerState::Lost).count()
-        }
+        Wish::Servers(wanted) => wanted as usize >= servers,
         Wish::Gear { gear, of } => gear == of,
     };
     // A replica is also away where its server failed.
-    let in_sync = status.groups.catching_up == 0 && !(all && status.groups.away > 0);
+    let in_sync = groups.catching_up == 0 && !(all && groups.away > 0);
     Ok(in_sync && !gear.shifting)
 }
 
@@ -533,6 +532,7 @@ impl StatusLine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_types::GearSteps;
 
     #[test]
     fn a_plan_says_once_what_holds_for_hours() {
@@ -553,6 +553,37 @@ mod tests {
             (7, "few", true, "few"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_wish_is_fulfilled_when_servers_and_copies_are_as_it_wants_them() {
+        let gear = GearStatus {
+            mode: GearMode::Manual,
+            gear: 3,
+            servers: 9,
+            steps: GearSteps::Servers,
+            shifting: false,
+            dry_run: false,
+            short_of_room: false,
+            emergency: false,
+            servers_awake: 9,
+            load: 0.0,
+            servers_needed: 3,
+            forecast: None,
+        };
+        let (all, some) = (Wish::Gear { gear: 3, of: 3 }, Wish::Gear { gear: 1, of: 3 });
+        let groups = |away, catching_up| GroupCounts { away, catching_up, ..GroupCounts::default() };
+        let is = |groups, wish| stands(&gear, &groups, 9, wish).unwrap();
+        assert!(is(groups(0, 0), all) && is(groups(0, 0), some));
+        assert!(!is(groups(0, 1), all) && !is(groups(0, 1), some), "a copy is catching up");
+        // Where not all are to be awake, copies on those that sleep are away.
+        assert!(!is(groups(1, 0), all) && is(groups(1, 0), some));
+        assert!(!is(groups(1, 0), Wish::Servers(9)) && is(groups(1, 0), Wish::Servers(8)));
+        let shifting = GearStatus { shifting: true, ..gear.clone() };
+        assert!(!stands(&shifting, &groups(0, 0), 9, all).unwrap());
+        let other = GearStatus { mode: GearMode::Auto, ..gear.clone() };
+        let error = stands(&other, &groups(0, 0), 9, all).unwrap_err().to_string();
+        assert!(error.contains("another command has changed the gear"), "{error}");
     }
 
     #[test]

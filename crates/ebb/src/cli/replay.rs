@@ -161,15 +161,18 @@ impl ClusterArgs {
         let AdminReply::Hours(hours) = ask(client, AdminRequest::ListHours).await? else {
             return Err(refused("unexpected answer of the metadata service"));
         };
-        match hours.len() {
-            0 => Ok(()),
-            _ if self.forget_hours => Ok(()),
-            count => Err(refused(format!(
-                "this cluster has recorded {count} hours, from which it forecasts. A replay sets the clock of its schedule and \
-                 they are lost: replay on a cluster of its own (without --config), or give --forget-hours"
-            ))),
-        }
+        would_lose(hours.len(), self.forget_hours).map_or(Ok(()), |why| Err(refused(why)))
     }
+}
+
+/// Why a cluster that has recorded this many hours is not replayed on, unless they may be forgotten.
+fn would_lose(hours: usize, may_forget: bool) -> Option<String> {
+    (hours > 0 && !may_forget).then(|| {
+        format!(
+            "this cluster has recorded {hours} hours, from which it forecasts. A replay sets the clock of its schedule and \
+             they are lost: replay on a cluster of its own (without --config), or give --forget-hours"
+        )
+    })
 }
 
 /// `--pool`.
@@ -559,5 +562,17 @@ fn stage(progress: &ebb_replay::Progress) -> String {
             format!("waking all servers and reclaiming offload: {}", Bytes(*debt_bytes))
         }
         ebb_replay::Progress::Comparing => "comparing all replicas".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorded_hours_are_lost_only_where_that_is_said() {
+        assert_eq!((would_lose(0, false), would_lose(0, true), would_lose(5, true)), (None, None, None));
+        let why = would_lose(5, false).unwrap();
+        assert!(why.contains("recorded 5 hours") && why.contains("--forget-hours"), "{why}");
     }
 }

@@ -484,6 +484,9 @@ fn programs_of_the_users_wake_put_to_sleep_and_say_the_state() {
             .to_string()
             .contains("\"burning\" where on, off")
     );
+    let names = "driver = \"command\"\nwake = [\"sh\", \"-c\", \"echo $EBB_SERVER $EBB_SERVER_NAME > FILE\"]";
+    wake(&mut self::driver(&dir, &names.replace("FILE", &file))).unwrap();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "7 server-7\n");
     let missing = self::driver(&dir, "driver = \"command\"\nwake = [\"/nonexistent/plug\"]");
     assert!(missing.available().unwrap_err().to_string().contains("/nonexistent/plug"));
 }
