@@ -52,13 +52,13 @@ impl<B: Backend> Gateway<B> {
         if let Some(pool) = self.location_of_new(constraint)? {
             settings.insert(BucketSetting::Location, pool.into_bytes());
         }
-        self.locations.forget(&input.bucket);
+        self.forget(&input.bucket);
         self.names.commit(NamespaceOp::CreateBucket { bucket: input.bucket, settings }).await?;
         Ok(())
     }
 
     pub(super) async fn delete_bucket_named(&self, bucket: String) -> S3Result<()> {
-        self.locations.forget(&bucket);
+        self.forget(&bucket);
         self.names.commit(NamespaceOp::DeleteBucket { bucket }).await?;
         Ok(())
     }
@@ -86,8 +86,16 @@ impl<B: Backend> Gateway<B> {
         value: Option<String>,
     ) -> S3Result<()> {
         let value = value.map(String::into_bytes);
+        let changed = bucket.clone();
         self.names.commit(NamespaceOp::SetBucket { bucket, setting, value }).await?;
+        self.forget(&changed);
         Ok(())
+    }
+
+    /// The bucket's settings are others now.
+    fn forget(&self, bucket: &str) {
+        self.locations.forget(bucket);
+        self.expiry.forget(bucket);
     }
 
     /// None: the default region, as S3 shows it.

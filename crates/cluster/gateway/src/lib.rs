@@ -58,9 +58,10 @@ use ebb_types::Extent;
 use front::{BucketNames, Domains};
 use hyper::{Method, StatusCode};
 use janitor::Janitor;
+use lifecycle::Rule;
 use moves::Mover;
 use names::Names;
-use pools::Locations;
+use pools::Remembered;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::service::S3ServiceBuilder;
 use std::future::Future;
@@ -100,7 +101,10 @@ pub struct Gateway<B> {
     names: Arc<Names<B>>,
     keys: Keys,
     backend: Arc<B>,
-    locations: Locations,
+    /// The pool or region of each bucket.
+    locations: Remembered<Option<String>>,
+    /// The rules by which objects of each bucket expire.
+    expiry: Remembered<Arc<Vec<Rule>>>,
 }
 
 impl<B: Backend> Gateway<B> {
@@ -108,7 +112,8 @@ impl<B: Backend> Gateway<B> {
     fn start(backend: Arc<B>, keys: Keys, tasks: &mut JoinSet<()>) -> Gateway<B> {
         let (store, names, janitor) = with_janitor(&backend);
         tasks.spawn(janitor.run());
-        Gateway { store, names, keys, backend, locations: Locations::default() }
+        let (locations, expiry) = (Remembered::default(), Remembered::default());
+        Gateway { store, names, keys, backend, locations, expiry }
     }
 }
 

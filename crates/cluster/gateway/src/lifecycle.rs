@@ -16,10 +16,11 @@ use ebb_types::{
 use s3s::dto::{
     AbortIncompleteMultipartUpload, ExpirationStatus, LifecycleExpiration, LifecycleRule,
     LifecycleRuleAndOperator, LifecycleRuleFilter, PutBucketLifecycleConfigurationInput, Tag, Timestamp,
-    Transition, TransitionDefaultMinimumObjectSize, TransitionStorageClass,
+    TimestampFormat, Transition, TransitionDefaultMinimumObjectSize, TransitionStorageClass,
 };
 use s3s::{S3Error, S3Result, s3_error};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -28,6 +29,8 @@ const ID_CHARS_MAX: usize = 255;
 /// Pause before the next attempt after an error.
 const RETRY: Duration = Duration::from_secs(600);
 const DAY_MILLIS: u64 = 24 * 3600 * 1000;
+/// The year 10000: the dates of HTTP have four digits for the year.
+const DATES_END_MILLIS: u64 = 253_402_300_800_000;
 /// How S3 calls it.
 pub const LEAST_SIZE: &str = TransitionDefaultMinimumObjectSize::ALL_STORAGE_CLASSES_128K;
 /// Smaller objects stay where they are unless their rule has a filter by size. As in S3.
@@ -223,11 +226,18 @@ fn due(start: u64, days: u64) -> u64 {
 }
 
 impl Rule {
+    /// When it has such an object deleted, its tags aside.
+    fn expiry(&self, key: &str, size: u64, modified_millis: u64) -> Option<u64> {
+        let at = match (self.expire_date, self.expire_days) {
+            (Some(date), _) => Some(date * 1000),
+            (None, days) => days.map(|days| due(modified_millis, days)),
+        };
+        at.filter(|_| self.selects(key, size))
+    }
+
     /// Whether the object has to be deleted, its tags aside.
     fn expires(&self, object: &KeyListing, now_millis: u64) -> bool {
-        let old = self.expire_days.is_some_and(|days| due(object.modified_millis, days) <= now_millis)
-            || self.expire_date.is_some_and(|date| date * 1000 <= now_millis);
-        old && self.selects(&object.key, object.size)
+        self.expiry(&object.key, object.size, object.modified_millis).is_some_and(|at| at <= now_millis)
     }
 
     /// Whether it is for such an object, its tags aside.
@@ -287,7 +297,51 @@ pub fn class_by<'a>(rules: &'a [Rule], key: &str, object: &ObjectMeta, now_milli
     moves.max().map(|(_, class)| class)
 }
 
+/// The header x-amz-expiration: when the first of these rules has the object deleted, and which one that is.
+fn expiration(rules: &[Rule], key: &str, object: &ObjectMeta) -> Option<String> {
+    let tags = tags::of_object(object);
+    let of_rule = |rule: &Rule| rule.expiry(key, object.size, object.modified_millis);
+    let for_it = rules.iter().filter(|rule| rule.enabled && rule.has_tags(tags));
+    let (at, rule) = for_it.filter_map(|rule| Some((of_rule(rule)?, rule))).min_by_key(|(at, _)| *at)?;
+    let mut date = Vec::new();
+    let shown = (at < DATES_END_MILLIS).then(|| timestamp(at))?;
+    shown.format(TimestampFormat::HttpDate, &mut date).ok()?;
+    let id: String =
+        form_urlencoded::byte_serialize(rule.id.as_deref().unwrap_or_default().as_bytes()).collect();
+    Some(format!("expiry-date=\"{}\", rule-id=\"{id}\"", String::from_utf8(date).ok()?))
+}
+
 impl<B: Backend> Gateway<B> {
+    /// The rules by which the bucket's objects expire. None if they cannot be had: an answer is not refused for lack of a
+    /// header.
+    async fn expiry_rules(&self, bucket: &str) -> Arc<Vec<Rule>> {
+        if let Some(rules) = self.expiry.get(bucket) {
+            return rules;
+        }
+        let Ok(text) = self.setting(bucket.to_owned(), BucketSetting::Lifecycle).await else {
+            return Arc::default();
+        };
+        let mut rules: Vec<Rule> = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        rules.retain(|rule| rule.expire_days.is_some() || rule.expire_date.is_some());
+        let rules = Arc::new(rules);
+        self.expiry.set(bucket, rules.clone());
+        rules
+    }
+
+    /// The header x-amz-expiration of an object; `None`: no rule is for it.
+    pub(super) async fn expiration(&self, bucket: &str, key: &str, object: &ObjectMeta) -> Option<String> {
+        expiration(&self.expiry_rules(bucket).await, key, object)
+    }
+
+    /// The same of an object that was just written: the namespace knows when that was.
+    pub(super) async fn expiration_of_new(&self, bucket: &str, key: &str) -> Option<String> {
+        let rules = self.expiry_rules(bucket).await;
+        if rules.is_empty() {
+            return None;
+        }
+        expiration(&rules, key, &self.names.object(bucket, key).await.ok()?)
+    }
+
     pub(super) async fn lifecycle_rules(&self, bucket: String) -> S3Result<Vec<LifecycleRule>> {
         let Some(text) = self.setting(bucket, BucketSetting::Lifecycle).await? else {
             return Err(s3_error!(NoSuchLifecycleConfiguration, "the bucket has no lifecycle configuration"));
@@ -664,6 +718,48 @@ mod tests {
         assert!(!may_move(&rules, &listed(None), 14 * DAY_MILLIS));
         assert!(may_move(&rules, &listed(None), 15 * DAY_MILLIS));
         assert!(!may_move(&rules, &listed(Some("cold")), 15 * DAY_MILLIS));
+    }
+
+    #[test]
+    fn the_first_rule_that_deletes_an_object_is_named() {
+        let id = |id: &str, rule: LifecycleRule| kept(LifecycleRule { id: Some(id.into()), ..rule }).unwrap();
+        let filter = |filter: LifecycleRuleFilter, days| rule(Some(days), None, filter);
+        let prefix = |prefix: &str| LifecycleRuleFilter { prefix: Some(prefix.into()), ..Default::default() };
+        let tag = Tag { key: Some("k".into()), value: Some("v".into()) };
+        let tagged = LifecycleRuleFilter { tag: Some(tag), ..Default::default() };
+        let large = LifecycleRuleFilter { object_size_greater_than: Some(999), ..Default::default() };
+        let off = LifecycleRule {
+            status: ExpirationStatus::from_static(ExpirationStatus::DISABLED),
+            ..filter(prefix(""), 1)
+        };
+        let on = LifecycleExpiration { date: Some(timestamp(40 * DAY_MILLIS)), ..Default::default() };
+        let dated = LifecycleRule { expiration: Some(on), ..filter(prefix("d/"), 1) };
+        let rules = [
+            id("all of them/1", filter(prefix(""), 50)),
+            id("tagged", filter(tagged, 3)),
+            id("large", filter(large, 2)),
+            id("dated", dated),
+            id("off", off),
+        ];
+        let object = |size, tags: &str| ObjectMeta {
+            size,
+            etag: ebb_types::ETag::NONE,
+            modified_millis: 5 * DAY_MILLIS + 1,
+            extents: Vec::new(),
+            headers: vec![(tags::TAGS.to_owned(), tags.to_owned())],
+            checksum: None,
+            upload: None,
+            parts: Vec::new(),
+        };
+        let said = |key: &str, size, tags: &str| expiration(&rules, key, &object(size, tags)).unwrap();
+        let expected = |date: &str, id: &str| format!("expiry-date=\"{date}\", rule-id=\"{id}\"");
+        assert_eq!(said("a", 5, ""), expected("Thu, 26 Feb 1970 00:00:00 GMT", "all+of+them%2F1"));
+        assert_eq!(said("d/a", 5, ""), expected("Tue, 10 Feb 1970 00:00:00 GMT", "dated"));
+        assert_eq!(said("d/a", 5, "k=v"), expected("Sat, 10 Jan 1970 00:00:00 GMT", "tagged"));
+        assert_eq!(said("a", 1000, "k=v"), expected("Fri, 09 Jan 1970 00:00:00 GMT", "large"));
+        assert_eq!(expiration(&rules[4..], "a", &object(5, "")), None, "it is off");
+        let never = [id("never", filter(prefix(""), i32::MAX))];
+        assert_eq!(expiration(&never, "a", &object(5, "")), None, "HTTP has no such date");
     }
 
     #[test]

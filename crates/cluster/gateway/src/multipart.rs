@@ -269,11 +269,12 @@ impl<B: Backend> Gateway<B> {
             return Err(s3_error!(InvalidRequest, "size mismatch: the parts have {size} bytes in total"));
         }
         let etag_of_all = joined_etag(&parts);
-        let output = completion(&name, etag_of_all, &checksum);
-        let (bucket, key) = name;
+        let mut output = completion(&name, etag_of_all, &checksum);
+        let (bucket, key) = name.clone();
         let (etag, condition) = (etag_of_all, when.condition);
         let op = NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag, checksum, when: condition };
         self.names.commit(op).await.map_err(|error| when.refused(error))?;
+        output.expiration = self.expiration_of_new(&name.0, &name.1).await;
         Ok(output)
     }
 
@@ -288,7 +289,9 @@ impl<B: Backend> Gateway<B> {
         let tags = named.iter().map(|part| Some((0, parse_etag(part.e_tag.as_ref()?.value())?)));
         let again =
             meta.upload == Some(upload) && joined_etag(&tags.collect::<Option<Vec<_>>>()?) == meta.etag;
-        again.then(|| Ok(completion(&name, meta.etag, &meta.checksum)))
+        let expiration = self.expiration(&name.0, &name.1, &meta).await;
+        let made = completion(&name, meta.etag, &meta.checksum);
+        again.then(|| Ok(CompleteMultipartUploadOutput { expiration, ..made }))
     }
 
     pub(super) async fn abort(&self, input: AbortMultipartUploadInput) -> S3Result<()> {

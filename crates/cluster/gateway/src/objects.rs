@@ -172,7 +172,9 @@ impl<B: Backend> Gateway<B> {
         let mut output = PutObjectOutput { e_tag: Some(etag(taken.etag)), ..Default::default() };
         give_checksum!(output, &taken.checksum);
         output.checksum_type = taken.checksum.as_ref().map(|c| checksum_type(c.composite));
+        let (bucket, key) = (input.bucket.clone(), input.key.clone());
         self.commit_put((input.bucket, input.key), taken, headers, when).await?;
+        output.expiration = self.expiration_of_new(&bucket, &key).await;
         Ok(output)
     }
 
@@ -200,6 +202,7 @@ impl<B: Backend> Gateway<B> {
             content_length: i64::try_from(selection.range.end - selection.range.start).ok(),
             content_range: selection.content_range(meta.size),
             e_tag: Some(etag(meta.etag)),
+            expiration: self.expiration(&input.bucket, &input.key, meta).await,
             last_modified: Some(timestamp(meta.modified_millis)),
             parts_count: input.part_number.and_then(|_| parts_count(meta)),
             tag_count: tags::count(meta),
@@ -230,6 +233,7 @@ impl<B: Backend> Gateway<B> {
             content_length: i64::try_from(selection.range.end - selection.range.start).ok(),
             content_range: selection.content_range(meta.size),
             e_tag: Some(etag(meta.etag)),
+            expiration: self.expiration(&input.bucket, &input.key, &meta).await,
             last_modified: Some(timestamp(meta.modified_millis)),
             parts_count: input.part_number.and_then(|_| parts_count(&meta)),
             ..Default::default()
@@ -375,8 +379,10 @@ impl<B: Backend> Gateway<B> {
             ..Default::default()
         };
         give_checksum!(result, &taken.checksum);
+        let (bucket, key) = (input.bucket.clone(), input.key.clone());
         self.commit_put((input.bucket, input.key), taken, headers, when).await?;
-        Ok(CopyObjectOutput { copy_object_result: Some(result), ..Default::default() })
+        let expiration = self.expiration_of_new(&bucket, &key).await;
+        Ok(CopyObjectOutput { copy_object_result: Some(result), expiration, ..Default::default() })
     }
 
     pub(super) async fn attributes(

@@ -15,28 +15,33 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For how long a bucket's location is remembered. Another gateway may delete the bucket and create it elsewhere; then
-/// new objects go to the old pool for this long, which does no harm.
+/// For how long a setting of a bucket is remembered. Another gateway may change it meanwhile, or delete the bucket and
+/// create it elsewhere; then new objects go to the old pool for this long, which does no harm.
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// Most buckets remembered.
 const BUCKETS_MAX: usize = 10_000;
 
-/// The locations of buckets.
-#[derive(Default)]
-pub struct Locations(Mutex<BTreeMap<String, (Instant, Option<String>)>>);
+/// A setting of buckets, so that not every request asks the metadata service for it.
+pub struct Remembered<T>(Mutex<BTreeMap<String, (Instant, T)>>);
 
-impl Locations {
-    fn get(&self, bucket: &str) -> Option<Option<String>> {
+impl<T> Default for Remembered<T> {
+    fn default() -> Self {
+        Remembered(Mutex::default())
+    }
+}
+
+impl<T: Clone> Remembered<T> {
+    pub fn get(&self, bucket: &str) -> Option<T> {
         let known = self.0.lock().expect("no panic under this lock");
-        known.get(bucket).filter(|(since, _)| since.elapsed() < REMEMBERED).map(|(_, name)| name.clone())
+        known.get(bucket).filter(|(since, _)| since.elapsed() < REMEMBERED).map(|(_, value)| value.clone())
     }
 
-    fn set(&self, bucket: &str, location: Option<String>) {
+    pub fn set(&self, bucket: &str, value: T) {
         let mut known = self.0.lock().expect("no panic under this lock");
         if known.len() >= BUCKETS_MAX {
             known.clear();
         }
-        known.insert(bucket.to_owned(), (Instant::now(), location));
+        known.insert(bucket.to_owned(), (Instant::now(), value));
     }
 
     pub fn forget(&self, bucket: &str) {

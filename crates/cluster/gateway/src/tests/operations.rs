@@ -204,6 +204,29 @@ fn the_id_of_an_upload_cannot_be_made_from_another_one() {
 }
 
 #[test]
+fn put_head_and_get_say_when_an_object_expires() {
+    let served = serve_with(Limits::of_process());
+    assert_eq!(served.ask("PUT", "/bucket", b""), 200);
+    let said = |method, path: &str| {
+        let answer = served.answer(method, path, b"text");
+        assert_eq!(answer.status, 200, "{}", answer.head);
+        answer.header("x-amz-expiration").map(str::to_owned)
+    };
+    assert_eq!((said("PUT", "/bucket/a/1"), said("GET", "/bucket/a/1")), (None, None));
+    let rules = b"<LifecycleConfiguration><Rule><ID>r 1</ID><Status>Enabled</Status><Filter><Prefix>a/</Prefix></Filter>\
+        <Expiration><Days>1</Days></Expiration></Rule></LifecycleConfiguration>";
+    assert_eq!(served.ask("PUT", "/bucket?lifecycle", rules), 200);
+    let put = said("PUT", "/bucket/a/1").expect("the rules are new");
+    assert!(put.starts_with("expiry-date=\"") && put.ends_with(" 00:00:00 GMT\", rule-id=\"r+1\""), "{put}");
+    let copy = served.send(("PUT", "/bucket/a/2"), &[("x-amz-copy-source", "/bucket/a/1")], b"");
+    assert!(copy.header("x-amz-expiration").is_some_and(|said| said.ends_with("rule-id=\"r+1\"")));
+    assert_eq!((said("GET", "/bucket/a/1"), said("HEAD", "/bucket/a/1")), (Some(put.clone()), Some(put)));
+    assert_eq!(said("PUT", "/bucket/b"), None, "another prefix");
+    assert_eq!(served.ask("DELETE", "/bucket?lifecycle", b""), 204);
+    assert_eq!(said("GET", "/bucket/a/1"), None);
+}
+
+#[test]
 fn keys_that_no_listing_can_show_are_refused() {
     let served = serve_with(Limits::of_process());
     assert_eq!(served.ask("PUT", "/bucket", b""), 200);
