@@ -54,11 +54,11 @@ function times(_, splits, __, ___, step) {
 }
 
 export class Chart {
-  /// `lines`: `{label, colour, dash, hatched, stepped, edge, say}` each; `say` makes a value a text, an `edge` is thin.
+  /// `unit`: of the values. `lines`: `{label, colour, dash, hatched, stepped, edge, say}` each; `say` makes a value a text, an `edge` is thin.
   /// `present`: the seconds of now, where the chart also has what is to come. `band`: the numbers of the upper and the
   /// lower line that it lies between.
-  constructor(host, title, lines, present, band) {
-    Object.assign(this, { host, title, lines, present, band, data: [[], ...lines.map(() => [])] });
+  constructor(host, title, unit, lines, present, band) {
+    Object.assign(this, { host, title, unit, lines, present, band, data: [[], ...lines.map(() => [])] });
     this.unwatch = watch(host, () => this.resize(), () => this.rebuild());
   }
 
@@ -69,7 +69,7 @@ export class Chart {
   }
 
   options() {
-    const axis = { stroke: colour('--dim'), grid: { stroke: colour('--line'), width: 1 }, ticks: { stroke: colour('--line') }, font: '11px system-ui, sans-serif' };
+    const axis = { stroke: colour('--dim'), grid: { stroke: colour('--line'), width: 1 }, ticks: { stroke: colour('--line') }, font: '11px system-ui, sans-serif', labelFont: '11px system-ui, sans-serif', labelSize: 16 };
     const line = ({ label, colour: name, dash, hatched, stepped, edge, say }) => ({
       label,
       stroke: colour(name),
@@ -87,7 +87,7 @@ export class Chart {
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
       series: [{ label: 'at', value: (_, at) => (at == null ? '–' : clock(at * 1000)) }, ...this.lines.map(line)],
       bands: this.band ? [{ series: this.band.map(line => line + 1), fill: `${colour(this.lines[this.band[0]].colour)}38` }] : [],
-      axes: [{ ...axis, size: 30, space: 74, values: times }, { ...axis, size: room }],
+      axes: [{ ...axis, size: 30, space: 74, values: times }, { ...axis, size: room, label: this.unit }],
       cursor: { drag: { x: true, y: false } },
       padding: [8, 8, 0, 0],
       hooks: { draw: [chart => this.drawPresent(chart)], setCursor: [() => this.mark()] },

@@ -9,16 +9,16 @@ const COLOURS = 8;
 
 const percent = value => `${short(value)} %`;
 const SIMPLE = [
-  ['chart-load', 'Load', [{ label: 'configured', colour: '--always', dash: [6, 4], stepped: true, say: percent, of: p => p.load_percent }, { label: 'achieved', colour: '--load', say: percent, of: p => p.achieved_percent }]],
-  ['chart-iops', 'IOPS', [{ label: 'IOPS', colour: '--c0', say: short, of: p => p.iops }]],
-  ['chart-mb', 'MB/s', [{ label: 'MB/s', colour: '--c2', say: short, of: p => p.mb_per_second }]],
-  ['chart-response', 'Response time', [{ label: 'mean', colour: '--c3', say: value => `${short(value)} ms`, of: p => p.response_millis }]],
-  ['chart-efficiency', 'IOPS/W', [{ label: 'IOPS/W', colour: '--c4', say: short, of: p => (p.watts > 0 && p.iops != null ? p.iops / p.watts : null) }]],
+  ['chart-load', 'Load', '%', [{ label: 'configured', colour: '--always', dash: [6, 4], stepped: true, say: percent, of: p => p.load_percent }, { label: 'achieved', colour: '--load', say: percent, of: p => p.achieved_percent }]],
+  ['chart-iops', 'IOPS', '1/s', [{ label: 'IOPS', colour: '--c0', say: short, of: p => p.iops }]],
+  ['chart-mb', 'MB/s', 'MB/s', [{ label: 'MB/s', colour: '--c2', say: short, of: p => p.mb_per_second }]],
+  ['chart-response', 'Response time', 'ms', [{ label: 'mean', colour: '--c3', say: value => `${short(value)} ms`, of: p => p.response_millis }]],
+  ['chart-efficiency', 'IOPS/W', 'IOPS/W', [{ label: 'IOPS/W', colour: '--c4', say: short, of: p => (p.watts > 0 && p.iops != null ? p.iops / p.watts : null) }]],
 ];
 
 export class Live {
   constructor() {
-    this.charts = SIMPLE.map(([id, title, lines]) => ({ chart: new Chart(by(id), title, lines), lines }));
+    this.charts = SIMPLE.map(([id, title, unit, lines]) => ({ chart: new Chart(by(id), title, unit, lines), lines }));
     this.channels = {};
     by('span').addEventListener('change', () => this.store && this.draw(this.store));
   }
@@ -69,7 +69,7 @@ export class Live {
       const text = value => `${short(value)} ${unit}`;
       const lines = names.map((label, n) => ({ label, colour: `--c${n % COLOURS}`, say: text, hatched: /modelled$/.test(label) }));
       if (all) lines.push({ label: 'all meters', colour: '--text', dash: [6, 4], say: text });
-      this.channels[id] = { key, chart: new Chart(host, title, lines) };
+      this.channels[id] = { key, chart: new Chart(host, title, unit, lines) };
     }
     const of = name => point => point.channels.find(channel => channel.unit === unit && channel.name === name)?.value ?? null;
     this.channels[id].chart.show([at, ...names.map(name => points.map(of(name))), ...(all ? [points.map(all)] : [])]);

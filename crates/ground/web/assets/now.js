@@ -29,28 +29,28 @@ export class Now {
     });
     by('measure').addEventListener('click', () => this.measure());
     const number = value => decimal(value);
-    this.power = new Chart(by('chart-power'), 'Power, modelled', [
+    this.power = new Chart(by('chart-power'), 'Power, modelled', 'W', [
       { label: 'modelled', colour: '--watts', hatched: true, say: watts },
       { label: 'all awake, modelled', colour: '--always', dash: [6, 4], say: watts },
       { label: 'oracle, modelled', colour: '--oracle', dash: [2, 4], say: watts },
     ]);
-    this.load = new Chart(by('chart-load'), 'Load and servers awake', [
+    this.load = new Chart(by('chart-load'), 'Load and servers awake', 'servers', [
       { label: 'servers awake', colour: '--awake-line', say: value => decimal(value) },
       { label: 'load', colour: '--load', say: number },
       { label: 'forecast of the hour', colour: '--forecast', dash: [6, 4], say: number },
-      { label: 'nine in ten below', colour: '--forecast', edge: true, say: number },
-      { label: 'one in ten below', colour: '--forecast', edge: true, say: number },
+      { label: 'forecast, high (90 %)', colour: '--forecast', edge: true, say: number },
+      { label: 'forecast, low (10 %)', colour: '--forecast', edge: true, say: number },
     ], undefined, [3, 4]);
-    this.latency = new Chart(by('chart-latency'), 'Latency, 99 % within', [
+    this.latency = new Chart(by('chart-latency'), 'Latency, 99 % within', 'ms', [
       { label: 'reads', colour: '--load', say: millis },
       { label: 'writes', colour: '--watts', dash: [6, 4], say: millis },
     ]);
-    this.hours = new Chart(by('chart-hours'), 'Hours: recorded, and planned', [
+    this.hours = new Chart(by('chart-hours'), 'Hours: recorded, and planned', 'servers', [
       { label: 'servers awake', colour: '--awake-line', stepped: true, say: count },
       { label: 'peak load', colour: '--load', stepped: true, say: number },
       { label: 'forecast', colour: '--forecast', dash: [6, 4], stepped: true, say: number },
-      { label: 'nine in ten below', colour: '--forecast', edge: true, stepped: true, say: number },
-      { label: 'one in ten below', colour: '--forecast', edge: true, stepped: true, say: number },
+      { label: 'forecast, high (90 %)', colour: '--forecast', edge: true, stepped: true, say: number },
+      { label: 'forecast, low (10 %)', colour: '--forecast', edge: true, stepped: true, say: number },
     ], () => this.seen / 1000, [3, 4]);
     this.columns = { power: [[], [], [], []], load: [[], [], [], [], [], []], latency: [[], [], []] };
   }
@@ -114,7 +114,7 @@ export class Now {
     tile('tile-next', next.when, next.what);
     const g = now.groups;
     const bad = [[g.without_primary, 'not served'], [g.not_served - g.without_primary, 'not served in full'], [g.without_target, 'refuse writes'], [g.at_risk, 'at risk'], [g.sharing_rack, 'share a rack']].filter(([n]) => n > 0).map(([n, what]) => `${count(n)} ${what}`);
-    tile('tile-groups', `${count(g.in_sync)} of ${count(g.total)}`, [`${count(g.away)} with a replica away`, `${count(g.catching_up)} catching up`, ...bad].join(', '), { raw: g.in_sync, bad: g.not_served + g.without_target + g.at_risk > 0 });
+    tile('tile-groups', bad[0] ?? 'all served', [...bad.slice(1), `${count(g.in_sync)} of ${count(g.total)} in sync`, `${count(g.away)} with a replica away`, `${count(g.catching_up)} catching up`].join(', '), { raw: g.in_sync, bad: g.not_served + g.without_target + g.at_risk > 0 });
     tile('tile-debt', bytes(now.debt_bytes), now.debts.length === 0 ? 'no server holds any' : `held by ${count(now.debts.length)} servers, ${age(now, Math.min(...now.debts.map(([, , since]) => since ?? Infinity)))}`, { raw: now.debt_bytes });
     tile('tile-latency', ...latency(now.latency));
     tile('tile-cycles', ...cycles(store));

@@ -30,7 +30,7 @@ export class WhatIf {
       this.set(this.configured);
       this.moved();
     });
-    this.chart = new Chart(by('chart-wish'), 'Servers awake, hour by hour', [
+    this.chart = new Chart(by('chart-wish'), 'Servers awake, hour by hour', 'servers', [
       { label: 'load', colour: '--load', stepped: true, say: decimal },
       { label: 'awake as configured', colour: '--always', dash: [6, 4], stepped: true, say: count },
       { label: 'awake, what if', colour: '--awake-line', stepped: true, say: count },

@@ -1,7 +1,7 @@
 // Why: one server's reason, what the leader decided and found, and the finished shifts.
 
 import { ask } from './link.js';
-import { STATES, bytes, clock, count, decimal, element, letter, say, span, watts } from './words.js';
+import { STATES, bytes, clock, count, dated, decimal, element, letter, say, span, watts } from './words.js';
 
 const by = id => document.getElementById(id);
 const ROWS_SHOWN = 200;
@@ -125,7 +125,7 @@ export class Why {
     by('notices-none').hidden = own.length > 0;
     by('notices').replaceChildren(...own.slice().reverse().map(told => {
       const item = element('li');
-      const time = element('time', clock(told.at_unix_millis));
+      const time = element('time', dated(told.at_unix_millis));
       time.dateTime = new Date(told.at_unix_millis).toISOString();
       item.append(time, element('span', told.text));
       return item;

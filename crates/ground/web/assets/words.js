@@ -30,13 +30,16 @@ export function span(millis) {
   return `${number(seconds / 86_400, 1)} days`;
 }
 
-export function clock(millis) {
+const time = date => date.toLocaleTimeString([], { hour12: false });
+
+/// With its date.
+export function dated(millis) {
   const date = new Date(millis);
-  const time = date.toLocaleTimeString([], { hour12: false });
-  return Date.now() - millis < 43_200_000 && millis - Date.now() < 43_200_000
-    ? time
-    : `${date.toLocaleDateString([], { weekday: 'short', day: 'numeric', month: 'short' })} ${time}`;
+  return `${date.toLocaleDateString([], { weekday: 'short', day: 'numeric', month: 'short' })} ${time(date)}`;
 }
+
+/// With its date if that is not clear.
+export const clock = millis => (Math.abs(Date.now() - millis) < 43_200_000 ? time(new Date(millis)) : dated(millis));
 
 export function element(name, text, className) {
   const made = document.createElement(name);

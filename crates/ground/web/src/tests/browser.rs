@@ -97,7 +97,9 @@ fn the_page_draws_what_it_is_told(browser: &Browser) {
     assert!(!address.as_str().unwrap().contains("token"), "{address}");
     assert_eq!(browser.text("#tile-servers dd"), "5 of 12");
     assert_eq!(browser.text("#tile-load dd"), "3.21");
-    assert_eq!(browser.text("#tile-groups dd"), "96 of 768");
+    assert_eq!(browser.text("#tile-groups dd"), "all served");
+    let groups = browser.text("#tile-groups .more");
+    assert!(groups.starts_with("96 of 768 in sync, "), "{groups}");
     assert_eq!(browser.text("#tile-latency dd"), "18.8 ms", "the slower of reads and writes");
     let latency = browser.text("#tile-latency .more");
     assert!(
@@ -127,19 +129,23 @@ fn the_page_draws_what_it_is_told(browser: &Browser) {
     assert!(latencies.contains("reads 3.25 ms, writes 18.8 ms"), "{latencies}");
     let hours = label("chart-hours").as_str().unwrap().to_owned();
     assert!(
-        hours.contains("nine in ten below") && !hours.contains("below absent"),
+        hours.contains("forecast, high (90 %)") && !hours.contains("%) absent"),
         "the plan has a band: {hours}"
     );
-    let band = "const l = document.getElementById('chart-load').getAttribute('aria-label'); return l && !l.includes('below absent') && l";
+    let band = "const l = document.getElementById('chart-load').getAttribute('aria-label'); return l && !l.includes('%) absent') && l";
     let load = browser.wait("the load has the band of its hour", band);
     let high = |millis: u64| {
         let hour = millis / 3_600_000 % 24;
         let peak = 12.0 * (0.4 - 0.3 * (hour as f64 / 24.0 * std::f64::consts::TAU).cos());
-        format!("nine in ten below {:.2}, one in ten below {:.2}", peak * 1.3, peak * 0.8)
+        format!("forecast, high (90 %) {:.2}, forecast, low (10 %) {:.2}", peak * 1.3, peak * 0.8)
     };
     // An hour may end in between.
     let bands = [begun, unix_millis()].map(high);
     assert!(bands.iter().any(|band| load.as_str().unwrap().contains(band)), "{load} has none of {bands:?}");
+    for (chart, unit) in [("power", "W"), ("load", "servers"), ("latency", "ms"), ("hours", "servers")] {
+        let label = format!("return document.getElementById('chart-{chart}').drawn.axes[1].label");
+        assert_eq!(browser.run(&label), unit, "{chart}");
+    }
     let points = "return Number(document.getElementById('chart-hours').dataset.points)";
     assert_eq!(browser.run(points), 49, "25 hours behind and a day ahead");
     // Each state's colour is in the strip.
@@ -178,6 +184,8 @@ fn a_click_says_why_and_an_act_asks_first(browser: &Browser) {
         "{}",
         browser.text("#notices")
     );
+    let dated = "return [...document.querySelectorAll('#notices time')].every(time => /\\d .*\\d:\\d/.test(time.innerText))";
+    assert_eq!(browser.run(dated), true, "each notice has its date");
     browser.click("a[href='#why']");
     browser.wait(
         "none is chosen",
