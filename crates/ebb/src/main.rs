@@ -6,7 +6,8 @@ mod daemon;
 mod error;
 mod mirror;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use cli::admin::GearCommand;
 use cli::dev::{DevOptions, DevPool};
 use cli::key::KeyCommand;
@@ -16,8 +17,9 @@ use cli::{admin, key, simulate, trust};
 use cluster::config::Config;
 use daemon::{gateway, heap, meta, server};
 use ebb_gear::layout::Scheme;
-use ebb_types::ServerId;
+use ebb_types::{ServerId, numbers_in_words};
 use error::NodeError;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::task::LocalSet;
@@ -387,7 +389,30 @@ fn parse() -> Cli {
         eprintln!("ebb: {new}");
         std::process::exit(2);
     }
-    Cli::parse()
+    let mut command = with_negative_numbers(Cli::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os());
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+    cli.unwrap_or_else(|error| refuse(error.format(&mut command)))
+}
+
+/// A number may be negative everywhere: where it must not be, its range says so, and not the grammar.
+fn with_negative_numbers(command: Command) -> Command {
+    let with = |arg: Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    command.mut_args(with).mut_subcommands(with_negative_numbers)
+}
+
+/// Says what is wrong with the command line, and exits.
+fn refuse(error: clap::Error) -> ! {
+    if error.kind() != ErrorKind::ValueValidation {
+        error.exit()
+    }
+    let text = error.render();
+    let text = if std::io::stderr().is_terminal() { text.ansi().to_string() } else { text.to_string() };
+    eprint!("{}", numbers_in_words(&text));
+    std::process::exit(2)
 }
 
 /// The new spelling of a command line of former releases.
@@ -511,6 +536,20 @@ mod tests {
                 assert!(panics_in("switch-7").success());
             }
         }
+    }
+
+    #[test]
+    fn negative_numbers_are_values_in_every_command() {
+        fn walk(command: &Command, seen: &mut usize) {
+            for arg in command.get_arguments().filter(|arg| arg.get_action().takes_values()) {
+                assert!(arg.is_allow_negative_numbers_set(), "{}: {}", command.get_name(), arg.get_id());
+                *seen += 1;
+            }
+            command.get_subcommands().for_each(|command| walk(command, seen));
+        }
+        let mut seen = 0;
+        walk(&with_negative_numbers(Cli::command()), &mut seen);
+        assert!(seen > 200, "{seen}");
     }
 
     #[test]

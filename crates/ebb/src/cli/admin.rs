@@ -74,7 +74,7 @@ pub enum GearCommand {
     /// Keep a number of servers, or a gear, awake until another command changes it
     Set {
         /// 12: keep 12 servers awake; 2/3: two of three gear groups
-        #[arg(value_name = "SERVERS|GEAR/GEARS", allow_negative_numbers = true)]
+        #[arg(value_name = "SERVERS|GEAR/GEARS")]
         wish: Wish,
         /// Return when the servers are so, and what they missed has been copied
         #[arg(long)]

@@ -44,7 +44,7 @@ pub enum MeterCommand {
         #[arg(required = true, value_name = "METER")]
         meters: Vec<String>,
         /// Duration in seconds
-        #[arg(long, value_name = "N", value_parser = seconds, default_value = "1", allow_negative_numbers = true)]
+        #[arg(long, value_name = "N", value_parser = seconds, default_value = "1")]
         seconds: Duration,
         /// Time between readings, such as 200ms [default: each meter's own]
         #[arg(long, value_name = "TIME", value_parser = ebb_meter::parse_interval)]
@@ -67,7 +67,7 @@ pub enum MeterCommand {
         #[arg(long = "value", value_name = "COLUMN[=QUANTITY]", required = true, value_parser = column)]
         values: Vec<(String, Quantity)>,
         /// Seconds by which the analyser's clock is ahead of this machine's
-        #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true)]
+        #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
         ahead: f64,
         /// Start time on the analyser's own clock, if its times are seconds since the start
         #[arg(long, value_name = "WHEN", value_parser = when)]
@@ -83,6 +83,9 @@ pub enum MeterCommand {
 
 /// `10`; with a unit another one than seconds.
 fn seconds(text: &str) -> Result<Duration, String> {
+    if text.parse().is_ok_and(|seconds: f64| seconds <= 0.0) {
+        return Err("write a time above 0".into());
+    }
     let has_unit = text.ends_with(|last: char| !last.is_ascii_digit());
     ebb_meter::parse_interval(&if has_unit { text.to_owned() } else { format!("{text}s") })
 }
@@ -495,6 +498,10 @@ mod tests {
             (Ok(Duration::from_secs(1)), Ok(Duration::from_millis(2500)))
         );
         assert_eq!(seconds("2m"), Ok(Duration::from_secs(120)));
-        assert!(seconds("").is_err() && seconds("0").is_err() && seconds("-1").is_err());
+        assert!(seconds("").is_err());
+        assert_eq!(
+            (seconds("0"), seconds("-1")),
+            (Err("write a time above 0".into()), Err("write a time above 0".into()))
+        );
     }
 }

@@ -100,7 +100,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "TARGET", default_value = "cluster")]
     target: Place,
     /// Trace seconds per second
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1.0)]
     speed: f64,
     /// Keep this share of the trace's load, such as 30%
     #[arg(long, value_name = "PERCENT")]

@@ -16,7 +16,7 @@ use ebb_power::switch::{Fields, open};
 use ebb_power::{Launch, Managed, OwnMachine, PowerModel, SwitchError, Switches};
 use ebb_types::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, ClusterParams, Depth, GearSteps, Joules, RackId, Schedule, ServerId,
-    Watts,
+    Watts, numbers_in_words,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -372,7 +372,7 @@ pub fn moved_per_second() -> u64 {
 pub enum ConfigError {
     #[error("{}", unreadable(.path, .source))]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{path}: {source}")]
+    #[error("{path}: {}", numbers_in_words(&.source.to_string()))]
     Parse { path: PathBuf, source: Box<toml::de::Error> },
     #[error(
         "cluster.id is {found:?} and must be 16 hexadecimal digits, not all zero; make one with `head -c 8 /dev/urandom | xxd -p`"

@@ -148,6 +148,46 @@ fn wrong_usage_is_distinguished_from_failure() {
 }
 
 #[test]
+fn a_number_that_is_none_is_refused_without_the_programs_types() {
+    let run = |line: &str| {
+        let output = Command::new(EBB).args(line.split(' ')).output().expect("run");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        for word in ["literal", "digit found", "u8", "u16", "i128", "f64", "unexpected argument"] {
+            assert!(!said.contains(word), "ebb {line}: {said}");
+        }
+        output
+    };
+    for (line, expected) in [
+        ("simulate trace day:9 --speed abc", "it is not a number"),
+        ("simulate trace day:9 --servers abc", "it is not a whole number"),
+        ("simulate trace day:9 --replicas -1", "-1 is not in 2..=4"),
+        ("simulate load x.csv --servers -1", "-1 is not in 0.."),
+        ("lab bench s3 http://h:1 --seconds -1", "or it is negative"),
+        ("lab replay t --target file:x --load -1", "not a percentage"),
+        ("lab replay t --target file:x --in-flight -1", "or it is negative"),
+        ("lab eval run m.toml --scale -1", "a share above 0"),
+        ("lab meter read model --seconds -1", "write a time above 0"),
+        ("lost -1", "--help"),
+        ("dev --servers -1", "-1 is not in 0.."),
+        ("server --id -1", "-1 is not in 0.."),
+    ] {
+        refused(&run(line), 2, &[expected, "--help"]);
+    }
+    refused(&run("simulate trace day:9 --speed -1"), 1, &["the speed is -1"]);
+    refused(&run("simulate trace day:9 --load -1"), 1, &["a share of -1"]);
+    for (value, expected) in [
+        ("\"3\"", "expected a whole number from 0 to 255"),
+        ("300", "`300`, expected a whole number from 0 to 255"),
+        ("-1", "expected a whole number"),
+        ("3.5", "expected a whole number"),
+        ("99999999999999999999", "`99999999999999999999`, expected a whole number"),
+    ] {
+        let text = changed("replicas = 3", &format!("replicas = {value}"));
+        refused(&with_config(&text, &["meta"]), 1, &["cluster.toml", expected]);
+    }
+}
+
+#[test]
 fn a_cost_that_cannot_be_measured_is_refused_before_the_work() {
     let cost = |args: &[&str]| Command::new(EBB).args(["lab", "cost"]).args(args).output().expect("run");
     for args in [

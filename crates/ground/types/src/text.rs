@@ -43,6 +43,30 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
     number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("invalid size {text:?}: it is too large"))
 }
 
+/// What parsers say of numbers, and what the person who wrote the number has to know.
+const OF_NUMBERS: [(&str, &str); 15] = [
+    ("cannot parse float from empty string", "a number is missing"),
+    ("cannot parse integer from empty string", "a number is missing"),
+    ("invalid float literal", "it is not a number"),
+    ("invalid digit found in string", "it is not a whole number, or it is negative"),
+    ("number too large to fit in target type", "the number is too large"),
+    ("number too small to fit in target type", "the number is too small"),
+    (" as i128", ""),
+    (" as u128", ""),
+    ("expected u8", "expected a whole number from 0 to 255"),
+    ("expected u16", "expected a whole number from 0 to 65535"),
+    ("expected u32", "expected a whole number from 0 to 4294967295"),
+    ("expected u64", "expected a whole number, 0 or more"),
+    ("expected usize", "expected a whole number, 0 or more"),
+    ("expected i64", "expected a whole number"),
+    ("expected f64", "expected a number"),
+];
+
+/// An error about a number, without the types of the program.
+pub fn numbers_in_words(error: &str) -> String {
+    OF_NUMBERS.iter().fold(error.to_owned(), |text, (said, meant)| text.replace(said, meant))
+}
+
 /// Two lower-case digits per byte.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -53,6 +77,23 @@ pub fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_about_numbers_name_no_types() {
+        let whole = |text: &str| numbers_in_words(&text.parse::<u8>().unwrap_err().to_string());
+        assert_eq!(whole(""), "a number is missing");
+        assert_eq!(whole("-1"), "it is not a whole number, or it is negative");
+        assert_eq!(whole("300"), "the number is too large");
+        let number = |text: &str| numbers_in_words(&text.parse::<f64>().unwrap_err().to_string());
+        assert_eq!(
+            (number("").as_str(), number("1,5").as_str()),
+            ("a number is missing", "it is not a number")
+        );
+        assert_eq!(
+            numbers_in_words("invalid value: integer `99` as i128, expected u16"),
+            "invalid value: integer `99`, expected a whole number from 0 to 65535"
+        );
+    }
 
     #[test]
     fn durations_have_units_and_nothing_else_is_one() {

@@ -7,7 +7,7 @@ use super::evidence::Instrumented;
 use super::procedure::{Followed, Phase, Procedure, Times};
 use super::workload::Workload;
 use ebb_replay::drive::TargetSpec;
-use ebb_types::parse_bytes;
+use ebb_types::{numbers_in_words, parse_bytes};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub const RUNS_MAX: u64 = 1_000_000;
 pub enum MatrixError {
     #[error("cannot read the matrix {path}: {error}")]
     Read { path: PathBuf, error: std::io::Error },
-    #[error("{path}: {error}")]
+    #[error("{path}: {}", numbers_in_words(&.error.to_string()))]
     Parse { path: PathBuf, error: Box<toml::de::Error> },
     #[error("{path}, line {line}: {key}: {problem}")]
     Value { path: PathBuf, line: usize, key: String, problem: String },

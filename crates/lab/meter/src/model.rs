@@ -9,7 +9,7 @@ use super::spec::Spec;
 use super::{Channel, Meter, MeterError, Quantity, Source, now};
 use ebb_power::Machine;
 use ebb_power::PowerModel;
-use ebb_types::{Joules, Moment};
+use ebb_types::{Joules, Moment, numbers_in_words};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -95,7 +95,9 @@ impl Model {
 fn file(path: &Path, spec: &Spec) -> Result<(PowerModel, Option<String>), MeterError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| MeterError::File { path: path.to_path_buf(), source })?;
-    let wrong = |error: &dyn std::fmt::Display| spec.wrong(format!("{}: {error}", path.display()));
+    let wrong = |error: &dyn std::fmt::Display| {
+        spec.wrong(format!("{}: {}", path.display(), numbers_in_words(&error.to_string())))
+    };
     let file: ModelFile = toml::from_str(&text).map_err(|error| wrong(&error))?;
     let figures: PowerModel = file.figures.try_into().map_err(|error| wrong(&error))?;
     figures.check().map_err(|error| wrong(&error))?;

@@ -48,7 +48,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "DAYS", default_value_t = 6)]
     train: u32,
     /// `peak`: the highest step needs all servers; or the load that one server sustains, in the series' unit
-    #[arg(long, value_name = "peak|LOAD", default_value = "peak", value_parser = parse_provision, allow_negative_numbers = true)]
+    #[arg(long, value_name = "peak|LOAD", default_value = "peak", value_parser = parse_provision)]
     provision: Provision,
     /// Time between two loads, such as 1h, 1m, 1s [default: as the series says]
     #[arg(long, value_parser = parse_time)]

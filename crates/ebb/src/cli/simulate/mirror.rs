@@ -10,7 +10,7 @@ use ebb_sim::mirror::{
     Ack, Adaptive, DiskModel, PolicyKind, Report, Settings, Setup, Workload, page, simulate,
 };
 use ebb_trace::TraceReader;
-use ebb_types::{Bytes, parse_bytes, parse_duration};
+use ebb_types::{Bytes, numbers_in_words, parse_bytes, parse_duration};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -123,9 +123,10 @@ fn disk(name: &str) -> Result<DiskModel, NodeError> {
     }
     let text = std::fs::read_to_string(name).map_err(io("read the disk model", name))?;
     match Path::new(name).extension().is_some_and(|ending| ending == "json") {
-        true => serde_json::from_str(&text).map_err(|error| refused(format!("{name}: {error}"))),
-        false => toml::from_str(&text).map_err(|error| refused(format!("{name}: {error}"))),
+        true => serde_json::from_str(&text).map_err(|error| error.to_string()),
+        false => toml::from_str(&text).map_err(|error| error.to_string()),
     }
+    .map_err(|error| refused(format!("{name}: {}", numbers_in_words(&error))))
 }
 
 /// The trace, and its name.

@@ -5,7 +5,7 @@ use clap::Args;
 use ebb_erasure::Shape;
 use ebb_erasure::model::reliability::{Rates, approximate_hours, chain_hours, loss_probability};
 use ebb_output::{print_json, table};
-use ebb_types::parse_duration;
+use ebb_types::{numbers_in_words, parse_duration};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -79,7 +79,9 @@ fn rates(args: &ReliabilityArgs) -> Result<Rates, NodeError> {
         None => Rates::default(),
         Some(file) => {
             let text = std::fs::read_to_string(file).map_err(io("read", file))?;
-            toml::from_str(&text).map_err(|e| NodeError::Refused(format!("{}: {e}", file.display())))?
+            let said = |error: toml::de::Error| numbers_in_words(&error.to_string());
+            toml::from_str(&text)
+                .map_err(|error| NodeError::Refused(format!("{}: {}", file.display(), said(error))))?
         }
     };
     if let Some(repair) = args.repair {

@@ -29,7 +29,7 @@ use ebb_mirror::{
 };
 use ebb_nbd::{BlockSizes, Export};
 use ebb_power::disk::About;
-use ebb_types::{Bytes, Watts};
+use ebb_types::{Bytes, Watts, numbers_in_words};
 use server::Server;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -70,8 +70,10 @@ impl Driver {
     fn emulated(file: Option<PathBuf>) -> Result<Driver, NodeError> {
         let Some(path) = file else { return Ok(Driver::Emulated(Box::new(DiskModel::paper()))) };
         let text = std::fs::read_to_string(&path).map_err(io("read", &path))?;
-        let model: DiskModel = toml::from_str(&text)
-            .map_err(|error| MirrorError::ModelFile { path: path.clone(), why: error.to_string() })?;
+        let model: DiskModel = toml::from_str(&text).map_err(|error| MirrorError::ModelFile {
+            path: path.clone(),
+            why: numbers_in_words(&error.to_string()),
+        })?;
         model.check().map_err(|error| MirrorError::Model { path: path.clone(), error })?;
         let slowest = slowest_seconds(&model);
         if slowest > MODEL_SECONDS_MAX {

@@ -3,6 +3,7 @@
 //! All of them are read and checked before anything runs. A script runs in a directory of its own, with `SCALE` (how
 //! much data) and `SEED` in its environment. The command may run several times after one setup.
 
+use ebb_types::numbers_in_words;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +23,7 @@ pub enum WorkloadError {
         "cannot read {path}: {source}: name a workload file or a directory of them, such as examples/os-layers"
     )]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{path}: {error}")]
+    #[error("{path}: {}", numbers_in_words(&.error.to_string()))]
     Parse { path: PathBuf, error: Box<toml::de::Error> },
     #[error("{path}: {key}: {problem}")]
     Value { path: PathBuf, key: &'static str, problem: String },
