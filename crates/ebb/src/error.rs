@@ -1,7 +1,6 @@
 //! Why an Ebb program could not start or continue.
 
-use ebb_client::transport::TransportError;
-use std::io::ErrorKind;
+use ebb_client::transport::{TransportError, cannot_listen};
 use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
@@ -14,8 +13,8 @@ pub enum NodeError {
     Store(#[from] ebb_store::OpenError),
     #[error(transparent)]
     Files(#[from] ebb_store::FlatError),
-    #[error("{}", listening(.address, .source))]
-    Listen { address: String, source: TransportError },
+    #[error("{}", cannot_listen(.address, .elsewhere, .source))]
+    Listen { address: String, elsewhere: &'static str, source: TransportError },
     #[error(transparent)]
     Client(#[from] ebb_client::ClientError),
     #[error(transparent)]
@@ -40,11 +39,23 @@ pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io
     move |source| NodeError::Io { action, path, source }
 }
 
+/// Where an address comes from that is in the configuration file.
+pub const IN_THE_FILE: &str = "change the address in the configuration file";
+
+/// Adds the address, and how to name another one, to an error of listening there.
+pub fn listen<E: Into<TransportError>>(
+    address: impl ToString,
+    elsewhere: &'static str,
+) -> impl FnOnce(E) -> NodeError {
+    move |source| NodeError::Listen { address: address.to_string(), elsewhere, source: source.into() }
+}
+
 #[cfg(feature = "lab")]
 /// Refuses an output that cannot be written, before the work. What is in the file stays, and no file is left where none
 /// was: the work may fail.
 pub fn writable(path: &std::path::Path) -> Result<(), NodeError> {
     use std::fs::OpenOptions;
+    use std::io::ErrorKind;
     let made = OpenOptions::new().write(true).create_new(true).open(path);
     let opened = match made {
         Ok(file) => {
@@ -59,20 +70,10 @@ pub fn writable(path: &std::path::Path) -> Result<(), NodeError> {
     opened.map_err(io("write", path))
 }
 
-fn listening(address: &str, source: &TransportError) -> String {
-    match source {
-        TransportError::Io(error) if error.kind() == ErrorKind::AddrInUse => {
-            format!(
-                "another process listens on {address}: stop it, or change the address in the configuration file"
-            )
-        }
-        _ => format!("cannot listen on {address}: {source}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{self, ErrorKind};
 
     #[test]
     fn a_test_of_an_output_leaves_no_file_and_keeps_what_is_there() {
@@ -89,11 +90,13 @@ mod tests {
 
     #[test]
     fn a_port_in_use_is_named_as_such() {
-        let text = |kind: ErrorKind| {
-            NodeError::Listen { address: "127.0.0.1:9100".into(), source: TransportError::Io(kind.into()) }
-                .to_string()
-        };
-        assert!(text(ErrorKind::AddrInUse).starts_with("another process listens on 127.0.0.1:9100"));
+        let text = |kind: ErrorKind| listen("127.0.0.1:9100", IN_THE_FILE)(io::Error::from(kind)).to_string();
+        let in_use = "another process listens on 127.0.0.1:9100: stop it, or change the address in the configuration file";
+        assert_eq!(text(ErrorKind::AddrInUse), in_use);
+        assert!(
+            text(ErrorKind::AddrNotAvailable)
+                .starts_with("this machine has no address 127.0.0.1:9100: change")
+        );
         assert!(text(ErrorKind::PermissionDenied).starts_with("cannot listen on 127.0.0.1:9100"));
     }
 }

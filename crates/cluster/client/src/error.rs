@@ -8,6 +8,19 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Why nobody listens at `address`; `elsewhere` says how to name another one.
+pub fn cannot_listen(address: &str, elsewhere: &str, error: &TransportError) -> String {
+    match error {
+        TransportError::Io(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            format!("another process listens on {address}: stop it, or {elsewhere}")
+        }
+        TransportError::Io(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            format!("this machine has no address {address}: {elsewhere}")
+        }
+        _ => format!("cannot listen on {address}: {error}"),
+    }
+}
+
 /// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {

@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-pub use crate::error::TransportError;
+pub use crate::error::{TransportError, cannot_listen};
 pub use crate::handshake::{HANDSHAKE_DEADLINE, Identity, Party};
 
 /// Frame kinds: the type of a frame's body.

@@ -9,7 +9,7 @@ use crate::cluster::connect::{Connector, ask};
 use crate::cluster::keys::load_keys;
 use crate::cluster::launch::Stop;
 use crate::cluster::secrets::PageTokens;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, listen};
 use clap::Args;
 use ebb_bench::sign::Signer;
 use ebb_client::{Client, ClientError};
@@ -179,7 +179,9 @@ impl Opened {
         let connector = Connector::new(config)?;
         let leader =
             Leader { connector, client: None, power, co2: co2.map(Arc::new), config: config.clone() };
-        let listener = TcpListener::bind(address).await.map_err(io("listen on", address.to_string()))?;
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(listen(address, "give another one with --address of `ebb page`"))?;
         let address = listener.local_addr().map_err(io("listen on", address.to_string()))?;
         let page = Page { tokens: tokens.tokens()?, hosts: Hosts::new(address, names), facts, s3 };
         Ok(Opened { listener, page, leader, tokens, address, names: names.to_vec() })

@@ -7,7 +7,7 @@ use crate::cluster::launch::Stop;
 use crate::daemon::heap;
 use crate::daemon::metrics;
 use crate::daemon::metrics::traffic::{S3Traffic, report_client};
-use crate::error::{NodeError, io};
+use crate::error::{IN_THE_FILE, NodeError, listen};
 use ebb_gateway::{Cluster, GatewayConfig, Keys, Limits, serve};
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -48,7 +48,8 @@ pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError
     };
     metrics::open(section.metrics.as_deref(), page).await?;
     let backend = Arc::new(Cluster::new(client));
-    let listener = TcpListener::bind(&section.address).await.map_err(io("listen on", &section.address))?;
+    let listener =
+        TcpListener::bind(&section.address).await.map_err(listen(&section.address, IN_THE_FILE))?;
     let mut stop = Stop::new()?;
     tokio::select! {
         () = serve(listener, config, backend, stop.asked()) => {}

@@ -15,7 +15,7 @@ use crate::daemon::files;
 use crate::daemon::heap;
 use crate::daemon::metrics::leader::{MemberFigures, NoticeCounts};
 use crate::daemon::metrics::{self, Page, Source, Targets};
-use crate::error::NodeError;
+use crate::error::{IN_THE_FILE, NodeError, listen};
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Party, Sender, connect, kind};
 use ebb_client::{Key, Secret};
@@ -148,7 +148,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     files::raise_limit();
     let listener = Listener::bind(&section.address, &secret, own)
         .await
-        .map_err(|source| NodeError::Listen { address: section.address.clone(), source })?;
+        .map_err(listen(&section.address, IN_THE_FILE))?;
     let wake = Rc::new(Notify::new());
     let shared: Shared = Rc::new(RefCell::new(Meta {
         inputs: Vec::new(),

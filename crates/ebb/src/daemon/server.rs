@@ -17,7 +17,7 @@ use crate::cluster::random;
 use crate::daemon::files;
 use crate::daemon::heap;
 use crate::daemon::metrics;
-use crate::error::{NodeError, io};
+use crate::error::{IN_THE_FILE, NodeError, io, listen};
 use disks::Ground;
 use driver::{About, Ended, Server, inbox_has_room, wake_store};
 use ebb_chunkserver::Replica;
@@ -135,7 +135,7 @@ async fn run_once(
     let own = Identity { cluster: params.cluster, party: Party::Server(me) };
     let listener = Listener::bind(&section.address, &secret, own)
         .await
-        .map_err(|source| NodeError::Listen { address: section.address.clone(), source })?;
+        .map_err(listen(&section.address, IN_THE_FILE))?;
 
     let (completed, mut completions) = mpsc::unbounded_channel::<Vec<Completion>>();
     let store = StoreHandle::start(core, move |batch| {

@@ -4,7 +4,7 @@ use crate::cluster::launch::Stop;
 use crate::daemon::files;
 use crate::daemon::metrics::traffic::{VolumeOp, VolumeTraffic, report_client};
 use crate::daemon::metrics::{self, Page, names};
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, listen};
 use ebb_blockdev::{Backend, Bounds, Replies, RequestId, serve};
 use ebb_client::Client;
 use ebb_gateway::{Cluster, tend};
@@ -119,7 +119,7 @@ pub async fn run(
     scraped: Option<&str>,
 ) -> Result<(), NodeError> {
     files::raise_limit();
-    let listener = TcpListener::bind(nbd).await.map_err(io("listen on", nbd))?;
+    let listener = TcpListener::bind(nbd).await.map_err(listen(nbd, "give another address with --nbd"))?;
     let address = listener.local_addr().map_err(io("listen on", nbd))?;
     let mut stop = Stop::new()?;
     let export = Export {

@@ -13,7 +13,7 @@ mod results;
 use crate::cli::page::say_urls;
 use crate::cluster::launch::Stop;
 use crate::cluster::secrets::PageTokens;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, listen};
 use campaigns::Campaigns;
 use clap::Args;
 use ebb_web::{Answer, Hosts, Lab, LabAct, LabRefusal, LabView, Question, serve_lab};
@@ -95,8 +95,9 @@ pub async fn run(args: ServeArgs) -> Result<ExitCode, NodeError> {
     let mut stop = Stop::new()?;
     let folder = args.db.parent().map(PathBuf::from).unwrap_or_default();
     let tokens = PageTokens::beside(&folder, "lab")?;
-    let listener =
-        TcpListener::bind(args.address).await.map_err(io("listen on", args.address.to_string()))?;
+    let listener = TcpListener::bind(args.address)
+        .await
+        .map_err(listen(args.address, "give another address with --address"))?;
     let address = listener.local_addr().map_err(io("listen on", args.address.to_string()))?;
     say_urls(&tokens, address, &args.names);
     let depository = args.depository.unwrap_or_else(|| folder.join("traces"));

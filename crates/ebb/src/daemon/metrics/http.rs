@@ -9,7 +9,7 @@
 //! anyway. What it would save is a `match` of two paths.
 
 use super::{Format, Page};
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, listen};
 use ebb_web::Hosts;
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
@@ -49,10 +49,13 @@ impl<F: Fn() -> Page> Source for F {
     }
 }
 
+/// Servers have the address in the file, volumes and mirrors on their command line.
+const ELSEWHERE: &str = "give another one for /metrics: `metrics` in the configuration file, or --metrics";
+
 /// Answers at this address for as long as the local task set runs. `None`: nowhere.
 pub async fn open(address: Option<&str>, source: impl Source + 'static) -> Result<(), NodeError> {
     let Some(address) = address else { return Ok(()) };
-    let listener = TcpListener::bind(address).await.map_err(io("listen for scrapers on", address))?;
+    let listener = TcpListener::bind(address).await.map_err(listen(address, ELSEWHERE))?;
     spawn_local(accept(listener, Rc::new((source, Hosts::addresses(address)))));
     Ok(())
 }

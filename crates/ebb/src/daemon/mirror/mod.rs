@@ -12,7 +12,7 @@ use crate::cluster::random;
 use crate::daemon::clock;
 use crate::daemon::files;
 use crate::daemon::metrics::{self, Page};
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, listen};
 use crate::mirror::MirrorError;
 use crate::mirror::disks::{self, Reader};
 use crate::mirror::drivers::DriverKind;
@@ -182,7 +182,7 @@ pub async fn run(
     files::raise_limit();
     let begun = begin(registry, name, &options)?;
     metrics::open(metrics, begun.scraped()).await?;
-    let listener = TcpListener::bind(nbd).await.map_err(io("listen on", nbd))?;
+    let listener = TcpListener::bind(nbd).await.map_err(listen(nbd, "give another address with --nbd"))?;
     let address = listener.local_addr().map_err(io("listen on", nbd))?;
     let mut stop = Stop::new()?;
     let export = export(name, begun.size_bytes);

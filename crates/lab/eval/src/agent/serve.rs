@@ -6,7 +6,9 @@ use crate::{
 };
 use bytes::Bytes;
 use ebb_client::Secret;
-use ebb_client::transport::{Connection, Identity, Incoming, Listener, Party, TransportError, kind};
+use ebb_client::transport::{
+    Connection, Identity, Incoming, Listener, Party, TransportError, cannot_listen, kind,
+};
 use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 use std::pin::pin;
@@ -24,7 +26,7 @@ pub(super) const IDENTITY: Identity = Identity { cluster: 0, party: Party::Clien
 
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    #[error("cannot listen on {address}: {error}")]
+    #[error("{}", cannot_listen(.address, "give another address with --listen", .error))]
     Listen { address: String, error: TransportError },
     #[error("cannot start the generator: {0}")]
     Start(String),
