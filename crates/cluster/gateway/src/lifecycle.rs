@@ -312,8 +312,8 @@ fn expiration(rules: &[Rule], key: &str, object: &ObjectMeta) -> Option<String> 
 }
 
 impl<B: Backend> Gateway<B> {
-    /// The rules by which the bucket's objects expire. None if they cannot be had: an answer is not refused for lack of a
-    /// header.
+    /// The rules by which the bucket's objects expire. None if they cannot be had: an answer is not refused for lack of
+    /// a header.
     async fn expiry_rules(&self, bucket: &str) -> Arc<Vec<Rule>> {
         if let Some(rules) = self.expiry.get(bucket) {
             return rules;

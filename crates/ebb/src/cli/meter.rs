@@ -6,7 +6,7 @@ use ebb_meter::{
     Clock, Figures, Import, Listed, MeterRecord, OpenMeter, Quantity, Recorder, Recording, Source, Track,
     Window,
 };
-use ebb_output::{Progress, print_json};
+use ebb_output::{Progress, print_json, wrapped};
 use ebb_power::Machine;
 use ebb_types::Moment;
 use serde_json::{Value, json};
@@ -125,9 +125,11 @@ pub async fn run(command: MeterCommand) -> Result<ExitCode, NodeError> {
 fn about(listed: &Listed) -> String {
     let options = match listed.options {
         "" => String::new(),
-        options => format!("    options   {options}\n"),
+        options => wrapped("    options   ", options) + "\n",
     };
-    format!("    sees      {}\n    but not   {}\n{options}", listed.sees, listed.does_not_see)
+    let (sees, not) =
+        (wrapped("    sees      ", listed.sees), wrapped("    but not   ", listed.does_not_see));
+    format!("{sees}\n{not}\n{options}")
 }
 
 fn listed_text(all: &[Listed]) -> String {
@@ -146,13 +148,14 @@ fn listed_text(all: &[Listed]) -> String {
                 source => format!(", {}", source.name()),
             };
             let part = channel.part_of.as_ref().map_or(String::new(), |whole| format!(" (part of {whole})"));
-            out += &format!("    channel   {}{unit}{source}{part}: {}\n", channel.name, channel.sees);
+            let text = format!("{}{unit}{source}{part}: {}", channel.name, channel.sees);
+            out += &(wrapped("    channel   ", &text) + "\n");
         }
     }
     out += "\nNot available here:\n";
     for listed in missing {
         let why = listed.unavailable.as_deref().unwrap_or_default();
-        out += &format!("\n  {}\n    because   {why}\n", listed.spec);
+        out += &format!("\n  {}\n{}\n", listed.spec, wrapped("    because   ", why));
         out += &about(listed);
     }
     out

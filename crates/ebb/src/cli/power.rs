@@ -5,8 +5,8 @@ use crate::cli::trust;
 use crate::cluster::config::{Config, PowerSection};
 use crate::error::NodeError;
 use clap::Subcommand;
-use ebb_output::print_json;
-use ebb_power::switch::{About, KINDS, Kind};
+use ebb_output::{print_json, wrapped};
+use ebb_power::switch::{About, KINDS, Kind, Path};
 use ebb_power::{Card, OwnMachine, Switches};
 use ebb_types::{Depth, ServerId};
 use serde_json::{Value, json};
@@ -97,16 +97,12 @@ fn kinds_text() -> String {
     let mut out = String::new();
     for kind in KINDS {
         let Kind { name, needs, takes, depths, wakes, sleeps, observes, .. } = kind;
-        out += &format!(
-            "{name}\n    wakes     {wakes}\n    from      {}\n    sleep     {sleeps}\n    state     {observes}\n",
-            from(depths)
-        );
-        for (title, text) in [("needs", needs), ("fields", takes)] {
-            if !text.is_empty() {
-                out += &format!("    {title:10}{text}\n");
-            }
-        }
-        out.push('\n');
+        let from = from(depths);
+        let about = [("wakes", *wakes), ("from", &from), ("sleep", *sleeps), ("state", *observes)];
+        let more = [("needs", *needs), ("fields", *takes)].into_iter().filter(|(_, text)| !text.is_empty());
+        let lines =
+            about.into_iter().chain(more).map(|(title, text)| wrapped(&format!("    {title:10}"), text));
+        out += &format!("{name}\n{}\n\n", lines.collect::<Vec<_>>().join("\n"));
     }
     out
 }
@@ -143,32 +139,63 @@ fn kind_json(kind: &Kind) -> Value {
     })
 }
 
-fn sleeper(switches: &Switches, server: ebb_types::ServerId) -> &'static str {
+fn sleeper(switches: &Switches, server: ServerId) -> &'static str {
     if switches.sleeps_itself(server) { "itself" } else { "switch" }
 }
 
-fn servers_text(switches: &Switches, depth: Depth) -> String {
-    let mut out = format!("Servers sleep at depth {}.\n", word(depth));
-    for (server, paths) in switches.servers() {
-        if paths.is_empty() {
-            out += &format!("\n{server}: no power path: it never sleeps\n");
-            continue;
-        }
-        let by = match switches.sleeps_itself(server) {
+/// What the list says of a server, but for its name and its machines.
+#[derive(PartialEq)]
+struct Way {
+    sleeps: &'static str,
+    /// Of each path its driver, what it does, and what is missing here.
+    paths: Vec<(&'static str, String, Option<String>)>,
+}
+
+impl Way {
+    fn of(switches: &Switches, server: ServerId, paths: &[Path]) -> Way {
+        let sleeps = match switches.sleeps_itself(server) {
+            _ if paths.is_empty() => "never sleeps: it has no power path",
             true => "puts itself to sleep",
             false => "is put to sleep by its switch",
         };
-        out += &format!("\n{server} {by}\n");
-        for (index, path) in paths.iter().enumerate() {
-            let About { driver, machine, depths, settle, meter, .. } = path.about();
+        let path = |path: &Path| {
+            let About { driver, depths, settle, meter, .. } = path.about();
             let state = if settle.is_some() { "read back" } else { "not read back" };
             let watts = if meter.is_some() { "; measures it" } else { "" };
-            out += &format!(
-                "    {index}  {driver:8} {machine}: wakes it from {}; {state}{watts}\n",
-                from(depths)
-            );
-            if let Err(why) = path.available() {
-                out += &format!("       not available here: {why}\n");
+            let does = format!("wakes it from {}; {state}{watts}", from(depths));
+            (*driver, does, path.available().err().map(|why| why.to_string()))
+        };
+        Way { sleeps, paths: paths.iter().map(path).collect() }
+    }
+}
+
+/// A server and its paths.
+type Placed<'a> = (ServerId, &'a [Path]);
+
+fn servers_text(switches: &Switches, depth: Depth) -> String {
+    let mut groups: Vec<(Way, Vec<Placed>)> = Vec::new();
+    for (server, paths) in switches.servers() {
+        let way = Way::of(switches, server, paths);
+        match groups.iter_mut().find(|(other, _)| *other == way) {
+            Some((_, members)) => members.push((server, paths)),
+            None => groups.push((way, vec![(server, paths)])),
+        }
+    }
+    let mut out = format!("Servers sleep at depth {}.\n", word(depth));
+    for (way, members) in &groups {
+        let names: Vec<String> = members.iter().map(|(server, _)| server.to_string()).collect();
+        let each = if members.len() > 1 { ": each" } else { "" };
+        out += &format!("\n{}\n", wrapped("", &format!("{}{each} {}", names.join(", "), way.sleeps)));
+        for (index, (driver, does, missing)) in way.paths.iter().enumerate() {
+            let machines = members.iter().map(|(_, paths)| &paths[index].about().machine);
+            out += &match members.len() {
+                1 => machines.map(|machine| format!("    {index}  {driver:8} {machine}: {does}\n")).collect(),
+                _ => machines.fold(format!("    {index}  {driver:8} {does}\n"), |list, machine| {
+                    list + &format!("                {machine}\n")
+                }),
+            };
+            if let Some(why) = missing {
+                out += &(wrapped("       not available here: ", why) + "\n");
             }
         }
     }
@@ -176,7 +203,7 @@ fn servers_text(switches: &Switches, depth: Depth) -> String {
 }
 
 fn servers_json(switches: &Switches, depth: Depth) -> Value {
-    let path = |path: &ebb_power::switch::Path| {
+    let path = |path: &Path| {
         let About { driver, machine, depths, settle, meter, .. } = path.about();
         json!({
             "driver": driver,
@@ -187,7 +214,7 @@ fn servers_json(switches: &Switches, depth: Depth) -> Value {
             "unavailable": path.available().err().map(|why| why.to_string()),
         })
     };
-    let server = |(server, paths): (ebb_types::ServerId, &[ebb_power::switch::Path])| {
+    let server = |(server, paths): (ServerId, &[Path])| {
         json!({
             "server": server.0,
             "sleeps": (!paths.is_empty()).then(|| sleeper(switches, server)),
@@ -218,11 +245,22 @@ mod tests {
     #[test]
     fn each_server_is_listed_with_what_is_missing() {
         let text = servers_text(&example(), Depth::Off);
-        assert!(text.contains("server-1 is put to sleep by its switch\n    0  process"), "{text}");
-        assert!(text.contains("server-2: no power path: it never sleeps"), "{text}");
+        assert!(
+            text.contains("\nserver-1, server-4, server-5, "),
+            "equal servers are listed together: {text}"
+        );
+        assert!(
+            text.contains("0  process  wakes it from standby, off; not read back\n                server-1,"),
+            "{text}"
+        );
+        assert_eq!(text.matches("0  process").count(), 1, "{text}");
+        for server in [1, 4, 9] {
+            assert!(text.contains(&format!("\n                server-{server}, process in /")), "{text}");
+        }
+        assert!(text.contains("server-2 never sleeps: it has no power path\n"), "{text}");
         assert!(
             text.contains(
-                "0  redfish  bmc3: wakes it from off; read back; measures it\n       not available here: password_file"
+                "0  redfish  bmc3: wakes it from off; read back; measures it\n       not available here: "
             ),
             "{text}"
         );
@@ -242,7 +280,8 @@ mod tests {
         let text = kinds_text();
         for kind in KINDS {
             assert!(text.contains(&format!("{}\n    wakes", kind.name)), "{text}");
-            assert!(text.contains(kind.takes));
+            let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(words(&text).contains(&words(kind.takes)), "{text}");
         }
     }
 }

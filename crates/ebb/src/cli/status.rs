@@ -4,6 +4,7 @@ use crate::cli::pool;
 use crate::cli::readings::Readings;
 use crate::cli::words::{letter, word};
 use crate::daemon::clock;
+use ebb_output::wrapped;
 use ebb_types::{
     Bytes, ClusterPower, ClusterStatus, DamageVitals, Depth, Exam, PathStatus, PoolId, Room, ScrubVitals,
     ServerState, ServerStatus, Watts,
@@ -128,7 +129,7 @@ fn scrubs(status: &ClusterStatus) -> String {
     let sum = |f: fn(&ScrubVitals) -> u64| all().map(|v| f(&v.scrub)).sum::<u64>();
     let oldest = all().map(|v| v.scrub.oldest_seconds).max().unwrap_or(0);
     let mut text = format!(
-        "{} of {} replicas due{}, the longest unverified for {:.1} days; since the servers started {} read, {} damaged blocks repaired, {} of {} differing blocks made equal",
+        "{} of {} replicas due{}, the longest unverified for {:.1} days\n         since the servers started {} read, {} damaged blocks repaired, {} of {} differing blocks made equal",
         sum(|s| s.due.into()),
         sum(|s| s.replicas.into()),
         match sum(|s| s.asked.into()) {
@@ -298,7 +299,7 @@ pub fn page(status: &ClusterStatus, measured: Option<&Readings>, why: bool) -> S
     out += &damage(status);
     out += &bugs(status);
     for note in &status.notes {
-        let _ = writeln!(out, "note     {note}");
+        let _ = writeln!(out, "{}", wrapped("note     ", note));
     }
     out + &servers(status, measured, why)
 }

@@ -4,11 +4,13 @@
 //! people. This crate has what they share, so that all reports look alike.
 
 mod latency;
+mod lines;
 mod page;
 mod progress;
 mod table;
 
 pub use latency::{Histogram, Latency, distribution};
+pub use lines::wrapped;
 pub use page::{Axis, Chart, Mark, Page, Series, Ticks};
 pub use progress::{Progress, clear_line};
 pub use table::table;
