@@ -88,6 +88,7 @@ mod tests {
             devices: vec!["0".into()],
             empty: 0,
             skipped: 0,
+            left_out: 0,
         }
     }
 
