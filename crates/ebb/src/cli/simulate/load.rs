@@ -53,8 +53,9 @@ pub struct LoadArgs {
     /// Time between two loads, such as 1h, 1m, 1s [default: as the series says]
     #[arg(long, value_parser = parse_time)]
     interval: Option<Duration>,
-    /// The columns of load and time in a table of more, by number or title, such as load=3,time=1
-    #[arg(long = "column", value_name = "load=COLUMN[,time=COLUMN]")]
+    /// The columns of load and time in a table of more, by number or title, such as load=3,time=1;
+    /// time=1+2: the date, and the time of day or the hour
+    #[arg(long = "column", value_name = "load=COLUMN[,time=COLUMN[+COLUMN]]")]
     columns: Option<LoadColumns>,
     /// Step of the simulation; its load is the mean of its intervals [default: 1m, or the interval if that is longer]
     #[arg(long, value_parser = parse_time)]

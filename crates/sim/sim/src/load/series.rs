@@ -93,6 +93,11 @@ pub enum SeriesError {
         "line {line}: {columns} columns, and the first line has {titles}. If a comma is the decimal sign, put ; between columns"
     )]
     Ragged { line: usize, columns: usize, titles: usize },
+    #[error(
+        "line {line}: {text:?} may be one number with a decimal comma, as in every row: put ; between columns, or, if they are \
+         two, begin with a line of titles"
+    )]
+    Torn { line: usize, text: String },
     #[error("no column is called {title:?}")]
     NoColumn { title: String },
     #[error(
@@ -127,11 +132,11 @@ pub enum Fold {
     AtLeast(Duration),
 }
 
-/// The columns of a series: `load=3,time=1`, by number or title.
+/// The columns of a series: `load=3,time=1`, by number or title; `time=1+2`: a date, and a time of day or an hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadColumns {
     load: Column,
-    time: Option<Column>,
+    time: Option<(Column, Option<Column>)>,
 }
 
 impl std::str::FromStr for LoadColumns {
@@ -140,13 +145,19 @@ impl std::str::FromStr for LoadColumns {
         let (mut load, mut time) = (None, None);
         for part in text.split(',') {
             let (name, column) = part.split_once('=').unwrap_or(("load", part));
-            let field = match name.trim() {
-                "load" => &mut load,
-                "time" => &mut time,
+            let twice = match name.trim() {
+                "load" => load.replace(column.parse()?).is_some(),
+                "time" => {
+                    let (date, hour) = match column.split_once('+') {
+                        Some((date, hour)) => (date, Some(hour.parse()?)),
+                        None => (column, None),
+                    };
+                    time.replace((date.parse()?, hour)).is_some()
+                }
                 name => return Err(format!("{name:?} is not a field: use load and time")),
             };
-            if field.replace(column.parse()?).is_some() {
-                return Err(format!("{} has two columns", name.trim()));
+            if twice {
+                return Err(format!("{} is given twice", name.trim()));
             }
         }
         let load = load.ok_or("the column of load is missing: give load=COLUMN too")?;
@@ -191,7 +202,7 @@ impl Found {
 
 pub fn read_found(input: Box<dyn Read + Send>, name: &str, given: &Given) -> Result<Found, SeriesError> {
     let mut input = BufReader::new(ebb_trace::decompress(input)?.take(MAX_BYTES + 1));
-    let mut parser = Parser { given, name, table: None, unit: None, rows: Rows::None };
+    let mut parser = Parser { given, name, table: None, unit: None, torn: None, rows: Rows::None };
     let (mut line, mut row, mut number, mut bytes, mut first) = (Vec::new(), String::new(), 0, 0, 0);
     loop {
         line.clear();
@@ -226,8 +237,8 @@ pub fn read_found(input: Box<dyn Read + Send>, name: &str, given: &Given) -> Res
     }
 }
 
-/// Where load and time are in a line.
-type Places = (usize, Option<usize>);
+/// Where load and time are in a line; a time may be in two cells.
+type Places = (usize, Option<(usize, Option<usize>)>);
 
 /// What the first line that counts shows.
 #[derive(Clone, Copy)]
@@ -244,6 +255,9 @@ struct Parser<'a> {
     table: Option<Table>,
     /// An interval that the title of the times' column names.
     unit: Option<Duration>,
+    /// In a table without titles, what looks like a number that its decimal comma tore in two, with its line: as long
+    /// as it does so in every row.
+    torn: Option<(usize, String)>,
     rows: Rows,
 }
 
@@ -295,8 +309,12 @@ impl Parser<'_> {
                 let (places, titles) = self.look(line, &cells)?;
                 let table = Table { places, separator, titles: cells.len() };
                 self.table = Some(table);
+                if !titles && separator == ',' {
+                    self.torn = torn(places, &cells).map(|text| (line, text));
+                }
                 if titles {
-                    let titled = cells.get(places.1.unwrap_or(0)).map(|title| title.to_lowercase());
+                    let titled =
+                        cells.get(places.1.map_or(0, |(date, _)| date)).map(|title| title.to_lowercase());
                     self.unit = titled.as_deref().and_then(unit_of_column);
                     return Ok(());
                 }
@@ -306,6 +324,9 @@ impl Parser<'_> {
         if cells.iter().skip(table.titles).any(|more| !more.is_empty()) {
             return Err(SeriesError::Ragged { line, columns: cells.len(), titles: table.titles });
         }
+        if torn(table.places, &cells).is_none() && !text.is_empty() {
+            self.torn = None;
+        }
         let missing = || SeriesError::Columns { line, columns: cells.len() };
         let few = self.given.columns.is_none();
         match table.places {
@@ -314,10 +335,14 @@ impl Parser<'_> {
             (_, None) if few => text.split_whitespace().try_for_each(|load| self.list(line, load, separator)),
             (load, None) => self.list(line, cells.get(load).ok_or_else(missing)?, separator),
             (_, Some(_)) if text.is_empty() => Ok(()),
-            (load, Some(time)) => {
-                let (load, text) = (cells.get(load), cells.get(time));
-                let (load, text) = load.zip(text).ok_or_else(missing)?;
-                let time = time_of(text).ok_or_else(|| SeriesError::NotATime { line, text: short(text) })?;
+            (load, Some((date, hour))) => {
+                let (load, text) = cells.get(load).zip(cells.get(date)).ok_or_else(missing)?;
+                let text = match hour {
+                    Some(hour) => Cow::Owned(format!("{text} {}", cells.get(hour).ok_or_else(missing)?)),
+                    None => text.clone(),
+                };
+                let time =
+                    time_of(&text).ok_or_else(|| SeriesError::NotATime { line, text: short(&text) })?;
                 self.timed(Row { line, time, load: number(line, load, separator)? })
             }
         }
@@ -329,7 +354,7 @@ impl Parser<'_> {
         let Some(columns) = &self.given.columns else {
             return match cells {
                 [only] => Ok(((0, None), titled(only))),
-                [_, load] => Ok(((1, Some(0)), titled(load))),
+                [_, load] => Ok(((1, Some((0, None))), titled(load))),
                 more => Err(SeriesError::Columns { line, columns: more.len() }),
             };
         };
@@ -337,9 +362,13 @@ impl Parser<'_> {
             let found = column.place(cells.iter().map(|cell| cell.as_bytes()));
             found.ok_or_else(|| SeriesError::NoColumn { title: column.to_string() })
         };
-        let (load, time) = (place(&columns.load)?, columns.time.as_ref().map(place).transpose()?);
+        let times = |(date, hour): &(Column, Option<Column>)| {
+            Ok::<_, SeriesError>((place(date)?, hour.as_ref().map(place).transpose()?))
+        };
+        let (load, time) = (place(&columns.load)?, columns.time.as_ref().map(times).transpose()?);
         let named = |column: &Column| matches!(column, Column::Titled(_));
-        let titles = named(&columns.load) || columns.time.as_ref().is_some_and(named);
+        let of_time = columns.time.iter().flat_map(|(date, hour)| [Some(date), hour.as_ref()]);
+        let titles = named(&columns.load) || of_time.flatten().any(named);
         Ok(((load, time), titles || cells.get(load).is_some_and(|cell| titled(cell))))
     }
 
@@ -418,6 +447,9 @@ impl Parser<'_> {
 
     fn end(mut self) -> Result<Found, SeriesError> {
         self.learn()?;
+        if let Some((line, text)) = self.torn {
+            return Err(SeriesError::Torn { line, text });
+        }
         let (steps, begins) = match self.rows {
             Rows::List { steps, .. } => (steps, None),
             Rows::Timed { steps, origin, .. } => {
@@ -512,6 +544,17 @@ impl Steps {
     }
 }
 
+/// The load and the column before it, which nothing is read from, if both are whole numbers.
+fn torn((load, time): Places, cells: &[Cow<str>]) -> Option<String> {
+    let before = load.checked_sub(1)?;
+    if time.is_some_and(|(date, hour)| date == before || hour == Some(before)) {
+        return None;
+    }
+    let whole = |cell: &&Cow<str>| !cell.is_empty() && cell.bytes().all(|byte| byte.is_ascii_digit());
+    let (first, second) = cells.get(before).filter(whole).zip(cells.get(load).filter(whole))?;
+    Some(format!("{first},{second}"))
+}
+
 fn is_missing(text: &str) -> bool {
     matches!(text.to_ascii_lowercase().as_str(), "" | "nan" | "na" | "n/a" | "null" | "none" | "-")
 }
@@ -572,7 +615,7 @@ fn time_of(text: &str) -> Option<i64> {
     let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
     let date = Date::from_calendar_date(i32::from(year), month, u8::try_from(day).ok()?).ok()?;
     let mut parts = clock.trim().split(':').map(|part| part.parse::<f64>().ok().filter(|s| s.fract() == 0.0));
-    let (hours, minutes) = (parts.next()??, parts.next()??);
+    let (hours, minutes) = (parts.next()??, parts.next().unwrap_or(Some(0.0))?);
     let seconds = parts.next().unwrap_or(Some(0.0))?;
     let legal =
         (0.0..24.0).contains(&hours) && (0.0..60.0).contains(&minutes) && (0.0..61.0).contains(&seconds);

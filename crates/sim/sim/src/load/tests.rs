@@ -349,6 +349,9 @@ fn what_could_be_another_number_is_refused_with_its_line() {
         assert!(error.contains("decimal sign") || error.contains("no column"), "{error}");
         assert!(!error.contains("load=3"), "the remedy names a column that was not looked at: {error}");
     }
+    let bare = "2026-03-23T00:00:00Z,20,67\n2026-03-23T01:00:00Z,21,96\n";
+    let error = refused(bare, Some("load=3,time=1"));
+    assert!(error.contains("line 1: \"20,67\" may be one number") && error.contains("titles"), "{error}");
     let thousands = "t,l\n2026-03-01T07:00:00Z,\"990\"\n2026-03-01T08:00:00Z,\"1,060\"\n";
     for columns in [None, Some("load=2,time=1")] {
         assert!(refused(thousands, columns).contains("line 3: \"1,060\" has a comma"));
@@ -383,6 +386,25 @@ fn tables_of_other_countries_and_programs_are_understood() {
 }
 
 #[test]
+fn a_date_and_its_hour_may_have_columns_of_their_own() {
+    for (text, columns) in [
+        ("Date,Hour,MW\n2026-03-23,0,20\n2026-03-23,1,21\n2026-03-23,3,23\n", "load=3,time=1+2"),
+        ("h;d;l\n00:00;2026-03-23;20\n01:00;2026-03-23;21\n03:00;2026-03-23;23\n", "load=l,time=d+h"),
+        ("2026-03-23\t0:00\t20\n2026-03-23\t1:00\t21\n2026-03-23\t3:00\t23\n", "load=3,time=1+2"),
+    ] {
+        let given = Given { columns: Some(columns.parse().unwrap()), ..Given::default() };
+        let found = read_found(Box::new(std::io::Cursor::new(text)), "x", &given);
+        let found = found.unwrap_or_else(|error| panic!("{text}: {error}"));
+        let right = [Some(20.0), Some(21.0), None, Some(23.0)];
+        assert_eq!((found.series.interval, &found.series.values[..]), (HOUR, &right[..]), "{text}");
+        assert_eq!(found.begins, Some(1_774_224_000), "{text}");
+    }
+    for wrong in ["load=3,time=1+", "load=3,time=+2", "load=3,time=1+2,time=1"] {
+        assert!(wrong.parse::<LoadColumns>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn a_load_far_above_the_others_is_named() {
     let outlier = |high: &str| {
         let rows: String =
@@ -409,6 +431,10 @@ fn columns_are_named_by_number_or_title() {
     }
     let refused = named("load=watts").unwrap_err().to_string();
     assert!(refused.contains("\"watts\""), "{refused}");
+    // One row shows that the column before the load has other things than whole numbers.
+    let bare = "2026-03-23T00:00:00Z,20,67\n2026-03-23T01:00:00Z,2.5,96\n2026-03-23T02:00:00Z,20,97\n";
+    let series = read(Box::new(std::io::Cursor::new(bare)), "x", &given("load=3,time=1")).unwrap();
+    assert_eq!(series.values, [Some(67.0), Some(96.0), Some(97.0)]);
     assert!("time=1".parse::<LoadColumns>().is_err() && "load=0".parse::<LoadColumns>().is_err());
 }
 
