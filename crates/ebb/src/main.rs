@@ -17,6 +17,7 @@ use cli::{admin, key, simulate, trust};
 use cluster::config::Config;
 use daemon::{gateway, heap, meta, server};
 use ebb_gear::layout::Scheme;
+use ebb_output::wrapped;
 use ebb_types::{ServerId, numbers_in_words};
 use error::NodeError;
 use std::io::IsTerminal;
@@ -29,6 +30,17 @@ const DEV_DATA: &str = "data";
 
 /// Commands that once stood beside `lab`.
 const LAB_COMMANDS: [&str; 7] = ["replay", "bench", "cost", "trace", "meter", "eval", "agent"];
+
+/// The commands as `ebb --help` lists them. The library knows one heading for all.
+const HEADINGS: [(&str, &[&str]); 4] = [
+    ("Run a cluster", &["dev", "server", "meta", "gateway", "page", "secret", "key"]),
+    (
+        "Look after a cluster",
+        &["status", "notices", "gear", "power", "maintenance", "verify", "scrub", "lost", "force"],
+    ),
+    ("Pools, volumes, and mirrors of this machine", &["pool", "volume", "mirror"]),
+    ("Measure and simulate", &["lab", "simulate"]),
+];
 
 /// Storage whose power draw follows its load.
 #[derive(Parser)]
@@ -389,10 +401,24 @@ fn parse() -> Cli {
         eprintln!("ebb: {new}");
         std::process::exit(2);
     }
-    let mut command = with_negative_numbers(Cli::command());
+    let mut command = with_headings(with_negative_numbers(Cli::command()));
     let matches = command.try_get_matches_from_mut(std::env::args_os());
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     cli.unwrap_or_else(|error| refuse(error.format(&mut command)))
+}
+
+/// Lists the commands under their headings.
+fn with_headings(command: Command) -> Command {
+    let line = |name: &&str| {
+        let about = command.find_subcommand(name).and_then(Command::get_about);
+        wrapped(&format!("  {name:13}"), &about.map(ToString::to_string).unwrap_or_default()) + "\n"
+    };
+    let under = |(heading, names): (&str, &[&str])| {
+        format!("{heading}:\n{}\n", names.iter().map(line).collect::<String>())
+    };
+    let list: String = HEADINGS.into_iter().map(under).collect();
+    let (above, below) = ("{about-with-newline}\n{usage-heading} {usage}", "Options:\n{options}{after-help}");
+    command.help_template(format!("{above}\n\n{list}{below}"))
 }
 
 /// A number may be negative everywhere: where it must not be, its range says so, and not the grammar.
@@ -536,6 +562,23 @@ mod tests {
                 assert!(panics_in("switch-7").success());
             }
         }
+    }
+
+    #[test]
+    fn every_command_is_under_one_heading() {
+        let command = Cli::command();
+        let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut all: Vec<&str> = shown.map(Command::get_name).collect();
+        let mut listed: Vec<&str> = HEADINGS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        all.sort();
+        listed.sort();
+        assert_eq!(all, listed);
+        let help = with_headings(Cli::command()).render_help().to_string();
+        assert!(help.contains("\nLook after a cluster:\n  status       Show the state"), "{help}");
+        assert!(
+            help.contains("Usage: ebb <COMMAND>\n\nRun a cluster:\n  dev") && help.contains("\nExamples:\n"),
+            "{help}"
+        );
     }
 
     #[test]
