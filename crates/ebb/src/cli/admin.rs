@@ -18,7 +18,7 @@ use ebb_client::Client;
 use ebb_output::print_json;
 use ebb_types::{
     AdminReply, AdminRequest, ClusterStatus, GearMode, GearStatus, GearWish, GroupCounts, Health,
-    NoticeRecord, PlannedHour, PoolId, Room, Served, ServerId, ServerState,
+    NoticeRecord, PlannedHour, PoolId, Room, Served, ServerId, ServerState, counted,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -315,10 +315,10 @@ pub async fn verify(tool: &ToolArgs, read: bool) -> Result<ExitCode, NodeError> 
         Output::Json => print_json(&comparison),
         Output::Text => {
             println!(
-                "{} groups compared: {} different, {} blocks; {} not compared because a replica is not in sync",
-                comparison.groups_compared,
+                "{} compared: {} different, {}; {} not compared because a replica is not in sync",
+                counted(comparison.groups_compared.into(), "group"),
                 comparison.groups_different,
-                comparison.blocks,
+                counted(comparison.blocks, "block"),
                 comparison.groups_out_of_sync
             );
             if comparison.groups_busy > 0 {
@@ -387,8 +387,9 @@ pub async fn scrub(tool: &ToolArgs, server: Option<u16>) -> Result<ExitCode, Nod
         Output::Text => {
             let replicas: u32 = servers.iter().map(|s| s.replicas).sum();
             println!(
-                "scrubbing {replicas} replicas on {} servers; `ebb status` shows how many are left",
-                servers.len()
+                "scrubbing {} on {}; `ebb status` shows how many are left",
+                counted(replicas.into(), "replica"),
+                counted(servers.len() as u64, "server")
             );
         }
     }

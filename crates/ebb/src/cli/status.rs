@@ -7,7 +7,7 @@ use crate::daemon::clock;
 use ebb_output::wrapped;
 use ebb_types::{
     Bytes, ClusterPower, ClusterStatus, DamageVitals, Depth, Exam, PathStatus, PoolId, Room, ScrubVitals,
-    ServerState, ServerStatus, Watts,
+    ServerState, ServerStatus, Watts, counted,
 };
 use std::fmt::Write;
 
@@ -94,10 +94,10 @@ pub fn line(status: &ClusterStatus) -> String {
         Bytes(status.debt_bytes),
     );
     if status.groups.at_risk > 0 {
-        let _ = write!(line, "  AT RISK: {} groups", status.groups.at_risk);
+        let _ = write!(line, "  AT RISK: {}", counted(status.groups.at_risk.into(), "group"));
     }
     if status.groups.not_served > 0 {
-        let _ = write!(line, "  NOT SERVED: {} groups", status.groups.not_served);
+        let _ = write!(line, "  NOT SERVED: {}", counted(status.groups.not_served.into(), "group"));
     }
     line
 }
@@ -147,7 +147,7 @@ fn scrubs(status: &ClusterStatus) -> String {
         (sum(|s| s.unsound.into()), "with damage that no awake copy could repair"),
     ] {
         if count > 0 {
-            let _ = write!(text, "\n         {count} replicas {what}");
+            let _ = write!(text, "\n         {} {what}", counted(count, "replica"));
         }
     }
     text

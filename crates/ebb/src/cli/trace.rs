@@ -8,7 +8,7 @@ use ebb_eval::traces::{
 };
 use ebb_output::{Progress, clear_line, print_json};
 use ebb_trace::{BalancedFilter, Format, Mode, Options, Pace, Scaled, Synthetic, TraceReader, TracerFilter};
-use ebb_types::{Bytes, parse_bytes, parse_duration};
+use ebb_types::{Bytes, counted, parse_bytes, parse_duration};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -349,9 +349,10 @@ impl Writing {
 
 fn describe(written: &WrittenTrace) -> String {
     let WrittenTrace { files, requests, empty, skipped, left_out } = written;
+    let requests = counted(*requests, "request");
     let mut text = match files.as_slice() {
-        [file] => format!("{}: {requests} requests", file.display()),
-        files => format!("{} files, {requests} requests", files.len()),
+        [file] => format!("{}: {requests}", file.display()),
+        files => format!("{} files, {requests}", files.len()),
     };
     if *empty > 0 {
         text += &format!("; {empty} zero-length ones omitted");

@@ -1,7 +1,7 @@
 //! A cluster's health in one word, with what it rests on; its room; and what it serves. `ebb status`, its JSON and the
 //! page show the same.
 
-use crate::{ClusterStatus, PoolId, ServerState, ServerStatus};
+use crate::{ClusterStatus, PoolId, ServerState, ServerStatus, counted};
 use serde::{Deserialize, Serialize};
 
 /// Full enough to be seen to: at 90 % a server accepts no new duty as holder, at 95 % it refuses client writes.
@@ -67,15 +67,15 @@ impl ClusterStatus {
         let g = &self.groups;
         let unsound = self.vitals_sum(|s| s.scrub.unsound.into());
         let counts = [
-            (g.without_primary.into(), "chunk groups not served"),
-            (g.without_target.into(), "chunk groups refuse writes"),
-            (g.at_risk.into(), "chunk groups with fewer awake copies than they should have"),
-            (unsound, "replicas with damage that no awake copy could repair"),
+            (g.without_primary.into(), "chunk group", "not served"),
+            (g.without_target.into(), "chunk group", "without writes: too few servers are awake"),
+            (g.at_risk.into(), "chunk group", "with fewer awake copies than there should be"),
+            (unsound, "replica", "with damage that no awake copy could repair"),
         ];
         let poisoned = self.servers_where(|s| s.vitals.as_ref().is_some_and(|v| v.poisoned));
-        let counted = counts.into_iter().filter(|(count, _)| *count > 0);
-        counted
-            .map(|(count, what)| format!("{count} {what}"))
+        let present = counts.into_iter().filter(|(count, ..)| *count > 0);
+        present
+            .map(|(count, one, what)| format!("{} {what}", counted(count, one)))
             .chain(named(&poisoned, "the store failed"))
             .collect()
     }
@@ -109,7 +109,7 @@ impl ClusterStatus {
         let unsettled = self.groups.not_served.saturating_sub(self.groups.without_primary);
         let partly = (unsettled > 0).then(|| format!("{unsettled} chunk groups do not serve all blocks yet"));
         let overdue = self.vitals_sum(|v| v.scrub.overdue.into());
-        let late = (overdue > 0).then(|| format!("{overdue} replicas overdue for a scrub"));
+        let late = (overdue > 0).then(|| format!("{} overdue for a scrub", counted(overdue, "replica")));
         let servers = servers.iter().flat_map(|(ids, what)| named(ids, what));
         voters.chain(servers).chain(partly).chain(late).collect()
     }

@@ -43,6 +43,16 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, String> {
     number.checked_mul(1 << shift).map(Bytes).ok_or_else(|| format!("invalid size {text:?}: it is too large"))
 }
 
+/// `request`, or `requests` of any other number than one.
+pub fn plural(count: u64, one: &str) -> String {
+    if count == 1 { one.to_owned() } else { format!("{one}s") }
+}
+
+/// `1 request`, `2 requests`
+pub fn counted(count: u64, one: &str) -> String {
+    format!("{count} {}", plural(count, one))
+}
+
 /// What parsers say of numbers, and what the person who wrote the number has to know.
 const OF_NUMBERS: [(&str, &str); 15] = [
     ("cannot parse float from empty string", "a number is missing"),
@@ -77,6 +87,12 @@ pub fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_a_thing_is_no_plural() {
+        let all = [0, 1, 2].map(|count| counted(count, "request"));
+        assert_eq!(all, ["0 requests", "1 request", "2 requests"]);
+    }
 
     #[test]
     fn errors_about_numbers_name_no_types() {

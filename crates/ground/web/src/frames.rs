@@ -459,7 +459,7 @@ mod tests {
         status.groups.without_target = 4;
         let health = status.health();
         assert_eq!(health.word, HealthWord::Critical);
-        assert_eq!(health.because[0], "4 chunk groups refuse writes");
+        assert_eq!(health.because[0], "4 chunk groups without writes: too few servers are awake");
         let vitals = status.servers[2].vitals.as_mut().unwrap();
         (vitals.load, vitals.load_millis) =
             (LoadCount { reads: 30, read_bytes: 9_000, ..LoadCount::default() }, 500);

@@ -6,7 +6,7 @@ use crate::drive::engine::Answered;
 use crate::drive::{DriveReport, PlacedReport};
 use ebb_output::Latency;
 use ebb_trace::Kind;
-use ebb_types::{Bytes, Schedule, ShiftRecord};
+use ebb_types::{Bytes, Schedule, ShiftRecord, counted};
 use serde::Serialize;
 use std::fmt;
 
@@ -172,13 +172,15 @@ impl fmt::Display for ReplayReport {
         let TraceReport { name, span_seconds, requests, reads, read_bytes, written_bytes, .. } = &self.trace;
         writeln!(
             f,
-            "{name}: {requests} requests ({reads} reads) over {:.1} h; {} read, {} written",
+            "{name}: {} ({}) over {:.1} h; {} read, {} written",
+            counted(*requests, "request"),
+            counted(*reads, "read"),
             span_seconds / 3600.0,
             Bytes(*read_bytes),
             Bytes(*written_bytes)
         )?;
         let provisioned = match self.provisioned_servers {
-            Some(servers) => format!("its peak needs {servers} servers"),
+            Some(servers) => format!("its peak needs {}", counted(servers.into(), "server")),
             None => "with the cluster's own rates".to_owned(),
         };
         writeln!(
@@ -346,8 +348,8 @@ impl ReplayReport {
         match &self.comparison {
             Some(c) => writeln!(
                 f,
-                "replicas  {} groups compared ({} each): {}",
-                c.groups,
+                "replicas  {} compared ({} each): {}",
+                counted(c.groups.into(), "group"),
                 Bytes(c.bytes),
                 match c.differing {
                     0 => "all identical".to_owned(),

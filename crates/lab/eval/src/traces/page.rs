@@ -3,7 +3,7 @@
 use super::profile::Profile;
 use super::show::{grouped, percent, seconds};
 use ebb_output::{Axis, Chart, Mark, Page, Series};
-use ebb_types::Bytes;
+use ebb_types::{Bytes, plural};
 
 /// A page that shows every trace.
 pub fn page(profiles: &[Profile]) -> String {
@@ -46,8 +46,9 @@ fn show(page: &mut Page, profile: &Profile) {
     let figures = &profile.figures;
     let format = figures.format.as_deref().unwrap_or("made");
     let text = format!(
-        "{format}, {} requests, {} in {}.",
+        "{format}, {} {}, {} in {}.",
         grouped(figures.requests),
+        plural(figures.requests, "request"),
         Bytes(figures.bytes),
         seconds(figures.span_seconds)
     );

@@ -2,7 +2,7 @@
 
 use super::profile::{Figures, Load, Profile};
 use super::spread::Spread;
-use ebb_types::Bytes;
+use ebb_types::{Bytes, plural};
 use std::fmt;
 
 /// Columns and rows of the plot, and columns of a size bar.
@@ -233,9 +233,10 @@ impl fmt::Display for Profile {
         let devices = if figures.device_count == 1 { "device" } else { "devices" };
         writeln!(
             f,
-            "{}: {format}, {} requests, {} in {} on {} {devices}\n",
+            "{}: {format}, {} {}, {} in {} on {} {devices}\n",
             self.name,
             grouped(figures.requests),
+            plural(figures.requests, "request"),
             Bytes(figures.bytes),
             seconds(figures.span_seconds),
             figures.device_count

@@ -4,7 +4,7 @@ use super::ledger::Mismatch;
 use super::options::{Pacing, PastEnd};
 use ebb_output::Latency;
 use ebb_trace::Request;
-use ebb_types::Bytes;
+use ebb_types::{Bytes, counted};
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -174,8 +174,12 @@ impl fmt::Display for DriveReport {
         self.stopped().map_or(Ok(()), |stopped| writeln!(f, "{stopped}"))?;
         writeln!(
             f,
-            "{} requests, {} failed: {:.1} IOPS, {:.2} MB/s; at most {} in flight",
-            self.requests, self.failed, self.iops, self.megabytes_per_second, self.most_in_flight
+            "{}, {} failed: {:.1} IOPS, {:.2} MB/s; at most {} in flight",
+            counted(self.requests, "request"),
+            self.failed,
+            self.iops,
+            self.megabytes_per_second,
+            self.most_in_flight
         )?;
         writeln!(
             f,
