@@ -152,7 +152,6 @@ impl CodedSet {
         let may_lack = entry.hibernates() && !self.kept_all && cx.keeps_in_memory(entry);
         if let (Some(own), Some(since)) = (own, since)
             && may_lack
-            && !cx.config.has(PlantedBug::SleepForgetful)
         {
             self.forgotten = Forgotten::Unknown;
             let (group, epoch) = (self.known.group(own), self.epoch());

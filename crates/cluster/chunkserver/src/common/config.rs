@@ -71,12 +71,8 @@ pub enum PlantedBug {
     SkipColumnFence,
     /// Sleep with the whole set while strips are in memory that their column's server lacks.
     SleepIndebted,
-    /// A set hibernates although a restart has lost what it kept in memory for parity servers.
-    SleepForgetful,
     /// Take a column for full although no complete server was heard.
     TrustAnyListing,
-    /// Requests under a claim that has ended are carried out.
-    IgnoreClaims,
     /// Take a row that cannot be read for one that may be elsewhere, for ever.
     LostRowLacks,
     /// In a salvage, too, a holder lists nothing unless it has all that the replica misses.

@@ -4,8 +4,11 @@
 use crate::world::World;
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::Node;
+use crate::world::server::Server;
 use ebb_types::{GroupEntry, PoolId, Random, ServerId, ServerState, SlotState, mix};
 
+/// Longest time until what went before is over.
+const SETTLES: u64 = 30 * SECOND;
 /// How long it stays broken.
 const LASTS: u64 = 40 * SECOND;
 /// In all, clients may wait for this long: until it is noticed, and others have taken over.
@@ -29,9 +32,14 @@ pub(super) fn endure(world: &mut World, round: u32) {
     if world.violation.is_some() || world.lost.is_some() || missing || world.rebuilds() {
         return;
     }
+    // A connection that broke before may not have been noticed yet.
+    world.run_until(world.now + SETTLES, |world| !recovers(world));
     let hangs = random.chance(HANGS);
     let deaf = world.scenario.members > 2 && random.chance(DEAF);
     let full = random.chance(FULL) && !world.needs_memory() && is_complete(world);
+    if recovers(world) {
+        return;
+    }
     if hangs {
         a_disk_hangs(world, &mut random);
     } else if deaf {
@@ -45,9 +53,8 @@ fn a_disk_hangs(world: &mut World, random: &mut Random) {
     let runs = world.servers.values().filter(|s| s.runs() && !s.missing).map(|s| s.id);
     let servers: Vec<ServerId> = runs.collect();
     let Some(id) = random.pick(&servers).copied() else { return };
-    // It may have the only sound copy of a block that has rotted on others, or that one lacks which was just away: no
-    // fault of its own is that.
-    if world.invariants.rot_seen || recovers(world) {
+    // It may have the only sound copy of a block that has rotted on others: no fault of its own is that.
+    if world.invariants.rot_seen {
         return;
     }
     // Every write needs r other servers, and those of an erasure-coded pool keep no copies.
@@ -65,12 +72,15 @@ fn a_disk_hangs(world: &mut World, random: &mut Random) {
     world.heal_disk(id);
 }
 
-/// Some server is not back yet, as far as the metadata service knows, or catches up.
+/// Some server is not back yet, as far as the metadata service knows, or catches up, or has something in flight.
 fn recovers(world: &World) -> bool {
     let state = world.newest_state();
     let behind =
         |entry: &GroupEntry| entry.slots.iter().any(|s| matches!(s.state, SlotState::CatchingUp { .. }));
-    state.servers().any(|s| s.state == ServerState::Failed) || state.groups().any(|(_, entry)| behind(entry))
+    let idle = |server: &Server| !server.runs() || server.is_idle();
+    state.servers().any(|s| s.state == ServerState::Failed)
+        || state.groups().any(|(_, entry)| behind(entry))
+        || !world.servers.values().all(idle)
 }
 
 fn the_leader_is_deaf(world: &mut World) {

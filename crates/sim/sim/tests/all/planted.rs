@@ -107,7 +107,7 @@ fn offload_dropped_before_it_is_reclaimed_is_found() {
 
 #[test]
 fn a_settlement_that_forgets_requests_is_found() {
-    in_server(487, PlantedBug::ForgetRequests, &["linearizability"]);
+    in_server(935, PlantedBug::ForgetRequests, &["linearizability"]);
 }
 
 #[test]
@@ -198,11 +198,6 @@ fn a_set_that_hibernates_with_parity_in_memory_only_is_found() {
 }
 
 #[test]
-fn a_set_that_hibernates_after_it_forgot_its_parity_is_found() {
-    in_server(179594587500890, PlantedBug::SleepForgetful, &["R7"]);
-}
-
-#[test]
 fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
     in_server(79, PlantedBug::TrustAnyListing, &["R4", "R6", "coded"]);
 }
@@ -219,7 +214,7 @@ fn a_leader_that_hears_no_server_and_leads_on_is_found() {
 
 #[test]
 fn a_row_beyond_repair_that_holds_its_column_up_is_found() {
-    in_server(96, PlantedBug::LostRowLacks, &["liveness"]);
+    in_server(206, PlantedBug::LostRowLacks, &["liveness"]);
 }
 
 #[test]
