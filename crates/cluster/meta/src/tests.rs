@@ -973,7 +973,10 @@ fn the_last_resort_names_the_loss_and_serves_what_is_left() {
     let of_them = |g: &GroupEntry| gone.iter().any(|id| g.slot_of(ServerId(*id)).is_some());
     let held = world.state.groups().filter(|(_, g)| of_them(g)).count();
     assert!(held > 12 && stuck(&world) == held, "{held}: {}", world.counts());
-    assert!(refusal(&mut world, true).is_some_and(|why| why.contains("give them up with `ebb lost 4`")));
+    assert!(
+        refusal(&mut world, true)
+            .is_some_and(|why| why.contains("give them up with `ebb lost 4 --accept-loss`"))
+    );
     for accept_loss in [false, true] {
         for id in gone {
             world.answer = None;

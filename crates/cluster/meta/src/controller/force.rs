@@ -39,7 +39,7 @@ impl Leading {
         let and_sets: String = sets.iter().map(|set| format!("; {set}")).collect();
         if let Some(first) = undecided.first() {
             return Err(format!(
-                "{groups}: {} may have what is missing; start them, or give them up with `ebb lost {}`{and_sets}",
+                "{groups}: {} may have what is missing; start them, or give them up with `ebb lost {} --accept-loss`{and_sets}",
                 names(&undecided),
                 first.0
             ));
