@@ -37,7 +37,8 @@ pub(super) fn endure(world: &mut World, round: u32) {
     let hangs = random.chance(HANGS);
     let deaf = world.scenario.members > 2 && random.chance(DEAF);
     let full = random.chance(FULL) && !world.needs_memory() && is_complete(world);
-    if recovers(world) {
+    // What no copy can repair is sought everywhere before a client hears of it.
+    if recovers(world) || !world.invariants.ruined.is_empty() {
         return;
     }
     if hangs {

@@ -112,8 +112,11 @@ impl Coder {
 
     /// The set in which it is storing something.
     pub fn stores(&self) -> Option<SetId> {
-        let work = self.work.as_ref().filter(|work| work.job == Job::Put)?;
-        self.view.map().set_of(work.stored.chunk)
+        self.works_in().filter(|_| self.work.as_ref().is_some_and(|work| work.job == Job::Put))
+    }
+
+    pub fn works_in(&self) -> Option<SetId> {
+        self.view.map().set_of(self.work.as_ref()?.stored.chunk)
     }
 
     /// Reads all that it has stored, after the rest of its work.

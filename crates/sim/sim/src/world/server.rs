@@ -634,7 +634,7 @@ impl World<'_> {
                     self.after(MILLI, Happening::Effect { server: id, life, id: forget });
                 }
             }
-            Command::OldMetadata { known, .. } if self.newest_state().version() < known => {
+            Command::OldMetadata { known, .. } if self.invariants.newest_map < known => {
                 self.fail("R11", format!("{id} has seen map {known}, and no metadata member has it"));
             }
             // From a member that led, was away, and does not know yet that another one leads.

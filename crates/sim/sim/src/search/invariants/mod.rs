@@ -69,6 +69,8 @@ pub struct Invariants {
     entries: Entries,
     /// Map version of each member that was checked last.
     looked: BTreeMap<u64, u64>,
+    /// The newest map that any member ever had. Those that start again have it once they know what was committed.
+    pub newest_map: u64,
     /// Newest fence of each run of each server.
     fences: BTreeMap<(ServerId, u64, GroupId), Epoch>,
     /// The newest epoch of each group in which a primary served, or could serve once it was on record.
@@ -112,6 +114,8 @@ impl World<'_> {
         if self.modelled.is_some() {
             return;
         }
+        let version = self.members[&member].member.state().version();
+        self.invariants.newest_map = self.invariants.newest_map.max(version);
         self.r3_configurations(member);
         self.r3_sets(member);
         self.nothing_is_given_up_with_a_server(member);

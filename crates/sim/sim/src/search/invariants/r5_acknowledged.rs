@@ -5,7 +5,7 @@ use crate::search::brief::brief_entry;
 use crate::search::history::Action;
 use crate::world::World;
 use crate::world::client::CELLS_PER_BLOCK;
-use ebb_types::{ClientReply, Role, ServerId, group_of};
+use ebb_types::{ClientReply, GroupId, Role, ServerId, group_of};
 
 impl World<'_> {
     pub(super) fn r5_every_copy_is_durable(&mut self, from: ServerId, op: usize, reply: &ClientReply) {
@@ -37,8 +37,11 @@ impl World<'_> {
             for block in first / CELLS_PER_BLOCK..(first + cells).div_ceil(CELLS_PER_BLOCK) {
                 // The answers may have been slow, and the sleeping server awake and in sync meanwhile. And its store
                 // may have been emptied after it answered.
+                // And one that was a target then may have left the group since, if the primary stood still.
                 let at = |server, role| {
-                    self.has(server, group, role, chunk, block, version) || self.has_forgotten(server)
+                    self.has(server, group, role, chunk, block, version)
+                        || self.has_forgotten(server)
+                        || self.has_left(server, group)
                 };
                 if !at(target, role) && !at(slot.server, Role::Replica) {
                     let what = format!(
@@ -48,6 +51,11 @@ impl World<'_> {
                 }
             }
         }
+    }
+
+    fn has_left(&self, server: ServerId, group: GroupId) -> bool {
+        let entry = self.newest_state().group(group);
+        entry.is_some_and(|entry| entry.members().all(|(member, _)| member != server))
     }
 }
 
