@@ -118,8 +118,8 @@ fn own<'a>(tags: impl Iterator<Item = &'a str>) -> Vec<ETag> {
 /// the object that was found.
 pub struct When {
     pub condition: Condition,
-    /// It stands for a list.
-    found: bool,
+    /// It stands for a list, which holds now.
+    pub found: bool,
 }
 
 impl When {

@@ -3,7 +3,7 @@
 use super::Gateway;
 use super::backend::{Backend, Pool};
 use super::body::Progress;
-use super::conditions::ReadCondition;
+use super::conditions::{ReadCondition, When};
 use super::convert::{
     algorithm, algorithm_name, check_key, checksum_type, etag, give_checksum, kept_headers, listed_algorithm,
     multipart_checksum, parse_etag, stated_checksum, timestamp,
@@ -15,7 +15,7 @@ use super::objects::{content, source, with_tags};
 use super::pools::shown_class;
 use ebb_types::{
     self as ebb, ChecksumAlgorithm, Condition, ETag, NamespaceAnswer, NamespaceDone, NamespaceError,
-    NamespaceOp, NamespaceQuery, PAGE_MAX, UploadListing, UploadMeta, kept_class,
+    NamespaceOp, NamespaceQuery, PAGE_MAX, UploadListing, UploadMeta, is_same_secret, kept_class,
 };
 use futures_util::{StreamExt, TryStreamExt};
 use hyper::HeaderMap;
@@ -53,12 +53,6 @@ fn is_composite(algorithm: ChecksumAlgorithm, asked: Option<&ChecksumType>) -> S
 /// Bytes of the code in an upload's id.
 const CODE_BYTES: usize = 16;
 
-/// Whether two texts of equal length are equal: however much of them is, it takes as long.
-fn equal(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len()
-        && std::hint::black_box(a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b))) == 0
-}
-
 impl<B: Backend> Gateway<B> {
     /// How clients name an upload. Uploads are counted, so an id has a code, too: who has one must not guess others.
     fn upload_id(&self, bucket: &str, key: &str, upload: u64) -> S3Result<String> {
@@ -71,7 +65,7 @@ impl<B: Backend> Gateway<B> {
     fn parse_upload_id(&self, bucket: &str, key: &str, text: &str) -> S3Result<u64> {
         let unknown = || NameError::Refused(NamespaceError::NoSuchUpload);
         let upload = text.get(..16).and_then(|id| u64::from_str_radix(id, 16).ok()).ok_or_else(unknown)?;
-        match equal(self.upload_id(bucket, key, upload)?.as_bytes(), text.as_bytes()) {
+        match is_same_secret(self.upload_id(bucket, key, upload)?.as_bytes(), text.as_bytes()) {
             true => Ok(upload),
             false => Err(unknown().into()),
         }
@@ -109,8 +103,8 @@ impl<B: Backend> Gateway<B> {
 
     /// A condition at the beginning of an upload holds for that moment; the one at its completion decides.
     async fn check_now(&self, headers: &HeaderMap, bucket: &str, key: &str) -> S3Result<()> {
-        let when = self.when(headers, bucket, key).await?.condition;
-        if when == Condition::Any {
+        let When { condition: when, found } = self.when(headers, bucket, key).await?;
+        if found || when == Condition::Any {
             return Ok(());
         }
         let present = self.present(bucket, key).await?;
@@ -289,9 +283,12 @@ impl<B: Backend> Gateway<B> {
         let tags = named.iter().map(|part| Some((0, parse_etag(part.e_tag.as_ref()?.value())?)));
         let again =
             meta.upload == Some(upload) && joined_etag(&tags.collect::<Option<Vec<_>>>()?) == meta.etag;
+        if !again {
+            return None;
+        }
         let expiration = self.expiration(&name.0, &name.1, &meta).await;
         let made = completion(&name, meta.etag, &meta.checksum);
-        again.then(|| Ok(CompleteMultipartUploadOutput { expiration, ..made }))
+        Some(Ok(CompleteMultipartUploadOutput { expiration, ..made }))
     }
 
     pub(super) async fn abort(&self, input: AbortMultipartUploadInput) -> S3Result<()> {

@@ -84,9 +84,23 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
+/// Whether a caller's secret is the right one. Takes a time that depends on the lengths only.
+pub fn is_same_secret(a: &[u8], b: &[u8]) -> bool {
+    let differing = a.iter().zip(b).fold(0, |all, (a, b)| std::hint::black_box(all | (a ^ b)));
+    a.len() == b.len() && differing == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_is_right_as_a_whole_or_not_at_all() {
+        assert!(is_same_secret(b"secret", b"secret") && is_same_secret(b"", b""));
+        for other in [&b"secre"[..], b"secrets", b"Secret", b"secreT", b""] {
+            assert!(!is_same_secret(b"secret", other) && !is_same_secret(other, b"secret"));
+        }
+    }
 
     #[test]
     fn one_of_a_thing_is_no_plural() {

@@ -6,6 +6,7 @@
 
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
+use ebb_types::is_same_secret;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -62,7 +63,8 @@ impl Tokens {
     pub(crate) fn right(&self, headers: &HeaderMap) -> Option<Right> {
         let token = headers.get(AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")?;
         // Both are always compared: the time does not reveal which it is.
-        let (look, act) = (same(token, self.look.as_bytes()), same(token, self.act.as_bytes()));
+        let (look, act) =
+            (is_same_secret(token, self.look.as_bytes()), is_same_secret(token, self.act.as_bytes()));
         match (look, act) {
             (_, true) => Some(Right::Act),
             (true, _) => Some(Right::Look),
@@ -105,12 +107,6 @@ impl Denied {
             Denied::LooksOnly => StatusCode::FORBIDDEN,
         }
     }
-}
-
-/// Takes a time that depends on the lengths only.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    let differing = a.iter().zip(b).fold(0, |all, (a, b)| std::hint::black_box(all | (a ^ b)));
-    a.len() == b.len() && differing == 0
 }
 
 /// The names under which an endpoint may be called. A site that rebinds its own name to the endpoint's address calls it

@@ -547,20 +547,31 @@ fn shift(
     (woken, put_to_sleep)
 }
 
-/// A server of the gear group that could take the lost one's slot, if it did not stand in for another one of the group.
-/// Where two servers are lost, each one's heir may be the other's holder, for ever. Not if what it keeps may be needed:
-/// the primary must have everything.
-fn heir_that_holds(
-    entry: &GroupEntry,
+/// Who takes the lost server's slot in each of these groups: a server that stands in for none of the other slots, or
+/// else one that does. Where two servers are lost, each one's heir may be the other's holder, for ever. Not if what it
+/// keeps may be needed: the primary must have everything.
+fn heirs(
     lost: &ServerEntry,
-    servers: &Servers,
+    groups: &[&GroupEntry],
+    places: &BTreeMap<ServerId, Place>,
     load: &BTreeMap<ServerId, u32>,
-) -> Option<ServerId> {
-    let complete = |s: &Slot| s.state == SlotState::InSync && Some(s.server) == entry.primary;
-    let has_slot = |id: ServerId| entry.slot_of(id).is_some();
-    let heirs = servers.values().filter(|e| e.gear_group == lost.gear_group && e.id != lost.id);
-    let heirs = heirs.filter(|e| !has_slot(e.id)).map(|e| (load.get(&e.id).copied().unwrap_or(0), e.id));
-    heirs.min().map(|(_, id)| id).filter(|_| entry.slots.iter().any(complete))
+) -> Vec<Option<ServerId>> {
+    let members = |holders: bool| -> Vec<Vec<ServerId>> {
+        let of = |entry: &&GroupEntry| {
+            let kept = entry.slots.iter().filter(|s| holders && s.server != lost.id).filter_map(|s| s.holder);
+            entry.slots.iter().map(|s| s.server).chain(kept.map(|s| s.server)).collect()
+        };
+        groups.iter().map(of).collect()
+    };
+    let choose = |groups: Vec<Vec<ServerId>>| rebuild_choice(lost.id, lost.gear_group, &groups, places, load);
+    let (free, any) = (choose(members(true)), choose(members(false)));
+    let is_complete = |entry: &GroupEntry| {
+        entry.slots.iter().any(|s| s.state == SlotState::InSync && Some(s.server) == entry.primary)
+    };
+    let chosen = free.into_iter().zip(any).zip(groups);
+    chosen
+        .map(|((free, any), entry)| free.or(any.filter(|_| is_complete(entry))).map(|choice| choice.server))
+        .collect()
 }
 
 /// Moves slots of lost servers to other servers of the gear group, which fetch everything. Only if another server is
@@ -582,24 +593,15 @@ fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<Gro
                 && !entry.salvage
                 && !replaced.contains_key(&group)
             {
-                orphans.push(group);
+                orphans.push((group, entry));
             }
         }
-        let members = |group: &GroupId| -> Vec<ServerId> {
-            let entry = state.group(*group).expect("a group of the state");
-            let kept = entry.slots.iter().filter(|s| s.server != lost.id).filter_map(|s| s.holder);
-            entry.slots.iter().map(|s| s.server).chain(kept.map(|s| s.server)).collect()
-        };
-        let groups: Vec<Vec<ServerId>> = orphans.iter().map(members).collect();
-        let choices = rebuild_choice(lost.id, lost.gear_group, &groups, &places, &load);
-        for (group, choice) in orphans.into_iter().zip(choices) {
+        let entries: Vec<&GroupEntry> = orphans.iter().map(|(_, entry)| *entry).collect();
+        let heirs = heirs(lost, &entries, &places, &load);
+        for ((group, entry), heir) in orphans.into_iter().zip(heirs) {
             let up = |id: &ServerId| world.get(*id).is_some_and(|c| c.standing == Standing::Up);
-            let mut entry = state.group(group).expect("a group of the state").clone();
-            let heir = match choice {
-                Some(choice) => Some(choice.server),
-                None => heir_that_holds(&entry, lost, servers, &load),
-            };
             let Some(server) = heir.filter(up) else { continue };
+            let mut entry = entry.clone();
             for slot in entry.slots.iter_mut().chain(entry.fallback.iter_mut().flatten()) {
                 if slot.server == lost.id {
                     *slot = Slot { server, state: SlotState::CatchingUp { since: Epoch(0) }, holder: None };
