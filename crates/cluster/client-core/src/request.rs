@@ -174,8 +174,8 @@ impl Request {
     }
 
     /// What a look found.
-    pub fn looked(self) -> Option<Looked> {
-        self.looked
+    pub fn looked(&self) -> Option<&Looked> {
+        self.looked.as_ref()
     }
 
     /// The server whose reply is awaited.

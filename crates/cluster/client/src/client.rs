@@ -538,7 +538,7 @@ impl Client {
         loop {
             next = match next {
                 Some(Next::End(Ok(data))) => {
-                    return Ok(Carried { data, version: request.done(), looked: request.looked() });
+                    return Ok(Carried { data, version: request.done(), looked: request.looked().cloned() });
                 }
                 Some(Next::End(Err(failure))) => return Err(self.failed(chunk, group, failure)),
                 Some(Next::Answer(server, message)) => {

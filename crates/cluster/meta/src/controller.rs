@@ -364,6 +364,7 @@ impl Leading {
         }
         let Some(entry) = state.group(group).filter(|entry| entry.epoch == epoch) else { return };
         let is_primary = entry.primary == Some(from);
+        let fails = self.servers.get(&from).is_some_and(|live| live.condemned);
         match report {
             ServerReport::CaughtUp { .. } if entry.slot_of(from).is_some() => {
                 self.reports.caught_up.insert((group, epoch, from));
@@ -374,7 +375,8 @@ impl Leading {
             ServerReport::Released { .. } if is_primary => {
                 self.reports.released.insert(group, epoch);
             }
-            ServerReport::Serving { .. } if is_primary && !entry.stage().serves => {
+            // Under one that is about to fail nothing is ordered: what was complete before its epoch still is then.
+            ServerReport::Serving { .. } if is_primary && !fails && !entry.stage().serves => {
                 self.reports.serving.insert(group, epoch);
             }
             ServerReport::Damaged { .. } if is_primary => {

@@ -101,7 +101,7 @@ fn main() {
                 record,
                 payload,
                 must_fit: false,
-                repair: false,
+                repair: None,
                 committed: Version { seq: version.seq.saturating_sub(IN_FLIGHT as u64), ..version },
             }
         });

@@ -99,8 +99,9 @@ pub type Token = u64;
 pub enum Op {
     /// Make the record durable: it takes effect on exactly those blocks that are older. Payload: its data, if any; the
     /// receiver of the message has verified its checksums. `must_fit`: acknowledged data depends on it, so it may use
-    /// the reserve. `repair`: it is known to be the newest version, and takes effect on lost blocks too; any other
-    /// record does so only if it is surely newer. Version zero in a repair says that the blocks were never written.
+    /// the reserve. `repair`: it is known to be the newest version of each block that is lost and was not newer than
+    /// this, and takes effect on these, too; any other record does so only if it is surely newer. Version zero in a
+    /// repair says that the blocks were never written.
     /// `committed`: everything of the group up to this version is on all targets; recovery reports later records as
     /// open.
     Apply {
@@ -108,7 +109,7 @@ pub enum Op {
         record: Record,
         payload: bytes::Bytes,
         must_fit: bool,
-        repair: bool,
+        repair: Option<Version>,
         committed: Version,
     },
     /// Read `count` blocks (at most `RECORD_BLOCKS_MAX`).
@@ -141,11 +142,11 @@ impl Op {
     pub fn asked(command: StoreCommand, page: usize) -> Op {
         match command {
             StoreCommand::Apply { role, record, payload, must_fit, committed } => {
-                Op::Apply { role, record, payload, must_fit, repair: false, committed }
+                Op::Apply { role, record, payload, must_fit, repair: None, committed }
             }
-            StoreCommand::Repair { role, record, payload } => {
+            StoreCommand::Repair { role, record, payload, lost } => {
                 let committed = Version::ZERO;
-                Op::Apply { role, record, payload, must_fit: true, repair: true, committed }
+                Op::Apply { role, record, payload, must_fit: true, repair: Some(lost), committed }
             }
             StoreCommand::Read { role, group, chunk, first, count } => {
                 Op::Read { role, group, chunk, first, count }

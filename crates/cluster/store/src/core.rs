@@ -457,32 +457,38 @@ impl StoreCore {
             let outcome = if matches!(op, Op::Apply { .. }) { Outcome::Applied } else { Outcome::Done };
             let result = match op {
                 _ if self.is_poisoned() => Err(StoreError::Poisoned),
-                _ if begun.is_err() => begun.clone().map(|()| None),
-                Op::Apply { role, record, repair, .. } if self.is_known(role, &record, repair, &staged) => {
-                    Ok(None)
+                _ if begun.is_err() => begun.clone().map(|()| Vec::new()),
+                Op::Apply { role, record, repair: None, .. } if self.is_known(role, &record, &staged) => {
+                    Ok(Vec::new())
                 }
                 Op::Apply { payload, must_fit, .. }
                     if !payload.is_empty() && !(if must_fit { must_fits } else { fits }) =>
                 {
                     Err(self.no_space())
                 }
-                Op::Apply { role, record, payload, repair, committed, .. } => {
-                    let mut staged = self.stage(role, record, payload, repair, &staged, &mut direct);
-                    if let Ok(Some(Staged { head, .. })) = &mut staged {
-                        head.committed = Head::committed_by(head.version, committed);
-                    }
-                    staged
+                Op::Apply { role, record, payload, repair: None, committed, .. } => {
+                    let record = self.stage(role, record, payload, false, &staged, &mut direct);
+                    record.map(|record| {
+                        let committed_by = |mut record: Staged| {
+                            record.head.committed = Head::committed_by(record.head.version, committed);
+                            record
+                        };
+                        record.map(committed_by).into_iter().collect()
+                    })
+                }
+                Op::Apply { role, record, payload, repair: Some(lost), .. } => {
+                    self.stage_repair((role, lost), record, payload, &staged, &mut direct)
                 }
                 Op::DropOffload { group, stands_for } => {
-                    Ok(Some(Staged::marker(HeadKind::Drop, Role::Offload { stands_for }, group)))
+                    Ok(vec![Staged::marker(HeadKind::Drop, Role::Offload { stands_for }, group)])
                 }
                 _ => unreachable!("only writes are committed"),
             };
             if let Err(error @ StoreError::NotNow { .. }) = &result {
                 short = Some(error.clone());
             }
-            let result = result.map(|record| {
-                staged.extend(record.map(|record| (results.len(), record)));
+            let result = result.map(|records| {
+                staged.extend(records.into_iter().map(|record| (results.len(), record)));
                 outcome
             });
             results.push((token, result));
@@ -560,16 +566,12 @@ impl StoreCore {
 
     /// Whether, judging by what is in memory, all blocks of a record are already here at its version or a newer one:
     /// then there is nothing to write. A record is resent when a connection broke, soon after the first time.
-    ///
-    /// A repair writes its own version again, but nothing older: the record would be in the log, and the next start
-    /// would take it for the newest if the newer one is lost until then.
-    fn is_known(&self, role: Role, record: &Record, repair: bool, staged: &[(usize, Staged)]) -> bool {
+    fn is_known(&self, role: Role, record: &Record, staged: &[(usize, Staged)]) -> bool {
         let Record { group, chunk, first, count, version, .. } = *record;
         if staged.iter().any(|(_, s)| s.drops(role, group)) {
             return false;
         }
-        let newer = |cell: &Cell| cell.version > version || cell.version == version && !repair;
-        let sound = |cell: &Cell| newer(cell) && cell.place != Place::Lost;
+        let sound = |cell: &Cell| cell.version >= version && cell.place != Place::Lost;
         let sets_no_blocks = matches!(record.content, Content::Delete | Content::Note);
         if sets_no_blocks || count == 0 || count > RECORD_BLOCKS_MAX {
             return false;
@@ -636,6 +638,50 @@ impl StoreCore {
             out.payload = Bytes::new();
         }
         Ok(Some(out))
+    }
+
+    /// Cuts a repair to the blocks that it may set: those that are not here in a newer version, and of lost ones those
+    /// that were not newer than `lost`. The record of any other would be in the log and be taken for the newest as soon
+    /// as the newer one is lost (seeds 3249, 30263008774).
+    fn stage_repair(
+        &mut self,
+        (role, lost): (Role, Version),
+        record: Record,
+        payload: Bytes,
+        staged: &[(usize, Staged)],
+        direct: &mut BTreeMap<FileKey, Arc<dyn DiskFile>>,
+    ) -> Result<Vec<Staged>, StoreError> {
+        if let Some(fault) = record.fault(payload.len()) {
+            return Err(StoreError::Malformed(fault));
+        }
+        let Record { group, chunk, first, count, version, .. } = record;
+        let drops = staged.iter().any(|(_, s)| s.drops(role, group));
+        let may_set = |cell: &Cell| match cell.place {
+            _ if drops => true,
+            Place::Lost => cell.version <= lost.max(version),
+            _ => cell.version <= version,
+        };
+        let cells = self.look(|index| index.cells(role, group, chunk, first, count))?;
+        let mut out = Vec::new();
+        let mut at = 0;
+        for run in cells.chunk_by(|a, b| may_set(a) == may_set(b)) {
+            let (from, to) = (at, at + run.len());
+            at = to;
+            if !may_set(&run[0]) {
+                continue;
+            }
+            let (content, payload) = match &record.content {
+                Content::Data { crcs } => (
+                    Content::Data { crcs: crcs[from..to].to_vec() },
+                    payload.slice(from * BLOCK_BYTES..to * BLOCK_BYTES),
+                ),
+                content => (content.clone(), Bytes::new()),
+            };
+            let (first, count) = (first + from as u32, run.len() as u32);
+            let part = Record { first, count, content, ..record.clone() };
+            out.extend(self.stage(role, part, payload, true, staged, direct)?);
+        }
+        Ok(out)
     }
 
     /// Whether a newer deletion of the chunk is known and not about to be dropped. Such a record must not reach a

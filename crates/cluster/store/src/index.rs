@@ -335,6 +335,17 @@ impl Index {
         }
     }
 
+    /// All segments are read. What a repair wrote before its chunk was last moved to the file may have been moved as
+    /// well, and been overwritten there by a write whose segment is gone: it says nothing of what the file has lost.
+    pub fn doubt_moved_repairs(&mut self) {
+        let chunks = self.roles.values_mut().flat_map(|chunks| chunks.values_mut());
+        for chunk in chunks {
+            if let Some(settled) = chunk.settled {
+                chunk.overlay.doubt_repairs(settled.at);
+            }
+        }
+    }
+
     fn segment_mut(&mut self, at: Position) -> &mut Segment {
         self.segments.get_mut(&at.segment).expect("records are admitted to existing segments")
     }

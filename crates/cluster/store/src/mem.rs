@@ -257,6 +257,11 @@ impl MemDisk {
         self.state().short.1
     }
 
+    /// The capacity in bytes, if it is limited.
+    pub fn capacity(&self) -> Option<u64> {
+        self.state().capacity
+    }
+
     /// Sets the capacity in bytes.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;

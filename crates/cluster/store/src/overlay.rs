@@ -163,6 +163,11 @@ impl Overlay {
         .sum()
     }
 
+    /// Takes the repairs before this position for other records: no newest version of what is lost.
+    pub fn doubt_repairs(&mut self, before: Position) {
+        self.0.values_mut().filter(|extent| extent.at < before).for_each(|extent| extent.repair = false);
+    }
+
     /// Removes the extents that `gone` picks.
     pub fn remove(&mut self, gone: impl Fn(&Extent) -> bool, changed: &mut impl FnMut(&Extent, bool)) {
         self.0.retain(|_, extent| {

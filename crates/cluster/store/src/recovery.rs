@@ -267,6 +267,7 @@ impl Scan<'_> {
             let (records, _) = self.records(&*file, number, &path, size)?;
             self.admit(index, number, records);
         }
+        index.doubt_moved_repairs();
         Ok(last)
     }
 

@@ -105,11 +105,11 @@ fn data(group: u32, chunk_index: u32, first: u32, count: u32, version: Version) 
 }
 
 fn apply(role: Role, (record, payload): (Record, Bytes)) -> Op {
-    Op::Apply { role, record, payload, must_fit: false, repair: false, committed: Version::ZERO }
+    Op::Apply { role, record, payload, must_fit: false, repair: None, committed: Version::ZERO }
 }
 
 fn repair(role: Role, (record, payload): (Record, Bytes)) -> Op {
-    Op::Apply { role, record, payload, must_fit: true, repair: true, committed: Version::ZERO }
+    Op::Apply { role, record, payload, must_fit: true, repair: Some(Version::MAX), committed: Version::ZERO }
 }
 
 fn blank(
@@ -141,7 +141,7 @@ fn read(store: &mut StoreCore, role: Role, group: u32, chunk_index: u32, first: 
 
 /// As [`apply`], and everything of the group up to `committed` is on all targets.
 fn apply_after(committed: Version, role: Role, (record, payload): (Record, Bytes)) -> Op {
-    Op::Apply { role, record, payload, must_fit: false, repair: false, committed }
+    Op::Apply { role, record, payload, must_fit: false, repair: None, committed }
 }
 
 type Key = (Role, GroupId, ChunkId);
@@ -800,7 +800,7 @@ fn what_must_fit_may_use_the_reserve_and_no_more() {
     let (mut store, _) = StoreCore::open(Arc::new(MemDisk::new()), limited).unwrap();
     let write = |seq: u64, must_fit| {
         let (record, payload) = data(1, 0, seq as u32, 2, version(1, seq));
-        Op::Apply { role: OFFLOAD, record, payload, must_fit, repair: false, committed: Version::ZERO }
+        Op::Apply { role: OFFLOAD, record, payload, must_fit, repair: None, committed: Version::ZERO }
     };
     let takes = |store: &mut StoreCore, seq, must_fit| one(store, write(seq, must_fit)) == Outcome::Applied;
     let mut seq = 1;
@@ -849,7 +849,7 @@ fn a_checkpoint_that_cannot_end_leaves_a_part_of_the_reserve() {
     let (mut store, _) = open(&disk).unwrap();
     let write = |seq: u64, must_fit| {
         let (record, payload) = data(1, seq as u32 % 4, seq as u32 / 4 * 2, 2, version(1, seq));
-        let (role, repair, committed) = (Role::Replica, false, Version::ZERO);
+        let (role, repair, committed) = (Role::Replica, None, Version::ZERO);
         Op::Apply { role, record, payload, must_fit, repair, committed }
     };
     let takes = |store: &mut StoreCore, seq, must_fit| one(store, write(seq, must_fit)) == Outcome::Applied;
@@ -938,11 +938,7 @@ fn damaged_metadata_is_an_error_and_never_older_data() {
             );
             assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
         }
-        // Retire the segments that still have the record.
-        for seq in 10..60 {
-            one(&mut store, apply(Role::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
-            one(&mut store, Op::Flush);
-        }
+        retire(&mut store, 1);
         if pending {
             // In the same page, and only in a segment: as while a move to the file is in progress.
             one(&mut store, apply(Role::Replica, data(1, 1, 9, 1, version(1, 99))));
@@ -1200,11 +1196,7 @@ fn without_its_name(act: impl Fn(&MemDisk, &str, &MemDisk)) {
         act(&disk, &path, &earlier);
         write(&mut store, 6, 3);
         assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
-        // Retire the segments that still have the records.
-        for seq in 10..60 {
-            one(&mut store, apply(Role::Replica, data(2, 1, seq, 2, version(1, seq as u64))));
-            one(&mut store, Op::Flush);
-        }
+        retire(&mut store, 1);
         for again in [false, true] {
             if again {
                 drop(store);
@@ -1636,6 +1628,79 @@ fn a_repair_with_an_older_version_leaves_nothing_in_the_log() {
         assert_eq!(one(&mut store, repair(Role::Replica, old)), Outcome::Applied);
         assert_eq!(disk.written(), written);
     }
+}
+
+/// Writes until the segments of what is in chunk files are gone.
+fn retire(store: &mut StoreCore, epoch: u32) {
+    for seq in 10..60 {
+        one(store, apply(Role::Replica, data(2, 1, seq, 2, version(epoch, seq as u64))));
+        one(store, Op::Flush);
+    }
+}
+
+/// A chunk with blocks 0 and 1 in its file, whose page is then damaged. `meanwhile` runs before that.
+fn with_a_lost_page(meanwhile: impl Fn(&mut StoreCore)) -> StoreCore {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    one(&mut store, apply(Role::Replica, data(1, 1, 0, 2, version(1, 2))));
+    assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    retire(&mut store, 1);
+    meanwhile(&mut store);
+    drop(store);
+    let path = disk.files().into_iter().find(|file| file.starts_with("chunks")).unwrap();
+    for slot in [0, crate::layout::PAGE_BYTES as u64] {
+        disk.flip_bit(&path, slot + 300);
+    }
+    open(&disk).unwrap().0
+}
+
+fn is_lost(store: &mut StoreCore, block: u32) -> bool {
+    matches!(read(store, Role::Replica, 1, 1, block, 1), Outcome::Failed(StoreError::Lost { .. }))
+}
+
+/// The fault search, seed 30263008774: the same, but for some blocks of a record. A settlement then wrote the older
+/// version as the newest one.
+#[test]
+fn a_repair_leaves_alone_each_block_that_is_newer() {
+    let mut store = with_a_lost_page(|store| {
+        assert_eq!(one(store, repair(Role::Replica, data(1, 1, 0, 4, version(1, 1)))), Outcome::Applied);
+        let Outcome::Read(blocks) = read(store, Role::Replica, 1, 1, 0, 4) else { panic!() };
+        let versions: Vec<_> = blocks.records.iter().map(|r| (r.first, r.version)).collect();
+        assert_eq!(versions, [(0, version(1, 2)), (2, version(1, 1))]);
+    });
+    assert!(is_lost(&mut store, 0) && is_lost(&mut store, 1));
+    assert!(!is_lost(&mut store, 2) && !is_lost(&mut store, 3));
+}
+
+/// The page is lost after the repair began: its blocks may be newer than what was asked for.
+#[test]
+fn a_repair_leaves_alone_lost_blocks_that_may_be_newer() {
+    let mut store = with_a_lost_page(|_| {});
+    let old = |lost| {
+        let (record, payload) = data(1, 1, 0, 2, version(1, 1));
+        let (role, committed) = (Role::Replica, Version::ZERO);
+        Op::Apply { role, record, payload, must_fit: true, repair: Some(lost), committed }
+    };
+    assert_eq!(one(&mut store, old(version(1, 1))), Outcome::Applied);
+    assert!(is_lost(&mut store, 0));
+    assert_eq!(one(&mut store, old(version(1, 2))), Outcome::Applied);
+    assert!(!is_lost(&mut store, 0));
+}
+
+/// The segment of the repair outlives that of a newer write, both of which are in the chunk file.
+#[test]
+fn a_repair_in_an_old_segment_says_nothing_of_what_the_file_has_lost() {
+    let mut store = with_a_lost_page(|store| {
+        one(store, repair(Role::Replica, data(1, 1, 0, 2, version(1, 2))));
+        // Offload is never moved to a file: it keeps the segment.
+        for first in 0..4 {
+            one(store, apply(OFFLOAD, data(3, 1, first, 1, version(1, 1))));
+        }
+        assert_eq!(one(store, Op::Flush), Outcome::Done);
+        one(store, apply(Role::Replica, data(1, 1, 0, 2, version(1, 3))));
+        retire(store, 2);
+    });
+    assert!(is_lost(&mut store, 0));
 }
 
 #[test]

@@ -185,6 +185,8 @@ pub struct Version {
 
 impl Version {
     pub const ZERO: Version = Version { epoch: Epoch(0), seq: 0 };
+    /// No version is newer.
+    pub const MAX: Version = Version { epoch: Epoch(u32::MAX), seq: u64::MAX };
     /// Lower bound of the versions of `epoch`: the primary assigns only newer ones.
     pub fn first_of(epoch: Epoch) -> Version {
         Version { epoch, seq: 0 }

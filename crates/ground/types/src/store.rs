@@ -14,9 +14,10 @@ pub enum StoreCommand {
     /// Make the record durable. Blocks present at a newer version stay. `must_fit`: it may use the reserve (R10).
     /// `committed`: everything of the group up to this version is on all targets.
     Apply { role: Role, record: Record, payload: Bytes, must_fit: bool, committed: Version },
-    /// As `Apply`, but equal versions are written too, because the present block fails its checksum (R9). A record of
-    /// version zero says that its blocks were never written, and takes effect on lost blocks.
-    Repair { role: Role, record: Record, payload: Bytes },
+    /// As `Apply`, but equal versions are written too, because the present block fails its checksum (R9). It is known
+    /// to be the newest version of each block that is lost and was not newer than `lost`, and takes effect on these,
+    /// too; a record of version zero says that they were never written.
+    Repair { role: Role, record: Record, payload: Bytes, lost: Version },
     /// Read blocks and verify their checksums.
     Read { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
     /// As `Read`, but from disk, not from memory, and without returning the bytes.

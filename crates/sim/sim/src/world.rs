@@ -127,6 +127,8 @@ pub enum Happening {
         life: u64,
         server: ServerId,
         action: SwitchAction,
+        /// It was thrown in the storm.
+        stormy: bool,
     },
     /// A flush that waited behind all that hung has ended.
     Unstalled {
@@ -477,7 +479,9 @@ impl<'a> World<'a> {
             Happening::MemberWake { member, stamp } => self.member_wakes(member, stamp),
             Happening::Client { client, stamp } => self.client_wakes(client, stamp),
             Happening::LinkLost { client, server } => self.client_link_lost(client, server),
-            Happening::Switch { member, life, server, action } => self.switch(member, life, server, action),
+            Happening::Switch { member, life, server, action, stormy } => {
+                self.switch((member, life), server, action, stormy);
+            }
             Happening::LateSwitch { server, action } => self.late_switch(server, action),
             Happening::Fault => self.next_fault(),
             Happening::Restart { server } => self.restart(server),

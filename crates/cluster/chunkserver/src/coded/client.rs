@@ -112,6 +112,10 @@ impl CodedSet {
         if adds && !self.known.bears_a_loss(request.op.chunk()) {
             return retry(Unready::Exposed);
         }
+        // A deletion, too, is to be known to two servers: `Known::all_is_listed`.
+        if self.known.entry.columns.iter().filter(|own| !own.is_away()).count() < 2 {
+            return retry(Unready::Exposed);
+        }
         if adds && cx.full {
             return Err(ClientReply::Failed { why: ChunkError::NoSpace });
         }
@@ -354,7 +358,7 @@ impl CodedSet {
         let (version, content) = (Version::ZERO, Content::Zero);
         let record = Record { group, chunk, first: block, count: 1, version, request: None, content };
         let role = self.known.role_for(cx.me, column);
-        let command = StoreCommand::Repair { role, record, payload: Bytes::new() };
+        let command = StoreCommand::Repair { role, record, payload: Bytes::new(), lost: Version::MAX };
         cx.store(Wait::Column(ColumnWait::Cleared { read: id }), command);
     }
 

@@ -289,7 +289,9 @@ impl Fill {
         let Segment { first, count, .. } = *segment;
         let of = Blocks { column, chunk, first, count };
         if !present.contains(&column) && code.sources(&present, &[column]).is_none() {
-            let may = known.may_be_elsewhere(cx.map, (chunk, column), &present, Some(oldest.epoch));
+            let is_listed = |column| segment.present.iter().any(|p| p.column == column);
+            let may = !known.is_remnant(cx.me, &self.members, is_listed)
+                && known.may_be_elsewhere(cx.map, (chunk, column), &present, Some(oldest.epoch));
             self.incomplete |= may;
             // Rule 4: the rest of a failed write is passed over. Where a strip is beyond repair on another column, this
             // may as well be what is left of a row that was acknowledged: it counts as lost here, too.

@@ -69,13 +69,18 @@ impl Known {
         bears
     }
 
-    /// Whether every acknowledged row is in the listings of these servers and of this one: one of them has a column in
-    /// sync, so it has a strip of each; or all are there.
+    /// Whether every acknowledged row and deletion is in the listings of these servers and of this one: one of them has
+    /// a column in sync, so it has a strip of each; or all are there but one, and none lost what it had. Nothing is
+    /// acknowledged that only one column's own server took.
     pub fn all_is_listed(&self, me: ServerId, members: &[ServerId]) -> bool {
-        let listed = |own: &Column| members.contains(&own.server);
+        let listed = |own: &Column| own.server == me || members.contains(&own.server);
         let mut others = self.entry.columns.iter().filter(|own| own.server != me);
         let nothing = |own: &Column| own.state == SlotState::Away { since: Epoch(0) };
-        self.one_has_all(me, members) || others.all(|own| listed(own) || nothing(own))
+        let emptied = |own: &Column| own.state == SlotState::CatchingUp { since: Epoch(0) } || nothing(own);
+        let hides = |own: &&Column| !listed(own) || emptied(own);
+        self.one_has_all(me, members)
+            || others.all(|own| listed(own) || nothing(own))
+            || self.entry.columns.iter().filter(hides).count() <= 1
     }
 
     /// Whether one of these servers, another than this one, has a column in sync.
@@ -189,6 +194,15 @@ impl Known {
     pub fn others(&self, me: ServerId, map: &ClusterMap) -> Vec<ServerId> {
         let servers = self.entry.columns.iter().map(|column| column.server);
         servers.filter(|server| *server != me && map.is_live(*server)).collect()
+    }
+
+    /// Whether a server that was asked has its own column in sync and nothing of a row: it has a strip of each
+    /// acknowledged one, so this is the rest of a failed write, wherever else strips of it are.
+    pub fn is_remnant(&self, me: ServerId, asked: &[ServerId], is_listed: impl Fn(usize) -> bool) -> bool {
+        let in_sync = |own: &Column| own.server != me && own.state == SlotState::InSync;
+        let lacks =
+            |(nth, own): (usize, &Column)| in_sync(own) && asked.contains(&own.server) && !is_listed(nth);
+        self.entry.columns.iter().enumerate().any(lacks)
     }
 
     /// Whether blocks that cannot be rebuilt from `present` might be with the strips of servers that do not answer now.

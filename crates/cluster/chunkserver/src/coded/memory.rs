@@ -380,7 +380,8 @@ mod tests {
         assert!(matches!(take(apply), Some(StoreOutcome::Applied)));
         let read = StoreCommand::Read { role, group, chunk, first: 0, count: 3 };
         assert!(matches!(take(read.clone()), Some(StoreOutcome::Damaged { block: 1, lost: None, .. })));
-        let repair = StoreCommand::Repair { role, record: record(block_crcs(&payload)), payload };
+        let repair =
+            StoreCommand::Repair { role, record: record(block_crcs(&payload)), payload, lost: Version::MAX };
         assert!(take(repair).is_none() && take(read).is_none(), "the store has it");
         assert_eq!(memory.bytes(), 0);
     }

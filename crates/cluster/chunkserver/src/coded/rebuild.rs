@@ -449,7 +449,7 @@ impl Rebuilds {
             let record =
                 Record { group: known.group(column), chunk, first, count, version, request: None, content };
             let command = match job.repair {
-                true => StoreCommand::Repair { role, record, payload },
+                true => StoreCommand::Repair { role, record, payload, lost: Version::MAX },
                 false => StoreCommand::Apply { role, record, payload, must_fit: true, committed: version },
             };
             job.applying += 1;

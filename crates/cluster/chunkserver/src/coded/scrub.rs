@@ -264,7 +264,7 @@ impl CodedSet {
         let (version, content) = (Version::ZERO, Content::Zero);
         let record =
             Record { group, chunk: window.chunk, first: block, count: 1, version, request: None, content };
-        let command = StoreCommand::Repair { role, record, payload: Bytes::new() };
+        let command = StoreCommand::Repair { role, record, payload: Bytes::new(), lost: Version::MAX };
         cx.store(Wait::Column(ColumnWait::ScrubCleared { token }), command);
     }
 

@@ -73,6 +73,12 @@ pub enum PlantedBug {
     SleepIndebted,
     /// Take a column for full although no complete server was heard.
     TrustAnyListing,
+    /// Requests under a claim that has ended are carried out.
+    IgnoreClaims,
+    /// A primary believes the first claim that it hears in its epoch.
+    BelieveAnyClaim,
+    /// A look answers with a version that the next write has.
+    LookAhead,
     /// Take a row that cannot be read for one that may be elsewhere, for ever.
     LostRowLacks,
     /// In a salvage, too, a holder lists nothing unless it has all that the replica misses.

@@ -14,7 +14,8 @@ use crate::replicated::tail::Tail;
 use bytes::Bytes;
 use ebb_types::{
     ChunkId, Content, Cursor, Epoch, GroupEntry, GroupId, Kind, ListPage, ObjectId, PeerMessage, Record,
-    Refusal, RequestId, Role, ServerId, Slot, SlotState, TailRun, Version, are_sound_or_lost,
+    Refusal, RequestId, Role, ServerEntry, ServerId, ServerState, Slot, SlotState, TailRun, Version,
+    are_sound_or_lost,
 };
 use std::collections::BTreeMap;
 
@@ -104,9 +105,27 @@ impl Member {
         self.entry.slots.iter().any(|slot| cx.map.sleeps(slot.server))
     }
 
-    /// Whether every member can be asked: what none of them has is gone.
+    /// Whether a member that cannot be asked now may come back, with what no other has.
+    pub fn others_may_return(&self, cx: &Context) -> bool {
+        self.entry.members().any(|(server, _)| !cx.map.is_live(server) && !cx.map.is_lost(server))
+    }
+
+    /// Whether all can be asked that may have a copy: what none of them has is gone. A holder that was dropped while it
+    /// was gone keeps what it has until the members are complete, and may come back with it.
     pub fn all_live(&self, cx: &Context) -> bool {
+        let may_return = |s: &ServerEntry| matches!(s.state, ServerState::Failed | ServerState::Waking);
         self.entry.members().all(|(server, _)| cx.map.is_live(server))
+            && (self.entry.is_complete() || !cx.map.servers.values().any(may_return))
+    }
+
+    /// Every live server, as a former holder that was replaced while it was gone: it keeps what may be needed.
+    pub fn former_holders(&self, cx: &Context) -> Vec<Source> {
+        let live = || cx.map.servers.values().filter(|s| s.id != cx.me && s.state.is_live());
+        let of = |slot: &Slot| {
+            let role = Role::Offload { stands_for: slot.server };
+            live().map(move |s| (s.id, role))
+        };
+        self.entry.slots.iter().flat_map(of).collect()
     }
 
     /// The epoch from which on a source is asked. Offload from before its slot went away should have been dropped, and

@@ -14,6 +14,9 @@
 //! therefore asked for in halves, down to the single blocks that no copy has: only these are given up. A copy that has
 //! lost all of them says so, and is no reason for halves.
 //!
+//! Meanwhile the store may lose more of them, which were newer: it replaces lost blocks only up to the version that
+//! is known here.
+//!
 //! A record in the own tail says more of a lost block than the store does: it was at least as new as that. Nothing
 //! older is believed of anybody, for its request counts as carried out.
 
@@ -169,7 +172,9 @@ fn copies(cx: &Context, member: &Member, lost: Option<Version>) -> Vec<Copy> {
             copies.push(replica(slot, false, true));
         }
     }
-    for source in member.other_copies(cx) {
+    // In a complete group nobody keeps anything for it any more.
+    let former = if member.entry().is_complete() { Vec::new() } else { member.former_holders(cx) };
+    for source in member.other_copies(cx).into_iter().chain(former) {
         if !copies.iter().any(|c| c.source == source && !c.second) {
             copies.push(Copy { partial: lost.is_some(), ..Copy::any(source) });
         }
@@ -240,7 +245,7 @@ impl Repairs {
         op: u64,
         (chunk, first, count): (ChunkId, u32, u32),
     ) -> Ended {
-        let lost = Some(Version { epoch: Epoch(u32::MAX), seq: u64::MAX });
+        let lost = Some(Version::MAX);
         cx.shared.stats.damage.sought += 1;
         let mut copies = copies(cx, member, lost);
         copies.retain(|copy| !copy.partial);
@@ -268,7 +273,8 @@ impl Repairs {
             copies,
             tried: 0,
             refused: false,
-            unsure: false,
+            // Who comes back while it runs was not asked.
+            unsure: !member.all_live(cx),
             step: Step::Asking { token: None },
             wanted,
         };
@@ -369,7 +375,8 @@ impl Repairs {
             if record.version > Version::ZERO {
                 cx.shared.stats.repaired_blocks += u64::from(record.count);
             }
-            let command = StoreCommand::Repair { role: Role::Replica, record, payload };
+            let lost = lost.unwrap_or(Version::ZERO);
+            let command = StoreCommand::Repair { role: Role::Replica, record, payload, lost };
             cx.store(Wait::RepairWritten { repair: id }, command);
         }
         Ended::Not

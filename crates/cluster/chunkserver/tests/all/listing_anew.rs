@@ -7,8 +7,9 @@ use ebb_chunkserver::{
     ClientToken, Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken,
 };
 use ebb_types::{
-    ChunkId, ChunkOp, ClientRequest, Epoch, GroupEntry, GroupId, Incarnation, Kind, ListPage, MapDelta,
-    Moment, PeerMessage, Run, ServerId, ServerState, Slot, SlotState, StoreId, TailRun, Version,
+    ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Epoch, GroupEntry, GroupId, Incarnation, Kind,
+    ListPage, MapDelta, Moment, PeerMessage, Run, ServerId, ServerState, Slot, SlotState, StoreId, TailRun,
+    Unready, Version,
 };
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ struct Primary {
     reads: usize,
     ordered: usize,
     fetched_from: Vec<ServerId>,
+    replies: Vec<ClientReply>,
 }
 
 impl Primary {
@@ -48,6 +50,7 @@ impl Primary {
             reads: 0,
             ordered: 0,
             fetched_from: Vec::new(),
+            replies: Vec::new(),
         };
         primary.on(Event::Lease { until: Moment(u64::MAX) });
         let slot = |server, state| Slot { server, state, holder: None };
@@ -86,6 +89,7 @@ impl Primary {
                 }
                 Command::Store { command: StoreCommand::Read { .. }, .. } => self.reads += 1,
                 Command::Store { command: StoreCommand::Apply { .. }, .. } => self.ordered += 1,
+                Command::Reply { reply, .. } => self.replies.push(reply),
                 _ => {}
             }
         }
@@ -110,17 +114,28 @@ impl Primary {
         }
     }
 
+    /// The servers' state changes, and the configuration does not.
+    fn are(&mut self, servers: &[ServerId], state: ServerState) {
+        let from = self.replica.map().version;
+        let servers = servers.iter().map(|id| crate::server(id.0, id.0 as u8 - 1, state)).collect();
+        let to = from + 1;
+        self.on(Event::Map(MapDelta { from, to, servers, groups: Vec::new(), ..MapDelta::default() }));
+    }
+
+    fn read(&mut self) {
+        let op = ChunkOp::Read { chunk: MISSED.chunk, offset: 0, len: 1, must_exist: false };
+        let request =
+            ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), claim: 0, op };
+        self.on(Event::Client { token: ClientToken(1), request, payload: Bytes::new() });
+    }
+
     /// The server fails, and the next configuration has not arrived yet.
     fn loses(&mut self, server: ServerId) {
-        let failed = crate::server(server.0, server.0 as u8 - 1, ServerState::Failed);
-        let from = self.replica.map().version;
-        self.on(Event::Map(MapDelta {
-            from,
-            to: from + 1,
-            servers: vec![failed],
-            groups: Vec::new(),
-            ..MapDelta::default()
-        }));
+        self.are(&[server], ServerState::Failed);
+        self.tick();
+    }
+
+    fn tick(&mut self) {
         self.now = self.now + Duration::from_secs(1);
         self.on(Event::Tick);
     }
@@ -144,12 +159,32 @@ fn a_read_waits_for_the_new_listing() {
     let mut primary = Primary::new(false);
     let source = primary.fetched_from[0];
     primary.loses(source);
-    let op = ChunkOp::Read { chunk: MISSED.chunk, offset: 0, len: 1, must_exist: false };
-    let request = ClientRequest { group: GROUP, epoch: EPOCH, since: Version::first_of(EPOCH), claim: 0, op };
-    primary.on(Event::Client { token: ClientToken(1), request, payload: Bytes::new() });
+    primary.read();
     assert_eq!(primary.reads, 0, "it does not know what it misses");
     primary.list();
     primary.on(Event::Tick);
     assert_eq!(primary.reads, 0, "it misses the block");
     assert_ne!(primary.fetched_from.last(), Some(&source), "which it fetches from the other");
+}
+
+/// Nothing is damaged: the only copies are on servers that cannot be asked now (seed 30263023807).
+#[test]
+fn what_is_missing_here_while_its_sources_are_away_is_not_answered_with_damage() {
+    let retry = ClientReply::Retry { why: Unready::Busy };
+    let failed = ClientReply::Failed { why: ChunkError::Corrupt };
+    for (state, reply) in
+        [(ServerState::Failed, retry.clone()), (ServerState::Asleep, retry), (ServerState::Lost, failed)]
+    {
+        let mut primary = Primary::new(false);
+        primary.are(&OTHERS, state);
+        primary.read();
+        assert_eq!((&primary.replies[..], primary.reads), (&[reply][..], 0), "{state:?}");
+        if state == ServerState::Lost {
+            continue;
+        }
+        let asked = primary.fetched_from.len();
+        primary.are(&OTHERS, ServerState::Awake);
+        (0..3).for_each(|_| primary.tick());
+        assert!(primary.fetched_from.len() > asked, "{state:?}: it is fetched from those that came back");
+    }
 }

@@ -16,6 +16,8 @@ const ME: ServerId = ServerId(1);
 /// Catching up, with a covered holder.
 const OTHER: ServerId = ServerId(2);
 const HOLDER: ServerId = ServerId(4);
+/// No member.
+const FORMER: ServerId = ServerId(3);
 const KEPT: Role = Role::Offload { stands_for: OTHER };
 const GROUP: GroupId = GroupId(0);
 const CHUNK: ChunkId = ChunkId { object: ebb_types::ObjectId(0), index: 0 };
@@ -33,12 +35,17 @@ impl Server {
 
     /// One that found this tail at its start.
     fn recovered(id: ServerId, tail: RecoveredTail) -> (Server, Vec<Command>) {
+        Server::started(id, tail, true)
+    }
+
+    /// `covered`: the slot's holder has everything that its server lacks.
+    fn started(id: ServerId, tail: RecoveredTail, covered: bool) -> (Server, Vec<Command>) {
         let config = Config::new(id, Incarnation(1), StoreId(1), 1 << 20, 1);
         let recovered = Recovered { tails: [(GROUP, tail)].into(), ..Recovered::default() };
         let mut server = Server { replica: Replica::new(config, recovered), now: 1 };
         server.on(Event::Lease { until: Moment(u64::MAX) });
         let away = SlotState::CatchingUp { since: Epoch(5) };
-        let holder = Some(Holder { server: HOLDER, covered: true });
+        let holder = Some(Holder { server: HOLDER, covered });
         let slots = vec![
             Slot { server: ME, state: SlotState::InSync, holder: None },
             Slot { server: OTHER, state: away, holder },
@@ -434,22 +441,26 @@ fn what_no_copy_can_repair_is_not_tried_again_with_each_fetch() {
 
 /// A replica that is catching up and misses these runs, one block each, of its holder's.
 fn catches_up(kinds: &[Kind]) -> (Server, Vec<Command>) {
-    let (mut replica, commands) = Server::new(OTHER);
+    misses(kinds, Server::new(OTHER))
+}
+
+fn misses(kinds: &[Kind], (mut replica, commands): (Server, Vec<Command>)) -> (Server, Vec<Command>) {
     let listing = |c: &Command| match c {
-        Command::Send { to: HOLDER, message: PeerMessage::List { token, .. }, .. } => Some(*token),
+        Command::Send { to, message: PeerMessage::List { token, .. }, .. } => Some((*to, *token)),
         _ => None,
     };
-    let token = commands.iter().find_map(listing).expect("the holder is asked what it has");
+    let asked: Vec<(ServerId, u64)> = commands.iter().filter_map(listing).collect();
+    assert!(!asked.is_empty(), "others are asked what they have");
     let run = |(first, kind): (u32, &Kind)| Run { chunk: CHUNK, first, count: 1, version: NEW, kind: *kind };
     let runs: Vec<Run> = (0..).zip(kinds).map(run).collect();
-    let message = PeerMessage::ListReply {
-        group: GROUP,
-        token,
-        result: Ok(ListPage { runs: runs.clone(), next: None }),
-    };
-    let commands = replica.on(Event::Peer { from: HOLDER, message, payload: Bytes::new() });
-    let (token, _) = store(&commands).expect("it is compared with what is here");
-    let commands = replica.stored(token, StoreOutcome::Newer(runs));
+    let mut commands = Vec::new();
+    for (from, token) in asked {
+        let result = Ok(ListPage { runs: runs.clone(), next: None });
+        let message = PeerMessage::ListReply { group: GROUP, token, result };
+        commands = replica.on(Event::Peer { from, message, payload: Bytes::new() });
+        let (token, _) = store(&commands).expect("it is compared with what is here");
+        commands = replica.stored(token, StoreOutcome::Newer(runs.clone()));
+    }
     (replica, commands)
 }
 
@@ -550,6 +561,25 @@ fn a_block_that_a_failed_member_may_have_stays_missing_and_does_not_keep_the_res
     assert!(store(&commands).is_none() && !has_caught_up(&commands), "{commands:?}");
     assert!(asked(&replica.ticks()).is_none());
     assert!(has_caught_up(&replicates(&mut replica, 0)), "a client has overwritten what was damaged");
+}
+
+/// A holder that was replaced while it was gone keeps what it has until the group is complete (seed 30263000440).
+#[test]
+fn a_block_that_a_former_holder_may_have_stays_missing() {
+    for (covered, state, is_given_up) in [
+        (false, ServerState::Failed, false),
+        (false, ServerState::Lost, true),
+        (true, ServerState::Failed, true),
+    ] {
+        let started = Server::started(OTHER, RecoveredTail::default(), covered);
+        let (mut replica, commands) = misses(&[Kind::Data], started);
+        replica.is(FORMER, state);
+        let commands = nobody_has_it(&mut replica, commands);
+        let stored = store(&commands);
+        let lost =
+            stored.is_some_and(|(_, c)| matches!(c, StoreCommand::Apply { record, .. } if is_lost(&record)));
+        assert_eq!(lost, is_given_up, "{covered} {state:?}: {commands:?}");
+    }
 }
 
 /// A primary that settles, has these records in its own tail, and block 0 of whose tails is lost or damaged. Returns

@@ -5,14 +5,23 @@ use crate::controller::by_server::ByServer;
 use crate::controller::census::Census;
 use ebb_types::{GroupEntry, ServerId, Slot, SlotState};
 
-/// Every group of the server has a successor that is already in sync and stays, so the handover delays no request.
-pub(crate) fn may_drain(server: ServerId, state: &State, census: &Census, stays: &ByServer<()>) -> bool {
-    entries_of(server, state, census).all(|entry| {
-        let succeeds = |slot: &Slot| slot.server != server && is_in_sync(slot) && stays.has(slot.server);
-        entry.slot_of(server).is_some_and(is_in_sync)
-            && entry.slots.iter().any(succeeds)
-            && !is_at_risk(entry)
-    })
+/// Every group of the server has a successor that is already in sync and stays, so the handover delays no request. Nor
+/// is what it keeps for others about to be fetched by one that `comes`: it would be re-sent to another holder first,
+/// and meanwhile no server could take the primary's place.
+pub(crate) fn may_drain(
+    server: ServerId,
+    state: &State,
+    census: &Census,
+    stays: &ByServer<()>,
+    comes: &ByServer<()>,
+) -> bool {
+    !census.holds_for(server).any(|of| comes.has(of))
+        && entries_of(server, state, census).all(|entry| {
+            let succeeds = |slot: &Slot| slot.server != server && is_in_sync(slot) && stays.has(slot.server);
+            entry.slot_of(server).is_some_and(is_in_sync)
+                && entry.slots.iter().any(succeeds)
+                && !is_at_risk(entry)
+        })
 }
 
 /// No group depends on the server, and every group of it has its r copies without it (R7).

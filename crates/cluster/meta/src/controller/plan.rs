@@ -127,6 +127,9 @@ impl Leading {
         wanted.extend(self.wanted_of_sets(now, state, &coded));
         self.set_apart(now, state, &mut wanted);
         let stays = ByServer::those(&servers, |e| e.state == ServerState::Awake && wanted.contains(&e.id));
+        let late = |e: &ServerEntry| self.servers.get(&e.id).is_some_and(|live| live.power.is_late());
+        let is_away = |e: &ServerEntry| matches!(e.state, ServerState::Asleep | ServerState::Waking);
+        let comes = ByServer::those(&servers, |e| is_away(e) && wanted.contains(&e.id) && !late(e));
         let geared = || servers.values().filter(|e| !e.is_logger());
         let floor = floor_servers(geared().count() as u32, state.params().map_or(1, |p| p.replicas)) as usize;
         let awake = geared().filter(|e| e.state == ServerState::Awake).count();
@@ -135,7 +138,7 @@ impl Leading {
         let sleeps = |id: &ServerId| self.may_sleep(*id, state) || self.is_put_to_the_test(*id);
         let trusts: BTreeSet<ServerId> = state.servers().map(|e| e.id).filter(sleeps).collect();
         let may = |id, leave| match leave {
-            Leave::Drain => may_drain(id, state, &self.census, &stays),
+            Leave::Drain => may_drain(id, state, &self.census, &stays, &comes),
             Leave::Sleep => trusts.contains(&id) && may_sleep(id, state, &self.census),
         };
         let (woken, put_to_sleep) = shift(&mut self.servers, &mut servers, &wanted, most, may);
@@ -548,17 +551,22 @@ fn shift(
 }
 
 /// Who takes the lost server's slot in each of these groups: a server that stands in for none of the other slots, or
-/// else one that does. Where two servers are lost, each one's heir may be the other's holder, for ever. Not if what it
-/// keeps may be needed: the primary must have everything.
+/// else one that stands in for lost servers only. Where two are lost, each one's heir may be the other's holder, for
+/// ever. Not if what it keeps may be needed: the primary must have everything. And a server that may return is a
+/// complete copy together with its holder, perhaps the last one: the primary may be dead already (seed 30263008805).
 fn heirs(
     lost: &ServerEntry,
     groups: &[&GroupEntry],
     places: &BTreeMap<ServerId, Place>,
     load: &BTreeMap<ServerId, u32>,
 ) -> Vec<Option<ServerId>> {
+    // Lost servers have no place.
+    let may_return = |slot: &Slot| places.contains_key(&slot.server);
     let members = |holders: bool| -> Vec<Vec<ServerId>> {
         let of = |entry: &&GroupEntry| {
-            let kept = entry.slots.iter().filter(|s| holders && s.server != lost.id).filter_map(|s| s.holder);
+            let known = entry.slots.iter().chain(entry.fallback.iter().flatten());
+            let others = known.filter(|s| s.server != lost.id && (holders || may_return(s)));
+            let kept = others.filter_map(|s| s.holder);
             entry.slots.iter().map(|s| s.server).chain(kept.map(|s| s.server)).collect()
         };
         groups.iter().map(of).collect()
@@ -613,4 +621,56 @@ fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<Gro
         }
     }
     replaced
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::{GearGroup, Holder};
+
+    /// Server 1 is lost, 2 away with the holder 4, which is the only other server of the lost one's gear group.
+    fn heir(fallback: bool, is_known: bool) -> Option<ServerId> {
+        let in_group = |gear_group: u8| {
+            move |id: u16| (ServerId(id), Place { rack: RackId(id), gear_group: GearGroup(gear_group) })
+        };
+        let mut places: BTreeMap<ServerId, Place> = [4].map(in_group(0)).into();
+        places.extend([2, 3].map(in_group(1)));
+        if !is_known {
+            places.remove(&ServerId(2));
+        }
+        let holder = Some(Holder { server: ServerId(4), covered: true });
+        let slot = |id, state, holder| Slot { server: ServerId(id), state, holder };
+        let away = SlotState::Away { since: Epoch(4) };
+        let slots =
+            |holder| vec![slot(1, away, None), slot(2, away, holder), slot(3, SlotState::InSync, None)];
+        let entry = GroupEntry {
+            primary: Some(ServerId(3)),
+            slots: slots(holder.filter(|_| !fallback)),
+            fallback: fallback.then(|| slots(holder)),
+            ..GroupEntry::unknown()
+        };
+        let lost = ServerEntry {
+            id: ServerId(1),
+            rack: RackId(1),
+            pool: PoolId::REPLICATED,
+            gear_group: GearGroup(0),
+            address: String::new(),
+            state: ServerState::Lost,
+            incarnation: Incarnation(1),
+            store: StoreId(1),
+        };
+        heirs(&lost, &[&entry], &places, &BTreeMap::new()).pop().flatten()
+    }
+
+    #[test]
+    fn who_stands_in_for_a_server_that_may_return_is_no_heir() {
+        for fallback in [false, true] {
+            assert_eq!(
+                heir(fallback, true),
+                None,
+                "server 2 may return, and be the last copy with its holder"
+            );
+            assert_eq!(heir(fallback, false), Some(ServerId(4)), "server 2 is lost, too");
+        }
+    }
 }

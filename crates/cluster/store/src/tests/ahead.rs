@@ -10,7 +10,7 @@ fn write(store: &mut StoreCore, seq: u64) -> Outcome {
     let (record, payload) = data(1, seq as u32, 0, 1, version(1, seq));
     one(
         store,
-        Op::Apply { role: OFFLOAD, record, payload, must_fit: true, repair: false, committed: Version::ZERO },
+        Op::Apply { role: OFFLOAD, record, payload, must_fit: true, repair: None, committed: Version::ZERO },
     )
 }
 

@@ -120,7 +120,7 @@ impl Storage for StoreTarget {
             let record = Record { group, chunk, first, count, version, request: None, content };
             let committed = Version { seq: number.saturating_sub(OPEN), ..version };
             let op =
-                Op::Apply { role: Role::Replica, record, payload, must_fit: false, repair: false, committed };
+                Op::Apply { role: Role::Replica, record, payload, must_fit: false, repair: None, committed };
             self.ask(number, op).await.map(|_| ())
         })
     }

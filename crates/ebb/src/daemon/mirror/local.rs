@@ -217,8 +217,7 @@ mod tests {
             content: Content::Data { crcs: block_crcs(&payload) },
         };
         let (role, payload) = (Role::Replica, payload.into());
-        let op =
-            Op::Apply { role, record, payload, must_fit: false, repair: false, committed: Version::ZERO };
+        let op = Op::Apply { role, record, payload, must_fit: false, repair: None, committed: Version::ZERO };
         assert_eq!(one(store, op), Outcome::Applied);
     }
 

@@ -199,7 +199,7 @@ fn at_cell(op: &Op, cell: u32) -> Option<Op> {
         Action::Read { first, cells } | Action::Write { first, cells } | Action::Zero { first, cells } => {
             (first, cells)
         }
-        Action::Delete => return None,
+        Action::Delete | Action::Look { .. } | Action::Clear { .. } => return None,
     };
     if !(first..first + cells).contains(&cell) {
         return None;

@@ -160,7 +160,7 @@ impl Clients {
     fn is_in_the_way(&self, action: Action) -> bool {
         let written = |action: Action| match action {
             Action::Write { first, cells } | Action::Zero { first, cells } => first..first + cells,
-            Action::Read { .. } | Action::Delete => 0..0,
+            Action::Read { .. } | Action::Delete | Action::Look { .. } | Action::Clear { .. } => 0..0,
         };
         let new = written(action);
         let kernel = self.clients.iter().filter(|client| client.role == Role::Volume);

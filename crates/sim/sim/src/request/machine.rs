@@ -168,7 +168,7 @@ impl Machine {
         }
         let (role, record, payload) = match command {
             StoreCommand::Apply { role, record, payload, .. }
-            | StoreCommand::Repair { role, record, payload } => (role, record, payload),
+            | StoreCommand::Repair { role, record, payload, .. } => (role, record, payload),
             StoreCommand::Read { role, chunk, first, count, .. }
             | StoreCommand::Check { role, chunk, first, count, .. } => {
                 let (at, bytes) = (self.place(role, chunk, first), u64::from(count) * BLOCK_BYTES as u64);

@@ -377,6 +377,6 @@ impl<'a> World<'a> {
         if action.is_wake() && self.models().machine(server).disk.pair().is_some() {
             self.at(at, Happening::Modelled(Later::Resume { server }));
         }
-        self.at(at, Happening::Switch { member, life, server, action });
+        self.at(at, Happening::Switch { member, life, server, action, stormy: false });
     }
 }

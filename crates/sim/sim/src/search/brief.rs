@@ -122,6 +122,10 @@ pub fn brief_action(action: &Action, value: u64) -> String {
         Action::Write { first, cells: n } => format!("writes {value} to {}", cells(first, n)),
         Action::Zero { first, cells: n } => format!("zeroes {}", cells(first, n)),
         Action::Delete => "deletes it".into(),
+        Action::Look { first, cells: n } => format!("looks at {}", cells(first, n)),
+        Action::Clear { first, cells: n, look } => {
+            format!("zeroes what op {look} saw of {}", cells(first, n))
+        }
     }
 }
 

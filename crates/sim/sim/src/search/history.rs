@@ -6,10 +6,30 @@ use std::collections::BTreeMap;
 /// An operation on cells `first..first + cells` of a chunk. A write puts its own number, plus one, into every cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    Read { first: u32, cells: u32 },
-    Write { first: u32, cells: u32 },
-    Zero { first: u32, cells: u32 },
+    Read {
+        first: u32,
+        cells: u32,
+    },
+    Write {
+        first: u32,
+        cells: u32,
+    },
+    Zero {
+        first: u32,
+        cells: u32,
+    },
     Delete,
+    /// Asks which blocks have data; `cells` are those of whole blocks.
+    Look {
+        first: u32,
+        cells: u32,
+    },
+    /// Zeroes the blocks that were not written since this look.
+    Clear {
+        first: u32,
+        cells: u32,
+        look: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +49,22 @@ pub struct Op {
     pub began: u64,
     pub ended: Option<u64>,
     pub outcome: Outcome,
-    /// The values that a read saw.
+    /// The values that a read saw; of a look, one or zero for each block.
     pub seen: Vec<u64>,
+    /// Number of the claim under which it was sent; zero: none.
+    pub claim: u64,
+    /// When a newer claim on its object was acknowledged: from then on it takes no effect (R16).
+    pub fenced: u64,
 }
 
 impl Op {
     fn writes(&self) -> bool {
-        matches!(self.action, Action::Write { .. } | Action::Zero { .. })
+        matches!(self.action, Action::Write { .. } | Action::Zero { .. } | Action::Clear { .. })
+    }
+
+    /// The number of the claim that it notes, if it does.
+    fn raises(&self) -> Option<u64> {
+        (self.chunk.is_of_claim() && self.writes()).then_some(self.claim)
     }
 }
 
@@ -46,6 +75,16 @@ pub struct History {
 
 impl History {
     pub fn begin(&mut self, chunk: ChunkId, action: Action, now: u64) -> usize {
+        self.begin_under(0, chunk, action, now)
+    }
+
+    /// Under the claim of this number on the chunk's object.
+    pub fn begin_under(&mut self, claim: u64, chunk: ChunkId, action: Action, now: u64) -> usize {
+        let newer = |op: &&Op| {
+            let raised = op.raises().filter(|_| op.outcome == Outcome::Done);
+            claim > 0 && op.chunk.object == chunk.object && raised.is_some_and(|other| other > claim)
+        };
+        let fenced = self.ops.iter().filter(newer).filter_map(|op| op.ended).min();
         self.ops.push(Op {
             chunk,
             action,
@@ -53,6 +92,8 @@ impl History {
             ended: None,
             outcome: Outcome::Unknown,
             seen: Vec::new(),
+            claim,
+            fenced: fenced.unwrap_or(u64::MAX),
         });
         self.ops.len() - 1
     }
@@ -62,6 +103,14 @@ impl History {
         op.ended = Some(now);
         op.outcome = outcome;
         op.seen = seen;
+        if let (Some(claim), Outcome::Done) = (op.raises(), outcome) {
+            let object = op.chunk.object;
+            let older = self
+                .ops
+                .iter_mut()
+                .filter(|op| op.chunk.object == object && op.claim > 0 && op.claim < claim);
+            older.for_each(|op| op.fenced = op.fenced.min(now));
+        }
     }
 
     /// The operations on each chunk, with their numbers.
@@ -104,7 +153,11 @@ impl History {
         let written = self.ops.iter().filter(|op| (op.chunk, op.action) == (chunk, write)).filter(is_before);
         let since = written.map(|op| op.began).max().unwrap_or(0);
         self.ops.iter().any(|op| {
-            let Action::Zero { first: start, cells: count } = op.action else { return false };
+            let (Action::Zero { first: start, cells: count }
+            | Action::Clear { first: start, cells: count, .. }) = op.action
+            else {
+                return false;
+            };
             let ended = op.ended.filter(|_| op.outcome != Outcome::Unknown);
             op.chunk == chunk
                 && start < first + cells

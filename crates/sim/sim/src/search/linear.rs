@@ -6,6 +6,10 @@
 //! holds for one that was given up, and for such a write, block by block: an interrupted settlement may have kept some
 //! of them.
 //!
+//! What was sent under a claim takes effect before a newer claim on the object is acknowledged, or never (R16). A look
+//! marks its blocks, and a write of any of them removes the marks; clearing zeroes the blocks that still have the mark.
+//! It may leave some of these alone: a settlement gives blocks a new version that nobody wrote meanwhile.
+//!
 //! Two facts keep the search small. A read that matches the present state can go first: it changes nothing. A write
 //! that was given up and never seen can be ignored: values are unique.
 
@@ -14,6 +18,7 @@ use crate::world::client::CELLS_PER_BLOCK;
 use ebb_types::RECORD_BLOCKS_MAX;
 use ebb_types::mix;
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 
 /// Steps after which the search gives up without a verdict.
 const STEPS_MAX: u64 = 2_000_000;
@@ -22,8 +27,9 @@ const STEPS_MAX: u64 = 2_000_000;
 struct Part {
     op: usize,
     began: u64,
-    /// `u64::MAX`: it may never have happened.
+    /// It happened before, if at all.
     ended: u64,
+    may_be_never: bool,
     first: u32,
     cells: u32,
     effect: Effect,
@@ -33,6 +39,23 @@ struct Part {
 enum Effect {
     Read(Vec<u64>),
     Set(u64),
+    /// Which blocks have data; the look's number.
+    Look(Vec<u64>, usize),
+    /// What has the mark of this look becomes zero.
+    Clear(usize),
+}
+
+/// Marks are cells from this number on, so that they are a part of the state.
+const MARKS: u32 = 1 << 31;
+
+/// The mark that this look leaves on a block.
+fn mark(look: usize, block: u32) -> u32 {
+    MARKS | (look as u32) << 11 | block
+}
+
+/// The block that a mark is on.
+fn marked(mark: u32) -> u32 {
+    mark & ((1 << 11) - 1)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -50,8 +73,8 @@ pub enum Verdict {
 /// Judges the operations of one chunk, given with their numbers.
 pub fn check(ops: &[(usize, &Op)]) -> Verdict {
     // A given-up write of which only some blocks are seen is rare, and expensive to search for.
-    match search(&parts_of(ops, |first, cells| vec![(first, cells)])) {
-        Verdict::Broken { .. } => search(&parts_of(ops, blocks)),
+    match search(&parts_of(ops, false)) {
+        Verdict::Broken { .. } => search(&parts_of(ops, true)),
         verdict => verdict,
     }
 }
@@ -68,35 +91,46 @@ fn search(parts: &[Part]) -> Verdict {
     }
 }
 
-/// `given_up`: the ranges of cells in which a given-up write may have taken effect separately.
-fn parts_of(ops: &[(usize, &Op)], given_up: impl Fn(u32, u32) -> Vec<(u32, u32)>) -> Vec<Part> {
+/// `by_block`: what was given up, and clearing, may have taken effect in some blocks only.
+fn parts_of(ops: &[(usize, &Op)], by_block: bool) -> Vec<Part> {
     let seen: HashSet<u64> = ops.iter().flat_map(|(_, op)| op.seen.iter().copied()).collect();
     let mut parts = Vec::new();
     for &(n, op) in ops {
         let value = n as u64 + 1;
-        let ended = match op.outcome {
-            Outcome::Done => op.ended.expect("what was answered has ended"),
-            Outcome::Refused => continue,
-            Outcome::Unknown => u64::MAX,
+        let given_up = op.outcome == Outcome::Unknown;
+        let ended = if given_up { u64::MAX } else { op.ended.expect("what was answered has ended") };
+        let part = |first, cells, effect| Part {
+            op: n,
+            began: op.began,
+            ended: ended.min(op.fenced),
+            may_be_never: given_up,
+            first,
+            cells,
+            effect,
         };
-        let part = |first, cells, effect| Part { op: n, began: op.began, ended, first, cells, effect };
+        let pieces =
+            |first, cells, split| if by_block && split { blocks(first, cells) } else { vec![(first, cells)] };
         match op.action {
-            Action::Read { .. } if ended == u64::MAX => {}
+            _ if op.outcome == Outcome::Refused => {}
+            Action::Read { .. } | Action::Look { .. } if given_up => {}
             Action::Read { first, cells } => parts.push(part(first, cells, Effect::Read(op.seen.clone()))),
-            Action::Write { .. } if ended == u64::MAX && !seen.contains(&value) => {}
+            Action::Look { first, cells } => parts.push(part(first, cells, Effect::Look(op.seen.clone(), n))),
+            Action::Write { .. } if given_up && !seen.contains(&value) => {}
             Action::Write { first, cells } => {
-                let pieces = if ended == u64::MAX { given_up(first, cells) } else { vec![(first, cells)] };
-                parts.extend(pieces.into_iter().map(|(first, cells)| part(first, cells, Effect::Set(value))));
+                let pieces = pieces(first, cells, given_up).into_iter();
+                parts.extend(pieces.map(|(first, cells)| part(first, cells, Effect::Set(value))));
             }
             Action::Zero { first, cells } => {
-                let pieces = zero_pieces(first, cells).into_iter();
-                let pieces = pieces.flat_map(|(first, cells)| match ended {
-                    u64::MAX => given_up(first, cells),
-                    _ => vec![(first, cells)],
-                });
+                let records = zero_pieces(first, cells).into_iter();
+                let pieces = records.flat_map(|(first, cells)| pieces(first, cells, given_up));
                 parts.extend(pieces.map(|(first, cells)| part(first, cells, Effect::Set(0))));
             }
-            Action::Delete => parts.push(part(0, u32::MAX, Effect::Set(0))),
+            Action::Clear { first, cells, look } => {
+                let pieces = pieces(first, cells, true).into_iter();
+                let piece = |(first, cells)| part(first, cells, Effect::Clear(look));
+                parts.extend(pieces.map(|range| Part { may_be_never: given_up || by_block, ..piece(range) }));
+            }
+            Action::Delete => parts.push(part(0, MARKS, Effect::Set(0))),
         }
     }
     parts.sort_by_key(|p| (p.began, p.op, p.first));
@@ -151,7 +185,7 @@ struct Step {
 
 impl<'a> Search<'a> {
     fn new(parts: &'a [Part]) -> Search<'a> {
-        let left = parts.iter().filter(|p| p.ended < u64::MAX).count();
+        let left = parts.iter().filter(|p| !p.may_be_never).count();
         Search {
             parts,
             done: vec![false; parts.len()],
@@ -167,7 +201,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The parts that may be next: no unfinished part ended before they began.
+    /// The parts that may be next: no unfinished part ended before they began, and no finished one began after they
+    /// ended.
     fn candidates(&self) -> Vec<usize> {
         let mut earliest_end = u64::MAX;
         let mut found = Vec::new();
@@ -177,20 +212,32 @@ impl<'a> Search<'a> {
                 break;
             }
             if !self.done[n] {
-                earliest_end = earliest_end.min(part.ended);
+                earliest_end = if part.may_be_never { earliest_end } else { earliest_end.min(part.ended) };
                 found.push(n);
             }
         }
         found.retain(|&n| self.parts[n].began <= earliest_end);
+        if found.iter().any(|&n| self.parts[n].may_be_never && self.parts[n].ended < u64::MAX) {
+            let latest = (0..self.parts.len()).rev().find(|&n| self.done[n]);
+            found.retain(|&n| latest.is_none_or(|latest| self.parts[n].ended >= self.parts[latest].began));
+        }
         // Earliest deadline first, operations that may never happen last.
-        found.sort_by_key(|&n| (self.parts[n].ended, n));
+        found.sort_by_key(|&n| (self.parts[n].may_be_never, self.parts[n].ended, n));
         found
     }
 
     fn fits(&self, part: &Part) -> bool {
-        let Effect::Read(seen) = &part.effect else { return false };
         let cell = |n: u32| self.cells.get(&n).copied().unwrap_or(0);
-        seen.iter().enumerate().all(|(k, value)| cell(part.first + k as u32) == *value)
+        match &part.effect {
+            Effect::Read(seen) => {
+                seen.iter().enumerate().all(|(k, value)| cell(part.first + k as u32) == *value)
+            }
+            // Where there is data, it may be zero.
+            Effect::Look(seen, _) => {
+                (0..part.cells).all(|k| seen[(k / CELLS_PER_BLOCK) as usize] > 0 || cell(part.first + k) == 0)
+            }
+            Effect::Set(_) | Effect::Clear(_) => false,
+        }
     }
 
     /// `None`: no verdict within the bound.
@@ -226,36 +273,54 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What to try next, best last: one matching read, or any of the writes.
+    /// What to try next, best last: one matching read, or anything else.
     fn choices(&self) -> Vec<usize> {
         let candidates = self.candidates();
-        if let Some(read) = candidates.iter().find(|&&n| self.fits(&self.parts[n])) {
+        let is_read = |n: &usize| matches!(self.parts[*n].effect, Effect::Read(_));
+        if let Some(read) = candidates.iter().find(|n| is_read(n) && self.fits(&self.parts[**n])) {
             return vec![*read];
         }
-        let is_write = |n: &usize| matches!(self.parts[*n].effect, Effect::Set(_));
-        candidates.into_iter().rev().filter(is_write).collect()
+        let may_be_next = |n: &usize| match self.parts[*n].effect {
+            Effect::Read(_) => false,
+            Effect::Look(..) => self.fits(&self.parts[*n]),
+            Effect::Set(_) | Effect::Clear(_) => true,
+        };
+        candidates.into_iter().rev().filter(may_be_next).collect()
     }
 
     fn take(&mut self, part: usize, others: Vec<usize>) -> Step {
         let p = &self.parts[part];
         self.done[part] = true;
         self.done_hash ^= mix(part as u64 + 1);
-        self.left -= usize::from(p.ended < u64::MAX);
-        let mut before = Vec::new();
-        if let Effect::Set(value) = p.effect {
-            let end = p.first.saturating_add(p.cells);
-            let touched: Vec<u32> = match value {
-                0 => self.cells.range(p.first..end).map(|(n, _)| *n).collect(),
-                _ => (p.first..end).collect(),
-            };
-            for n in touched {
-                before.push((n, self.set(n, (value > 0).then_some(value))));
-            }
-        }
+        self.left -= usize::from(!p.may_be_never);
+        let changes = self.changes(p);
+        let before = changes.into_iter().map(|(n, value)| (n, self.set(n, value))).collect();
         while self.from < self.parts.len() && self.done[self.from] {
             self.from += 1;
         }
         Step { part, before, others }
+    }
+
+    /// What a part does to cells and marks.
+    fn changes(&self, part: &Part) -> Vec<(u32, Option<u64>)> {
+        let (first, end) = (part.first, part.first + part.cells);
+        let blocks = first / CELLS_PER_BLOCK..end.div_ceil(CELLS_PER_BLOCK);
+        let present = |cells: Range<u32>| self.cells.range(cells).map(|(n, _)| (*n, None));
+        match part.effect {
+            Effect::Read(_) => Vec::new(),
+            Effect::Set(value) => {
+                let marks = present(MARKS..u32::MAX).filter(|(mark, _)| blocks.contains(&marked(*mark)));
+                match value {
+                    0 => present(first..end).chain(marks).collect(),
+                    _ => (first..end).map(|n| (n, Some(value))).chain(marks).collect(),
+                }
+            }
+            Effect::Look(_, look) => blocks.map(|block| (mark(look, block), Some(1))).collect(),
+            Effect::Clear(look) => {
+                let unwritten = |n: &(u32, _)| self.cells.contains_key(&mark(look, n.0 / CELLS_PER_BLOCK));
+                present(first..end).filter(unwritten).collect()
+            }
+        }
     }
 
     fn undo(&mut self, step: Step) -> Vec<usize> {
@@ -264,7 +329,7 @@ impl<'a> Search<'a> {
         }
         self.done[step.part] = false;
         self.done_hash ^= mix(step.part as u64 + 1);
-        self.left += usize::from(self.parts[step.part].ended < u64::MAX);
+        self.left += usize::from(!self.parts[step.part].may_be_never);
         self.from = self.from.min(step.part);
         step.others
     }
@@ -290,7 +355,8 @@ mod tests {
 
     fn op(action: Action, began: u64, ended: Option<u64>, seen: &[u64]) -> Op {
         let outcome = if ended.is_some() { Outcome::Done } else { Outcome::Unknown };
-        Op { chunk: ChunkId::default(), action, began, ended, outcome, seen: seen.to_vec() }
+        let seen = seen.to_vec();
+        Op { chunk: ChunkId::default(), action, began, ended, outcome, seen, claim: 0, fenced: u64::MAX }
     }
 
     fn judge(ops: &[Op]) -> Verdict {
@@ -367,5 +433,41 @@ mod tests {
             op(read, 3, Some(4), &[1, 0, 1, 1, 1, 1, 1, 1]),
         ];
         assert!(matches!(judge(&torn), Verdict::Broken { .. }));
+    }
+
+    #[test]
+    fn what_was_sent_under_a_claim_happens_before_a_newer_one_or_never() {
+        let fenced = |op: Op| Op { fenced: 10, ..op };
+        let late = |seen: [u64; 2], ended| {
+            let (before, after) = (op(READ, 11, Some(12), &[0, 0]), op(READ, 13, Some(14), &seen));
+            judge(&[fenced(op(WRITE, 5, ended, &[])), before, after])
+        };
+        assert_eq!(late([0, 0], None), Verdict::Linearizable);
+        assert!(matches!(late([1, 1], None), Verdict::Broken { .. }));
+        let first = [fenced(op(WRITE, 5, None, &[])), op(READ, 11, Some(12), &[1, 1])];
+        assert_eq!(judge(&first), Verdict::Linearizable);
+        let served_on = [fenced(op(READ, 11, Some(12), &[0, 0]))];
+        assert!(matches!(judge(&served_on), Verdict::Broken { .. }));
+    }
+
+    #[test]
+    fn clearing_leaves_alone_what_was_written_since_the_look() {
+        let (write, read) = (Action::Write { first: 0, cells: 8 }, Action::Read { first: 0, cells: 8 });
+        let (look, half) = (Action::Look { first: 0, cells: 8 }, Action::Write { first: 4, cells: 4 });
+        let clear = Action::Clear { first: 0, cells: 8, look: 1 };
+        let seen = |has_data: &[u64], seen: [u64; 8]| {
+            judge(&[
+                op(write, 0, Some(1), &[]),
+                op(look, 2, Some(3), has_data),
+                op(half, 4, Some(5), &[]),
+                op(clear, 6, Some(7), &[]),
+                op(read, 8, Some(9), &seen),
+            ])
+        };
+        assert_eq!(seen(&[1, 1], [0, 0, 0, 0, 3, 3, 3, 3]), Verdict::Linearizable);
+        assert_eq!(seen(&[1, 1], [1, 1, 1, 1, 3, 3, 3, 3]), Verdict::Linearizable);
+        assert!(matches!(seen(&[1, 1], [0; 8]), Verdict::Broken { .. }));
+        assert!(matches!(seen(&[1, 1], [1; 8]), Verdict::Broken { .. }));
+        assert!(matches!(seen(&[1, 0], [0, 0, 0, 0, 3, 3, 3, 3]), Verdict::Broken { .. }));
     }
 }

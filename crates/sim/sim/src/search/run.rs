@@ -8,7 +8,7 @@ use crate::search::history::{Action, Outcome};
 use crate::search::invariants::replicas_shared;
 use crate::search::linear::{Verdict, check};
 use crate::search::scenario::Scenario;
-use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
+use crate::world::client::{CELLS_PER_BLOCK, FRONT, shared_chunk};
 use crate::world::clock::SECOND;
 use crate::world::coder::{CODERS, Coder};
 use crate::world::{Configure, Happening, Violation, World};
@@ -137,15 +137,12 @@ fn survive(world: &mut World, round: u32) {
     if world.violation.is_some() {
         return;
     }
-    let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x5a7e)));
-    let servers: Vec<ServerId> = world.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
-    let spare = world.lost.is_none() && servers.len() > usize::from(world.scenario.params().replicas);
-    let missing = random.pick(&servers).copied().filter(|_| spare && random.chance(400));
     let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x90e6)));
     if random.chance(200) && !world.needs_memory() {
         world.cut_power();
         world.run_until(world.now + random.below(8) * SECOND, |_| false);
     }
+    let missing = stays_away(world, round);
     world.heal_all_but(missing);
     world.count(if missing.is_some() { "rest without a server" } else { "rest in some gear" });
     world.ask_gear(random.between(1, world.scenario.params().replicas.into()) as u8);
@@ -155,6 +152,16 @@ fn survive(world: &mut World, round: u32) {
         return world.fail("liveness", format!("{} s without a fault, {what}", SURVIVAL / SECOND));
     }
     world.r13_racks_apart();
+}
+
+/// The server that crashes and is not repaired. What it keeps in memory for others goes with it: none may, while a disk
+/// that is lost can only be computed from that (seed 30263021443).
+fn stays_away(world: &World, round: u32) -> Option<ServerId> {
+    let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x5a7e)));
+    let servers: Vec<ServerId> = world.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
+    let enough = servers.len() > usize::from(world.scenario.params().replicas);
+    let spare = world.lost.is_none() && enough && !world.needs_memory();
+    random.pick(&servers).copied().filter(|_| spare && random.chance(400))
 }
 
 /// A remaining problem of the survivors: a group that could be served is not, or a copy could be in a better place.
@@ -203,7 +210,9 @@ fn rest(world: &mut World, round: u32) {
     }
     world.heal_everything();
     let all = Action::Read { first: 0, cells: (world.scenario.chunk_blocks() * CELLS_PER_BLOCK).min(64) };
-    let reads: Vec<_> = (0..world.scenario.chunks).map(|n| (shared_chunk(n), all)).collect();
+    let shared = (0..world.scenario.chunks).map(shared_chunk);
+    let reads: Vec<_> =
+        shared.chain(world.scenario.has_front.then_some(FRONT)).map(|chunk| (chunk, all)).collect();
     if !comes_to_rest(world) {
         return;
     }
@@ -394,6 +403,7 @@ fn summary(world: &World) -> Summary {
 mod tests {
     use super::*;
     use crate::search::stories::{ask, begin, cluster, entry, secondary, write};
+    use ebb_types::ParityDebt;
 
     #[test]
     fn a_cluster_at_rest_has_no_trouble_and_any_other_has() {
@@ -416,6 +426,21 @@ mod tests {
         begin(&mut world, write(0, 1));
         assert!(unrest(&mut world));
         assert_eq!(world.violation.map(|v| v.rule), Some("liveness"));
+    }
+
+    #[test]
+    fn no_server_stays_away_while_a_lost_disk_is_computed_from_memory() {
+        let in_memory = |s: &Scenario| s.bootstrap.pools.iter().any(|p| p.parity_debt == ParityDebt::Ram);
+        let scenario = (1..).map(Scenario::draw).find(in_memory).expect("some seeds have such a pool");
+        let mut world = World::new(scenario, &|_| {}, 0);
+        world.run_until(10 * SECOND, |_| false);
+        let rounds = |world: &World| (0..100).filter_map(|round| stays_away(world, round)).count();
+        assert!(rounds(&world) > 0);
+        let (_, entry) = world.newest_state().sets().next().expect("the pool has a set");
+        let id = entry.columns[0].server;
+        let known = world.newest_state().server(id).map(|entry| entry.store);
+        world.server(id).forgot = known;
+        assert_eq!(rounds(&world), 0, "{id} has another disk, and the metadata service does not know yet");
     }
 
     #[test]

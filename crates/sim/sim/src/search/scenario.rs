@@ -117,6 +117,8 @@ pub struct Scenario {
     /// Client operations per round, over all clients.
     pub ops: u32,
     pub chunks: u32,
+    /// Clients contend for the front of a volume.
+    pub has_front: bool,
     pub net: NetModel,
     /// Typical time of a disk operation, in nanoseconds.
     pub disk: u64,
@@ -170,6 +172,8 @@ const TAIL_BYTES: u64 = 256 << 10;
 const WITH_POOL: u64 = 300;
 /// Of these per thousand, those with a second set if it is small.
 const TWO_SETS: u64 = 300;
+/// Seeds per thousand with the front of a volume.
+const WITH_FRONT: u64 = 250;
 /// Seeds per thousand with loggers.
 const WITH_LOGGERS: u64 = 250;
 /// Of these per thousand, those in which the set hibernates.
@@ -459,6 +463,7 @@ impl Scenario {
             coder_rest: 0,
             ops: random.between(100, 400) as u32,
             chunks: random.between(2, 6) as u32,
+            has_front: Random::new(seed ^ 0xf207).chance(WITH_FRONT),
             net: network(&mut random),
             disk: random.between(MILLI / 20, 4 * MILLI),
             page: random.between(1, 12) as usize,

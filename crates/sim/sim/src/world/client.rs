@@ -2,7 +2,7 @@
 //! [`Request`] decides how an operation finds its primary and when it is retried.
 
 use crate::search::brief::{brief_action, brief_end};
-use crate::search::history::{Action, Outcome};
+use crate::search::history::{Action, Op, Outcome};
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::coder::CODERS;
 use crate::world::net::Node;
@@ -20,6 +20,8 @@ use std::time::Duration;
 /// Unit of the workload: smaller than a block, so that a write must preserve the rest of the block.
 pub const CELL_BYTES: u32 = 1024;
 pub const CELLS_PER_BLOCK: u32 = BLOCK_BYTES as u32 / CELL_BYTES;
+/// The front of a volume: one client at a time reads and writes it, under a claim that it has to raise first.
+pub const FRONT: ChunkId = ChunkId { object: ObjectId(90), index: 0 };
 /// The administrator's node; no client has this number.
 pub const ADMIN: u32 = 1000;
 
@@ -55,6 +57,10 @@ pub struct Client {
     in_bursts: bool,
     /// Its last acknowledged write: chunk, first cell, cells. It must exist from then on.
     written: Option<(ChunkId, u32, u32)>,
+    /// Number of its claim on the front, from the acknowledgement on until it is refused; zero: none.
+    claim: u64,
+    /// What it last looked at under this claim: the look's number, first block, blocks, and their newest version.
+    looked: Option<(usize, u32, u32, Version)>,
     /// Final operations, the last one first: reads of every chunk, or what a story scripts.
     pub to_do: Vec<(ChunkId, Action)>,
 }
@@ -76,6 +82,8 @@ impl Client {
             own,
             in_bursts,
             written: None,
+            claim: 0,
+            looked: None,
             to_do: Vec::new(),
         }
     }
@@ -92,6 +100,10 @@ impl Client {
             self.written = None;
         }
         Some(ended)
+    }
+
+    fn give_claim_up(&mut self) {
+        (self.claim, self.looked) = (0, None);
     }
 
     /// Returns when it would have ended.
@@ -246,7 +258,10 @@ impl World<'_> {
             // It works on chunk groups only.
             Command::Wake { .. } => {}
             Command::Close { server } => self.net.reset(Node::Client(id), Node::Server(server)),
-            Command::End(Ok(read)) => self.op_ends(id, Outcome::Done, &read.bytes),
+            Command::End(Ok(read)) => {
+                let seen = self.seen(id, &read.bytes);
+                self.op_ends(id, Outcome::Done, seen);
+            }
             Command::End(Err(Failure::Chunk(why))) => self.op_fails(id, why),
             Command::End(Err(failure @ (Failure::Unserved { .. } | Failure::Unknown { .. }))) => {
                 let Some(ended) = self.client(id).end_op() else { return };
@@ -342,28 +357,48 @@ impl World<'_> {
         };
         match why {
             ChunkError::NoSpace => self.r10_a_server_is_full(op),
+            ChunkError::Taken if self.history.ops[op].claim > 0 => {
+                self.count("claim taken");
+                self.client(id).give_claim_up();
+            }
             ChunkError::Corrupt => self.check_corrupt(op),
             ChunkError::Missing if self.history.may_be_zeroed(op) => {}
             _ => self.fail("liveness", format!("client-{id} op {op}: {why}")),
         }
-        self.op_ends(id, outcome, &Bytes::new());
+        self.op_ends(id, outcome, Vec::new());
     }
 
-    fn op_ends(&mut self, id: u32, outcome: Outcome, payload: &Bytes) {
-        let now = self.now;
-        let Some(current) = self.client(id).end_op() else { return };
+    /// What the operation under way saw: the value of each cell that it read, or whether each block that it looked at
+    /// has data.
+    fn seen(&mut self, id: u32, payload: &Bytes) -> Vec<u64> {
+        let client = self.client(id);
+        let Some(Current { op, request, .. }) = &client.current else { return Vec::new() };
+        if let (Some(looked), (offset, len)) = (request.looked(), request.op().range()) {
+            let (first, blocks) = (offset / BLOCK_BYTES as u32, len / BLOCK_BYTES as u32);
+            client.looked = Some((*op, first, blocks, looked.newest));
+            let has_data =
+                |n: u32| looked.runs.iter().any(|(start, count)| (*start..start + count).contains(&n));
+            return (first..first + blocks).map(|n| has_data(n).into()).collect();
+        }
         let values: Vec<Option<u64>> = payload.chunks(CELL_BYTES as usize).map(value_of).collect();
         if let Some(torn) = values.iter().position(|v| v.is_none()) {
-            return self
-                .fail("linearizability", format!("op {}: cell {torn} of the answer is torn", current.op));
+            let what = format!("op {op}: cell {torn} of the answer is torn");
+            self.fail("linearizability", what);
         }
-        let seen: Vec<u64> = values.into_iter().flatten().collect();
+        values.into_iter().flatten().collect()
+    }
+
+    fn op_ends(&mut self, id: u32, outcome: Outcome, seen: Vec<u64>) {
+        let now = self.now;
+        let Some(current) = self.client(id).end_op() else { return };
         self.note(|| format!("client-{id} op {} {}", current.op, brief_end(outcome, &seen)));
         self.history.end(current.op, now, outcome, seen);
-        let (chunk, action) = (self.history.ops[current.op].chunk, self.history.ops[current.op].action);
+        let Op { chunk, action, claim, .. } = self.history.ops[current.op];
         let client = self.client(id);
-        if let (Action::Write { first, cells }, Outcome::Done) = (action, outcome) {
-            client.written = Some((chunk, first, cells));
+        match (action, outcome) {
+            (Action::Write { .. }, Outcome::Done) if chunk.is_of_claim() => client.claim = claim,
+            (Action::Write { first, cells }, Outcome::Done) => client.written = Some((chunk, first, cells)),
+            _ => {}
         }
         let think = if client.to_do.is_empty() && !client.in_bursts { 60 * MILLI } else { MILLI };
         let pause = self.client(id).random.between(0, think);
@@ -383,10 +418,16 @@ impl World<'_> {
         let now = self.now;
         let blocks = self.scenario.chunk_blocks();
         let (chunks, stormy) = (self.scenario.chunks, self.stormy);
+        let (has_front, groups) = (self.scenario.has_front, self.scenario.params().groups);
+        let next = self.history.ops.len() as u64 + 1;
         let client = self.client(id);
         let (chunk, action) = if client.left > 0 {
             client.left -= 1;
-            draw(client, chunks, blocks)
+            if has_front && client.random.chance(if client.claim > 0 { 400 } else { 60 }) {
+                draw_front(client, blocks, groups)
+            } else {
+                draw(client, chunks, blocks)
+            }
         } else if let Some(asked) = client.to_do.pop() {
             asked
         } else {
@@ -397,10 +438,18 @@ impl World<'_> {
         // Some give up soon: the outcome of their operations stays unknown.
         let patience = if client.random.chance(150) { SECOND } else { 12 * SECOND };
         let deadline = if stormy { client.random.between(patience / 4, patience) } else { u64::MAX };
-        let sole_writer = chunk == client.own;
+        let sole_writer = chunk == client.own || chunk == FRONT;
+        // The namespace numbers claims in order; what notes one is the value that the write has anyway.
+        let claim = if chunk.is_of_claim() {
+            next
+        } else if chunk == FRONT {
+            client.claim
+        } else {
+            0
+        };
         let patience =
             Patience { deadline: Duration::from_nanos(deadline), sole_writer, ..Patience::default() };
-        let op = self.history.begin(chunk, action, now);
+        let op = self.history.begin_under(claim, chunk, action, now);
         let value = op as u64 + 1;
         let (chunk_op, payload) = match action {
             Action::Read { first, cells } => {
@@ -418,11 +467,19 @@ impl World<'_> {
                 let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
                 (ChunkOp::Zero { chunk, offset, len, up_to: None, request }, Bytes::new())
             }
+            Action::Look { first, cells } => {
+                let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
+                (ChunkOp::Look { chunk, offset, len }, Bytes::new())
+            }
+            Action::Clear { first, cells, look } => {
+                let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
+                let up_to = self.client(id).looked.filter(|looked| looked.0 == look).map(|looked| looked.3);
+                (ChunkOp::Zero { chunk, offset, len, up_to, request }, Bytes::new())
+            }
             Action::Delete => (ChunkOp::Delete { chunk, request }, Bytes::new()),
         };
         self.note(|| format!("client-{id} op {op} begins: {chunk}, {}", brief_action(&action, value)));
-        let group = group_of(chunk, self.scenario.params().groups);
-        let request = Request::new(Moment(now), group, chunk_op, patience);
+        let request = Request::new(Moment(now), group_of(chunk, groups), chunk_op, patience).under(claim);
         self.client(id).current = Some(Current { op, request, payload, route: None, since: Version::ZERO });
         self.client_looks(id);
     }
@@ -450,4 +507,28 @@ fn draw(client: &mut Client, chunks: u32, blocks: u32) -> (ChunkId, Action) {
         _ => Action::Zero { first: 0, cells: blocks * CELLS_PER_BLOCK },
     };
     (chunk, action)
+}
+
+/// The next operation on the front: the owner's, or another client raises the claim.
+fn draw_front(client: &mut Client, blocks: u32, groups: u32) -> (ChunkId, Action) {
+    let random = &mut client.random;
+    if client.claim == 0 || random.chance(50) {
+        client.looked = None;
+        client.claim = 0;
+        let noted = ChunkId::of_claim(FRONT.object, group_of(FRONT, groups));
+        return (noted, Action::Write { first: 0, cells: 1 });
+    }
+    let blocks = blocks.min(16);
+    let first = random.below(blocks.into()) as u32;
+    let count = random.between(1, u64::from(blocks - first)) as u32;
+    let (first_cell, cells) = (first * CELLS_PER_BLOCK, count * CELLS_PER_BLOCK);
+    let action = match (random.below(100), client.looked) {
+        (0..=19, _) => Action::Look { first: first_cell, cells },
+        (20..=44, Some((look, first, blocks, _))) => {
+            Action::Clear { first: first * CELLS_PER_BLOCK, cells: blocks * CELLS_PER_BLOCK, look }
+        }
+        (45..=64, _) => Action::Read { first: first_cell, cells },
+        _ => Action::Write { first: first_cell, cells },
+    };
+    (FRONT, action)
 }

@@ -505,7 +505,8 @@ impl World<'_> {
                 // A switch performs one action after another.
                 let at = self.now.max(self.server(server).switch_free) + delay;
                 self.server(server).switch_free = at;
-                self.at(at, Happening::Switch { member: id, life, server, action });
+                let stormy = self.stormy;
+                self.at(at, Happening::Switch { member: id, life, server, action, stormy });
             }
             Outcome::MapChanged { version } => {
                 let (now, net) = (self.now, &self.net);
@@ -529,17 +530,19 @@ impl World<'_> {
     }
 
     /// The switch acts, or fails, and reports to the member that asked. It is driven by that member's process: when it
-    /// dies, the action is not carried out.
-    pub fn switch(&mut self, id: u64, life: u64, server: ServerId, action: SwitchAction) {
+    /// dies, the action is not carried out. Once everything is mended, no order to sleep from before acts of one that
+    /// leads no more: its successor may have stopped to reckon with it.
+    pub fn switch(&mut self, (id, life): (u64, u64), server: ServerId, action: SwitchAction, stormy: bool) {
         if self.member(id).life != life {
             return;
         }
         let fails = self.stormy && self.fault_random.chance(self.scenario.switch_fails);
         let lies = self.stormy && self.fault_random.chance(self.scenario.switch_lies);
         let failed = || Err("the switch does not answer".to_string());
+        let is_over = stormy && !self.stormy && !action.is_wake() && !self.members[&id].member.is_leader();
         let result = if lies {
             self.lie(server, action)
-        } else if fails || self.is_dead(server, action) {
+        } else if fails || is_over || self.is_dead(server, action) {
             self.count("switch that fails");
             failed()
         } else {

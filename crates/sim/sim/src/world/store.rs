@@ -129,9 +129,11 @@ impl Store {
         Ok((recovered.for_the_core(), torn))
     }
 
-    /// The directory is replaced by another.
+    /// The directory is replaced by another. The disk stays as large as it is: a copy that was made while it was full
+    /// does not fill it again.
     pub fn replace(&mut self, disk: MemDisk) {
         self.close();
+        disk.set_capacity(self.disk.capacity());
         self.disk = disk;
     }
 
@@ -471,7 +473,7 @@ impl Store {
             record,
             payload,
             must_fit: true,
-            repair: false,
+            repair: None,
             committed: Version::ZERO,
         });
         assert_eq!(outcome, Outcome::Applied);
@@ -517,7 +519,7 @@ fn dropped_by(op: &Op) -> Option<(GroupId, Role)> {
 /// A protocol write, as tests submit it to a store.
 #[cfg(test)]
 pub fn write_of(role: Role, record: ebb_types::Record, payload: Bytes) -> Op {
-    Op::Apply { role, record, payload, must_fit: false, repair: false, committed: Version::ZERO }
+    Op::Apply { role, record, payload, must_fit: false, repair: None, committed: Version::ZERO }
 }
 
 /// The operation that forgets a role.

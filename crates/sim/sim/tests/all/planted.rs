@@ -242,3 +242,18 @@ fn a_full_cluster_that_crashes_and_needs_room_is_found() {
     // Most seeds show it at rest already: its records stay open (R19).
     in_server(105, PlantedBug::NoteNothing, &["liveness", "R10", "R19"]);
 }
+
+#[test]
+fn an_owner_whose_claim_has_ended_and_that_writes_on_is_found() {
+    in_server(1, PlantedBug::IgnoreClaims, &["linearizability"]);
+}
+
+#[test]
+fn a_claim_that_is_believed_without_asking_the_store_is_found() {
+    in_server(1, PlantedBug::BelieveAnyClaim, &["linearizability"]);
+}
+
+#[test]
+fn zeroing_of_what_was_written_since_the_look_is_found() {
+    in_server(80, PlantedBug::LookAhead, &["linearizability"]);
+}

@@ -20,11 +20,12 @@ const RARE: [&str; 4] = [
 ];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 91] = [
+const MET: [&str; 92] = [
     "a file of its directory is damaged",
     "all disks full",
     "an older copy of its directory is put back",
     "bit rot",
+    "claim taken",
     "client cut off",
     "client suspended",
     "clock fast or slow",

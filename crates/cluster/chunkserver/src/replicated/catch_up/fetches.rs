@@ -256,16 +256,12 @@ impl Fetches {
     /// The copy asked for is damaged there: any other at the listed version or newer will do. The last resort is a
     /// former holder that was replaced while it was gone: it keeps what may be needed.
     fn fetch_elsewhere(&mut self, cx: &mut Context, member: &mut Member, token: u64) -> Fetched {
-        let mut copies = member.other_copies(cx);
-        for stands_for in member.entry().slots.iter().map(|s| s.server) {
-            let live = cx.map.servers.values().filter(|s| s.id != cx.me && s.state.is_live());
-            copies.extend(live.map(|s| (s.id, Role::Offload { stands_for })));
-        }
+        let mut copies = member.other_copies(cx).into_iter().chain(member.former_holders(cx));
         let Some(fetch) = self.fetches.get(&token) else {
             cx.bug("a fetch that does not exist was sent elsewhere");
             return Fetched::Nothing;
         };
-        match copies.into_iter().find(|source| !fetch.asked.contains(source)) {
+        match copies.find(|source| !fetch.asked.contains(source)) {
             Some(source) => {
                 self.fetch_from(cx, member, token, source);
                 Fetched::Nothing

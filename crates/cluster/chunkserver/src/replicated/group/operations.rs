@@ -67,10 +67,15 @@ impl Group {
     /// claim is not known in this epoch, the request waits until it was read.
     fn admit_claim(&mut self, cx: &mut Context, waiting: Waiting) -> Option<Waiting> {
         let chunk = waiting.op.chunk();
-        if waiting.claim == 0 {
+        if waiting.claim == 0 || cx.config.has(PlantedBug::IgnoreClaims) {
             return Some(waiting);
         }
         let primary = self.primary.as_mut()?;
+        if cx.config.has(PlantedBug::BelieveAnyClaim)
+            && primary.claims.judge(&waiting.op, waiting.claim) == Judged::Unknown
+        {
+            primary.claims.learn(chunk.object, &waiting.claim.to_le_bytes());
+        }
         match primary.claims.judge(&waiting.op, waiting.claim) {
             Judged::Present => return Some(waiting),
             Judged::Past => cx.reply(waiting.token, ClientReply::Failed { why: ChunkError::Taken }),
@@ -295,9 +300,11 @@ impl Group {
     fn answer_look(&mut self, cx: &mut Context, id: u64, records: &[Record]) {
         let Some(op) = self.op_mut(id) else { return };
         let data = records.iter().filter(|record| record.content.kind() == Kind::Data);
+        let newest = records.iter().map(|record| record.version).max().unwrap_or(Version::ZERO);
+        let ahead = if cx.config.has(PlantedBug::LookAhead) { 1 } else { 0 };
         let looked = Looked {
             runs: data.map(|record| (record.first, record.count)).collect(),
-            newest: records.iter().map(|record| record.version).max().unwrap_or(Version::ZERO),
+            newest: Version { seq: newest.seq + ahead, ..newest },
         };
         for Waiting { token, .. } in op.take_askers() {
             cx.reply(token, ClientReply::Looked(looked.clone()));
@@ -449,7 +456,10 @@ impl Group {
             op.give_up_blocks(parts);
             return self.advance_op(cx, id);
         }
-        let reply = match self.member.others_sleep(cx) {
+        // What a primary that catches up lacks is not damaged: whoever has it may only be away.
+        let lacks = why == ChunkError::Corrupt && self.catch_up.is_some();
+        let waits = lacks && self.member.others_may_return(cx);
+        let reply = match waits || self.member.others_sleep(cx) {
             true => ClientReply::Retry { why: Unready::Busy },
             false => ClientReply::Failed { why },
         };

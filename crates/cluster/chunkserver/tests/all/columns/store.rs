@@ -30,7 +30,7 @@ impl Store {
     pub fn carry_out(&mut self, command: StoreCommand) -> StoreOutcome {
         match command {
             StoreCommand::Apply { role, record, payload, .. } => self.set(role, record, &payload, false),
-            StoreCommand::Repair { role, record, payload } => self.set(role, record, &payload, true),
+            StoreCommand::Repair { role, record, payload, .. } => self.set(role, record, &payload, true),
             StoreCommand::Read { role, group, chunk, first, count } => {
                 self.read((role, group, chunk), first, count)
             }
