@@ -75,6 +75,8 @@ enum Waiter {
 enum Unproven {
     /// A lease, a duty or a switch: a former leader, which does not know yet that it is one, must do none of these.
     Act(Outcome),
+    /// That the leader went back: servers know a newer map, too, if another member leads by now.
+    Notice(Notice),
     Watch {
         token: Token,
         map_version: u64,
@@ -415,6 +417,7 @@ impl<L: LogFile> Member<L> {
                     self.wait(Unproven::Act(Outcome::Switch { server, action }));
                 }
                 Output::Reply { token, reply } => self.wait(Unproven::Admin { token, reply }),
+                Output::Notice(notice @ Notice::WentBack { .. }) => self.wait(Unproven::Notice(notice)),
                 Output::Notice(notice) => self.tell(now, notice, out),
             }
         }
@@ -646,8 +649,12 @@ impl<L: LogFile> Member<L> {
     fn release(&mut self, now: Moment, proof: u64, out: &mut Vec<Outcome>) {
         while self.unproven.front().is_some_and(|(number, _)| *number <= proof) {
             let (_, what) = self.unproven.pop_front().expect("just seen");
-            out.push(match what {
+            let outcome = match what {
                 Unproven::Act(outcome) => outcome,
+                Unproven::Notice(notice) => {
+                    self.tell(now, notice, out);
+                    continue;
+                }
                 Unproven::Admin { token, mut reply } => {
                     if let MetaReply::Admin(AdminReply::Status(status)) = &mut reply {
                         self.add_members(status);
@@ -673,7 +680,8 @@ impl<L: LogFile> Member<L> {
                     let map = self.state.delta(map_version);
                     Outcome::Reply { token, reply: MetaReply::Watch { params, map } }
                 }
-            });
+            };
+            out.push(outcome);
         }
     }
 }
@@ -681,7 +689,7 @@ impl<L: LogFile> Member<L> {
 impl Unproven {
     fn token(&self) -> Option<Token> {
         match self {
-            Unproven::Act(_) => None,
+            Unproven::Act(_) | Unproven::Notice(_) => None,
             Unproven::Watch { token, .. } | Unproven::Query { token, .. } | Unproven::Admin { token, .. } => {
                 Some(*token)
             }

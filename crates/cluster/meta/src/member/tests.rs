@@ -616,6 +616,27 @@ fn a_store_that_went_back_while_the_leader_changed_is_recognised() {
     }
 }
 
+/// A leader that stood still hears from servers of its successor's map: it is no older copy (seed 30261601221). One
+/// that still leads is.
+#[test]
+fn only_a_leader_that_proves_to_be_one_says_that_it_went_back() {
+    let says = |three: &Three| {
+        three.outcomes.iter().any(|(_, o)| matches!(o, Outcome::Notice(Notice::WentBack { .. })))
+    };
+    for is_cut in [true, false] {
+        let mut three = Three::new();
+        three.run(3000);
+        let first = three.leader();
+        three.cut = Some(first).filter(|_| is_cut);
+        let version = three.members[&first].state().version();
+        three.input(first, vec![heartbeat(0, 1, version + 1)]);
+        three.run(9000);
+        three.cut = None;
+        three.run(3000);
+        assert_eq!(says(&three), !is_cut, "{:?}", three.outcomes);
+    }
+}
+
 /// A log on a disk with room for `room` bytes of it.
 struct SmallDisk {
     log: MemoryLog,
