@@ -273,19 +273,22 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What to try next, best last: one matching read, or anything else.
+    /// What to try next, best last: one matching read, or anything else. Where the read would come too late for what
+    /// must happen before it or never, both.
     fn choices(&self) -> Vec<usize> {
         let candidates = self.candidates();
         let is_read = |n: &usize| matches!(self.parts[*n].effect, Effect::Read(_));
-        if let Some(read) = candidates.iter().find(|n| is_read(n) && self.fits(&self.parts[**n])) {
-            return vec![*read];
+        let read = candidates.iter().copied().find(|n| is_read(n) && self.fits(&self.parts[*n]));
+        let too_late = |read: usize| candidates.iter().any(|n| self.parts[*n].ended < self.parts[read].began);
+        if let Some(read) = read.filter(|read| !too_late(*read)) {
+            return vec![read];
         }
         let may_be_next = |n: &usize| match self.parts[*n].effect {
             Effect::Read(_) => false,
             Effect::Look(..) => self.fits(&self.parts[*n]),
             Effect::Set(_) | Effect::Clear(_) => true,
         };
-        candidates.into_iter().rev().filter(may_be_next).collect()
+        candidates.into_iter().rev().filter(may_be_next).chain(read).collect()
     }
 
     fn take(&mut self, part: usize, others: Vec<usize>) -> Step {
@@ -446,6 +449,9 @@ mod tests {
         assert!(matches!(late([1, 1], None), Verdict::Broken { .. }));
         let first = [fenced(op(WRITE, 5, None, &[])), op(READ, 11, Some(12), &[1, 1])];
         assert_eq!(judge(&first), Verdict::Linearizable);
+        let elsewhere = Action::Read { first: 4, cells: 1 };
+        let unseen = [first[0].clone(), op(elsewhere, 11, Some(12), &[0]), op(READ, 13, Some(14), &[1, 1])];
+        assert_eq!(judge(&unseen), Verdict::Linearizable);
         let served_on = [fenced(op(READ, 11, Some(12), &[0, 0]))];
         assert!(matches!(judge(&served_on), Verdict::Broken { .. }));
     }
