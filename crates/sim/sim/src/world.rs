@@ -234,6 +234,8 @@ pub struct World<'a> {
     pub transcript: Transcript,
     /// Faults are being injected.
     pub stormy: bool,
+    /// Something else is broken already: no wake-up comes late.
+    pub prompt: bool,
     /// The administrator's gear request, until the metadata service confirms it.
     pub gear_wanted: Option<Mode>,
     pub lost_wanted: Option<ServerId>,
@@ -305,6 +307,7 @@ impl<'a> World<'a> {
             violation: None,
             transcript: Transcript { keep: keep_lines, ..Transcript::default() },
             stormy: false,
+            prompt: false,
             gear_wanted: None,
             lost_wanted: None,
             force_wanted: false,

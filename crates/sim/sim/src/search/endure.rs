@@ -73,15 +73,18 @@ fn a_disk_hangs(world: &mut World, random: &mut Random) {
     world.heal_disk(id);
 }
 
-/// Some server is not back yet, as far as the metadata service knows, or catches up, or has something in flight.
+/// Some server is not back yet, as far as the metadata service knows, or catches up, or has something in flight, or its
+/// switch still acts.
 fn recovers(world: &World) -> bool {
     let state = world.newest_state();
     let behind =
         |entry: &GroupEntry| entry.slots.iter().any(|s| matches!(s.state, SlotState::CatchingUp { .. }));
     let idle = |server: &Server| !server.runs() || server.is_idle();
+    let switches = |server: &Server| server.switch_free > world.now;
     state.servers().any(|s| s.state == ServerState::Failed)
         || state.groups().any(|(_, entry)| behind(entry))
         || !world.servers.values().all(idle)
+        || world.servers.values().any(switches)
 }
 
 fn the_leader_is_deaf(world: &mut World) {
@@ -100,9 +103,10 @@ fn the_leader_is_deaf(world: &mut World) {
     world.heal_net();
 }
 
-/// Clients work on.
+/// Clients work on. A wake-up that comes late would be a second fault (seed 30263028623).
 fn works(world: &mut World, broken: &str) {
     let (end, mut waited) = (world.now + LASTS, 0);
+    world.prompt = true;
     while world.now < end && world.violation.is_none() {
         for client in 0..world.scenario.clients {
             if world.client(client).is_done() {
@@ -113,6 +117,7 @@ fn works(world: &mut World, broken: &str) {
         world.run_until(next, |_| false);
         waited += if waits(world) { 500 * MILLI } else { 0 };
     }
+    world.prompt = false;
     if waited > WAITS {
         let seconds = (waited / SECOND, LASTS / SECOND);
         world.fail("liveness", format!("{broken}, and clients wait for {} of {} s", seconds.0, seconds.1));
@@ -163,4 +168,22 @@ fn unserved(world: &World) -> Option<String> {
     let waits = |id: &ServerId| world.servers[id].replica.stats().unsettled > 0;
     let unsettled = world.servers.keys().find(|id| waits(id));
     world.forsaken().or_else(|| unsettled.map(|id| format!("{id} does not serve all blocks of its groups")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::stories::{in_low_gear, primary};
+
+    #[test]
+    fn while_a_disk_hangs_the_other_copy_is_woken_in_time() {
+        let mut world = in_low_gear();
+        // Without a limit, the longest that there is.
+        world.scenario.switch = 80 * SECOND;
+        let id = primary(&world);
+        world.server(id).hung = true;
+        works(&mut world, "the disk of the primary hangs");
+        world.heal_disk(id);
+        assert!(world.violation.is_none(), "{:?}", world.violation);
+    }
 }

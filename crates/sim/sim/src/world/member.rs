@@ -492,14 +492,16 @@ impl World<'_> {
                 if self.modelled.is_some() {
                     return self.throw_switch(id, life, server, action);
                 }
+                let limit = self.scenario.timing.wake_limit.as_nanos() as u64;
                 // Stopping is immediate, starting takes time.
                 let delay = match action {
                     SwitchAction::Sleep(_) => self.fault_random.between(0, 2 * MILLI),
                     SwitchAction::Wake { .. } => {
-                        self.fault_random.delay(self.scenario.switch).min(20 * SECOND)
+                        let longest = if self.prompt { limit } else { 20 * SECOND };
+                        self.fault_random.delay(self.scenario.switch).min(longest)
                     }
                 };
-                if delay > self.scenario.timing.wake_limit.as_nanos() as u64 {
+                if delay > limit {
                     self.count("wake that comes late");
                 }
                 // A switch performs one action after another.

@@ -143,7 +143,7 @@ fn a_server_that_sleeps_while_its_store_works_is_found() {
 
 #[test]
 fn a_refusal_for_lack_of_space_that_is_over_is_found() {
-    in_server(403, PlantedBug::RememberFull, &["R10"]);
+    in_server(120, PlantedBug::RememberFull, &["R10"]);
 }
 
 #[test]
