@@ -4,13 +4,16 @@ use crate::replies::{Backend, Replies, RequestId};
 use crate::state::State;
 use bytes::{BufMut, BytesMut};
 use ebb_nbd::{CloseReason, Export};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 /// Bytes that are read at once, unless the message at hand is longer.
 const READ_BYTES: usize = 128 << 10;
@@ -21,9 +24,34 @@ const KEPT_BYTES: usize = 2 * READ_BYTES;
 /// Pieces sent with one call.
 const SEND_PIECES: usize = 64;
 
+/// A client's end may be closed while what it sent is still to be read.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
+    fn client_has_gone(&self) -> bool;
+}
+
+impl Stream for TcpStream {
+    fn client_has_gone(&self) -> bool {
+        is_closed(self)
+    }
+}
+
+impl Stream for UnixStream {
+    fn client_has_gone(&self) -> bool {
+        is_closed(self)
+    }
+}
+
+fn is_closed(socket: &impl AsFd) -> bool {
+    let mut sockets = [PollFd::new(socket, PollFlags::RDHUP)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut sockets, Some(&at_once)).is_ok_and(|found| found > 0)
+}
+
 /// The task of a connection.
 pub(crate) struct Connection<S, B> {
     stream: S,
+    /// Requests, or what is still to be read, wait for replies to be sent.
+    holds_back: bool,
     input: BytesMut,
     state: Rc<RefCell<State>>,
     /// Its requests' names but for the last part.
@@ -32,11 +60,11 @@ pub(crate) struct Connection<S, B> {
     replies: Replies,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin, B: Backend> Connection<S, B> {
+impl<S: Stream, B: Backend> Connection<S, B> {
     pub fn new(stream: S, exports: Arc<[Export]>, backend: Rc<B>, replies: Replies) -> Connection<S, B> {
         let state = Rc::new(RefCell::new(State::new(exports)));
         let name = replies.add(state.clone());
-        Connection { stream, input: BytesMut::new(), state, name, backend, replies }
+        Connection { stream, holds_back: false, input: BytesMut::new(), state, name, backend, replies }
     }
 
     /// Gone with the connection.
@@ -45,7 +73,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin, B: Backend> Connection<S, B> {
     }
 
     /// Does everything that can be done now. Ready: the connection has ended.
+    ///
+    /// What was held back does not begin once the client has given the connection up. It may have sent that again on
+    /// another, and newer writes of the same blocks after it (R16).
     pub fn poll(&mut self, context: &mut Context) -> Poll<io::Result<CloseReason>> {
+        if std::mem::take(&mut self.holds_back) && self.stream.client_has_gone() {
+            return Poll::Ready(Err(gone()));
+        }
         loop {
             self.begin_requests();
             let sent = self.poll_send(context)?;
@@ -54,6 +88,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, B: Backend> Connection<S, B> {
                 return Poll::Ready(Ok(reason));
             }
             if !self.state.borrow().may_receive() {
+                self.holds_back = true;
                 break;
             }
             match self.poll_receive(context)? {
@@ -114,10 +149,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin, B: Backend> Connection<S, B> {
         }
         let mut room = (&mut self.input).limit(wants.max(READ_BYTES));
         match ready!(pin!(self.stream.read_buf(&mut room)).poll(context))? {
-            0 => Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the client has gone"))),
+            0 => Poll::Ready(Err(gone())),
             _ => Poll::Ready(Ok(())),
         }
     }
+}
+
+fn gone() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the client has gone")
 }
 
 impl<S, B> Drop for Connection<S, B> {
@@ -134,6 +173,12 @@ mod tests {
     use ebb_nbd::{Reply, Request};
     use std::task::Waker;
     use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+
+    impl Stream for DuplexStream {
+        fn client_has_gone(&self) -> bool {
+            false
+        }
+    }
 
     /// Keeps requests, or answers them at once.
     #[derive(Default)]
@@ -156,7 +201,12 @@ mod tests {
         storage: Storage,
         replies: &Replies,
     ) -> (DuplexStream, Connection<DuplexStream, Storage>) {
-        let export = Export {
+        let (client, stream) = duplex(room);
+        (client, Connection::new(stream, [export()].into(), Rc::new(storage), replies.clone()))
+    }
+
+    fn export() -> Export {
+        Export {
             name: String::new(),
             description: String::new(),
             size: 1 << 20,
@@ -164,9 +214,7 @@ mod tests {
             read_only: false,
             rotational: false,
             multi_conn: true,
-        };
-        let (client, stream) = duplex(room);
-        (client, Connection::new(stream, [export].into(), Rc::new(storage), replies.clone()))
+        }
     }
 
     const HELLO: &[u8] = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0";
@@ -194,6 +242,41 @@ mod tests {
         assert!((ROOM_MIN..=KEPT_BYTES).contains(&buffer.capacity()), "one buffer is kept for all");
         drop(connection);
         assert_eq!(replies.connections(), 0);
+    }
+
+    #[test]
+    fn what_was_held_back_does_not_begin_once_the_client_has_gone() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        for leaves in [false, true] {
+            runtime.block_on(holds_back(leaves));
+        }
+    }
+
+    async fn holds_back(leaves: bool) {
+        let (context, replies) = (&mut Context::from_waker(Waker::noop()), Replies::new());
+        let (mut client, stream) = UnixStream::pair().unwrap();
+        let storage = Rc::new(Storage::default());
+        let mut connection = Connection::new(stream, [export()].into(), storage.clone(), replies.clone());
+        client.write_all(HELLO).await.unwrap();
+        let begun = || storage.begun.borrow().len();
+        while begun() < REQUESTS_MAX {
+            client.write_all(FLUSH).await.unwrap();
+            tokio::task::yield_now().await;
+            assert!(connection.poll(context).is_pending());
+        }
+        client.write_all(FLUSH).await.unwrap();
+        if leaves {
+            // Closing would not do: a child of another test may still have the socket.
+            client.shutdown().await.unwrap();
+        }
+        let first = storage.begun.borrow()[0];
+        replies.reply(first, Reply::Done);
+        while begun() == REQUESTS_MAX && !(leaves && connection.poll(context).is_ready()) {
+            tokio::task::yield_now().await;
+            let _ = connection.poll(context);
+        }
+        assert_eq!(begun(), REQUESTS_MAX + usize::from(!leaves));
+        drop(client);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! - A client that chooses no export keeps no other one out: it has a deadline, and before that it makes room when too
 //!   many are like it ([`Bounds`]).
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Stream};
 use crate::replies::{Backend, Replies};
 use crate::state::State;
 use ebb_nbd::Export;
@@ -24,7 +24,6 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, timeout_at};
@@ -176,7 +175,7 @@ impl<B: Backend> Server<B> {
         Poll::Ready(Ok(()))
     }
 
-    fn begin(&mut self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, from: String) {
+    fn begin(&mut self, stream: impl Stream + 'static, from: String) {
         let backend = self.backend.clone();
         let mut connection = Connection::new(stream, self.exports.clone(), backend, self.replies.clone());
         let state = connection.state();

@@ -208,6 +208,10 @@ impl Clients {
         }
     }
 
+    pub fn is_answered(&self, op: usize) -> bool {
+        self.history.ops[op].outcome == Outcome::Done
+    }
+
     /// A try has come to a process. `taken`: absent: it serves nothing.
     pub fn arrived(&mut self, op: usize, taken: Option<(usize, u64)>, now: u64) {
         let tries = self.tries.entry(op).or_default();

@@ -155,7 +155,10 @@ impl World {
         match event {
             Event::Arrive { host, life, tried, until } => self.arrive(host, life, tried, until),
             Event::Deliver { host, life, parcel } => {
-                if life.is_none_or(|life| life == self.hosts[host].life) {
+                if life.is_none() && self.is_cut_off(&parcel) {
+                    self.net.note(|| format!("process {host} does not get what a closed connection had"));
+                    self.net.count("a request that is lost with its connection");
+                } else if life.is_none_or(|life| life == self.hosts[host].life) {
                     self.deliver(host, parcel);
                 }
             }
@@ -220,6 +223,12 @@ impl World {
         let delay = net.delay();
         let parcel = Parcel::Answer { call, answer };
         net.after(delay, Event::Deliver { host, life: Some(life), parcel });
+    }
+
+    /// Whether a request was still in the network when its client got the answer on another connection, and has closed
+    /// this one: no server could tell it from a new one. What a process that stands still has received, it has.
+    fn is_cut_off(&self, parcel: &Parcel) -> bool {
+        matches!(parcel, Parcel::Request { op, .. } if self.clients.is_answered(*op))
     }
 
     fn deliver(&mut self, number: usize, parcel: Parcel) {

@@ -390,6 +390,18 @@ impl Store {
             .unwrap_or(false)
         })
     }
+
+    /// Whether a fault took this block from the disk, with its version, and nothing has repaired it yet.
+    pub fn has_lost(&self, chunk: ChunkId, block: u32) -> bool {
+        let mut lost = false;
+        let mut see = |place: Place, found: Result<Block, Damage>| {
+            lost |= place.3 == block && found == Err(Damage::Lost);
+        };
+        if self.damaged.contains(&chunk) {
+            self.look(|core| walk(core, self.chunk_blocks, |_, _, c| c == chunk, &mut see));
+        }
+        lost
+    }
 }
 
 fn one(core: &mut StoreCore, op: Op) -> Outcome {
@@ -501,6 +513,15 @@ impl Store {
         let file = self.disk.files().into_iter().find(|path| path.starts_with("chunks/"));
         let file = file.expect("a chunk is written");
         self.disk.flip_bit(&file, self.disk.len(&file) - 1);
+    }
+
+    /// A chunk's file is emptied by a fault.
+    pub fn lose_file(&mut self) {
+        assert_eq!(self.answer(Op::Flush), Outcome::Done);
+        let file = self.disk.files().into_iter().find(|path| path.starts_with("chunks/"));
+        self.disk.cut(&file.expect("a chunk is written"), 0);
+        let found = self.find(&self.disk).expect("it starts all the same");
+        self.was_damaged(&found);
     }
 
     pub fn drop_role(&mut self, group: GroupId, role: Role) {

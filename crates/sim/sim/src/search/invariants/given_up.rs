@@ -4,6 +4,7 @@
 use crate::search::invariants::GIVEN_UP;
 use crate::world::World;
 use crate::world::coder::Stored;
+use crate::world::server::Server;
 use ebb_erasure::Codes;
 use ebb_types::{ChunkId, GroupId, Role, Rows, ServerId, ServerState, SetId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +37,9 @@ impl World<'_> {
         let others = || self.servers.values().filter(|s| s.id != id && !s.lost && !lost.contains(&s.id));
         for (group, role) in store.roles().into_iter().filter(|(group, _)| group.column().is_none()) {
             for (chunk, block, value, version) in self.acknowledged_in(&store.kept(group, role)) {
-                if !others().any(|s| s.store.keeps(chunk, block, version)) {
+                // What a fault took from another disk is not lost with this one (seed 30263034500).
+                let has = |s: &Server| s.store.keeps(chunk, block, version) || s.store.has_lost(chunk, block);
+                if !others().any(has) {
                     return Some(format!("the only copy of {value} in {chunk} block {block} ({version})"));
                 }
             }
@@ -103,6 +106,7 @@ impl World<'_> {
 mod tests {
     use super::*;
     use crate::search::stories::{GROUP, cluster, primary, secondary};
+    use ebb_store::mem::MemDisk;
 
     #[test]
     fn a_server_with_the_only_copy_is_needed() {
@@ -113,5 +117,18 @@ mod tests {
         assert!(world.block_only_on(id, &lost(&[id, other])).is_some(), "the other one is given up, too");
         world.server(other).store.drop_role(GROUP, Role::Replica);
         assert!(world.block_only_on(id, &lost(&[id])).is_some());
+    }
+
+    #[test]
+    fn what_a_fault_took_from_another_disk_is_not_lost_with_a_server() {
+        let mut world = cluster();
+        let (id, other) = (primary(&world), secondary(&world));
+        world.server(other).store.lose_file();
+        world.crash(other);
+        assert!(world.servers[&other].store.damaged_block(GROUP, u32::MAX).is_some());
+        assert_eq!(world.block_only_on(id, &BTreeSet::from([id])), None);
+        // An empty disk has lost nothing: it never had it.
+        world.server(other).store.replace(MemDisk::new());
+        assert!(world.block_only_on(id, &BTreeSet::from([id])).is_some());
     }
 }
