@@ -142,7 +142,7 @@ impl Group {
 
     pub(super) fn on_repair(&mut self, cx: &mut Context, ended: Ended) {
         match ended {
-            Ended::Not => {}
+            Ended::Not => return,
             Ended::Repaired(op) => {
                 if let Some(op) = op {
                     self.advance_op(cx, op);
@@ -151,6 +151,8 @@ impl Group {
             }
             Ended::GivenUp(given_up) => self.on_given_up(cx, given_up),
         }
+        // The last commit may have come while it ran: none may follow, and no tick of a group that is not busy.
+        self.member.forget_deletions(cx, self.is_complete());
     }
 
     /// No live copy has some blocks. If members sleep, they are woken, but not for a scrub.
