@@ -111,11 +111,11 @@ impl Member {
     }
 
     /// Whether all can be asked that may have a copy: what none of them has is gone. A holder that was dropped while it
-    /// was gone keeps what it has until the members are complete, and may come back with it.
+    /// was gone keeps what it has until the members are complete, and may come back with it. A member that was declared
+    /// lost has nothing, and its slot may be waiting for the others to be complete (seed 30266000144).
     pub fn all_live(&self, cx: &Context) -> bool {
         let may_return = |s: &ServerEntry| matches!(s.state, ServerState::Failed | ServerState::Waking);
-        self.entry.members().all(|(server, _)| cx.map.is_live(server))
-            && (self.entry.is_complete() || !cx.map.servers.values().any(may_return))
+        !self.others_may_return(cx) && (self.entry.is_complete() || !cx.map.servers.values().any(may_return))
     }
 
     /// Every live server, as a former holder that was replaced while it was gone: it keeps what may be needed.

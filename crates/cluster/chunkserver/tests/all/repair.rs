@@ -563,6 +563,15 @@ fn a_block_that_a_failed_member_may_have_stays_missing_and_does_not_keep_the_res
     assert!(has_caught_up(&replicates(&mut replica, 0)), "a client has overwritten what was damaged");
 }
 
+#[test]
+fn a_block_that_only_a_lost_member_had_is_caught_up_with_as_lost() {
+    let (mut replica, commands) = catches_up(&[Kind::Data]);
+    replica.is(ME, ServerState::Lost);
+    let commands = nobody_has_it(&mut replica, commands);
+    let Some((_, StoreCommand::Apply { record, .. })) = store(&commands) else { panic!("{commands:?}") };
+    assert!(is_lost(&record) && record.version == NEW, "{record:?}");
+}
+
 /// A holder that was replaced while it was gone keeps what it has until the group is complete (seed 30263000440).
 #[test]
 fn a_block_that_a_former_holder_may_have_stays_missing() {
