@@ -467,14 +467,11 @@ impl StoreCore {
                     Err(self.no_space())
                 }
                 Op::Apply { role, record, payload, repair: None, committed, .. } => {
-                    let record = self.stage(role, record, payload, false, &staged, &mut direct);
-                    record.map(|record| {
-                        let committed_by = |mut record: Staged| {
-                            record.head.committed = Head::committed_by(record.head.version, committed);
-                            record
-                        };
-                        record.map(committed_by).into_iter().collect()
-                    })
+                    let mut record = self.stage(role, record, payload, false, &staged, &mut direct);
+                    if let Ok(Some(Staged { head, .. })) = &mut record {
+                        head.committed = Head::committed_by(head.version, committed);
+                    }
+                    record.map(Vec::from_iter)
                 }
                 Op::Apply { role, record, payload, repair: Some(lost), .. } => {
                     self.stage_repair((role, lost), record, payload, &staged, &mut direct)

@@ -32,6 +32,20 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// First cell and number of cells; none for a deletion.
+    pub fn range(&self) -> (u32, u32) {
+        match *self {
+            Action::Read { first, cells }
+            | Action::Write { first, cells }
+            | Action::Zero { first, cells }
+            | Action::Look { first, cells }
+            | Action::Clear { first, cells, .. } => (first, cells),
+            Action::Delete => (0, 0),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Answered.
@@ -82,9 +96,10 @@ impl History {
     pub fn begin_under(&mut self, claim: u64, chunk: ChunkId, action: Action, now: u64) -> usize {
         let newer = |op: &&Op| {
             let raised = op.raises().filter(|_| op.outcome == Outcome::Done);
-            claim > 0 && op.chunk.object == chunk.object && raised.is_some_and(|other| other > claim)
+            op.chunk.object == chunk.object && raised.is_some_and(|other| other > claim)
         };
-        let fenced = self.ops.iter().filter(newer).filter_map(|op| op.ended).min();
+        let ops = if claim > 0 { &self.ops[..] } else { &[] };
+        let fenced = ops.iter().filter(newer).filter_map(|op| op.ended).min();
         self.ops.push(Op {
             chunk,
             action,
@@ -153,13 +168,10 @@ impl History {
         let written = self.ops.iter().filter(|op| (op.chunk, op.action) == (chunk, write)).filter(is_before);
         let since = written.map(|op| op.began).max().unwrap_or(0);
         self.ops.iter().any(|op| {
-            let (Action::Zero { first: start, cells: count }
-            | Action::Clear { first: start, cells: count, .. }) = op.action
-            else {
-                return false;
-            };
+            let (start, count) = op.action.range();
             let ended = op.ended.filter(|_| op.outcome != Outcome::Unknown);
             op.chunk == chunk
+                && matches!(op.action, Action::Zero { .. } | Action::Clear { .. })
                 && start < first + cells
                 && first < start + count
                 && op.outcome != Outcome::Refused

@@ -451,28 +451,21 @@ impl World<'_> {
             Patience { deadline: Duration::from_nanos(deadline), sole_writer, ..Patience::default() };
         let op = self.history.begin_under(claim, chunk, action, now);
         let value = op as u64 + 1;
+        let (first, cells) = action.range();
+        let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
         let (chunk_op, payload) = match action {
-            Action::Read { first, cells } => {
-                let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
+            Action::Read { .. } => {
                 let must_exist = self.client(id).written == Some((chunk, first, cells));
                 (ChunkOp::Read { chunk, offset, len, must_exist }, Bytes::new())
             }
-            Action::Write { first, cells } => {
-                let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
+            Action::Write { .. } => {
                 let bytes = fill(value, cells);
                 let crcs = piece_crcs(offset, &bytes);
                 (ChunkOp::Write { chunk, offset, len, request, crcs }, bytes)
             }
-            Action::Zero { first, cells } => {
-                let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
-                (ChunkOp::Zero { chunk, offset, len, up_to: None, request }, Bytes::new())
-            }
-            Action::Look { first, cells } => {
-                let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
-                (ChunkOp::Look { chunk, offset, len }, Bytes::new())
-            }
-            Action::Clear { first, cells, look } => {
-                let (offset, len) = (first * CELL_BYTES, cells * CELL_BYTES);
+            Action::Zero { .. } => (ChunkOp::Zero { chunk, offset, len, up_to: None, request }, Bytes::new()),
+            Action::Look { .. } => (ChunkOp::Look { chunk, offset, len }, Bytes::new()),
+            Action::Clear { look, .. } => {
                 let up_to = self.client(id).looked.filter(|looked| looked.0 == look).map(|looked| looked.3);
                 (ChunkOp::Zero { chunk, offset, len, up_to, request }, Bytes::new())
             }
@@ -511,13 +504,12 @@ fn draw(client: &mut Client, chunks: u32, blocks: u32) -> (ChunkId, Action) {
 
 /// The next operation on the front: the owner's, or another client raises the claim.
 fn draw_front(client: &mut Client, blocks: u32, groups: u32) -> (ChunkId, Action) {
-    let random = &mut client.random;
-    if client.claim == 0 || random.chance(50) {
-        client.looked = None;
-        client.claim = 0;
+    if client.claim == 0 || client.random.chance(50) {
+        client.give_claim_up();
         let noted = ChunkId::of_claim(FRONT.object, group_of(FRONT, groups));
         return (noted, Action::Write { first: 0, cells: 1 });
     }
+    let random = &mut client.random;
     let blocks = blocks.min(16);
     let first = random.below(blocks.into()) as u32;
     let count = random.between(1, u64::from(blocks - first)) as u32;
