@@ -1,6 +1,11 @@
 //! Whether the store moves. A disk that hangs answers nothing and fails nothing, while the rest of the server is alive:
 //! it would keep its lease, and its groups would wait with it. Slow is not hung (R12): every call that the disk answers
 //! counts as a move.
+//!
+//! Under a heavy load a disk may answer nothing for longer than a lease and then go on. To call that hung costs more
+//! than it gives: every change of primaries makes the other disks, which suffer from the same load, write more, until
+//! one server after the other is called hung. So each verdict that a little more patience would have avoided doubles
+//! the patience, and a time without one halves it again.
 
 use ebb_types::Moment;
 use std::time::Duration;
@@ -16,40 +21,64 @@ pub struct Moves {
     pub short: bool,
 }
 
+/// Most doublings of the patience: eight leases.
+const MOST_DOUBLED: u32 = 3;
+/// Without a verdict, the patience is halved after this time.
+const FORGETS: Duration = Duration::from_secs(120);
+
 #[derive(Debug)]
 pub struct Stall {
     seen: Moves,
     looked: Moment,
     /// Since when it has not moved.
     since: Moment,
-    stalled: bool,
+    /// Called hung: since when it had not moved, and the patience that it exceeded.
+    stalled: Option<(Moment, Duration)>,
+    /// How often the patience is doubled.
+    doubled: u32,
+    /// When that last changed, or it last moved again.
+    judged: Moment,
 }
 
 impl Stall {
     pub fn new(now: Moment) -> Stall {
-        Stall { seen: Moves { busy: false, count: 0, short: false }, looked: now, since: now, stalled: false }
+        let seen = Moves { busy: false, count: 0, short: false };
+        Stall { seen, looked: now, since: now, stalled: None, doubled: 0, judged: now }
     }
 
     pub fn is_stalled(&self) -> bool {
-        self.stalled
+        self.stalled.is_some()
     }
 
-    /// Returns whether it has just stalled. It is not taken for moving again before a flush that is asked for now has
-    /// ended ([`Stall::flushed`]). If this process itself stood still, that says nothing about the disk.
-    pub fn look(&mut self, now: Moment, moves: Moves, limit: Duration) -> bool {
+    /// Returns for how long it has not moved, if it has just stalled. It is not taken for moving again before a flush
+    /// that is asked for now has ended ([`Stall::flushed`]). If this process itself stood still, that says nothing
+    /// about the disk.
+    pub fn look(&mut self, now: Moment, moves: Moves, lease: Duration) -> Option<Duration> {
         let moved = !moves.short && moves.count != self.seen.count;
-        let stood_still = now.since(self.looked) > limit / 2;
+        let stood_still = now.since(self.looked) > lease / 2;
         if moved || !moves.busy || !self.seen.busy || stood_still {
             self.since = now;
         }
         (self.seen, self.looked) = (moves, now);
-        let news = !self.stalled && now.since(self.since) > limit;
-        self.stalled |= news;
-        news
+        if self.is_stalled() {
+            return None;
+        }
+        if self.doubled > 0 && now.since(self.judged) > FORGETS {
+            (self.doubled, self.judged) = (self.doubled - 1, now);
+        }
+        let (patience, still) = (lease * (1 << self.doubled), now.since(self.since));
+        let stalls = still > patience;
+        self.stalled = stalls.then_some((self.since, patience));
+        stalls.then_some(still)
     }
 
     pub fn flushed(&mut self, now: Moment) {
-        (self.stalled, self.since) = (false, now);
+        if let Some((since, patience)) = self.stalled.take()
+            && now.since(since) <= patience * 2
+        {
+            self.doubled = (self.doubled + 1).min(MOST_DOUBLED);
+        }
+        (self.since, self.judged) = (now, now);
     }
 }
 
@@ -57,7 +86,7 @@ impl Stall {
 mod tests {
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(2);
+    const LEASE: Duration = Duration::from_secs(2);
     const NEVER: [u64; 0] = [];
 
     fn at(seconds: u64) -> Moment {
@@ -70,7 +99,7 @@ mod tests {
 
     /// Looks once a second for these seconds, and returns in which of them it stalled.
     fn looks(stall: &mut Stall, seconds: std::ops::Range<u64>, moves: impl Fn(u64) -> Moves) -> Vec<u64> {
-        seconds.filter(|second| stall.look(at(*second), moves(*second), LIMIT)).collect()
+        seconds.filter(|second| stall.look(at(*second), moves(*second), LEASE).is_some()).collect()
     }
 
     #[test]
@@ -98,7 +127,28 @@ mod tests {
     fn a_process_that_stood_still_does_not_blame_its_disk() {
         let mut stall = Stall::new(at(0));
         assert_eq!(looks(&mut stall, 1..3, |_| busy(7)), NEVER);
-        assert!(!stall.look(at(30), busy(7), LIMIT));
+        assert_eq!(stall.look(at(30), busy(7), LEASE), None);
         assert_eq!(looks(&mut stall, 31..34, |_| busy(7)), [33]);
+    }
+    #[test]
+    fn a_disk_that_goes_on_soon_is_given_more_time_and_less_again_once_it_behaves() {
+        let mut stall = Stall::new(at(0));
+        // It does not move from second `from` to `until`: after how long it is called hung.
+        let verdict = |stall: &mut Stall, from: u64, until: u64| {
+            looks(stall, from - 1..from, |_| busy(from));
+            let verdicts = looks(stall, from..until, |_| busy(from));
+            stall.flushed(at(until));
+            verdicts.first().map(|second| second - from + 1)
+        };
+        let stall = &mut stall;
+        assert_eq!(verdict(stall, 10, 13), Some(3));
+        assert_eq!(verdict(stall, 20, 24), None, "four seconds were too little before");
+        assert_eq!(verdict(stall, 30, 37), Some(5));
+        assert_eq!(verdict(stall, 40, 50), Some(9));
+        assert_eq!(verdict(stall, 60, 80), Some(17), "this is the most");
+        assert_eq!(verdict(stall, 100, 150), Some(17), "this one was right");
+        assert_eq!(verdict(stall, 280, 350), Some(9));
+        looks(stall, 351..700, busy);
+        assert_eq!(verdict(stall, 710, 720), Some(3));
     }
 }

@@ -453,12 +453,12 @@ impl Server {
         let not_now = self.store.figures().not_now;
         let moves = Moves { busy, count, short: not_now.is_some() };
         let lease = Duration::from_millis(self.about.params.lease_millis.into());
-        if self.stall.look(now, moves, lease) {
+        if let Some(still) = self.stall.look(now, moves, lease) {
             let short = not_now.map(|errno| StoreError::NotNow { errno }.to_string());
             let why = short.unwrap_or_else(|| "its disk does not answer".to_owned());
             tracing::error!(
-                "the store has not moved for longer than a lease ({lease:?}): {why}. This server serves nothing until it does; look at \
-                 the kernel log and the disk"
+                "the store has not moved for {still:.1?}: {why}. This server serves nothing until it does; look at the kernel log \
+                 and the disk"
             );
             self.unstalling = Some(self.submit_own(Op::Flush));
         }

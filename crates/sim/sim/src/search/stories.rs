@@ -195,6 +195,23 @@ fn a_pause_of_the_metadata_member_speaks_against_no_server() {
     }
 }
 
+/// Under a load that is too heavy for all disks, each of them pauses. It once counted as hung every time, and every
+/// change of primaries that followed was more work for the others.
+#[test]
+fn disks_that_pause_again_and_again_are_not_called_hung_each_time() {
+    let mut world = cluster_of(8);
+    let servers: Vec<ServerId> = world.servers.keys().copied().collect();
+    for _ in 0..12 {
+        servers.iter().for_each(|id| world.server(*id).hung = true);
+        begin(&mut world, write(0, 2));
+        world.run_until(world.now + 3 * SECOND, |_| false);
+        servers.iter().for_each(|id| world.disk_moves_again(*id));
+        rest(&mut world);
+    }
+    let verdicts = world.tally().get("hung disk noticed").copied().unwrap_or(0);
+    assert!((1..=8).contains(&verdicts), "{verdicts} verdicts over {} servers in 12 pauses", servers.len());
+}
+
 /// The last resort, when every complete copy is lost.
 mod force {
     use super::*;

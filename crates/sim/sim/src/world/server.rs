@@ -529,7 +529,7 @@ impl World<'_> {
         let server = self.server(id);
         let busy = !server.stuck.is_empty();
         let moves = Moves { busy, count: if server.hung { 0 } else { now }, short: false };
-        if server.stall.look(server.clock.at(now), moves, server.lease) {
+        if server.stall.look(server.clock.at(now), moves, server.lease).is_some() {
             let life = server.life;
             self.note(|| format!("{id} notices that its disk hangs"));
             self.count("hung disk noticed");
