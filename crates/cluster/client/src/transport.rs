@@ -67,6 +67,10 @@ pub mod kind {
 pub const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// [`Sender::room`] waits while more than this is queued for a peer that is slow to read.
 const ROOM_BYTES: usize = 8 << 20;
+/// A connection breaks if its other end has acknowledged nothing, or taken nothing in, of what was sent for this long.
+/// By itself the kernel repeats it for a quarter of an hour: a machine that lost its power, or a switch that forgot a
+/// connection, tells nobody, and a fence that waits for an answer keeps its group from being served.
+const UNANSWERED: Duration = Duration::from_secs(8);
 /// Size of an idle connection's read buffer.
 pub const READ_BUFFER: usize = 16 << 10;
 /// Payloads up to this size are copied after their body: cheaper than one more piece for the kernel to gather.
@@ -186,7 +190,7 @@ async fn within_deadline(
 }
 
 /// Disables Nagle's algorithm, and has the kernel detect a machine that vanished silently, so that we need no periodic
-/// work.
+/// work: by keep-alives on an idle connection, and by [`UNANSWERED`] on one that is used.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
@@ -194,6 +198,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, Duration::from_secs(60))?;
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
     sockopt::set_tcp_keepcnt(stream, 3)?;
+    sockopt::set_tcp_user_timeout(stream, UNANSWERED.as_millis() as u32)?;
     Ok(())
 }
 

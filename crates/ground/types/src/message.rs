@@ -456,7 +456,8 @@ pub struct Vitals {
     pub scrub: ScrubVitals,
     /// The store failed and refuses to serve (R9).
     pub poisoned: bool,
-    /// The store has not moved for a lease or a few, although it has work: the disk hangs. The server asks for no lease.
+    /// The store has not moved for a lease or longer, although it has work: the disk hangs. The server asks for no
+    /// lease.
     pub stalled: bool,
     /// Things that cannot happen unless the server's program has a bug, counted since it started. Its log says which.
     pub bugs: u64,

@@ -40,6 +40,9 @@ use std::fmt::Write;
 
 /// More events than any healthy run has.
 const EVENTS_MAX: u64 = 1_000_000;
+/// What the kernel allows a connection of which nothing is acknowledged, and one that is not used.
+const UNANSWERED: u64 = 8 * SECOND;
+const KEEP_ALIVE: u64 = 90 * SECOND;
 
 /// What travels between nodes.
 #[derive(Clone, Debug)]
@@ -220,8 +223,9 @@ pub struct World<'a> {
     /// Servers, by run, that are about to notice that a connection to another one broke. What they send on it before
     /// that is lost too.
     pub breaking: BTreeSet<(ServerId, u64, ServerId)>,
-    /// Servers whose connection to another one broke long before they notice: what they send on it is lost.
-    pub half_open: BTreeSet<(ServerId, ServerId)>,
+    /// Servers whose connection to another one broke long before they notice, and whether they sent anything on it
+    /// since: it is lost.
+    pub half_open: BTreeMap<(ServerId, ServerId), bool>,
     pub servers: BTreeMap<ServerId, Server>,
     pub members: BTreeMap<u64, MetaNode>,
     pub clients: Vec<Client>,
@@ -296,7 +300,7 @@ impl<'a> World<'a> {
             agenda: Agenda::default(),
             net,
             breaking: BTreeSet::new(),
-            half_open: BTreeSet::new(),
+            half_open: BTreeMap::new(),
             servers: BTreeMap::new(),
             members: BTreeMap::new(),
             clients: Vec::new(),
@@ -339,7 +343,6 @@ impl<'a> World<'a> {
             return self.at(at, Happening::Deliver { from, to, generation, message });
         }
         if self.is_half_open(from, to) {
-            self.net.lost += 1;
             return;
         }
         if self.is_swallowed(from, to) {
@@ -363,18 +366,21 @@ impl<'a> World<'a> {
     /// Both ends eventually notice that their connection broke.
     pub fn connection_breaks(&mut self, a: Node, b: Node) {
         for (node, peer) in [(a, b), (b, a)] {
-            // A silent machine is noticed when something is sent to it, or by a keep-alive.
-            let mut delay = self.net_random.delay(20 * MILLI).min(5 * SECOND);
+            let delay = self.net_random.delay(20 * MILLI).min(UNANSWERED);
             match (node, peer) {
                 (Node::Server(server), Node::Server(peer)) => {
                     let life = self.server(server).life;
-                    if self.breaking.insert((server, life, peer)) {
-                        if self.scenario.half_open && self.net_random.chance(200) {
-                            delay = self.net_random.between(SECOND, 30 * SECOND);
-                            self.count("connection half-open");
-                            self.half_open.insert((server, peer));
-                        }
-                        self.after(delay, Happening::PeerLost { server, life, peer });
+                    let lost = Happening::PeerLost { server, life, peer };
+                    if self.breaking.contains(&(server, life, peer)) {
+                        continue;
+                    }
+                    if self.scenario.half_open && self.net_random.chance(200) {
+                        self.count("connection half-open");
+                        self.half_open.entry((server, peer)).or_default();
+                        self.after(KEEP_ALIVE, lost);
+                    } else {
+                        self.breaking.insert((server, life, peer));
+                        self.after(delay, lost);
                     }
                 }
                 (Node::Client(client), Node::Server(server)) => {
@@ -385,9 +391,17 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The sender does not know yet that its connection broke, and the other end has not opened another.
-    fn is_half_open(&self, from: Node, to: Node) -> bool {
-        matches!((from, to), (Node::Server(from), Node::Server(to)) if self.half_open.contains(&(from, to)))
+    /// The sender does not know yet that its connection broke, and the other end has not opened another. What is sent
+    /// on it is lost, and the first of that shows what it is.
+    fn is_half_open(&mut self, from: Node, to: Node) -> bool {
+        let (Node::Server(server), Node::Server(peer)) = (from, to) else { return false };
+        let Some(used) = self.half_open.get_mut(&(server, peer)) else { return false };
+        if !std::mem::replace(used, true) {
+            let life = self.server(server).life;
+            self.after(UNANSWERED, Happening::PeerLost { server, life, peer });
+        }
+        self.net.lost += 1;
+        true
     }
 
     /// Whether nothing becomes of what a node sends, while its connection lives on.

@@ -33,6 +33,17 @@ async fn pair() -> (Connection, Connection) {
     (called, caller.unwrap())
 }
 
+/// A machine without power acknowledges nothing, and the kernel would repeat what was sent for a quarter of an hour.
+#[tokio::test]
+async fn either_end_gives_up_a_connection_of_which_nothing_is_acknowledged() {
+    let (called, caller) = pair().await;
+    for end in [&called, &caller] {
+        let socket = end.sender.guard.shared.socket.as_ref();
+        let limit = rustix::net::sockopt::tcp_user_timeout(socket).unwrap();
+        assert_eq!(u128::from(limit), UNANSWERED.as_millis());
+    }
+}
+
 /// A connection whose far end is a bare stream after its handshake.
 async fn half_pair() -> (Connection, TcpStream) {
     let (listener, address) = listener().await;

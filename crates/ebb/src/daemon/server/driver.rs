@@ -2,8 +2,9 @@
 //!
 //! **What is in flight is bounded (R12).** A client's request is read from its socket only when the server has room for
 //! its bytes ([`Flow`]); until then it stays there, and TCP makes the client wait. Its copies to other servers share
-//! the same bytes, so the queues to them need no bound of their own: a slow server makes a queue wait, and never costs
-//! a connection. Messages from other servers are read as long as the store's inbox has room.
+//! the same bytes, so the queues to them need no bound of their own: a slow server makes a queue wait, and costs a
+//! connection only if it takes nothing in for eight seconds. Messages from other servers are read as long as the
+//! store's inbox has room.
 //!
 //! There is no circular wait. A client's request waits for earlier requests to be answered; those wait for copies on
 //! other servers; these wait for inboxes there, and an inbox is emptied by its own disk, which waits for nothing.

@@ -198,7 +198,7 @@ impl World<'_> {
         server.broken = false;
         server.ticking = false;
         server.frozen = None;
-        self.half_open.retain(|(from, _)| *from != id);
+        self.half_open.retain(|(from, _), _| *from != id);
         let server = self.servers.get_mut(&id).expect("servers are never removed");
         server.remembering = false;
         server.tokens.clear();

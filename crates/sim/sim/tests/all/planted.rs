@@ -153,7 +153,7 @@ fn a_lost_replica_whose_peers_sleep_on_is_found() {
 
 #[test]
 fn damage_that_a_scrub_passes_over_is_found() {
-    in_server(29, PlantedBug::OverlookDamage, &["R9"]);
+    in_server(189, PlantedBug::OverlookDamage, &["R9"]);
 }
 
 #[test]
