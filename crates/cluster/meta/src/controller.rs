@@ -252,15 +252,16 @@ impl Leading {
         self.since + self.lease(state) + self.timing.margin
     }
 
-    /// From this moment on the server counts as failed: no lease of it is valid, and it has been silent for as long to
-    /// a leader that was listening. A server that sends heartbeats but has no lease yet (it must first learn the map)
-    /// is not failed, unless it is condemned.
+    /// From this moment on the server counts as failed: no lease of it is valid, and it has been silent for longer than
+    /// is borne ([`ebb_types::Grace`]) to a leader that was listening. A server that sends heartbeats but has no lease
+    /// yet (it must first learn the map) is not failed, unless it is condemned.
     pub fn fails_at(&self, server: ServerId, state: &State) -> Moment {
         let lease = self.lease(state) + self.timing.margin;
         let trusted = self.trusted_from(state);
         let Some(live) = self.servers.get(&server) else { return trusted.max(self.watching + lease) };
         let heard = self.watching.max(live.heard.unwrap_or(Moment::ZERO));
-        let silent = if live.condemned { Moment::ZERO } else { heard + lease };
+        let borne = live.grace.borne(self.turn, lease);
+        let silent = if live.condemned { Moment::ZERO } else { heard + borne };
         live.granted_until.max(trusted).max(silent)
     }
 

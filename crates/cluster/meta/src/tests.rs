@@ -1273,6 +1273,24 @@ fn a_server_whose_store_hangs_stays_failed_until_that_moves() {
     assert!(world.state.groups().all(|(_, g)| g.is_in_sync()));
 }
 
+/// Under a load that is too heavy for all of them, each was once called failed in turn, again and again.
+#[test]
+fn a_server_that_is_late_again_and_again_is_borne_and_one_that_ends_fails() {
+    let mut world = started();
+    let failures =
+        |world: &World| world.transcript.iter().filter(|l| l.contains("failed: its lease ended")).count();
+    for _ in 0..6 {
+        let late = world.now + Duration::from_secs(3);
+        world.servers.get_mut(&ServerId(3)).unwrap().next_beat = late;
+        world.run(6000);
+        assert_eq!((world.states().as_str(), failures(&world)), ("AAAAAAAAA", 1));
+    }
+    world.servers.get_mut(&ServerId(3)).unwrap().alive = false;
+    world.run(6000);
+    assert_eq!((world.states().as_str(), failures(&world)), ("AAAFAAAAA", 2));
+    world.assert_served();
+}
+
 #[test]
 fn a_server_that_is_silent_now_and_then_is_slow_and_one_that_stays_silent_fails() {
     let mut world = started();

@@ -6,6 +6,7 @@
 
 pub mod control;
 pub mod frame;
+mod grace;
 pub mod health;
 pub mod id;
 pub mod latency;
@@ -27,6 +28,7 @@ pub mod volume;
 pub mod why;
 
 pub use control::*;
+pub use grace::Grace;
 pub use health::*;
 pub use id::*;
 pub use latency::*;

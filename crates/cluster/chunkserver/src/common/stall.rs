@@ -2,12 +2,9 @@
 //! it would keep its lease, and its groups would wait with it. Slow is not hung (R12): every call that the disk answers
 //! counts as a move.
 //!
-//! Under a heavy load a disk may answer nothing for longer than a lease and then go on. To call that hung costs more
-//! than it gives: every change of primaries makes the other disks, which suffer from the same load, write more, until
-//! one server after the other is called hung. So each verdict that a little more patience would have avoided doubles
-//! the patience, and a time without one halves it again.
+//! A disk that pauses under its load is not hung either: [`Grace`].
 
-use ebb_types::Moment;
+use ebb_types::{Grace, Moment};
 use std::time::Duration;
 
 /// What the store has done.
@@ -21,29 +18,21 @@ pub struct Moves {
     pub short: bool,
 }
 
-/// Most doublings of the patience: eight leases.
-const MOST_DOUBLED: u32 = 3;
-/// Without a verdict, the patience is halved after this time.
-const FORGETS: Duration = Duration::from_secs(120);
-
 #[derive(Debug)]
 pub struct Stall {
     seen: Moves,
     looked: Moment,
     /// Since when it has not moved.
     since: Moment,
-    /// Called hung: since when it had not moved, and the patience that it exceeded.
+    /// Called hung: since when it had not moved, and what was borne.
     stalled: Option<(Moment, Duration)>,
-    /// How often the patience is doubled.
-    doubled: u32,
-    /// When that last changed, or it last moved again.
-    judged: Moment,
+    grace: Grace,
 }
 
 impl Stall {
     pub fn new(now: Moment) -> Stall {
         let seen = Moves { busy: false, count: 0, short: false };
-        Stall { seen, looked: now, since: now, stalled: None, doubled: 0, judged: now }
+        Stall { seen, looked: now, since: now, stalled: None, grace: Grace::default() }
     }
 
     pub fn is_stalled(&self) -> bool {
@@ -63,22 +52,17 @@ impl Stall {
         if self.is_stalled() {
             return None;
         }
-        if self.doubled > 0 && now.since(self.judged) > FORGETS {
-            (self.doubled, self.judged) = (self.doubled - 1, now);
-        }
-        let (patience, still) = (lease * (1 << self.doubled), now.since(self.since));
-        let stalls = still > patience;
-        self.stalled = stalls.then_some((self.since, patience));
+        let (borne, still) = (self.grace.borne(now, lease), now.since(self.since));
+        let stalls = still > borne;
+        self.stalled = stalls.then_some((self.since, borne));
         stalls.then_some(still)
     }
 
     pub fn flushed(&mut self, now: Moment) {
-        if let Some((since, patience)) = self.stalled.take()
-            && now.since(since) <= patience * 2
-        {
-            self.doubled = (self.doubled + 1).min(MOST_DOUBLED);
+        if let Some((since, borne)) = self.stalled.take() {
+            self.grace.ended(now, borne, now.since(since));
         }
-        (self.since, self.judged) = (now, now);
+        self.since = now;
     }
 }
 
@@ -131,24 +115,13 @@ mod tests {
         assert_eq!(looks(&mut stall, 31..34, |_| busy(7)), [33]);
     }
     #[test]
-    fn a_disk_that_goes_on_soon_is_given_more_time_and_less_again_once_it_behaves() {
+    fn a_disk_that_goes_on_soon_is_given_more_time() {
         let mut stall = Stall::new(at(0));
-        // It does not move from second `from` to `until`: after how long it is called hung.
-        let verdict = |stall: &mut Stall, from: u64, until: u64| {
-            looks(stall, from - 1..from, |_| busy(from));
-            let verdicts = looks(stall, from..until, |_| busy(from));
+        for (from, until, verdict) in [(10, 13, Some(12)), (20, 24, None), (30, 36, Some(34))] {
+            looks(&mut stall, from - 1..from, |_| busy(from));
+            let verdicts = looks(&mut stall, from..until, |_| busy(from));
+            assert_eq!(verdicts.first().copied(), verdict);
             stall.flushed(at(until));
-            verdicts.first().map(|second| second - from + 1)
-        };
-        let stall = &mut stall;
-        assert_eq!(verdict(stall, 10, 13), Some(3));
-        assert_eq!(verdict(stall, 20, 24), None, "four seconds were too little before");
-        assert_eq!(verdict(stall, 30, 37), Some(5));
-        assert_eq!(verdict(stall, 40, 50), Some(9));
-        assert_eq!(verdict(stall, 60, 80), Some(17), "this is the most");
-        assert_eq!(verdict(stall, 100, 150), Some(17), "this one was right");
-        assert_eq!(verdict(stall, 280, 350), Some(9));
-        looks(stall, 351..700, busy);
-        assert_eq!(verdict(stall, 710, 720), Some(3));
+        }
     }
 }

@@ -10,7 +10,8 @@ use crate::controller::wake_times::WakeTimes;
 use crate::controller::watch::Watch;
 use crate::{PowerFact, Switches, Timing};
 use ebb_types::{
-    Depth, Epoch, GroupId, Incarnation, Moment, ServerEntry, ServerId, ServerState, SetId, StoreId, Vitals,
+    Depth, Epoch, Grace, GroupId, Incarnation, Moment, ServerEntry, ServerId, ServerState, SetId, StoreId,
+    Vitals,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,6 +35,9 @@ pub(crate) struct Live {
     pub room: Room,
     /// When it failed, as far as this leader knows.
     pub failed: Option<Moment>,
+    /// It failed by silence: how much of it had been borne. Until the same run is heard again.
+    pub silenced: Option<Duration>,
+    pub grace: Grace,
     /// Its lease is not renewed, so that it can be called failed.
     pub condemned: bool,
     /// A server that its peers could not work with is not taken back before this moment.

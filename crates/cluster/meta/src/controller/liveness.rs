@@ -65,10 +65,14 @@ impl Leading {
         if live.run < run {
             (live.run, live.store) = (run, mark.store);
             (live.sent, live.ready_to_sleep, live.condemned, live.sent_version) = (None, false, false, 0);
+            live.silenced = None;
             self.dirty = true;
         }
         if live.run > run || live.sent.is_some_and(|newest| newest >= sent) {
             return;
+        }
+        if let (Some(borne), Some(heard)) = (live.silenced.take(), live.heard) {
+            live.grace.ended(now, borne, now.since(heard));
         }
         live.heard = Some(now);
         live.power.heard(now);

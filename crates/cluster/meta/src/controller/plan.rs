@@ -190,8 +190,10 @@ impl Leading {
             }
             ServerState::Awake | ServerState::Draining if now >= self.fails_at(entry.id, state) => {
                 entry.state = ServerState::Failed;
+                let lease = self.lease(state) + self.timing.margin;
                 let live = self.servers.entry(entry.id).or_default();
                 live.failed = Some(now);
+                live.silenced = (!live.condemned).then_some(live.grace.borne(now, lease));
                 // It gets no lease while this is in flight, although the state still calls it awake (R2).
                 (live.condemned, live.owed) = (true, None);
                 out.push(Output::Notice(Notice::Failed { server }));
