@@ -20,7 +20,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   ebb volume create --size 20GiB vm                  three copies of everything
   ebb volume create --size 20GiB --pool archive v1   what is seldom written moves to the erasure-coded pool
-  ebb volume serve v1                                for NBD clients on 127.0.0.1:10809, until Ctrl-C
+  ebb volume serve v1 vm                             for NBD clients on 127.0.0.1:10809, until Ctrl-C
   ebb volume list --json
   ebb volume delete v1";
 
@@ -63,9 +63,10 @@ enum VolumeCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Serve a volume to NBD clients until Ctrl-C. Only one process at a time may serve it
+    /// Serve volumes to NBD clients until Ctrl-C. Only one process at a time may serve a volume
     Serve {
-        name: String,
+        #[arg(required = true)]
+        names: Vec<String>,
         /// Address for NBD clients
         #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10809")]
         nbd: String,
@@ -110,10 +111,10 @@ pub async fn run(args: VolumeArgs) -> Result<ExitCode, NodeError> {
             Volume::create(&client, &name, size.0, home).await?;
         }
         VolumeCommand::List { json, wait } => list(&connect(file, wait).await?, json).await?,
-        VolumeCommand::Serve { name, nbd, metrics } => {
+        VolumeCommand::Serve { names, nbd, metrics } => {
             let client = connector(file)?.connect().await?;
-            let volume = open(client.clone(), &name).await?;
-            daemon::volume::run(&name, (client, volume), &nbd, metrics.as_deref()).await?;
+            let volumes = open_all(&client, names).await?;
+            daemon::volume::run(client, volumes, &nbd, metrics.as_deref()).await?;
         }
         VolumeCommand::Delete { name, wait } => {
             open(connect(file, wait).await?, &name).await?.delete().await?
@@ -133,11 +134,30 @@ async fn connect(file: &Path, wait: WaitArgs) -> Result<Client, NodeError> {
 
 async fn open(client: Client, name: &str) -> Result<Volume, NodeError> {
     let waiting = || {
-        eprintln!(
-            "another process serves the volume, or has ended just now: waiting 12 s for a sign of life ..."
-        )
+        eprintln!("another process serves {name}, or has ended just now: waiting 12 s for a sign of life ...")
     };
     Ok(Volume::open(client, name, waiting).await?)
+}
+
+/// All of them, with their names, or none.
+async fn open_all(client: &Client, names: Vec<String>) -> Result<Vec<(String, Volume)>, NodeError> {
+    if let Some(at) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
+        return Err(NodeError::Refused(format!("{:?} is there twice: name each volume once", names[at])));
+    }
+    let opening = names.into_iter().map(|name| async {
+        let opened = open(client.clone(), &name).await;
+        opened.map(|volume| (name.clone(), volume)).map_err(|error| (name, error))
+    });
+    let (mut opened, mut failed) = (Vec::new(), Vec::new());
+    for outcome in futures_util::future::join_all(opening).await {
+        match outcome {
+            Ok(volume) => opened.push(volume),
+            Err(failure) => failed.push(failure),
+        }
+    }
+    let Some((name, error)) = failed.into_iter().next() else { return Ok(opened) };
+    daemon::volume::close(opened.into_iter().map(|(_, volume)| volume)).await?;
+    Err(NodeError::Refused(format!("volume {name}: {error}")))
 }
 
 /// Where a volume's cold slices go.

@@ -1,4 +1,4 @@
-//! Serves a volume of the cluster to NBD clients.
+//! Serves volumes of the cluster to NBD clients, each as an export of its name.
 
 use crate::cluster::launch::Stop;
 use crate::daemon::files;
@@ -22,15 +22,24 @@ const SECTOR: u32 = 512;
 const PREFERRED: u32 = 4096;
 const LONGEST: u32 = 32 << 20;
 
+/// A volume, its name, and what clients asked of it.
+#[derive(Clone)]
 struct Served {
+    name: String,
     volume: Volume,
-    replies: Replies,
     traffic: Rc<VolumeTraffic>,
 }
 
-impl Backend for Served {
-    fn request(&self, id: RequestId, _: usize, request: Request) {
-        let (volume, replies, traffic) = (self.volume.clone(), self.replies.clone(), self.traffic.clone());
+/// By the index of their exports.
+struct All {
+    served: Vec<Served>,
+    replies: Replies,
+}
+
+impl Backend for All {
+    fn request(&self, id: RequestId, export: usize, request: Request) {
+        let Served { volume, traffic, .. } = self.served[export].clone();
+        let replies = self.replies.clone();
         let ((op, bytes), began) = (kind(&request), Instant::now());
         traffic.asked();
         // Here, not in the task: requests take their turns as they arrive.
@@ -110,11 +119,11 @@ fn errno(error: &VolumeError) -> Errno {
     }
 }
 
-/// Serves NBD clients at this address until the process is asked to stop, or another one takes the volume over.
+/// Serves NBD clients at this address until the process is asked to stop, or other ones have taken all volumes over.
 /// `scraped`: where `/metrics` is.
 pub async fn run(
-    name: &str,
-    (client, volume): (Client, Volume),
+    client: Client,
+    volumes: Vec<(String, Volume)>,
     nbd: &str,
     scraped: Option<&str>,
 ) -> Result<(), NodeError> {
@@ -122,37 +131,57 @@ pub async fn run(
     let listener = TcpListener::bind(nbd).await.map_err(listen(nbd, "give another address with --nbd"))?;
     let address = listener.local_addr().map_err(io("listen on", nbd))?;
     let mut stop = Stop::new()?;
-    let export = Export {
-        name: name.to_owned(),
+    let with_traffic = |(name, volume)| Served { name, volume, traffic: Rc::default() };
+    let served: Vec<Served> = volumes.into_iter().map(with_traffic).collect();
+    for Served { name, volume, .. } in &served {
+        println!("volume {name}: {} on nbd://{address}/{name}", Size(volume.size()));
+    }
+    let exports: Vec<Export> = served.iter().map(export).collect();
+    let replies = Replies::new();
+    let (source, cluster) = (served.clone(), Arc::new(Cluster::new(client.clone())));
+    metrics::open(scraped, move || page(&source, &client)).await?;
+    let all = Rc::new(All { served: served.clone(), replies: replies.clone() });
+    tokio::select! {
+        error = serve(listener, Bounds::of_process(), exports.into(), all, replies) => return Err(io("serve", nbd)(error)),
+        () = tend(cluster) => {}
+        () = all_taken(&served) => return Err(VolumeError::Taken.into()),
+        () = stop.asked() => {}
+    }
+    close(served.into_iter().map(|served| served.volume)).await
+}
+
+fn export(Served { name, volume, .. }: &Served) -> Export {
+    Export {
+        name: name.clone(),
         description: format!("volume {name}"),
         size: volume.size(),
         block: BlockSizes { minimum: SECTOR, preferred: PREFERRED, maximum: LONGEST },
         read_only: false,
         rotational: false,
         multi_conn: true,
-    };
-    println!("volume {name}: {} on nbd://{address}/{name}", Size(export.size));
-    let replies = Replies::new();
-    let traffic = Rc::new(VolumeTraffic::default());
-    let source = (name.to_owned(), volume.clone(), traffic.clone());
-    let cluster = Arc::new(Cluster::new(client.clone()));
-    metrics::open(scraped, move || page(&source, &client)).await?;
-    let served = Rc::new(Served { volume: volume.clone(), replies: replies.clone(), traffic });
-    let bounds = Bounds::of_process();
-    tokio::select! {
-        error = serve(listener, bounds, [export].into(), served, replies) => return Err(io("serve", nbd)(error)),
-        () = tend(cluster) => {}
-        () = volume.taken() => return Err(VolumeError::Taken.into()),
-        () = stop.asked() => {}
     }
-    Ok(volume.close().await?)
 }
 
-fn page((name, volume, traffic): &(String, Volume, Rc<VolumeTraffic>), client: &Client) -> Page {
+/// One that is taken fails its requests; the others are served on.
+async fn all_taken(served: &[Served]) {
+    for Served { volume, .. } in served {
+        volume.taken().await;
+    }
+}
+
+/// Gives all of them back, also if one cannot be.
+pub async fn close(volumes: impl IntoIterator<Item = Volume>) -> Result<(), NodeError> {
+    let closed = futures_util::future::join_all(volumes.into_iter().map(Volume::close)).await;
+    Ok(closed.into_iter().collect::<Result<(), VolumeError>>()?)
+}
+
+fn page(served: &[Served], client: &Client) -> Page {
     let mut page = metrics::of_process();
-    traffic.report(name, &mut page);
-    page.put(names::VOLUME_SIZE, &[name], volume.size() as f64);
-    page.put(names::VOLUME_FRONT, &[name], volume.front_bytes() as f64);
+    for Served { name, volume, traffic } in served {
+        traffic.report(name, &mut page);
+        page.put(names::VOLUME_SIZE, &[name], volume.size() as f64);
+        page.put(names::VOLUME_FRONT, &[name], volume.front_bytes() as f64);
+    }
     report_client(&client.counters(), &mut page);
     page
 }
