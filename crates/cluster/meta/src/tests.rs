@@ -1291,6 +1291,33 @@ fn a_server_that_is_late_again_and_again_is_borne_and_one_that_ends_fails() {
     world.assert_served();
 }
 
+/// Nothing is ordered under it: what was complete before its epoch still is (seed 30263020644).
+#[test]
+fn an_epoch_does_not_serve_under_a_primary_that_is_about_to_fail() {
+    for hangs in [false, true] {
+        let mut world = started();
+        let (id, entry) = world.state.groups().next().map(|(id, entry)| (id, entry.clone())).unwrap();
+        let primary = entry.primary.unwrap();
+        let away = entry.slots.iter().map(|s| s.server).find(|s| *s != primary).unwrap();
+        world.crash(away.0);
+        world.run(1500);
+        world.servers.get_mut(&primary).unwrap().stalled = hangs;
+        // The other one counts as failed by then, and no server has reported since.
+        world.run(700);
+        let waits = world.state.group(id).unwrap().clone();
+        assert!(waits.primary == Some(primary) && !waits.may_serve(), "{waits:?}");
+        let reports = vec![ServerReport::Serving { group: id, epoch: waits.epoch }];
+        let incarnation = world.servers[&primary].run;
+        world.event(Event::Server(ServerMessage::Reports { server: primary, incarnation, reports }));
+        assert_eq!(world.state.group(id).unwrap().may_serve(), !hangs);
+        world.reclaim = false;
+        world.restart(away.0);
+        world.run(1000);
+        let slot = world.state.group(id).unwrap().slot_of(away).unwrap().state;
+        assert_eq!(slot == SlotState::InSync, hangs, "{slot:?}");
+    }
+}
+
 #[test]
 fn a_server_that_is_silent_now_and_then_is_slow_and_one_that_stays_silent_fails() {
     let mut world = started();

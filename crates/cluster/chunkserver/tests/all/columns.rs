@@ -386,6 +386,27 @@ fn a_deletion_reaches_a_sleeper() {
     assert_eq!(world.read(row.chunk, 0, 4096).0, missing);
 }
 
+/// Columns are filled without any one server: it would hide what no other knows (seed 30263014197).
+#[test]
+fn a_deletion_that_only_one_server_would_know_of_is_not_taken() {
+    let mut world = fresh();
+    let row = with_rows(&mut world, 0, 1).remove(0);
+    (1..9).for_each(|n| world.crash(n));
+    world.run();
+    assert!(!world.delete(row.chunk));
+    let (_, (reply, _)) = world.replies.last_key_value().expect("it is refused");
+    assert_eq!(*reply, ClientReply::Retry { why: Unready::Exposed });
+    world.restart(1);
+    world.run();
+    assert!(world.delete(row.chunk), "two know of it");
+    world.crash(0);
+    (2..9).for_each(|n| world.restart(n));
+    world.run();
+    for column in 1..9 {
+        assert_eq!(world.holders(column, row.chunk), [] as [ServerId; 0], "column {column}");
+    }
+}
+
 /// An older copy of its directory was put back, and the others have forgotten the deletion.
 #[test]
 fn a_store_that_was_put_back_does_not_keep_what_was_deleted_since() {

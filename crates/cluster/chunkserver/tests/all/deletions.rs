@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ebb_chunkserver::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken};
 use ebb_types::{
     ChunkId, Content, Epoch, GroupEntry, GroupId, Holder, Incarnation, ListPage, MapDelta, Moment,
-    PeerMessage, Record, Role, ServerId, ServerState, Slot, SlotState, StoreId, Version,
+    PeerMessage, Record, Refusal, Role, ServerId, ServerState, Slot, SlotState, StoreId, Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -146,6 +146,42 @@ fn a_deletion_is_forgotten_also_when_the_commit_comes_before_the_configuration()
     me.on(Event::Peer { from: PRIMARY, message: fence, payload: Bytes::new() });
     assert_eq!(me.commit(version(6, 0)), None, "it is not known here that all are in sync");
     assert_eq!(forgotten(&me.configure(6, [(IN_SYNC, None); 3])), Some(version(6, 0)));
+}
+
+/// No further commit comes in an idle group, and no tick (seed 30263026681).
+#[test]
+fn a_deletion_is_forgotten_also_when_the_commit_comes_during_a_repair() {
+    let (group, epoch, role, whole) = (GROUP, Epoch(5), Role::Replica, false);
+    let (chunk, first, count) = (ChunkId { index: 1, ..ChunkId::default() }, 0, 1);
+    let (older, content) = (version(4, 1), Content::Zero);
+    let sound = Record { group, chunk, first, count, version: older, request: None, content };
+    let read = StoreOutcome::Read { records: vec![sound.clone()], payload: Bytes::new() };
+    for found in [Ok(vec![sound]), Err(Refusal::Corrupt)] {
+        let mut me = Member::new();
+        me.configure(5, [(IN_SYNC, None); 3]);
+        me.delete(version(5, 1));
+        let message = PeerMessage::Fetch { group, epoch, token: 1, role, chunk, first, count, whole };
+        let out = me.on(Event::Peer { from: PRIMARY, message, payload: Bytes::new() });
+        let [Command::Store { token, .. }] = out[..] else { panic!("{out:?}") };
+        let outcome = StoreOutcome::Damaged { chunk, block: first, lost: None, all: false };
+        let mut out = me.on(Event::Stored { token, outcome });
+        assert_eq!(me.commit(version(5, 1)), None, "a repair may bring back what was deleted");
+        let answer = |c: &Command| match c {
+            Command::Send { to, message: PeerMessage::Fetch { token, .. }, .. } => {
+                let message = PeerMessage::FetchReply { group, token: *token, result: found.clone() };
+                Some(Event::Peer { from: *to, message, payload: Bytes::new() })
+            }
+            Command::Store { token, command: StoreCommand::Repair { .. } } => {
+                Some(Event::Stored { token: *token, outcome: StoreOutcome::Applied })
+            }
+            Command::Store { token, .. } => Some(Event::Stored { token: *token, outcome: read.clone() }),
+            _ => None,
+        };
+        while let Some(event) = out.iter().find_map(answer) {
+            out = me.on(event);
+        }
+        assert_eq!(forgotten(&out), Some(version(5, 1)), "{found:?}");
+    }
 }
 
 /// A record resent over another connection may arrive after the deletion that followed it, even after that was

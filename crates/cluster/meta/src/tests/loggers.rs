@@ -107,3 +107,26 @@ fn a_logger_in_maintenance_hands_over_in_the_lowest_gear() {
     world.run(8000);
     assert_eq!(&world.states()[9..], "AAA");
 }
+
+/// Else it would be re-sent to another holder first (seed 30263020644). A server that does not come is not waited for.
+#[test]
+fn a_logger_in_maintenance_keeps_what_those_that_wake_are_about_to_fetch() {
+    for (broken, after) in [(false, "AAAAAAAAADAA"), (true, "AAAWWWWWWDAA")] {
+        let mut world = with_loggers(Scheme::Rotated, &[0, 1, 2]);
+        world.gear(1);
+        world.run(8000);
+        assert!(world.holders().contains(&ServerId(20)));
+        if broken {
+            world.broken_switches.extend((3..9).map(ServerId));
+        }
+        // One plan wakes them and could let the logger go.
+        let gear = Command::SetGear { manual: Some(GearWish::Gear(3)) };
+        assert_eq!(world.state.apply(&gear), Reply::Done);
+        world.admin(AdminRequest::Maintenance { server: ServerId(20), end: false });
+        assert_eq!(world.states(), "AAAWWWWWWAAA");
+        world.run(8000);
+        assert_eq!(world.states(), after);
+        world.assert_served();
+        assert!(!world.holders().contains(&ServerId(20)));
+    }
+}
