@@ -640,6 +640,11 @@ impl StoreCore {
     /// Cuts a repair to the blocks that it may set: those that are not here in a newer version, and of lost ones those
     /// that were not newer than `lost`. The record of any other would be in the log and be taken for the newest as soon
     /// as the newer one is lost (seeds 3249, 30263008774).
+    ///
+    /// A newer write or deletion of the same batch does not cut it: that one may yet be refused, and then the repair is
+    /// right. If it is not, its record precedes the repair's in one segment. So whoever admits the repair, now or at a
+    /// start, has admitted the newer record, which wins (`Overlay::insert`), and no segment is left with the repair
+    /// alone. Nor are the newer one's bytes in the chunk file overwritten: `is_fresh` looks at the batch.
     fn stage_repair(
         &mut self,
         (role, lost): (Role, Version),

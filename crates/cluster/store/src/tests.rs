@@ -1687,6 +1687,65 @@ fn a_repair_leaves_alone_lost_blocks_that_may_be_newer() {
     assert!(!is_lost(&mut store, 0));
 }
 
+/// When the repair is cut, the newer write is not in the index yet.
+#[test]
+fn a_repair_in_the_batch_of_a_newer_write_takes_nothing_from_it() {
+    // The longer ones go straight to the chunk file, unless they overlap.
+    for (count, newer_first) in [(1, true), (1, false), (4, true), (4, false)] {
+        let disk = MemDisk::new();
+        let (mut store, _) = open(&disk).unwrap();
+        let newer = apply(Role::Replica, data(1, 1, 0, count, version(1, 2)));
+        let older = repair(Role::Replica, data(1, 1, 0, 4, version(1, 1)));
+        let ops = if newer_first { vec![(1, newer), (2, older)] } else { vec![(1, older), (2, newer)] };
+        assert!(run(&mut store, ops).iter().all(|c| c.outcome == Outcome::Applied));
+        let of = |block: u32| version(1, if block < count { 2 } else { 1 });
+        let right: Vec<u8> = (0..4).flat_map(|block| block_bytes(of(block), block)).collect();
+        let check = |store: &mut StoreCore, when: &str| {
+            let Outcome::Read(blocks) = read(store, Role::Replica, 1, 1, 0, 4) else { panic!("{when}") };
+            assert_eq!(blocks.records[0].version, version(1, 2), "{when}");
+            assert!(blocks.payload[..] == right[..], "{when}, {count} blocks, newer first: {newer_first}");
+        };
+        check(&mut store, "at once");
+        check(&mut open(&disk.crash(1)).unwrap().0, "after a crash");
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+        check(&mut store, "in the file");
+        drop(store);
+        check(&mut open(&disk).unwrap().0, "in the file after a start");
+    }
+    let mut store = with_a_lost_page(|_| {});
+    let newer = apply(Role::Replica, data(1, 1, 0, 2, version(1, 3)));
+    let older = repair(Role::Replica, data(1, 1, 0, 2, version(1, 1)));
+    run(&mut store, vec![(1, newer), (2, older)]);
+    for _ in 0..2 {
+        let Outcome::Read(blocks) = read(&mut store, Role::Replica, 1, 1, 0, 2) else { panic!("lost still") };
+        assert_eq!(blocks.records[0].version, version(1, 3));
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    }
+}
+
+/// The page is lost when both are in the chunk file, and in a segment that is gone, or there still.
+#[test]
+fn a_repair_in_the_batch_of_a_newer_write_is_never_left_alone() {
+    for kept in [0, 16] {
+        let mut store = with_a_lost_page(|store| {
+            let newer = apply(Role::Replica, data(1, 1, 0, 1, version(1, 4)));
+            let older = repair(Role::Replica, data(1, 1, 0, 1, version(1, 3)));
+            // Offload is never moved to a file: so much of it keeps the segment.
+            let offload = (0..kept).map(|first| apply(OFFLOAD, data(3, 1, first, 1, version(1, 1))));
+            let ops: Vec<(Token, Op)> = (1..).zip([newer, older].into_iter().chain(offload)).collect();
+            assert!(run(store, ops).iter().all(|c| c.outcome == Outcome::Applied));
+            assert_eq!(one(store, Op::Flush), Outcome::Done);
+            retire(store, 2);
+        });
+        if kept == 0 {
+            assert!(is_lost(&mut store, 0));
+            continue;
+        }
+        let Outcome::Read(blocks) = read(&mut store, Role::Replica, 1, 1, 0, 1) else { panic!() };
+        assert_eq!(blocks.records[0].version, version(1, 4));
+    }
+}
+
 /// The segment of the repair outlives that of a newer write, both of which are in the chunk file.
 #[test]
 fn a_repair_in_an_old_segment_says_nothing_of_what_the_file_has_lost() {

@@ -8,6 +8,9 @@
 //! content again, for all copies. A damaged replica repairs itself (R9). Then each replica learns how far it was found
 //! sound: progress stays with the replica, whichever server is primary next.
 //!
+//! Blocks that the primary cannot read, and that no copy could repair, are compared with nothing and left as they are.
+//! Every copy still reads its own and judges them by their checksums, but no replica counts as sound on that page.
+//!
 //! Sleeping copies are due when they are awake again. They are never woken for a scrub, not even for damage that only
 //! they could repair: the damaged replica counts as unsound, and is retried from time to time.
 
@@ -73,6 +76,8 @@ enum Step {
         op: u64,
         token: u64,
         own: Vec<Cell>,
+        /// Blocks that could not be read here, counted from the window's first.
+        unread: BTreeSet<u32>,
         answers: BTreeMap<ServerId, Option<Vec<Cell>>>,
     },
     /// `blocks` blocks, in which the copies in `differ` differ, are being ordered again.
@@ -116,6 +121,20 @@ fn cells(records: &[Record]) -> Vec<Cell> {
     records.iter().flat_map(of).collect()
 }
 
+/// The cells of a window of `count` blocks from `first` on, and which of them no record has: they could not be read.
+fn cells_of_window(records: &[Record], (first, count): (u32, u32)) -> (Vec<Cell>, BTreeSet<u32>) {
+    let mut window = vec![(Version::ZERO, None); count as usize];
+    let mut unread: BTreeSet<u32> = (0..count).collect();
+    for record in records {
+        let from = record.first.saturating_sub(first);
+        for (n, cell) in (from..count).zip(cells(std::slice::from_ref(record))) {
+            window[n as usize] = cell;
+            unread.remove(&n);
+        }
+    }
+    (window, unread)
+}
+
 fn data_bytes(cells: &[Cell]) -> u64 {
     cells.iter().filter(|cell| cell.1.is_some()).count() as u64 * BLOCK_BYTES as u64
 }
@@ -142,7 +161,7 @@ impl Scrub {
     fn verdict(
         &mut self,
         chunk: ChunkId,
-        own: &[Cell],
+        (own, unread): (&[Cell], &BTreeSet<u32>),
         answers: &BTreeMap<ServerId, Option<Vec<Cell>>>,
     ) -> Verdict {
         let mut verdict = Verdict::default();
@@ -162,7 +181,7 @@ impl Scrub {
             // A holder may have left-over older offload, which is never read: a deletion since then may be forgotten.
             let valid = |theirs: &Cell| if owed(theirs) { *theirs } else { (Version::ZERO, None) };
             for (n, (theirs, own)) in (0..).zip(theirs.iter().map(valid).zip(own)) {
-                if theirs == *own || (theirs.0 <= own.0 && !owed(own)) {
+                if unread.contains(&n) || theirs == *own || (theirs.0 <= own.0 && !owed(own)) {
                     continue;
                 }
                 verdict.differing.insert(n);
@@ -338,18 +357,21 @@ impl Scrub {
         }
     }
 
-    /// The window's operation holds its blocks and has read the own copy: asks what the others have.
+    /// The window's operation holds its blocks and has read the own copy, as far as that can be read: asks what the
+    /// others have.
     pub fn compare(&mut self, cx: &mut Context, member: &Member, op: u64, own: &[Record]) -> Next {
         if !matches!(self.step, Step::Checking) {
             cx.bug("a scrub that checks nothing was given blocks");
         }
         let (group, epoch, (chunk, first, count)) = (member.id(), member.epoch(), self.window);
-        let (token, own) = (cx.shared.peer_token(), cells(own));
+        let token = cx.shared.peer_token();
+        let (own, unread) = cells_of_window(own, (first, count));
         for (&to, &Copy { role, .. }) in &self.others {
             cx.send(to, PeerMessage::Check { group, epoch, token, role, chunk, first, count });
         }
         cx.shared.stats.scrub.checked_bytes += data_bytes(&own);
-        (self.step, self.asked) = (Step::Comparing { op, token, own, answers: BTreeMap::new() }, cx.now);
+        self.step = Step::Comparing { op, token, own, unread, answers: BTreeMap::new() };
+        self.asked = cx.now;
         self.judge(cx)
     }
 
@@ -377,14 +399,21 @@ impl Scrub {
 
     /// Once all answers are there: compares the copies.
     fn judge(&mut self, cx: &mut Context) -> Next {
-        let Step::Comparing { op, own, answers, .. } = &mut self.step else { return Next::Wait };
+        let Step::Comparing { op, own, unread, answers, .. } = &mut self.step else { return Next::Wait };
         if self.others.keys().any(|server| !answers.contains_key(server)) {
             return Next::Wait;
         }
-        let (op, own, answers) = (*op, std::mem::take(own), std::mem::take(answers));
+        let (op, own, unread) = (*op, std::mem::take(own), std::mem::take(unread));
+        let answers = std::mem::take(answers);
         let (chunk, first, _) = self.window;
-        cx.shared.scrub_pace.spend(cx.now, data_bytes(&own) * (1 + answers.len() as u64));
-        let verdict = self.verdict(chunk, &own, &answers);
+        let theirs = answers.values().flatten().map(|cells| data_bytes(cells)).max().unwrap_or(0);
+        cx.shared.scrub_pace.spend(cx.now, data_bytes(&own).max(theirs) * (1 + answers.len() as u64));
+        let verdict = self.verdict(chunk, (&own, &unread), &answers);
+        if !unread.is_empty() {
+            // None of the copies is known to have what the newest write put there.
+            self.sound = false;
+            self.others.values_mut().for_each(|copy| copy.sound = false);
+        }
         if let (Some((from, n, last)), false, false) = (verdict.newer, verdict.undead, self.fetched) {
             (self.step, self.fetched) = (Step::Checking, true);
             let Some(&Copy { role, .. }) = self.others.get(&from) else {
@@ -417,7 +446,11 @@ impl Scrub {
         match std::mem::replace(&mut self.step, Step::Ready) {
             Step::Equalling { blocks, .. } if done => cx.shared.stats.scrub.equalled_blocks += blocks,
             Step::Equalling { differ, .. } => self.mark_unsound(&differ),
-            _ => self.sound = false,
+            // The own store failed, so nothing was compared: nothing is said of the other copies.
+            _ => {
+                self.sound = false;
+                self.others.clear();
+            }
         }
     }
 

@@ -113,6 +113,32 @@ impl Primary {
         self.on(Event::Stored { token, outcome: StoreOutcome::Read { records, payload: Bytes::new() } })
     }
 
+    /// No copy has a sound block to give, and no sleeper is woken for it.
+    fn refused_by_all(&mut self, mut asked: Vec<Command>) -> Vec<Command> {
+        while let Some((to, token)) = fetch(&asked) {
+            let message = PeerMessage::FetchReply { group: GROUP, token, result: Err(Refusal::Corrupt) };
+            asked = self.peer(to, message);
+            assert!(!asked.iter().any(|c| matches!(c, Command::Report(_))), "{asked:?}");
+        }
+        asked
+    }
+
+    /// One block of the own window turns out to be damaged, and no copy has it.
+    fn own_without(&mut self, asked: &[Command], block: u32) -> Vec<Command> {
+        let (token, _) = store(asked).expect("the own blocks are read");
+        let outcome = StoreOutcome::Damaged { chunk: CHUNK, block, lost: None, all: false };
+        let asked = self.on(Event::Stored { token, outcome });
+        self.refused_by_all(asked)
+    }
+
+    /// The blocks behind the first one, of which none was ever written, are read; then the other copies are asked.
+    fn rest(&mut self, asked: &[Command]) -> Vec<Command> {
+        let (token, command) = store(asked).expect("the rest is read");
+        assert!(matches!(command, StoreCommand::Check { first: 1, count: 255, .. }), "{command:?}");
+        let records = vec![window(V, 7).remove(1)];
+        self.on(Event::Stored { token, outcome: StoreOutcome::Read { records, payload: Bytes::new() } })
+    }
+
     fn checked(
         &mut self,
         asked: &[Command],
@@ -139,6 +165,29 @@ fn store(commands: &[Command]) -> Option<(StoreToken, StoreCommand)> {
         Command::Store { token, command } => Some((*token, command.clone())),
         _ => None,
     })
+}
+
+fn fetch(commands: &[Command]) -> Option<(ServerId, u64)> {
+    sent(commands).find_map(|(to, message)| match message {
+        PeerMessage::Fetch { token, .. } => Some((to, token)),
+        _ => None,
+    })
+}
+
+/// The own blocks that are to be read (first, count).
+fn reads(commands: &[Command]) -> Vec<(StoreToken, (u32, u32))> {
+    let blocks = |c: &Command| match c {
+        Command::Store {
+            token,
+            command: StoreCommand::Check { first, count, .. } | StoreCommand::Read { first, count, .. },
+        } => Some((*token, (*first, *count))),
+        _ => None,
+    };
+    commands.iter().filter_map(blocks).collect()
+}
+
+fn replicates(commands: &[Command]) -> bool {
+    sent(commands).any(|(_, message)| matches!(message, PeerMessage::Replicate { .. }))
 }
 
 fn run(version: Version) -> Run {
@@ -282,18 +331,17 @@ fn what_is_newer_elsewhere_and_cannot_be_had_is_never_overwritten() {
     let asked = primary.listed(asked, &[run(V)]);
     let asked = primary.own(&asked, window(OLD, 1));
     primary.checked(&asked, OTHER, Ok(window(V, 7)));
-    let mut asked = primary.checked(&asked, HOLDER, Ok(window(OLD, 1)));
-    let token = sent(&asked).find_map(|(_, m)| match m {
-        PeerMessage::Fetch { token, .. } => Some(token),
-        _ => None,
-    });
-    let result = Err(Refusal::Corrupt);
-    let message = PeerMessage::FetchReply { group: GROUP, token: token.expect("it is fetched"), result };
-    asked = primary.peer(OTHER, message);
-    assert!(sent(&asked).all(|(_, m)| !matches!(m, PeerMessage::Replicate { .. })));
+    let asked = primary.checked(&asked, HOLDER, Ok(window(OLD, 1)));
+    assert_eq!(fetch(&asked).map(|(from, _)| from), Some(OTHER));
+    let asked = primary.refused_by_all(asked);
+    let asked = primary.rest(&asked);
+    let answered = primary.checked(&asked, OTHER, Ok(window(V, 7)));
+    assert!(!replicates(&answered));
+    let answered = primary.checked(&asked, HOLDER, Ok(window(OLD, 1)));
+    assert!(!replicates(&answered));
     let ended = later(&mut primary);
-    assert!(sent(&ended).all(|(_, m)| !matches!(m, PeerMessage::Replicate { .. })));
-    assert_eq!(scrubbed(&asked).len() + scrubbed(&ended).len(), 1);
+    assert!(!replicates(&ended));
+    assert_eq!(scrubbed(&ended), [(OTHER, false)]);
     primary.beat(7 * DAY + 1);
     assert_eq!(primary.replica.stats().scrub.unsound, 1);
 }
@@ -334,23 +382,100 @@ fn damage_that_only_a_sleeper_could_repair_wakes_no_server() {
     let mut primary = Primary::new();
     let asked = primary.beat(7 * DAY);
     let asked = primary.listed(asked, &[run(V)]);
-    let (token, _) = store(&asked).expect("the own blocks are read");
-    let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: None, all: false };
-    let mut asked = primary.on(Event::Stored { token, outcome: damaged });
-    // No copy has it.
-    let fetch = |asked: &[Command]| {
-        sent(asked).find_map(|(to, m)| match m {
-            PeerMessage::Fetch { token, .. } => Some((to, token)),
-            _ => None,
-        })
-    };
-    while let Some((to, token)) = fetch(&asked) {
-        let message = PeerMessage::FetchReply { group: GROUP, token, result: Err(Refusal::Corrupt) };
-        asked = primary.peer(to, message);
-        assert!(!asked.iter().any(|c| matches!(c, Command::Report(_))), "{asked:?}");
-    }
+    let asked = primary.own_without(&asked, 0);
+    let asked = primary.rest(&asked);
+    primary.checked(&asked, OTHER, Err(Refusal::Corrupt));
+    let mut ended = primary.checked(&asked, HOLDER, Err(Refusal::Corrupt));
+    ended.extend(later(&mut primary));
+    assert!(!ended.iter().any(|c| matches!(c, Command::Report(_))));
     primary.beat(7 * DAY + 1);
     assert_eq!(primary.replica.stats().scrub.unsound, 1, "and it is said");
+}
+
+#[test]
+fn no_copy_is_called_sound_where_the_primary_could_not_read() {
+    let mut primary = Primary::new();
+    let asked = primary.beat(7 * DAY);
+    let asked = primary.listed(asked, &[run(V)]);
+    let asked = primary.own_without(&asked, 0);
+    let asked = primary.rest(&asked);
+    let checks = sent(&asked).filter(|(_, m)| matches!(m, PeerMessage::Check { first: 0, count: 256, .. }));
+    assert_eq!(checks.map(|(to, _)| to).collect::<Vec<_>>(), [OTHER, HOLDER], "each checks all that it has");
+    primary.checked(&asked, OTHER, Ok(window(OLD, 1)));
+    let mut ended = primary.checked(&asked, HOLDER, Ok(window(V, 7)));
+    ended.extend(later(&mut primary));
+    assert!(!replicates(&ended), "nothing takes the place of what may come back");
+    assert_eq!(scrubbed(&ended), [(OTHER, false)]);
+    primary.beat(7 * DAY + 1);
+    let vitals = primary.replica.stats().scrub;
+    assert_eq!((vitals.unsound, vitals.differing_blocks), (1, 0));
+}
+
+#[test]
+fn blocks_beside_one_that_nobody_can_read_are_made_equal() {
+    // Three blocks of data, the outer ones at this version.
+    let three = |outer: Version| {
+        let data = |first, version| record(first, 1, version, Content::Data { crcs: block_crcs(&bytes(7)) });
+        let never = record(3, 253, Version::ZERO, Content::Zero);
+        vec![data(0, outer), data(1, V), data(2, outer), never]
+    };
+    let mut primary = Primary::new();
+    let asked = primary.beat(7 * DAY);
+    let asked = primary.listed(asked, &[run(V)]);
+    let mut asked = primary.own_without(&asked, 1);
+    let own = three(V);
+    let parts = [((0, 1), &own[..1]), ((2, 254), &own[2..])];
+    for ((token, blocks), (wanted, records)) in reads(&asked).into_iter().zip(parts) {
+        assert_eq!(blocks, wanted);
+        let outcome = StoreOutcome::Read { records: records.to_vec(), payload: Bytes::new() };
+        asked = primary.on(Event::Stored { token, outcome });
+    }
+    primary.checked(&asked, OTHER, Ok(three(OLD)));
+    let mut asked = primary.checked(&asked, HOLDER, Ok(three(V)));
+    let outer = reads(&asked);
+    assert_eq!(outer.iter().map(|(_, blocks)| *blocks).collect::<Vec<_>>(), [(0, 1), (2, 1)]);
+    for (token, (first, _)) in outer {
+        let records = vec![own[first as usize].clone()];
+        let outcome = StoreOutcome::Read { records, payload: bytes(7) };
+        asked = primary.on(Event::Stored { token, outcome });
+    }
+    let ordered = sent(&asked).filter_map(|(to, m)| match m {
+        PeerMessage::Replicate { record, .. } if to == OTHER => Some((record.first, record.count)),
+        _ => None,
+    });
+    assert_eq!(ordered.collect::<Vec<_>>(), [(0, 1), (2, 1)], "the one between is left as it is");
+}
+
+#[test]
+fn a_window_of_which_the_primary_can_read_nothing_is_checked_by_the_others() {
+    let mut primary = Primary::new();
+    let asked = primary.beat(7 * DAY);
+    let asked = primary.listed(asked, &[run(V)]);
+    let (token, _) = store(&asked).expect("the own blocks are read");
+    let lost = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(V), all: true };
+    let mut asked = primary.on(Event::Stored { token, outcome: lost });
+    while let Some((to, token)) = fetch(&asked) {
+        asked = primary.peer(to, PeerMessage::FetchReply { group: GROUP, token, result: Err(Refusal::Lost) });
+    }
+    assert!(reads(&asked).is_empty());
+    primary.checked(&asked, OTHER, Err(Refusal::Corrupt));
+    let mut ended = primary.checked(&asked, HOLDER, Err(Refusal::Corrupt));
+    ended.extend(later(&mut primary));
+    assert_eq!(scrubbed(&ended), [(OTHER, false)]);
+}
+
+#[test]
+fn nothing_is_said_of_the_others_if_the_own_store_gives_no_answer() {
+    let mut primary = Primary::new();
+    let asked = primary.beat(7 * DAY);
+    let asked = primary.listed(asked, &[run(V)]);
+    let (token, _) = store(&asked).expect("the own blocks are read");
+    let outcome = StoreOutcome::Failed(Refusal::NotReady);
+    let mut ended = primary.on(Event::Stored { token, outcome });
+    ended.extend(later(&mut primary));
+    assert_eq!(scrubbed(&ended), []);
+    primary.beat(7 * DAY + 1);
+    assert_eq!(primary.replica.stats().scrub.unsound, 1);
 }
 
 #[test]

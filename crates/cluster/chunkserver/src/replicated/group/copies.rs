@@ -8,7 +8,7 @@ use crate::common::context::Context;
 use crate::common::wait::{CheckFor, ListFor};
 use crate::replicated::catch_up::Fetched;
 use crate::replicated::member::first_lost;
-use crate::replicated::primary::{Plan, Work};
+use crate::replicated::primary::{Got, Plan, Work};
 use crate::replicated::repair::{Ended, GivenUp};
 use crate::replicated::scrub::{Next, Scrub};
 use ebb_types::{
@@ -286,10 +286,14 @@ impl Group {
         }
     }
 
-    /// The operation that holds a window has read the own copy of it.
-    pub(super) fn compare(&mut self, cx: &mut Context, op: u64, own: &[Record]) {
-        let Some(scrub) = &mut self.scrub else { return self.end_op(cx, op) };
-        let next = scrub.compare(cx, &self.member, op, own);
+    /// The operation that holds a window has read of the own copy what can be read.
+    pub(super) fn compare(&mut self, cx: &mut Context, id: u64, got: Got) {
+        if let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(id)) {
+            op.become_comparing(cx);
+        }
+        let Some(scrub) = &mut self.scrub else { return self.end_op(cx, id) };
+        let own: Vec<Record> = got.into_values().flat_map(|(records, _)| records).collect();
+        let next = scrub.compare(cx, &self.member, id, &own);
         self.go_on_scrubbing(cx, next);
     }
 

@@ -192,10 +192,13 @@ impl Group {
             }
             return;
         }
-        if needs.is_empty() {
-            return self.order_op(cx, id, Got::new());
-        }
         let checks = op.is_check();
+        if needs.is_empty() {
+            return match checks {
+                true => self.compare(cx, id, Got::new()),
+                false => self.order_op(cx, id, Got::new()),
+            };
+        }
         let (group, epoch, role) = (self.member.id(), self.member.epoch(), Role::Replica);
         for (first, count) in op.become_reading(cx) {
             let command = match checks {
@@ -255,9 +258,7 @@ impl Group {
             };
         }
         if op.is_check() {
-            op.become_comparing(cx);
-            let own: Vec<Record> = got.into_values().flat_map(|(records, _)| records).collect();
-            return self.compare(cx, id, &own);
+            return self.compare(cx, id, got);
         }
         self.order_op(cx, id, got);
     }
@@ -441,9 +442,10 @@ impl Group {
         }
     }
 
-    /// No awake member has a sound copy of these parts of the operation's blocks; `sure`: each of them said so. What is
-    /// to be rewritten waits for the members that are away, and is ordered as lost if there are none. It is not passed
-    /// over: the request in it would count as carried out, and a member that never had it as complete.
+    /// No awake member has a sound copy of these parts of the operation's blocks; `sure`: each of them said so. A scrub
+    /// goes on with the other blocks of its window. What is to be rewritten waits for the members that are away, and is
+    /// ordered as lost if there are none. It is not passed over: the request in it would count as carried out, and a
+    /// member that never had it as complete.
     pub(super) fn fail_damaged(
         &mut self,
         cx: &mut Context,
@@ -452,7 +454,7 @@ impl Group {
         (parts, sure): (&[(u32, u32)], bool),
     ) {
         let gone = sure && self.member.all_live(cx);
-        if let Some(op) = self.op_mut(id).filter(|op| op.settles() && gone) {
+        if let Some(op) = self.op_mut(id).filter(|op| op.is_check() || (op.settles() && gone)) {
             op.give_up_blocks(parts);
             return self.advance_op(cx, id);
         }

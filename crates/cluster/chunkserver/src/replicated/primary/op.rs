@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | admitted, blocks arrived, repaired | `Fetching`: blocks that it needs are not here yet | `Reading` |
 //! | nothing is missing | `Reading` its old blocks | `Repairing`, `Comparing`, `Replicating`, end |
-//! | a block is damaged | `Repairing` | `Reading`, end |
-//! | a scrub's check has read | `Comparing` | `Reading` (newer blocks came, or it became a heal), end |
+//! | a block is damaged | `Repairing` | `Reading`, `Comparing` (a scrub can read nothing), end |
+//! | a scrub's check has read | `Comparing` | `Reading` (newer blocks came, or cannot, or it became a heal), end |
 //! | records are ordered | `Replicating` | end |
 //!
 //! Invariant: an ordered operation never steps back. It ends in this epoch, or is carried over to the next as a whole.
@@ -29,7 +29,7 @@ pub(crate) struct Op {
     /// Everyone to reply to: the sender, plus any client retrying the same request id.
     askers: Vec<Waiting>,
     request: Option<RequestId>,
-    /// Blocks that no copy has any more (first, count): they are rewritten as lost.
+    /// Blocks that no copy has any more (first, count): they are rewritten as lost, and left alone by a scrub.
     lost: Vec<(u32, u32)>,
 }
 
@@ -178,13 +178,13 @@ impl Op {
             | Work::Rewrite { kind: Kind::Delete }
             | Work::Heal { kind: Kind::Delete }
             | Work::Client { op: ChunkOp::Delete { .. }, .. } => Vec::new(),
-            Work::Rewrite { .. } => {
+            Work::Rewrite { .. } | Work::Heal { .. } | Work::Check => {
                 let all = vec![(first, first + count)];
                 let left =
                     self.lost.iter().fold(all, |left, (first, count)| without(left, *first, first + count));
                 left.into_iter().map(|(first, end)| (first, end - first)).collect()
             }
-            Work::Heal { .. } | Work::Check | Work::Claim => vec![self.blocks],
+            Work::Claim => vec![self.blocks],
             // Which blocks are old enough, their versions say.
             Work::Client { op: ChunkOp::Zero { up_to: Some(_), .. }, .. } => vec![self.blocks],
             Work::Client { op, .. } if op.is_read() => vec![self.blocks],
@@ -282,7 +282,7 @@ impl Op {
         self.lost.extend(parts);
     }
 
-    /// The blocks that are rewritten as lost.
+    /// The blocks that no copy has.
     pub fn lost(&self) -> &[(u32, u32)] {
         &self.lost
     }

@@ -56,12 +56,12 @@ pub fn contents(op: &Op, got: Got) -> Vec<Part> {
             .into_values()
             .filter_map(|(records, payload)| split_payload(records, &payload))
             .flatten()
-            .filter(|(r, _)| matches!(op.work(), Work::Rewrite { .. }) || r.version > Version::ZERO)
+            .filter(|(r, _)| op.is_rewrite() || r.version > Version::ZERO)
             .map(|(r, payload)| match r.content {
                 Content::Data { .. } => Part { first: r.first, count: r.count, content: r.content, payload },
                 _ => Part { first: r.first, count: r.count, content: Content::Zero, payload },
             })
-            .chain(op.lost().iter().map(Part::lost))
+            .chain(op.lost().iter().filter(|_| op.is_rewrite()).map(Part::lost))
             .collect(),
         Work::Client { op: ChunkOp::Zero { up_to: Some(version), .. }, .. } => got
             .into_values()
