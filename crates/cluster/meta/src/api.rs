@@ -116,7 +116,7 @@ pub enum PlantedBug {
     TrustAnyPath,
     /// A server whose disk hangs gets leases.
     TrustStalled,
-    /// A leader that hears no server leads on.
+    /// A leader leads on, however few servers it hears.
     LeadDeaf,
     /// A server that failed long ago is given up, whatever depends on its disk.
     GiveUpNeeded,

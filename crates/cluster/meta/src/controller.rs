@@ -46,7 +46,7 @@ mod why;
 use crate::controller::census::Census;
 use crate::controller::gears::Gears;
 use crate::controller::latency::LatencySpan;
-use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Reports, Seen};
+use crate::controller::leading::{DAMAGE_WAKES, Leading, Reports, Seen};
 use crate::controller::liveness::Beat;
 use crate::controller::wake_times::WakeTimes;
 use crate::controller::watch::Watch;
@@ -58,7 +58,6 @@ use ebb_types::{
     ClusterStatus, Depth, Epoch, GroupId, Incarnation, MetaFailure, MetaReply, Moment, Notice, ServerEntry,
     ServerId, ServerMessage, ServerReport, ServerState, StoreMark,
 };
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -207,14 +206,17 @@ impl Leading {
     /// pool.
     fn inherit(&mut self, state: &State, marks: &BTreeMap<ServerId, StoreMark>) {
         for entry in state.servers() {
-            let Entry::Vacant(unknown) = self.servers.entry(entry.id) else { continue };
-            let live = unknown.insert(Live::default());
+            if self.servers.contains_key(&entry.id) {
+                continue;
+            }
+            // As long as an action of this leader's may take.
+            let until = self.since + self.ways(entry.id, state).limit;
+            let live = self.servers.entry(entry.id).or_default();
             live.run = entry.incarnation;
             let heard = marks.get(&entry.id).filter(|mark| mark.store == entry.store);
             live.store = entry.store;
             live.position = state.position(entry.id).max(heard.map_or(0, |mark| mark.position));
             let ran = entry.incarnation != Incarnation(0);
-            let until = self.since + self.timing.wake_limit;
             let depth = state.slept_depth(entry.id).unwrap_or(self.timing.depth);
             live.power.inherit(entry.state, ran, until, depth);
             live.failed = (entry.state == ServerState::Failed).then_some(self.since);

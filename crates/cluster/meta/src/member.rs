@@ -283,7 +283,8 @@ impl<L: LogFile> Member<L> {
         self.compare_hearing(now, out)
     }
 
-    /// Says how many servers this member hears, or lets one lead that hears more.
+    /// Says how many servers this member hears, or lets one lead that hears more. Before the controller decides: to
+    /// hand over is better than to call servers failed.
     fn compare_hearing(&mut self, now: Moment, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         let Some(lease) = self.state.params().map(|p| Duration::from_millis(p.lease_millis.into())) else {
             return Ok(());
@@ -291,6 +292,8 @@ impl<L: LogFile> Member<L> {
         self.hearing.turn(now, lease);
         if self.leading.is_none() {
             let Some(servers) = self.hearing.news(now, lease) else { return Ok(()) };
+            // One that does not vote cannot lead.
+            let servers = if self.node.votes() { servers } else { 0 };
             return self.node.say(Said { servers, unix_millis: self.wall(now) });
         }
         let leads_deaf = self.config.timing.has(PlantedBug::LeadDeaf);

@@ -44,7 +44,7 @@ impl Leading {
         }
     }
 
-    fn ways(&self, server: ServerId, state: &State) -> Ways {
+    pub(crate) fn ways(&self, server: ServerId, state: &State) -> Ways {
         let paths = self.paths(server);
         let tested = self.tested_path(server);
         let proven = || paths.iter().position(|path| self.is_proven(server, path, state));

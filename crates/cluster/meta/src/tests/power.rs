@@ -151,6 +151,36 @@ fn a_machine_that_boots_for_a_minute_proves_its_path() {
     }
 }
 
+/// Another order, or another path, would disturb a machine that boots.
+#[test]
+fn a_new_leader_gives_a_machine_that_wakes_as_much_time_as_its_path_has() {
+    let slow = WakePath { patience: Some(Duration::from_secs(180)), ..path("wol", false) };
+    let switches: Switches = (0..9).map(|id| (ServerId(id), vec![slow.clone()])).collect();
+    let boot = bootstrap(9, 3, 36, ebb_gear::Scheme::Rotated);
+    for (took_millis, wait) in [(None, 180_000), (Some(30_000), 60_000)] {
+        let controller = Controller::new(Timing::default(), switches.clone());
+        let mut world = settled(World::of(boot.clone(), controller));
+        if let Some(took_millis) = took_millis {
+            let fact = PowerFact::Woke { path: "wol".into(), took_millis };
+            let command = Command::NotePower { server: ServerId(8), at_unix_millis: 1, fact };
+            assert_eq!(world.state.apply(&command), Reply::Done);
+            world.event(Event::Applied { own: false });
+        }
+        world.test(8).unwrap();
+        while world.thrown(8, "Wake") == 0 {
+            world.run(100);
+        }
+        world.servers.get_mut(&ServerId(8)).unwrap().next_beat = world.now + Duration::from_secs(600);
+        world.lead();
+        world.run(wait - 1000);
+        assert_eq!((world.state_of(8), world.thrown(8, "Wake")), (ServerState::Waking, 1));
+        world.run(2000);
+        assert_eq!(world.thrown(8, "Wake"), 2, "it is late after {wait} ms");
+        world.run(10_000);
+        assert_eq!(world.state_of(8), ServerState::Awake);
+    }
+}
+
 #[test]
 fn a_server_without_a_switch_stays_awake_among_others_that_sleep() {
     let mut switches = processes();
