@@ -421,15 +421,34 @@ impl Replica {
         }
     }
 
-    /// R7: primary of nothing, target of nothing, nothing in flight; nor a repair, whose blocks may still be on their
-    /// way here.
     fn say_if_ready_to_sleep(&mut self, out: &mut Vec<Command>) {
-        if !self.draining || self.told_ready || !self.is_registered() {
-            return;
+        let holds_offload = || self.roles.iter().any(|(_, role)| matches!(role, Role::Offload { .. }));
+        if !self.told_ready && self.is_at_rest() && !holds_offload() {
+            self.told_ready = true;
+            out.push(Command::ReadyToSleep { map_version: self.map.version });
+        }
+    }
+
+    /// Whether an order to sleep that comes now may be obeyed: this server said that it is ready, still rests, and no
+    /// other one has shown that there is a newer configuration, in which this one may be needed again.
+    pub fn may_sleep(&self) -> bool {
+        let is_behind = |(id, group): (&GroupId, &Group)| {
+            self.map.group(*id).is_some_and(|entry| group.fence() > entry.epoch)
+        };
+        let superseded = self.groups.iter().any(is_behind)
+            || self.coded.sets.values().any(|set| set.fence() > set.epoch());
+        self.told_ready && self.is_at_rest() && !superseded
+    }
+
+    /// R7: it drains, and is primary of nothing, target of nothing, nothing in flight; nor a repair, whose blocks may
+    /// still be on their way here.
+    fn is_at_rest(&self) -> bool {
+        if !self.draining || !self.is_registered() {
+            return false;
         }
         let in_flight = !self.shared.waits.is_empty() || self.groups.values().any(Group::is_repairing);
         if in_flight && !self.config.has(PlantedBug::SleepBusy) {
-            return;
+            return false;
         }
         let me = self.config.me;
         let mut own = self.groups.keys().filter_map(|id| self.map.group(*id));
@@ -439,11 +458,7 @@ impl Replica {
             let lends = entry.slots.iter().any(|slot| slot.holder.is_some_and(|s| s.server == me));
             entry.primary == Some(me) || is_target || lends
         });
-        let holds_offload = self.roles.iter().any(|(_, role)| matches!(role, Role::Offload { .. }));
-        if !needed && !holds_offload && self.may_lose_memory() {
-            self.told_ready = true;
-            out.push(Command::ReadyToSleep { map_version: self.map.version });
-        }
+        !needed && self.may_lose_memory()
     }
 
     fn may_lose_memory(&self) -> bool {

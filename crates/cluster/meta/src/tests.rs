@@ -416,14 +416,13 @@ impl World {
             MetaPush::Exam => fake.examined = false,
             MetaPush::Recall => unreachable!("the member asks, not its controller"),
             MetaPush::Params(_) => {}
-            // Such a message is for an earlier run.
-            MetaPush::Superseded { known } if known < fake.run => {}
+            push if push.is_late(fake.run) => {}
             MetaPush::Superseded { known } => {
                 fake.run = known.next(1);
                 fake.store.0 += 1000;
                 fake.map = ClusterMap::default();
             }
-            MetaPush::Rejected { why } => {
+            MetaPush::Rejected { why, .. } => {
                 assert!(
                     self.state.server(to).unwrap().state == ServerState::Lost,
                     "{to} rejected at {now:?}: {why}"

@@ -28,7 +28,7 @@ use ebb_power::switch::Magic;
 use ebb_types::{
     AdminReply, AdminRequest, ClusterParams, Depth, MachineOrder, MapDelta, MetaFailure, MetaPush, MetaReply,
     MetaRequest, Moment, NO_GEAR, PoolId, RackId, ServerEntry, ServerId, ServerMessage, ServerState,
-    SleepRefusal,
+    SleepOrder, SleepRefusal,
 };
 use power::{Heard, Power};
 use std::cell::RefCell;
@@ -471,9 +471,10 @@ impl Driver {
 
     /// A server without a connection is down, or is told when it is heard of.
     fn order_to_sleep(&self, meta: &Meta, server: ServerId, depth: Depth) {
-        let entry = self.member.state().server(server);
-        if let Some((reached, entry)) = meta.servers.get(&server).zip(entry) {
-            let order = MachineOrder::Sleep { incarnation: entry.incarnation, depth, heard: reached.heard };
+        let state = self.member.state();
+        if let Some((reached, entry)) = meta.servers.get(&server).zip(state.server(server)) {
+            let (incarnation, map_version, heard) = (entry.incarnation, state.version(), reached.heard);
+            let order = MachineOrder::Sleep(SleepOrder { incarnation, map_version, depth, heard });
             let _ = reached.sender.send(kind::MACHINE_ORDER, 0, &order, Bytes::new());
         }
     }

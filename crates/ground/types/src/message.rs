@@ -603,14 +603,27 @@ pub enum MetaPush {
     Superseded {
         known: Incarnation,
     },
-    /// Your incarnation is not (or no longer) known, or this is another cluster: register again or stop.
+    /// To run `incarnation`: it has no part in this cluster. Stop.
     Rejected {
+        incarnation: Incarnation,
         why: String,
     },
     /// Say what state you are in ([`ServerMessage::Exam`]). Repeated until answered.
     Exam,
     /// Say what you know of the cluster's configurations ([`ServerMessage::Recalls`]). Repeated until answered.
     Recall,
+}
+
+impl MetaPush {
+    /// Whether it would end run `own` and was meant for an earlier one: it waited meanwhile, in a socket or for the
+    /// proof that its leader still leads.
+    pub fn is_late(&self, own: Incarnation) -> bool {
+        match self {
+            MetaPush::Superseded { known } => *known < own,
+            MetaPush::Rejected { incarnation, .. } => *incarnation != own,
+            _ => false,
+        }
+    }
 }
 
 /// When the lease ends that was granted to run `to` for its heartbeat of `sent`, by the receiver's clock. `None`: none
@@ -628,12 +641,38 @@ pub fn lease_end(
 /// The metadata leader to a chunk server about machines. One-way, and given again until the effect shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MachineOrder {
-    /// Put your machine to sleep, if it is you and no group needs you. `heard`: the time in your last heartbeat that
-    /// the leader received. An order that is a lease older than that is void: it may have waited in a socket while you
-    /// slept.
-    Sleep { incarnation: Incarnation, depth: Depth, heard: crate::Moment },
+    /// Put your machine to sleep, if no group and no set needs you.
+    Sleep(SleepOrder),
     /// Send the magic packet of this network card to that address: a server of your rack is to wake.
     Magic { mac: [u8; 6], to: String },
+}
+
+/// An order to sleep, and what it was decided by: a server obeys none that is older than what it knows itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SleepOrder {
+    pub incarnation: Incarnation,
+    /// The map by which the leader has the server asleep. One that was deposed may not know of a newer one, in which
+    /// others count on the server again.
+    pub map_version: u64,
+    pub depth: Depth,
+    /// The time in the server's last heartbeat that the leader received: an order that waited in a socket while the
+    /// machine slept would put it to sleep again.
+    pub heard: crate::Moment,
+}
+
+impl SleepOrder {
+    /// Whether it counts for run `own`, which knows the map of version `known`. It is void a lease after the heartbeat
+    /// that it answers.
+    pub fn counts(
+        &self,
+        own: Incarnation,
+        known: u64,
+        now: crate::Moment,
+        lease: std::time::Duration,
+    ) -> bool {
+        let is_fresh = self.heard <= now && now.since(self.heard) <= lease;
+        self.incarnation == own && self.map_version >= known && is_fresh
+    }
 }
 
 /// Chunk server to metadata service: it was told to put its machine to sleep and stays awake, because it could not be
@@ -693,5 +732,31 @@ mod tests {
         assert_eq!(end(50, 7, 50), Some(Moment(150)));
         assert_eq!(end(50, 6, 40), None, "to the run before");
         assert_eq!(end(50, 7, 900_000), None, "by the clock of an earlier boot");
+    }
+
+    #[test]
+    fn what_would_end_an_earlier_run_ends_no_later_one() {
+        let own = Incarnation(7);
+        let why = String::new();
+        let rejected = |run| MetaPush::Rejected { incarnation: Incarnation(run), why: why.clone() };
+        let superseded = |run| MetaPush::Superseded { known: Incarnation(run) };
+        assert!(rejected(6).is_late(own) && superseded(6).is_late(own));
+        assert!(!rejected(7).is_late(own) && !superseded(7).is_late(own) && !superseded(8).is_late(own));
+        assert!(!MetaPush::Drain.is_late(own));
+    }
+
+    #[test]
+    fn an_order_to_sleep_that_is_older_than_what_the_server_knows_is_void() {
+        let lease = Duration::from_nanos(300);
+        let order = |run, map_version, heard| {
+            let (incarnation, depth, heard) = (Incarnation(run), Depth::Off, Moment(heard));
+            SleepOrder { incarnation, map_version, depth, heard }
+        };
+        let counts = |order: SleepOrder| order.counts(Incarnation(7), 20, Moment(1000), lease);
+        assert!(counts(order(7, 20, 900)) && counts(order(7, 21, 700)));
+        assert!(!counts(order(6, 20, 900)), "to the run before");
+        assert!(!counts(order(7, 19, 900)), "by a leader that was deposed: the server may have a part again");
+        assert!(!counts(order(7, 20, 699)), "the machine slept since");
+        assert!(!counts(order(7, 20, 1001)), "from before a reboot");
     }
 }

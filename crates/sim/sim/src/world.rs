@@ -503,12 +503,7 @@ impl<'a> World<'a> {
             Happening::Fault => self.next_fault(),
             Happening::Restart { server } => self.restart(server),
             Happening::Resume { server } => self.resume(server),
-            Happening::Reboot { server, down } => {
-                // Not once faults have ended, and not of a machine that sleeps.
-                if self.stormy && self.servers[&server].runs() {
-                    self.boot(server, down);
-                }
-            }
+            Happening::Reboot { server, down } => self.boot_late(server, down),
             Happening::RestartMember { member } => self.restart_member(member),
             Happening::CrashMember { member, down } => self.operator_restarts(member, down),
             Happening::ResumeMember { member } => self.resume_member(member),

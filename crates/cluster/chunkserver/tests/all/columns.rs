@@ -539,6 +539,25 @@ fn a_server_sleeps_only_when_nothing_is_in_flight() {
 }
 
 #[test]
+fn a_server_whose_set_has_a_newer_epoch_obeys_no_order_to_sleep() {
+    let mut world = fresh();
+    let obeys = |world: &World| world.nodes[&id(8)].replica.as_ref().unwrap().may_sleep();
+    world.drain(8);
+    world.flow();
+    world.on(id(8), Event::Drain);
+    world.flow();
+    assert!(world.ready.contains(&id(8)) && obeys(&world));
+    let (group, epoch, role) = (GroupId::of_column(SET, 8), world.entry.epoch.next(), Role::Replica);
+    let message = PeerMessage::List { group, epoch, token: 7, role, since: Epoch(0), after: None };
+    world.on(id(8), Event::Peer { from: id(1), message, payload: Bytes::new() });
+    world.flow();
+    assert!(!obeys(&world), "in that one it may be a target");
+    world.configure(&[]);
+    world.flow();
+    assert!(obeys(&world), "it is not");
+}
+
+#[test]
 fn a_holder_does_not_sleep() {
     let mut world = fresh();
     world.sleep(&PARITY);

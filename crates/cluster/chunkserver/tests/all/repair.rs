@@ -333,6 +333,39 @@ fn a_server_that_repairs_a_block_does_not_sleep() {
     assert!(is_ready(&member.stored(listing, none)));
 }
 
+/// Ordered by a leader that was deposed, or by one that does not know yet what its successor's map says.
+#[test]
+fn a_server_that_a_newer_epoch_may_need_obeys_no_order_to_sleep() {
+    let (mut member, _) = Server::new(OTHER);
+    let is = |member: &mut Server, version: u64, state: ServerState| {
+        let holder = Some(Holder { server: HOLDER, covered: true });
+        let epoch = Epoch(8 + version as u32);
+        let slots = vec![
+            Slot { server: ME, state: SlotState::InSync, holder: None },
+            Slot { server: OTHER, state: SlotState::Away { since: Epoch(10) }, holder },
+        ];
+        let entry = GroupEntry { epoch, primary: Some(ME), slots, ..GroupEntry::unknown() };
+        member.on(Event::Map(MapDelta {
+            from: version - 1,
+            to: version,
+            servers: vec![crate::server(OTHER.0, 0, state)],
+            groups: vec![(GROUP, entry)],
+            ..MapDelta::default()
+        }))
+    };
+    is(&mut member, 2, ServerState::Draining);
+    assert!(!member.replica.may_sleep(), "it has not said that it is ready");
+    let said = member.on(Event::Drain);
+    assert!(said.iter().any(|c| matches!(c, Command::ReadyToSleep { .. })) && member.replica.may_sleep());
+    let fence = PeerMessage::Fence { group: GROUP, epoch: Epoch(11), done: Vec::new() };
+    member.on(Event::Peer { from: ME, message: fence, payload: Bytes::new() });
+    assert!(!member.replica.may_sleep(), "it may be a target in epoch 11");
+    is(&mut member, 3, ServerState::Asleep);
+    assert!(member.replica.may_sleep(), "it is not");
+    is(&mut member, 4, ServerState::Awake);
+    assert!(!member.replica.may_sleep());
+}
+
 /// The first block is lost.
 fn listed_lost() -> StoreOutcome {
     let runs = vec![Run { chunk: CHUNK, first: 0, count: 1, version: NEW, kind: Kind::Lost }];

@@ -32,7 +32,7 @@ impl Leading {
         let Beat { server, run, mark, sent, map_version, vitals } = beat;
         let Some(entry) = state.server(server) else {
             let why = format!("{server} is not part of this cluster: check its id and the metadata address");
-            out.push(Output::Push { to: server, push: MetaPush::Rejected { why } });
+            out.push(Output::Push { to: server, push: MetaPush::Rejected { incarnation: run, why } });
             return;
         };
         if map_version > state.version() {
@@ -47,7 +47,7 @@ impl Leading {
             let why = format!(
                 "{server} was declared lost and its data is rebuilt elsewhere: start it on an empty directory to use the machine again"
             );
-            out.push(Output::Push { to: server, push: MetaPush::Rejected { why } });
+            out.push(Output::Push { to: server, push: MetaPush::Rejected { incarnation: run, why } });
             return;
         }
         if let Some(known) = self.superseded_by(entry, run, mark) {

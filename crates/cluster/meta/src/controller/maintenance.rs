@@ -4,8 +4,10 @@
 //! and then waits: stopping it now interrupts nothing. While it is away it is neither woken nor declared lost, and R8
 //! has already done what it would. When it comes back it catches up; it drains again until maintenance ends, so it may
 //! be restarted as often as needed. A data server of an erasure-coded set cannot hand its column over: the set serves
-//! its strips from parity once it counts as failed.
+//! its strips from parity once it counts as failed. What it keeps for sleeping parity servers may be in its memory
+//! only, so these wake and have every row before it may be stopped.
 
+use crate::controller::give_up::may_be_needed;
 use crate::controller::leading::{Leading, is_gone};
 use crate::{Command, PowerFact, State};
 use ebb_gear::floor_servers;
@@ -41,8 +43,8 @@ impl Leading {
         self.examinee = self.examinee(now, state);
         wanted.extend(self.examinee);
         if let Some((server, awake)) = self.tested_state() {
-            // A data server sleeps only with its set.
-            if awake || self.has_data_in_use(server, state) {
+            // A data server sleeps only with its set, and none while copies are missing (R8).
+            if awake || self.has_data_in_use(server, state) || self.lacks_copies(server, state) {
                 wanted.insert(server);
             } else {
                 do_without(server, state, wanted);
@@ -57,13 +59,10 @@ impl Leading {
     /// Whether nothing depends on the server any more, and it is in maintenance.
     pub(crate) fn may_be_stopped(&self, entry: &ServerEntry, state: &State) -> bool {
         let drained = || self.servers.get(&entry.id).is_some_and(|live| live.ready_to_sleep);
-        let columns = || state.sets().any(|(_, set)| set.column_of(entry.id).is_some() && !set.hibernates());
         state.in_maintenance(entry.id)
             && match entry.state {
                 ServerState::Draining => drained(),
-                ServerState::Awake if entry.pool != PoolId::REPLICATED => {
-                    !columns() || can_do_without(entry, state).is_ok()
-                }
+                ServerState::Awake if entry.pool != PoolId::REPLICATED => has_rows_elsewhere(entry.id, state),
                 ServerState::Awake => false,
                 ServerState::Asleep | ServerState::Waking | ServerState::Failed | ServerState::Lost => true,
             }
@@ -79,6 +78,13 @@ fn do_without(server: ServerId, state: &State, wanted: &mut BTreeSet<ServerId>) 
         wanted.extend(set.columns.iter().map(|column| column.server));
     }
     wanted.remove(&server);
+}
+
+/// Whether k other servers of the server's set, none of which may be stopped too, have every row on their disks.
+fn has_rows_elsewhere(id: ServerId, state: &State) -> bool {
+    let there = |other: ServerId| state.server(other).filter(|e| !state.in_maintenance(e.id));
+    let mut of_it = state.sets().filter(|(_, set)| set.column_of(id).is_some() && !set.hibernates());
+    of_it.all(|(_, set)| may_be_needed(id, set, there).is_none())
 }
 
 /// Whether every group and set of the server can be served without it; why not, otherwise.

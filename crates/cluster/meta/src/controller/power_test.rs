@@ -12,7 +12,9 @@ use crate::controller::hibernation::pool_hibernates;
 use crate::controller::leading::Leading;
 use crate::controller::maintenance::can_do_without;
 use crate::controller::trial::Trial;
-use ebb_types::{Moment, Notice, PathTest, PoolId, PowerTest, ServerId, ServerState, SlotState, TestStep};
+use ebb_types::{
+    Moment, Notice, PathTest, PoolId, PowerTest, ServerId, ServerState, SetEntry, SlotState, TestStep,
+};
 use std::time::Duration;
 
 /// Longest time for handing over and for catching up.
@@ -39,7 +41,7 @@ impl Leading {
         if !matches!(entry.state, ServerState::Awake | ServerState::Draining | ServerState::Asleep) {
             return Err(format!("{server} is neither awake nor asleep: wait until it is"));
         }
-        if self.emergency {
+        if self.lacks_copies(server, state) {
             return Err("copies are missing, so every server is needed: wait until they are complete".into());
         }
         if self.short_of_room {
@@ -67,6 +69,15 @@ impl Leading {
             let data = set.column_of(server).is_some_and(|column| column < set.shape.data());
             data && !(set.hibernates() && self.resting.contains(&id))
         })
+    }
+
+    /// Whether chunk groups lack copies, or the server's set lacks a data column, whose strips parity stands in for.
+    /// Then it is needed, whatever was so when its test began.
+    pub(crate) fn lacks_copies(&self, server: ServerId, state: &State) -> bool {
+        let lacks = |set: &SetEntry| {
+            set.columns[..set.shape.data()].iter().any(|column| column.state != SlotState::InSync)
+        };
+        self.emergency || state.sets().any(|(_, set)| set.column_of(server).is_some() && lacks(set))
     }
 
     /// The server under test, and whether it is to be awake.
@@ -120,7 +131,7 @@ impl Leading {
         }
         match trial.status.step {
             TestStep::Draining if entry.state == ServerState::Asleep => trial.step(now, TestStep::GoingDown),
-            TestStep::Draining if self.emergency => {
+            TestStep::Draining if self.lacks_copies(server, state) => {
                 trial.give_up(now, "copies are missing, so every server is needed".into());
             }
             TestStep::Draining if late => {
@@ -201,7 +212,7 @@ impl Leading {
         let in_sync = |entry: &ebb_types::GroupEntry| {
             entry.slot_of(server).is_none_or(|slot| slot.state == SlotState::InSync)
         };
-        let of_set = |set: &ebb_types::SetEntry| {
+        let of_set = |set: &SetEntry| {
             set.column_of(server).is_none_or(|nth| set.columns[nth].state == SlotState::InSync)
         };
         examined

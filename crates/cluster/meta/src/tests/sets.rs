@@ -324,6 +324,59 @@ fn a_parity_server_that_failed_is_no_help_so_the_next_one_is_woken() {
     assert_eq!(world.coded_states(0), "AAAAAAzzz");
 }
 
+fn power_of(world: &mut World, id: u16) -> PowerStatus {
+    world.status().servers.into_iter().find(|server| server.id == ServerId(id)).unwrap().power
+}
+
+/// What it keeps for parity in its memory goes with it.
+#[test]
+fn a_data_server_in_maintenance_is_not_stopped_before_parity_has_every_row() {
+    let mut world = at_rest(1, 0);
+    world.reclaim = false;
+    world.admin(AdminRequest::Maintenance { server: ServerId(9), end: false });
+    world.run(5000);
+    assert_eq!((world.coded_states(0), world.set(0)), ("AAAAAAAAA".into(), "ssssss ccc".into()));
+    assert!(!power_of(&mut world, 9).may_be_stopped, "parity is awake and lacks what its memory has");
+    world.reclaim = true;
+    world.run(5000);
+    assert_eq!((world.coded_states(0), world.set(0)), ("AAAAAAAAA".into(), "ssssss sss".into()));
+    assert!(power_of(&mut world, 9).may_be_stopped);
+    // Another one that may be stopped at any time has nothing for sure.
+    for id in [10, 11, 12] {
+        world.admin(AdminRequest::Maintenance { server: ServerId(id), end: false });
+    }
+    world.run(5000);
+    assert!(!world.state.in_maintenance(ServerId(12)), "five would be left");
+    assert!([9, 10, 11].iter().all(|id| power_of(&mut world, *id).may_be_stopped));
+    world.crash(15);
+    world.run(5000);
+    assert!(![9, 10, 11].iter().any(|id| power_of(&mut world, *id).may_be_stopped));
+}
+
+/// When the test was asked for, all were there.
+#[test]
+fn a_parity_server_under_test_does_not_sleep_once_its_set_lacks_data() {
+    let mut world = world(1, 0, true);
+    world.gear(3);
+    world.run(6000);
+    assert_eq!((world.coded_states(0), world.set(0)), ("AAAAAAAAA".into(), "ssssss sss".into()));
+    world.crash(9);
+    world.run(1500);
+    world.admin(AdminRequest::PowerTest { server: ServerId(15) });
+    assert_eq!(world.coded_states(0), "AAAAAADAA", "the failure is not known yet");
+    // It says that it is ready when it is.
+    let next_beat = world.now + Duration::from_millis(900);
+    world.servers.get_mut(&ServerId(15)).unwrap().next_beat = next_beat;
+    world.run(5000);
+    assert_eq!(world.coded_states(0), "FAAAAAAAA", "{}", world.transcript.join("\n"));
+    let given_up = power_of(&mut world, 15).test.and_then(|test| test.given_up);
+    assert!(given_up.is_some_and(|why| why.contains("copies are missing")));
+    assert!(!world.transcript.iter().any(|line| line.ends_with("switch server-15 Sleep")));
+    world.admin(AdminRequest::PowerTest { server: ServerId(15) });
+    let Some(MetaReply::Failed(MetaFailure::Refused(why))) = world.answer.take() else { panic!("it begins") };
+    assert!(why.contains("copies are missing"), "{why}");
+}
+
 #[test]
 fn a_lost_server_is_replaced_by_a_spare() {
     let mut world = at_rest(1, 1);

@@ -6,6 +6,7 @@ use super::{About, Clock, Driver, Magic, PowerState, SwitchError, settle};
 use ebb_types::{Depth, ServerId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// One way to switch a server.
 pub struct Path {
@@ -37,6 +38,16 @@ impl Path {
     fn share(&self) -> Path {
         Path { about: self.about.clone(), driver: self.driver.clone(), turn: self.turn.clone() }
     }
+
+    /// Its turn may come late, behind another server's call: by then the server may be wanted awake, and needed.
+    fn put_to_sleep(&self, depth: Depth, clock: &mut dyn Clock) -> Result<(), SwitchError> {
+        let _turn = lock(&self.turn);
+        let mut driver = lock(&self.driver);
+        match clock.pause(Duration::ZERO) {
+            true => driver.sleep(depth),
+            false => Err(SwitchError::Replaced),
+        }
+    }
 }
 
 /// Locks only for one call, so that a look at the state finds its turn during a long wake-up.
@@ -47,11 +58,6 @@ impl Driver for Path {
 
     fn available(&self) -> Result<(), SwitchError> {
         Path::available(self)
-    }
-
-    fn sleep(&mut self, depth: Depth) -> Result<(), SwitchError> {
-        let _turn = lock(&self.turn);
-        lock(&self.driver).sleep(depth)
     }
 
     fn wake(&mut self, clock: &mut dyn Clock) -> Result<(), SwitchError> {
@@ -139,7 +145,7 @@ impl Switches {
         let mut path = path.share();
         self.submit(server, Work::Sleep(depth), done, move |clock| {
             if path.about.puts_to_sleep {
-                path.sleep(depth)?;
+                path.put_to_sleep(depth, clock)?;
             }
             settle::asleep(&mut path, clock)
         });
@@ -200,5 +206,83 @@ impl Switches {
         {
             done(Err(error));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    const A: ServerId = ServerId(1);
+    const B: ServerId = ServerId(2);
+
+    /// Says what it is ordered. A sleep lasts for as long as it is held.
+    struct Told {
+        about: About,
+        told: Sender<(String, &'static str)>,
+        held: Option<Receiver<()>>,
+    }
+
+    impl Told {
+        fn say(&self, order: &'static str) -> Result<(), SwitchError> {
+            self.told.send((self.about.machine.clone(), order)).unwrap();
+            Ok(())
+        }
+    }
+
+    impl Driver for Told {
+        fn about(&self) -> &About {
+            &self.about
+        }
+        fn available(&self) -> Result<(), SwitchError> {
+            Ok(())
+        }
+        fn sleep(&mut self, _: Depth) -> Result<(), SwitchError> {
+            let said = self.say("sleep");
+            if let Some(held) = &self.held {
+                // The other end says nothing, it ends.
+                let _ = held.recv();
+            }
+            said
+        }
+        fn wake(&mut self, _: &mut dyn Clock) -> Result<(), SwitchError> {
+            self.say("wake")
+        }
+        fn observe(&mut self, _: &mut dyn Clock) -> Result<PowerState, SwitchError> {
+            Ok(PowerState::Unknown)
+        }
+    }
+
+    fn driver(
+        machine: &str,
+        told: &Sender<(String, &'static str)>,
+        held: Option<Receiver<()>>,
+    ) -> Box<dyn Driver> {
+        let about = About {
+            driver: "told",
+            machine: machine.into(),
+            controller: "both".into(),
+            depths: vec![Depth::Off],
+            puts_to_sleep: true,
+            settle: None,
+            magic: None,
+            meter: None,
+        };
+        Box::new(Told { about, told: told.clone(), held })
+    }
+
+    #[test]
+    fn a_server_that_is_to_wake_before_its_turn_to_sleep_has_come_is_not_put_to_sleep() {
+        let mut switches = Switches::default();
+        let ((hold, held), (tell, told)) = (channel(), channel());
+        switches.add(A, vec![driver("a", &tell, Some(held))]).unwrap();
+        switches.add(B, vec![driver("b", &tell, None)]).unwrap();
+        switches.sleep(A, Depth::Off, |_| ());
+        assert_eq!(told.recv().unwrap(), ("a".into(), "sleep"), "the controller is busy with it");
+        switches.sleep(B, Depth::Off, |_| ());
+        switches.wake(B, 0, |_| ());
+        drop(hold);
+        assert_eq!(told.recv().unwrap(), ("b".into(), "wake"));
     }
 }

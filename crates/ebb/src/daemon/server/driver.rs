@@ -32,7 +32,7 @@ use ebb_types::frame::FrameError;
 use ebb_types::{
     ClientReply, ClientRequest, ClusterParams, Depth, ExamReport, GroupId, Incarnation, InspectReply,
     InspectRequest, LoadCount, MachineOrder, MetaPush, Moment, PeerMessage, Role, ServedLatencies, ServerId,
-    ServerMessage, SleepRefusal, Vitals,
+    ServerMessage, SleepOrder, SleepRefusal, Vitals,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -674,24 +674,24 @@ impl Server {
 
     pub fn on_machine_order(&mut self, order: MachineOrder) {
         match order {
-            MachineOrder::Sleep { incarnation, depth, heard } => {
-                if self.may_sleep(incarnation, heard) && !self.going_to_sleep {
+            MachineOrder::Sleep(order) => {
+                if self.may_sleep(&order) && !self.going_to_sleep {
                     self.going_to_sleep = true;
-                    self.task(|shared| go_to_sleep(shared, incarnation, depth, heard));
+                    self.task(|shared| go_to_sleep(shared, order));
                 }
             }
             MachineOrder::Magic { mac, to } => machine::send(mac, &to),
         }
     }
 
-    /// Whether it may put its machine to sleep: drained, flushed, and not told since that it is awake.
-    fn may_sleep(&self, incarnation: Incarnation, heard: Moment) -> bool {
+    /// Whether it may put its machine to sleep: drained, flushed, and nothing counts on it again since.
+    fn may_sleep(&self, order: &SleepOrder) -> bool {
         let lease = Duration::from_millis(self.about.params.lease_millis.into());
-        incarnation == self.about.incarnation
-            && matches!(self.sleep, Sleep::Ready { .. })
+        matches!(self.sleep, Sleep::Ready { .. })
+            && self.replica.may_sleep()
             && self.ended.is_none()
             && !self.ending
-            && machine::is_fresh(clock::now(), heard, lease)
+            && order.counts(self.about.incarnation, self.replica.map().version, clock::now(), lease)
     }
 
     /// To all members, as everything: a follower ignores it.
@@ -722,6 +722,9 @@ impl Server {
         // Only a leader says anything.
         if let Some(news) = self.silence.heard(clock::now()) {
             news.log();
+        }
+        if push.is_late(self.about.incarnation) {
+            return;
         }
         match push {
             MetaPush::Lease { incarnation, sent, next_millis } => {
@@ -757,10 +760,8 @@ impl Server {
             MetaPush::Params(params) => self.join(params.instance),
             MetaPush::Drain => self.handle(Event::Drain),
             MetaPush::HandOver { groups } => self.handle(Event::HandOver { groups }),
-            // A message meant for an earlier run may arrive late.
-            MetaPush::Superseded { known } if known < self.about.incarnation => {}
             MetaPush::Superseded { known } => self.stop(Ended::Superseded { known }),
-            MetaPush::Rejected { why } => self.stop(Ended::Rejected { why }),
+            MetaPush::Rejected { why, .. } => self.stop(Ended::Rejected { why }),
             MetaPush::Exam if self.examining.is_some() || self.ending => {}
             MetaPush::Exam => self.examining = Some(self.submit_own(Op::Flush)),
             MetaPush::Recall => {
@@ -805,11 +806,11 @@ impl Server {
 }
 
 /// Puts the machine to sleep if it can be woken, or says why not.
-async fn go_to_sleep(shared: Shared, incarnation: Incarnation, depth: Depth, heard: Moment) {
-    let own = shared.borrow().about.own_machine.clone();
+async fn go_to_sleep(shared: Shared, order: SleepOrder) {
+    let (own, depth) = (shared.borrow().about.own_machine.clone(), order.depth);
     let checked = machine::check(&own, depth).await;
     // Meanwhile it may have been told that it is awake.
-    let wanted = shared.borrow().may_sleep(incarnation, heard);
+    let wanted = shared.borrow().may_sleep(&order);
     let outcome = match (checked, depth) {
         (Ok(()), _) if !wanted => Ok(()),
         (Ok(()), Depth::Off) => {

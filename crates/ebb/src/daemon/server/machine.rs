@@ -2,21 +2,14 @@
 //! wakes a neighbour's.
 //!
 //! A machine is put to sleep by its own server, which alone knows whether it may: an order counts only for the run that
-//! it names, once that is drained and flushed, and as long as the map has not had it awake since (R7). An order that
-//! waited in a socket while the machine slept would put it to sleep again: so it is void a lease after the heartbeat
-//! that it answers.
+//! it names, once that is drained and flushed, and as long as nothing counts on it again (R7). An order that is older
+//! than what the server knows is void ([`ebb_types::SleepOrder::counts`]).
 
 use ebb_power::OwnMachine;
 use ebb_power::switch::{Mac, Magic, MagicTo, send_magic};
-use ebb_types::{Depth, Moment};
+use ebb_types::Depth;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// Whether an order that answers a heartbeat sent at `heard` still counts.
-pub fn is_fresh(now: Moment, heard: Moment, lease: Duration) -> bool {
-    heard <= now && now.since(heard) <= lease
-}
 
 /// Whether the machine can sleep so deep and be woken again.
 pub async fn check(own: &Arc<OwnMachine>, depth: Depth) -> Result<(), String> {
@@ -55,14 +48,7 @@ pub fn send(mac: [u8; 6], to: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_order_that_waited_while_the_machine_slept_is_void() {
-        let (at, lease) = (|seconds: u64| Moment(seconds * 1_000_000_000), Duration::from_secs(3));
-        assert!(is_fresh(at(10), at(9), lease) && is_fresh(at(10), at(7), lease));
-        assert!(!is_fresh(at(10), at(6), lease), "it slept since");
-        assert!(!is_fresh(at(10), at(11), lease), "from before a reboot");
-    }
+    use std::time::Duration;
 
     #[test]
     fn a_process_that_is_told_to_end_does_not_wait_for_the_command_that_suspends() {

@@ -71,7 +71,7 @@ pub fn brief_push(push: &MetaPush) -> Option<String> {
         | MetaPush::Map(_) => None,
         MetaPush::HandOver { groups } => Some(format!("hand over {}", brief_groups(groups))),
         MetaPush::Superseded { known } => Some(format!("your store does not continue {known}")),
-        MetaPush::Rejected { why } => Some(format!("you may not take part: {why}")),
+        MetaPush::Rejected { why, .. } => Some(format!("you may not take part: {why}")),
     }
 }
 

@@ -13,7 +13,9 @@ use ebb_meta::raft::{self, Job};
 use ebb_meta::{
     Birth, Blob, Input, LogFile, Member, MemberConfig, MemoryLog, Outcome, SwitchAction, Token, joining_id,
 };
-use ebb_types::{AdminReply, AdminRequest, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId};
+use ebb_types::{
+    AdminReply, AdminRequest, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId, ServerState,
+};
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::io;
@@ -542,7 +544,8 @@ impl World<'_> {
         let lies = self.stormy && self.fault_random.chance(self.scenario.switch_lies);
         let failed = || Err("the switch does not answer".to_string());
         let is_over = stormy && !self.stormy && !action.is_wake() && !self.members[&id].member.is_leader();
-        let result = if lies {
+        let is_over = is_over || !action.is_wake() && self.takes_part(server) && self.rebuilds();
+        let result = if lies && !is_over {
             self.lie(server, action)
         } else if fails || is_over || self.is_dead(server, action) {
             self.count("switch that fails");
@@ -557,6 +560,11 @@ impl World<'_> {
             return node.stalled.push(input);
         }
         self.member_input(id, vec![input]);
+    }
+
+    /// The server is awake on record, so that a switch that turns it off crashes it.
+    fn takes_part(&self, server: ServerId) -> bool {
+        self.newest_state().server(server).is_some_and(|entry| entry.state == ServerState::Awake)
     }
 
     /// The path is broken for good.

@@ -431,6 +431,9 @@ impl World<'_> {
     }
 
     fn pushed(&mut self, id: ServerId, push: MetaPush) {
+        if push.is_late(self.server(id).incarnation) {
+            return;
+        }
         match push {
             MetaPush::Lease { incarnation, sent, .. } => {
                 let now = self.now;
@@ -454,7 +457,6 @@ impl World<'_> {
             }
             MetaPush::Drain => self.server_event(id, Event::Drain),
             MetaPush::HandOver { groups } => self.server_event(id, Event::HandOver { groups }),
-            MetaPush::Superseded { known } if known < self.server(id).incarnation => {}
             MetaPush::Superseded { known } => {
                 self.note(|| format!("{id} does not continue {known}: it takes a new identity"));
                 self.count("store superseded");
@@ -467,7 +469,7 @@ impl World<'_> {
                 let recollection = Box::new(self.server(id).replica.recall());
                 self.tell_members(id, ServerMessage::Recalls { server: id, recollection });
             }
-            MetaPush::Rejected { why } => {
+            MetaPush::Rejected { why, .. } => {
                 self.note(|| format!("{id} is rejected: {why}"));
                 self.crash(id);
                 self.was_given_up(id);

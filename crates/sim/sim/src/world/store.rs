@@ -130,8 +130,13 @@ impl Store {
     }
 
     /// The directory is replaced by another. The disk stays as large as it is: a copy that was made while it was full
-    /// does not fill it again.
+    /// does not fill it again. What a fault took from the former one is damage of this one only if it is damaged, too.
     pub fn replace(&mut self, disk: MemDisk) {
+        let found = self.find(&disk);
+        let is_damaged = |chunk: &ChunkId| {
+            found.as_ref().is_some_and(|found| found.damaged.keys().any(|place| place.2 == *chunk))
+        };
+        self.damaged.retain(is_damaged);
         self.close();
         disk.set_capacity(self.disk.capacity());
         self.disk = disk;
@@ -334,6 +339,23 @@ impl Store {
         };
         self.look(|core| walk(core, self.chunk_blocks, |s, g, _| (g, s) == (group, role), &mut see));
         kept
+    }
+
+    /// The blocks of each chunk that were written here, with those that are damaged by now or without.
+    pub fn written(
+        &self,
+        group: GroupId,
+        role: Role,
+        with_damaged: bool,
+    ) -> BTreeMap<ChunkId, BTreeSet<u32>> {
+        let mut written: BTreeMap<ChunkId, BTreeSet<u32>> = BTreeMap::new();
+        let mut see = |place: Place, found: Result<Block, Damage>| {
+            if with_damaged || found.is_ok() {
+                written.entry(place.2).or_default().insert(place.3);
+            }
+        };
+        self.look(|core| walk(core, self.chunk_blocks, |s, g, _| (g, s) == (group, role), &mut see));
+        written
     }
 
     /// Digest of a group's blocks. `None`: some of them are lost.

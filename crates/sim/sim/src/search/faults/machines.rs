@@ -107,6 +107,14 @@ impl World<'_> {
         self.boot(id, down);
     }
 
+    /// A while after it was to boot. Not once faults have ended, and not a machine that sleeps. Nor if a disk was lost
+    /// meanwhile: the server may keep in memory by now what that disk can only be computed from.
+    pub fn boot_late(&mut self, id: ServerId, down: u64) {
+        if self.stormy && self.servers[&id].runs() && !self.rebuilds() {
+            self.boot(id, down);
+        }
+    }
+
     /// Its power fails, and returns after `down`.
     pub fn boot(&mut self, id: ServerId, down: u64) {
         self.crash(id);
@@ -114,5 +122,40 @@ impl World<'_> {
         let server = self.servers.get_mut(&id).expect("servers are never removed");
         server.clock = server.clock.restarted(now, random);
         self.after(down, Happening::Restart { server: id });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::stories::{cluster, primary, secondary};
+    use ebb_meta::SwitchAction;
+    use ebb_types::Depth;
+
+    #[test]
+    fn no_machine_boots_late_while_a_lost_disk_is_rebuilt() {
+        let mut world = cluster();
+        let (id, other) = (primary(&world), secondary(&world));
+        world.stormy = true;
+        for (lost, boots) in [(Some(other), false), (None, true)] {
+            world.lost_wanted = lost;
+            world.boot_late(id, SECOND);
+            assert_eq!(!world.servers[&id].up, boots);
+        }
+    }
+
+    /// The order of a leader that was deposed, for one.
+    #[test]
+    fn no_late_switch_turns_off_a_server_that_takes_part_while_a_lost_disk_is_rebuilt() {
+        let sleep = SwitchAction::Sleep(Depth::Standby);
+        let mut world = cluster();
+        let (id, other) = (primary(&world), secondary(&world));
+        world.stormy = true;
+        for (lost, sleeps) in [(Some(other), false), (None, true)] {
+            world.lost_wanted = lost;
+            let life = world.members[&1].life;
+            world.switch((1, life), id, sleep, true);
+            assert_eq!(world.servers[&id].asleep, sleeps);
+        }
     }
 }

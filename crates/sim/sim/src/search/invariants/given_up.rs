@@ -6,7 +6,7 @@ use crate::world::World;
 use crate::world::coder::Stored;
 use crate::world::server::Server;
 use ebb_erasure::Codes;
-use ebb_types::{ChunkId, GroupId, Role, Rows, ServerId, ServerState, SetId};
+use ebb_types::{ChunkId, GroupId, Role, Rows, ServerId, ServerState, SetId, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl World<'_> {
@@ -57,8 +57,10 @@ impl World<'_> {
         let mut strips: BTreeMap<ChunkId, BTreeSet<usize>> = BTreeMap::new();
         let mut own = strips.clone();
         for server in self.servers.values().filter(|s| !s.lost && (s.id == id || !lost.contains(&s.id))) {
-            let found = if server.id == id { &mut own } else { &mut strips };
-            for (chunk, strip) in self.strips_on(server.id, set, &stored) {
+            // What a fault took from another disk is not lost with this one, and what it took from this one already is.
+            let is_other = server.id != id;
+            let found = if is_other { &mut strips } else { &mut own };
+            for (chunk, strip) in self.strips_on(server, (set, entry.shape), &stored, is_other) {
                 found.entry(chunk).or_default().insert(strip);
             }
         }
@@ -76,24 +78,23 @@ impl World<'_> {
         })
     }
 
-    /// The whole strips of chunks that a server has on its disk.
+    /// The whole strips of chunks that a server has on its disk, with what of them is damaged there or without.
     fn strips_on(
         &self,
-        id: ServerId,
-        set: SetId,
+        server: &Server,
+        (set, shape): (SetId, Shape),
         stored: &BTreeMap<ChunkId, Stored>,
+        with_damaged: bool,
     ) -> Vec<(ChunkId, usize)> {
-        let store = &self.servers[&id].store;
-        let entry = self.newest_state().set(set).expect("sets stay");
-        let chunk_bytes = self.scenario.params().chunk_bytes;
+        let rows = Rows::new(shape, self.scenario.params().chunk_bytes);
         let mut found = Vec::new();
         let of_set = |(group, _): &(GroupId, Role)| group.column().is_some_and(|(of, _)| of == set);
-        for (group, role) in store.roles().into_iter().filter(of_set) {
+        for (group, role) in server.store.roles().into_iter().filter(of_set) {
             let (_, strip) = group.column().expect("just asked");
-            for (chunk, blocks) in store.kept(group, role) {
+            for (chunk, blocks) in server.store.written(group, role, with_damaged) {
                 let Some(stored) = stored.get(&chunk) else { continue };
-                let (_, count) = Rows::new(entry.shape, chunk_bytes).blocks(0, stored.len);
-                if (0..count).all(|n| blocks.contains_key(&n)) || store.damaged.contains(&chunk) {
+                let (_, count) = rows.blocks(0, stored.len);
+                if (0..count).all(|n| blocks.contains(&n)) {
                     found.push((chunk, strip));
                 }
             }
@@ -106,7 +107,10 @@ impl World<'_> {
 mod tests {
     use super::*;
     use crate::search::stories::{GROUP, cluster, primary, secondary};
+    use crate::world::store::{Block, Kept};
+    use bytes::Bytes;
     use ebb_store::mem::MemDisk;
+    use ebb_types::{BLOCK_BYTES, Epoch, ObjectId, PoolId, Random, Version};
 
     #[test]
     fn a_server_with_the_only_copy_is_needed() {
@@ -130,5 +134,44 @@ mod tests {
         // An empty disk has lost nothing: it never had it.
         world.server(other).store.replace(MemDisk::new());
         assert!(world.block_only_on(id, &BTreeSet::from([id])).is_some());
+    }
+
+    /// A disk that was emptied, and then filled again in part, once counted as one that has what a fault had taken from
+    /// the disk before.
+    #[test]
+    fn an_emptied_disk_has_no_strip_that_was_damaged_before() {
+        let mut world = cluster();
+        let members = [primary(&world), secondary(&world)];
+        let id = world.servers.keys().copied().find(|id| !members.contains(id)).expect("there are four");
+        let (set, shape) = (SetId(0), Shape::new(2, 1).expect("a code"));
+        let chunk = ChunkId { object: ObjectId(1).in_pool(PoolId(1)), index: 0 };
+        let stored = BTreeMap::from([(chunk, Stored { chunk, len: 4 * BLOCK_BYTES as u32 })]);
+        let strip_of = |blocks: u32| -> Kept {
+            let version = Version { epoch: Epoch(1), seq: 1 };
+            let block = |n: u32| {
+                let data = Some(Bytes::from(vec![1 + n as u8; BLOCK_BYTES]));
+                (n, Block { version, data })
+            };
+            [(chunk, (0..blocks).map(block).collect())].into()
+        };
+        let found = |world: &World| {
+            let server = &world.servers[&id];
+            [true, false].map(|with_damaged| world.strips_on(server, (set, shape), &stored, with_damaged))
+        };
+        let column = GroupId::of_column(set, 2);
+        world.server(id).store.give(column, Role::Replica, &strip_of(4));
+        assert_eq!(found(&world), [vec![(chunk, 2)], vec![(chunk, 2)]]);
+        world.server(id).store.rot();
+        let rotten = &world.servers[&id].store;
+        let what = rotten.find(&rotten.disk).expect("it starts all the same");
+        world.server(id).store.was_damaged(&what);
+        assert_eq!(found(&world), [vec![(chunk, 2)], vec![]], "its last block is damaged");
+        world.crash(id);
+        world.server(id).store.replace(MemDisk::new());
+        world.server(id).store.open(&mut Random::new(1)).expect("an empty disk");
+        world.server(id).store.give(column, Role::Replica, &strip_of(3));
+        assert!(found(&world).concat().is_empty(), "its last block is missing");
+        let version = Version { epoch: Epoch(1), seq: 1 };
+        assert!(!world.servers[&id].store.has(column, Role::Replica, chunk, 3, version));
     }
 }
