@@ -236,12 +236,13 @@ enum Sub {
     /// Mirror two disks that save power at low speed, and serve them over NBD
     #[command(after_help = cli::mirror::EXAMPLES)]
     Mirror(cli::mirror::MirrorArgs),
-    /// Compare the content of all replicas (awake servers only: shift to the top gear first), or see what space is used
-    /// for
+    /// Compare the content of all replicas (awake servers only: shift to the top gear first), see what space is used
+    /// for, or list the objects that lost bytes
     #[command(
-        after_help = "Examples:\n  ebb gear set 3/3 --wait && ebb verify --read\n  ebb verify --space          is every chunk named, leased or garbage?\n\
-                      Exit codes: 0 all replicas are equal, or nothing is left over; 1 some could not be compared or listed; 3 some differ, or something \
-                      is left over"
+        after_help = "Examples:\n  ebb gear set 3/3 --wait && ebb verify --read\n  ebb verify --space          is every chunk named, leased or garbage?\n  \
+                      ebb verify --lost           which objects have bytes that no server has any more?\n\
+                      Exit codes: 0 all replicas are equal, or nothing is left over or lost; 1 some could not be compared, listed or read; 3 some differ, or \
+                      something is left over or lost"
     )]
     Verify {
         /// Read every block and check it, instead of comparing recorded checksums
@@ -253,6 +254,9 @@ enum Sub {
         /// Delete the chunks that nothing names and nothing can name any more
         #[arg(long, requires = "space")]
         free: bool,
+        /// Instead, read every object, and list the byte ranges that no server has any more
+        #[arg(long, conflicts_with_all = ["read", "space"])]
+        lost: bool,
         #[command(flatten)]
         tool: ToolArgs,
     },
@@ -528,6 +532,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Mirror(args) => cli::mirror::run(args).await,
         Sub::Scrub { server, tool } => admin::scrub(&tool, server).await,
         Sub::Verify { space: true, free, tool, .. } => admin::space(&tool, free).await,
+        Sub::Verify { lost: true, tool, .. } => admin::losses(&tool).await,
         Sub::Verify { read, tool, .. } => admin::verify(&tool, read).await,
     }
 }

@@ -49,6 +49,8 @@ pub struct Summed {
 pub enum Failure {
     /// Retrying does not help.
     Chunk(ChunkError),
+    /// What was written is gone, with servers that were declared lost.
+    Gone,
     /// `server`: the last one asked.
     Unserved { tries: u32, waited: Duration, server: Option<ServerId>, last: Trouble },
     /// A write may or may not have been carried out: the server that would have to repeat it has forgotten.
@@ -342,6 +344,9 @@ impl Request {
 
     fn try_now(&mut self, now: Moment, view: &View, out: &mut Vec<Command>) {
         let Some(route) = self.route(view) else {
+            if self.is_in_vain(view) {
+                return self.end(Err(Failure::Gone), out);
+            }
             let set = view.hibernates(self.message.group);
             out.extend(set.map(|set| Command::Wake { set }));
             return self.rest(now, None, set.map_or(Trouble::NoPrimary, Trouble::Hibernates), out);
@@ -357,6 +362,14 @@ impl Request {
         }
         self.step = Step::Asked { route, look: now + self.patience.look, heard: 0, silent: 0 };
         out.push(Command::Send { server: route.primary, message: self.message.clone() });
+    }
+
+    /// Whether no server will ever have what it is to read. The map is believed when it was asked for several times:
+    /// when the pauses have become long. A write waits until the group begins again, and so does a read of what may
+    /// never have been written.
+    fn is_in_vain(&self, view: &View) -> bool {
+        let wants_all = matches!(self.message.op, ChunkOp::Read { must_exist: true, .. });
+        wants_all && self.pause >= PAUSE_MAX && view.map().is_gone(self.message.group)
     }
 
     /// Pauses before the next try, or fails if the deadline comes first.
@@ -385,7 +398,9 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::{ChunkId, MapDelta, ObjectId, Random, RequestId, Unready};
+    use ebb_types::{
+        ChunkId, MapDelta, ObjectId, Random, RequestId, ServerEntry, ServerState, Slot, SlotState, Unready,
+    };
 
     const GROUP: GroupId = GroupId(0);
     const CHUNK: ChunkId = ChunkId { object: ObjectId(1), index: 0 };
@@ -550,6 +565,54 @@ mod tests {
         else {
             panic!("{ended:?}")
         };
+    }
+
+    /// Its only server may come back, or was declared lost.
+    fn without_a_primary(state: ServerState) -> View {
+        let server = ServerEntry {
+            id: ServerId(4),
+            rack: ebb_types::RackId(0),
+            pool: ebb_types::PoolId::REPLICATED,
+            gear_group: ebb_types::GearGroup(0),
+            address: String::new(),
+            state,
+            incarnation: ebb_types::Incarnation(1),
+            store: ebb_types::StoreId(1),
+        };
+        let slot = Slot { server: server.id, state: SlotState::InSync, holder: None };
+        let groups = vec![(GROUP, GroupEntry { slots: vec![slot], ..entry(1, None) })];
+        let mut view = View::default();
+        assert!(view.apply(&MapDelta { to: 1, servers: vec![server], groups, ..MapDelta::default() }));
+        view
+    }
+
+    #[test]
+    fn a_read_of_what_is_gone_fails_soon_and_whatever_may_still_be_served_waits() {
+        let read = |must_exist| ChunkOp::Read { chunk: CHUNK, offset: 0, len: 3, must_exist };
+        let request = RequestId { client: 1, seq: 1 };
+        let write = ChunkOp::Zero { chunk: CHUNK, offset: 0, len: 1, up_to: None, request };
+        let cases = [
+            (read(true), ServerState::Lost, true),
+            (read(true), ServerState::Failed, false),
+            (read(false), ServerState::Lost, false),
+            (write, ServerState::Lost, false),
+        ];
+        for (op, state, is_in_vain) in cases {
+            let view = without_a_primary(state);
+            let mut request = Request::new(Moment::ZERO, GROUP, op, Patience::default());
+            let (mut millis, mut asked_for_the_map) = (0, 0);
+            let failure = loop {
+                match on(&mut request, millis, &view, Event::Look { heard: None }).pop() {
+                    Some(Command::End(Err(failure))) => break failure,
+                    Some(Command::Refresh) => asked_for_the_map += 1,
+                    other => panic!("{other:?}"),
+                }
+                millis = request.due().since(Moment::ZERO).as_millis() as u64;
+            };
+            assert_eq!(matches!(failure, Failure::Gone), is_in_vain, "{failure:?}");
+            assert_eq!(millis < 1000, is_in_vain, "after {millis} ms");
+            assert!(asked_for_the_map > 5);
+        }
     }
 
     fn zero(sole_writer: bool) -> Request {

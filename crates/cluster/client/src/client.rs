@@ -555,6 +555,7 @@ impl Client {
     fn failed(&self, chunk: ChunkId, group: GroupId, failure: Failure) -> ClientError {
         match failure {
             Failure::Chunk(why) => ClientError::Chunk { chunk, why },
+            Failure::Gone => ClientError::Gone { chunk },
             Failure::Unserved { waited, last: Trouble::Hibernates(set), .. } => {
                 let within = self.shared().wakes_within_millis.load(Ordering::Relaxed);
                 ClientError::Hibernates { set, waited, retry_after: Duration::from_millis(within) }

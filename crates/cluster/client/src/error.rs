@@ -64,6 +64,10 @@ pub enum ClientError {
     #[error("{chunk}: {why}")]
     Chunk { chunk: ChunkId, why: ChunkError },
     #[error(
+        "{chunk}: all servers that had a copy of it, or too many of its set, were declared lost, and nothing of it comes back"
+    )]
+    Gone { chunk: ChunkId },
+    #[error(
         "{chunk}: a request covers at most {} bytes between multiples of that; split it, or use the object \
          functions",
         RECORD_BLOCKS_MAX as usize * ebb_types::BLOCK_BYTES
@@ -114,6 +118,17 @@ pub enum ClientError {
     Meta(MetaFailure),
     #[error("no metadata server is configured; give at least one address")]
     NoAddresses,
+}
+
+impl ClientError {
+    /// Whether it says that no server has some of the bytes any more, nor may come back with them.
+    pub fn says_lost(&self) -> bool {
+        matches!(
+            self,
+            ClientError::Gone { .. }
+                | ClientError::Chunk { why: ChunkError::Corrupt | ChunkError::Missing, .. }
+        )
+    }
 }
 
 /// A chunk group, or a column of an erasure-coded set.

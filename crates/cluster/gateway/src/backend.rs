@@ -103,6 +103,9 @@ pub enum BackendError {
     /// Of a write to a chunk that was deleted: this gateway was taken for dead, and what it had leased was freed.
     #[error("the data was given up because this gateway was silent for too long: send the object again")]
     GivenUp,
+    /// No server has some of the bytes any more, nor may come back with them.
+    #[error("{0}")]
+    Lost(String),
     /// Permanent: a retry fails the same way.
     #[error("{0}")]
     Failed(String),

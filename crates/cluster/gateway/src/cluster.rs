@@ -28,6 +28,7 @@ impl Cluster {
 impl From<ClientError> for BackendError {
     fn from(error: ClientError) -> BackendError {
         match error {
+            error if error.says_lost() => BackendError::Lost(error.to_string()),
             ClientError::Chunk { why: ChunkError::NoSpace, .. } | ClientError::Meta(MetaFailure::Full) => {
                 BackendError::NoSpace
             }

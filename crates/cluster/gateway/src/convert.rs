@@ -44,7 +44,9 @@ impl From<BackendError> for S3Error {
                 full.set_status_code(hyper::StatusCode::INSUFFICIENT_STORAGE);
                 full
             }
-            BackendError::Failed(_) => s3_error!(InternalError, "{error}"),
+            // Clients try again a few times, and are told so each time. What says that there is no such object would
+            // have tools that keep a copy delete theirs.
+            BackendError::Lost(_) | BackendError::Failed(_) => s3_error!(InternalError, "{error}"),
         }
     }
 }

@@ -208,7 +208,7 @@ pub(super) fn go_on(outcome: Result<bool, NameError>, bucket: &str, key: &str) -
         Err(NameError::Refused(NoSuchBucket | NoSuchKey | PreconditionFailed) | NameError::Replaced) => {
             Ok(false)
         }
-        Err(NameError::Backend(BackendError::Failed(why))) => {
+        Err(NameError::Backend(BackendError::Failed(why) | BackendError::Lost(why))) => {
             tracing::warn!(bucket, key, why, "an object stays where it is");
             Ok(false)
         }

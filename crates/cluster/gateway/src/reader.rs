@@ -77,7 +77,7 @@ impl<B: Backend> Reader<B> {
             };
             let now = self.still_named().await?;
             if now.as_ref().map(Arc::as_ptr) == place.as_ref().map(Arc::as_ptr) {
-                return Ok(data?);
+                return Ok(data.map_err(|error| located(error, piece))?);
             }
             place = now;
         }
@@ -159,6 +159,16 @@ impl<B: Backend> Reader<B> {
                 check.take(&reader, piece, data)
             })
     }
+}
+
+/// Says where in the object the bytes are that are lost.
+fn located(error: BackendError, piece: Piece) -> BackendError {
+    let BackendError::Lost(why) = error else { return error };
+    let last = piece.at + u64::from(piece.len) - 1;
+    BackendError::Lost(format!(
+        "bytes {}-{last} of this object, or some of them, are lost ({why}); `ebb verify --lost` lists what is lost of all objects",
+        piece.at
+    ))
 }
 
 /// Compares extents that are read whole with their checksums.

@@ -565,6 +565,7 @@ async fn errors_of_the_cluster_get_codes_that_clients_understand() {
         (BackendError::Hibernates { why: "asleep".into(), retry_after: Duration::from_millis(1500) }, 503),
         (BackendError::NoSpace, 507),
         (BackendError::GivenUp, 503),
+        (BackendError::Lost("no copy is left".into()), 500),
         (BackendError::Failed("corrupt".into()), 500),
     ] {
         backend.break_chunks(Some(error));
@@ -580,6 +581,20 @@ async fn errors_of_the_cluster_get_codes_that_clients_understand() {
     }
     backend.break_chunks(None);
     put(&gateway, "key", vec![1; 100].into(), Condition::Any).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_reads_lost_bytes_is_told_which_they_are() {
+    let backend = Arc::new(Memory::new(1 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    put(&gateway, "key", vec![1; 600 << 10].into(), Condition::Any).await.unwrap();
+    let reader = gateway.open("b", "key").await.unwrap();
+    let pieces = reader.pieces(0..600 << 10);
+    backend.break_chunks(Some(BackendError::Lost("no copy is left".into())));
+    let said = reader.read(pieces[1]).await.unwrap_err().to_string();
+    let which = "bytes 262144-524287 of this object, or some of them, are lost (no copy is left)";
+    assert!(said.starts_with(which), "{said}");
 }
 
 /// Everything that leaves something behind: small and large objects, overwritten, refused, aborted, deleted, parts.

@@ -612,7 +612,7 @@ impl<L: LogFile> Node<L> {
     pub fn keep_house(&mut self, state: &mut State) -> Result<(), RaftError> {
         self.offer(state)?;
         self.forget()?;
-        self.finish_shortening(state, false)?;
+        self.finish_shortening(state)?;
         let table = state.names().table().map_or(0, |table| table.bytes() / TABLE_PARTS);
         if self.log.is_long(self.log_bytes.max(table as usize + STATE_TIMES * self.state_bytes)) {
             self.shorten(state)?;
@@ -620,8 +620,8 @@ impl<L: LogFile> Node<L> {
         Ok(())
     }
 
-    fn finish_shortening(&mut self, state: &mut State, wait: bool) -> Result<(), RaftError> {
-        if let Some(table) = self.log.finish_shortening(wait)? {
+    fn finish_shortening(&mut self, state: &mut State) -> Result<(), RaftError> {
+        if let Some(table) = self.log.finish_shortening()? {
             let gone = state.names_mut().merged(table);
             self.log.file.let_go(Box::new(gone));
         }
@@ -694,7 +694,10 @@ impl<L: LogFile> Node<L> {
     #[cfg(test)]
     pub(crate) fn compact_now(&mut self, state: &mut State) -> Result<(), RaftError> {
         self.shorten(state)?;
-        self.finish_shortening(state, true)?;
+        while self.log.is_being_shortened() {
+            self.finish_shortening(state)?;
+            std::thread::yield_now();
+        }
         let (index, store) = (self.applied, self.raw.mut_store());
         store.begin_after(index, store.term(index)?, store.members.clone());
         Ok(())

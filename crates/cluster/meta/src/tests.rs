@@ -1045,6 +1045,13 @@ fn a_group_of_which_all_servers_are_lost_is_served_by_others() {
     gone.iter().for_each(|id| world.admin(AdminRequest::MarkLost { server: *id, accept_loss: true }));
     world.run(6000);
     assert!(world.state.groups().any(|(_, g)| g.primary.is_none()));
+    // Clients see it: nobody waits for what no server can bring back.
+    let mut map = ClusterMap::default();
+    assert!(map.apply(&world.state.delta(0)));
+    for (id, entry) in world.state.groups() {
+        let of_gone = entry.slots.iter().all(|slot| gone.contains(&slot.server));
+        assert_eq!(map.is_gone(id), of_gone, "{id}: {entry:?}");
+    }
     world.ghost = Ghost::default();
     world.admin(AdminRequest::Force { accept_loss: true });
     world.run(30_000);

@@ -5,7 +5,7 @@ use crate::cli::page::Opened;
 use crate::cli::pool::{self, Pool, PoolCommand};
 use crate::cli::readings::{self, Readings};
 use crate::cli::tool::{Output, ToolArgs};
-use crate::cli::{space, status as show, verify as compare};
+use crate::cli::{losses, space, status as show, verify as compare};
 use crate::cluster::config::Config;
 use crate::cluster::connect::{Connector, ask, status};
 use crate::cluster::launch::Stop;
@@ -302,7 +302,10 @@ pub async fn force(tool: &ToolArgs, accept_loss: bool) -> Result<ExitCode, NodeE
     match tool.output() {
         Output::Json => print_json(&BTreeMap::from([("done", true)])),
         Output::Text => {
-            println!("accepted: groups are being rebuilt from the newest remaining data (`ebb status`)")
+            println!(
+                "accepted: groups are being rebuilt from the newest remaining data (`ebb status`); then `ebb verify --lost` lists the \
+                 objects that lost bytes"
+            )
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -349,6 +352,16 @@ pub async fn space(tool: &ToolArgs, free: bool) -> Result<ExitCode, NodeError> {
         Output::Text => print!("{}", space.text()),
     }
     Ok(space.exit_code())
+}
+
+pub async fn losses(tool: &ToolArgs) -> Result<ExitCode, NodeError> {
+    let (_, client) = connect(tool).await?;
+    let losses = losses::check(&client).await?;
+    match tool.output() {
+        Output::Json => print_json(&losses),
+        Output::Text => print!("{}", losses.text()),
+    }
+    Ok(losses.exit_code())
 }
 
 /// Output of `ebb scrub --json`.

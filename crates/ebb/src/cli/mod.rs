@@ -14,6 +14,7 @@ pub mod interrupt;
 pub mod key;
 #[cfg(feature = "lab")]
 pub mod lab;
+pub mod losses;
 #[cfg(feature = "lab")]
 pub mod measured;
 #[cfg(feature = "lab")]

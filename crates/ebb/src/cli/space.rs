@@ -259,7 +259,7 @@ async fn owners_of(
     Ok(owners.found)
 }
 
-fn nonsense() -> NodeError {
+pub fn nonsense() -> NodeError {
     NodeError::Refused(
         "the metadata service's answer does not match the query: run the same release everywhere".into(),
     )

@@ -4,6 +4,8 @@ use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait
 use crate::three_meta::leader;
 use ebb_testing::s3::request;
 use ebb_types::ServerState;
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Output;
 
@@ -41,6 +43,51 @@ fn refused(output: &Output, words: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{said}");
     words.iter().for_each(|word| assert!(said.contains(word), "no {word:?} in {said}"));
+}
+
+/// The objects that cannot be read whole. Whoever reads one gets what was written, or an error that says what is lost:
+/// not 503, after half a minute. One whose first bytes are left begins to be sent.
+fn broken(cluster: &Cluster) -> BTreeSet<usize> {
+    let is_broken = |object: &usize| {
+        let path = format!("/kept/{object}");
+        let answer = request(&cluster.gateway, KEYS, "GET", &path, b"").expect("an answer");
+        let (status, said) = (answer.status, String::from_utf8_lossy(&answer.body));
+        match status {
+            200 => assert!(body(*object).starts_with(&answer.body), "{object} is not what was written"),
+            500 => assert!(said.contains("bytes 0-") && said.contains("ebb verify --lost"), "{said}"),
+            _ => panic!("{object}: {status}: {said}"),
+        }
+        answer.body != body(*object)
+    };
+    let broken: BTreeSet<usize> = (0..OBJECTS).filter(is_broken).collect();
+    assert!(!broken.is_empty() && broken.len() < OBJECTS, "{broken:?} of {OBJECTS} objects are lost");
+    broken
+}
+
+/// The objects that `ebb verify --lost` lists.
+fn listed(cluster: &Cluster) -> BTreeSet<usize> {
+    let output = cluster.ebb(&["verify", "--lost", "--json"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    assert_eq!(output.status.code(), Some(3), "{report}");
+    let count = |what: &str| report[what].as_u64().expect("a number");
+    assert_eq!((count("objects_read"), count("objects_not_read")), (OBJECTS as u64, 0), "{report}");
+    let lost = report["lost"].as_array().expect("an array").iter();
+    lost.map(|object| object["key"].as_str().expect("a key").parse().expect("a number")).collect()
+}
+
+fn accept_the_loss(cluster: &Cluster) {
+    let forced = cluster.ebb(&["force", "--accept-loss"]);
+    assert!(forced.status.success(), "{}", String::from_utf8_lossy(&forced.stderr));
+    served(cluster);
+    println!("healed in {:.2?}", cluster.heal());
+}
+
+/// All servers of some groups.
+fn of_the_first_group(cluster: &Cluster) -> Vec<u16> {
+    cluster
+        .with_client(async |client| client.map().groups[0].slots.iter().map(|slot| slot.server.0).collect())
 }
 
 fn served(cluster: &Cluster) {
@@ -143,8 +190,7 @@ fn what_is_left_is_served_when_more_is_lost_than_copies_bear() {
     send(&cluster, "PUT", "/kept", b"");
     put(&cluster, "kept", 0..OBJECTS);
     cluster.heal();
-    let lost: Vec<u16> = cluster
-        .with_client(async |client| client.map().groups[0].slots.iter().map(|slot| slot.server.0).collect());
+    let lost = of_the_first_group(&cluster);
     for id in &lost {
         cluster.kill(Who::Server(*id));
         std::fs::remove_dir_all(cluster.data(Who::Server(*id)).join("store")).expect("it is removed");
@@ -158,26 +204,41 @@ fn what_is_left_is_served_when_more_is_lost_than_copies_bear() {
     });
     let gone = status.groups.without_primary;
     refused(&cluster.ebb(&["force"]), &[&format!("{gone} chunk groups"), "ebb force --accept-loss"]);
-    let forced = cluster.ebb(&["force", "--accept-loss"]);
-    assert!(forced.status.success(), "{}", String::from_utf8_lossy(&forced.stderr));
-    served(&cluster);
-    println!("{gone} groups were lost; healed in {:.2?}", cluster.heal());
-
-    // One whose first bytes are left begins to be sent.
-    let is_whole = |object: usize| {
-        let path = format!("/kept/{object}");
-        let answer = request(&cluster.gateway, KEYS, "GET", &path, b"").expect("an answer");
-        let was_broken_off = answer.status == 200 && answer.body.len() < body(object).len();
-        assert!(
-            answer.body == body(object) || answer.status == 500 || was_broken_off,
-            "{object}: {}",
-            answer.status
-        );
-        answer.body == body(object)
-    };
-    let whole = (0..OBJECTS).filter(|object| is_whole(*object)).count();
-    assert!(whole > 0 && whole < OBJECTS, "{whole} of {OBJECTS} objects are left");
+    accept_the_loss(&cluster);
+    assert_eq!(listed(&cluster), broken(&cluster));
     put(&cluster, "kept", OBJECTS..OBJECTS + 8);
     assert_there(&cluster, "kept", OBJECTS..OBJECTS + 8);
     cluster.verify(&["--read"]);
+}
+
+/// The same with servers that are declared lost: what only they had is lost before others serve their groups, and the
+/// operator can look at the loss before it is accepted.
+#[test]
+fn what_only_servers_had_that_were_declared_lost_is_said_to_be_lost() {
+    let mut cluster = Cluster::start(&Shape::lively());
+    cluster.launch(Who::Gateway);
+    send(&cluster, "PUT", "/kept", b"");
+    put(&cluster, "kept", 0..OBJECTS);
+    cluster.heal();
+    assert_eq!(cluster.ebb(&["verify", "--lost"]).status.code(), Some(0), "nothing is lost yet");
+    let lost = of_the_first_group(&cluster);
+    lost.iter().for_each(|id| cluster.kill(Who::Server(*id)));
+    cluster.wait_status("they count as failed", |s| {
+        s.servers.iter().filter(|server| server.state == ServerState::Failed).count() == lost.len()
+    });
+    for id in &lost {
+        let given_up = cluster.ebb(&["lost", &id.to_string(), "--accept-loss"]);
+        assert!(given_up.status.success(), "{}", String::from_utf8_lossy(&given_up.stderr));
+    }
+    cluster.wait_status("what is left is complete again", |s| {
+        s.groups.without_primary > 0 && s.groups.in_sync + s.groups.without_primary == s.groups.total
+    });
+    let before = broken(&cluster);
+    assert_eq!(listed(&cluster), before);
+    accept_the_loss(&cluster);
+    assert_eq!(broken(&cluster), before);
+    assert_eq!(listed(&cluster), before);
+    let page = String::from_utf8(cluster.ebb(&["verify", "--lost"]).stdout).expect("text");
+    let names = |object: &usize| page.contains(&format!("kept/{object}: lost bytes "));
+    assert!(before.iter().all(names), "{page}");
 }

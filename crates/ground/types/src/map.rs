@@ -5,8 +5,8 @@
 //! copy of every write goes, and it changes only through the replicated metadata service (R3).
 
 use crate::{
-    CLAIMS_FROM, ChunkId, Epoch, GearGroup, GroupId, Incarnation, NO_GEAR, PoolEntry, PoolId, RackId, Role,
-    ServerId, SetEntry, SetId, StoreId,
+    CLAIMS_FROM, ChunkId, Column, Epoch, GearGroup, GroupId, Incarnation, NO_GEAR, PoolEntry, PoolId, RackId,
+    Role, ServerId, SetEntry, SetId, StoreId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -237,6 +237,21 @@ impl GroupEntry {
         })
     }
 
+    /// Every server that may have something that was acknowledged. A holder that was chosen in an epoch which has never
+    /// served, for a slot that was in sync before, has nothing.
+    fn keepers(&self) -> impl Iterator<Item = ServerId> + '_ {
+        let served = self.fallback.as_deref().unwrap_or(&self.slots);
+        let has_not_served = self.fallback.is_some();
+        let both = |slot: &Slot, holder: Option<Holder>| {
+            std::iter::once(slot.server).chain(holder.map(|holder| holder.server))
+        };
+        let present = self.slots.iter().zip(served).flat_map(move |(slot, before)| {
+            let was_in_sync = before.server == slot.server && before.state == SlotState::InSync;
+            both(slot, slot.holder.filter(|_| !(has_not_served && was_in_sync)))
+        });
+        present.chain(served.iter().flat_map(move |slot| both(slot, slot.holder)))
+    }
+
     pub fn is_in_sync(&self) -> bool {
         self.slots.iter().all(|s| s.state == SlotState::InSync)
     }
@@ -355,6 +370,22 @@ impl ClusterMap {
     pub fn is_lost(&self, server: ServerId) -> bool {
         self.servers.get(&server).is_some_and(|s| s.state == ServerState::Lost)
     }
+
+    /// Whether all that was written to the chunks of a group, or of a set, is gone for good, and nothing serves it: the
+    /// servers that may have had it were declared lost, or of a set so many that no row can be completed. Its data
+    /// servers alone keep strips for others.
+    pub fn is_gone(&self, group: GroupId) -> bool {
+        let Some((set, _)) = group.column() else {
+            let entry = self.group(group).filter(|entry| entry.primary.is_none() && !entry.slots.is_empty());
+            return entry.is_some_and(|entry| entry.keepers().all(|server| self.is_lost(server)));
+        };
+        let is_left = |column: &&Column| !self.is_lost(column.server);
+        self.set(set).is_some_and(|entry| {
+            let (needed, columns) = (entry.shape.data(), &entry.columns);
+            let data_left = columns.iter().take(needed).filter(is_left).count();
+            columns.len() > needed && data_left == 0 && columns.iter().filter(is_left).count() < needed
+        })
+    }
 }
 
 /// The chunk group of a chunk. A hash, so that the metadata service stores nothing per chunk; a chunk of claims names
@@ -406,6 +437,59 @@ mod tests {
             counts[group_of(chunk, 64).0 as usize] += 1;
         }
         assert!(counts.iter().all(|&n| (50..=160).contains(&n)), "{counts:?}");
+    }
+
+    /// A map with servers 0 to 8, of which these were declared lost.
+    fn without(lost: &[u16]) -> ClusterMap {
+        let server = |id: u16| ServerEntry {
+            id: ServerId(id),
+            rack: RackId(id % 3),
+            pool: PoolId::REPLICATED,
+            gear_group: GearGroup(0),
+            address: String::new(),
+            state: if lost.contains(&id) { ServerState::Lost } else { ServerState::Failed },
+            incarnation: Incarnation(1),
+            store: StoreId(1),
+        };
+        ClusterMap { servers: (0..9).map(|id| (ServerId(id), server(id))).collect(), ..ClusterMap::default() }
+    }
+
+    #[test]
+    fn a_group_is_gone_when_every_server_that_may_have_any_of_it_was_declared_lost() {
+        let slot = |id, state, holder: Option<u16>| {
+            let holder = holder.map(|id| Holder { server: ServerId(id), covered: true });
+            Slot { server: ServerId(id), state, holder }
+        };
+        let (in_sync, away) = (SlotState::InSync, SlotState::Away { since: Epoch(4) });
+        let all = vec![slot(0, in_sync, None), slot(1, in_sync, None), slot(2, in_sync, None)];
+        let some = vec![slot(0, away, Some(5)), slot(1, in_sync, None), slot(2, in_sync, None)];
+        let is_gone = |lost: &[u16], slots: &[Slot], fallback: Option<&[Slot]>, primary| {
+            let (slots, fallback) = (slots.to_vec(), fallback.map(<[Slot]>::to_vec));
+            let entry = GroupEntry { epoch: Epoch(5), primary, slots, fallback, ..GroupEntry::unknown() };
+            ClusterMap { groups: vec![entry], ..without(lost) }.is_gone(GroupId(0))
+        };
+        assert!(is_gone(&[0, 1, 2], &all, None, None));
+        assert!(!is_gone(&[0, 1], &all, None, None), "one may come back");
+        assert!(!is_gone(&[0, 1, 2], &all, None, Some(ServerId(4))), "it is served again");
+        assert!(!is_gone(&[0, 1, 2], &some, None, None), "its holder has what was written since");
+        assert!(is_gone(&[0, 1, 2], &some, Some(&all[..]), None), "nothing was written since");
+        assert!(!is_gone(&[0, 1, 2], &all, Some(&some[..]), None));
+        assert!(is_gone(&[0, 1, 2, 5], &some, None, None));
+        assert!(!without(&[0, 1, 2]).is_gone(GroupId(0)), "nothing is known of it");
+    }
+
+    #[test]
+    fn a_set_is_gone_when_no_data_server_and_too_few_others_are_left() {
+        let is_gone = |lost: &[u16]| {
+            let shape = crate::Shape::new(4, 2).unwrap();
+            let state = SlotState::Away { since: Epoch(0) };
+            let columns = (0..6).map(|id| Column { server: ServerId(id), state }).collect();
+            let entry = SetEntry { shape, epoch: Epoch(5), columns, ..SetEntry::unknown() };
+            let map = ClusterMap { sets: vec![entry], ..without(lost) };
+            map.is_gone(GroupId::of_column(SetId(0), 1))
+        };
+        assert!(is_gone(&[0, 1, 2, 3]));
+        assert!(!is_gone(&[0, 1, 2, 4, 5]), "it may have strips of other columns, too");
     }
 
     #[test]

@@ -697,8 +697,12 @@ impl LogFile for SmallDisk {
         self.log.prepare(job);
     }
 
-    fn prepared(&mut self, wait: bool) -> std::io::Result<Option<u64>> {
-        self.log.prepared(wait)
+    fn prepared(&mut self) -> std::io::Result<Option<u64>> {
+        self.log.prepared()
+    }
+
+    fn abandon(&mut self) {
+        self.log.abandon();
     }
 
     fn stage(&mut self, at: u64, bytes: &[u8]) -> std::io::Result<()> {

@@ -19,7 +19,8 @@
 //! A log that has grown long is replaced by one that starts with the present state. That one is written beside it by a
 //! separate thread, because it may take longer than a lease; entries appended meanwhile are also added to it before it
 //! takes over. A log that starts with the leader's state takes over in the same way; its table is written as it
-//! arrives. A table is read in place, from the log.
+//! arrives. A log that is being written at that time is abandoned: its file has lost its name by then. A table is read
+//! in place, from the log.
 
 use super::error::RaftError;
 use crate::namespace::names::Names;
@@ -35,6 +36,7 @@ use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 const FILE_MAGIC: &[u8; 8] = b"EBBRAFTI";
@@ -77,8 +79,10 @@ pub trait LogFile {
     fn reserve(&mut self, at: u64, bytes: u64) -> io::Result<bool>;
     /// Starts to write the log that will replace this one.
     fn prepare(&mut self, job: Job);
-    /// The job's result once it is done and its output is durable. `wait`: blocks until then.
-    fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>>;
+    /// The job's result once it is done and its output is durable. Does not wait for it.
+    fn prepared(&mut self) -> io::Result<Option<u64>>;
+    /// The log that is being prepared, if there is one, is not wanted any more. Does not wait for its writer either.
+    fn abandon(&mut self);
     /// Writes part of a log received from another member; `at` 0 starts a new one.
     fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes the staged log the one that [`LogFile::replace`] will install.
@@ -99,12 +103,19 @@ pub struct DiskLog {
     /// The part of the file behind the log's end, known to be zeroes. Written ahead, so that most syncs find length and
     /// blocks of the file as they were, and need not make them durable (docs/cost.md).
     zeroes: Range<u64>,
-    preparing: Option<JoinHandle<io::Result<(File, u64)>>>,
+    preparing: Option<Preparing>,
     staged: Option<File>,
     /// The log to be installed, and its path.
     fresh: Option<(PathBuf, File)>,
     /// Keeps the lock.
     _lock: File,
+}
+
+/// A thread that writes a log.
+struct Preparing {
+    thread: JoinHandle<io::Result<(File, u64)>>,
+    /// It is to stop.
+    abandoned: Arc<AtomicBool>,
 }
 
 impl DiskLog {
@@ -222,18 +233,31 @@ impl LogFile for DiskLog {
     }
 
     fn prepare(&mut self, job: Job) {
-        let path = self.new_path();
-        self.preparing = Some(thread::spawn(move || write_new(&path, job)));
+        // Created here: a thread that was abandoned before it began would take the name from the next one's file.
+        let file = create_file(&self.new_path());
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let stops = abandoned.clone();
+        let thread = thread::spawn(move || write_new(file, stops, job));
+        self.preparing = Some(Preparing { thread, abandoned });
     }
 
-    fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>> {
-        let Some(thread) = self.preparing.take_if(|thread| wait || thread.is_finished()) else {
+    fn prepared(&mut self) -> io::Result<Option<u64>> {
+        let Some(done) = self.preparing.take_if(|preparing| preparing.thread.is_finished()) else {
             return Ok(None);
         };
-        let written = thread.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")));
+        let written =
+            done.thread.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")));
         let (file, answer) = written.inspect_err(|_| give_up(&self.new_path()))?;
         self.fresh = Some((self.new_path(), file));
         Ok(Some(answer))
+    }
+
+    fn abandon(&mut self) {
+        let Some(Preparing { thread, abandoned }) = self.preparing.take() else { return };
+        abandoned.store(true, Ordering::Relaxed);
+        // Its room is free once the thread has noticed, or with the result of one that has ended.
+        give_up(&self.new_path());
+        self.let_go(Box::new(thread));
     }
 
     fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -277,8 +301,8 @@ impl LogFile for DiskLog {
     }
 }
 
-fn write_new(path: &Path, job: Job) -> io::Result<(File, u64)> {
-    let paced = Paced { file: create_file(path)?, unsynced: 0 };
+fn write_new(file: io::Result<File>, abandoned: Arc<AtomicBool>, job: Job) -> io::Result<(File, u64)> {
+    let paced = Paced { file: file?, unsynced: 0, abandoned };
     let mut out = BufWriter::with_capacity(1 << 20, paced);
     let answer = job(&mut out)?;
     let Paced { file, .. } = out.into_inner().map_err(|error| error.into_error())?;
@@ -289,10 +313,14 @@ fn write_new(path: &Path, job: Job) -> io::Result<(File, u64)> {
 struct Paced {
     file: File,
     unsynced: usize,
+    abandoned: Arc<AtomicBool>,
 }
 
 impl Write for Paced {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.abandoned.load(Ordering::Relaxed) {
+            return Err(io::Error::other("another log was installed meanwhile"));
+        }
         let written = self.file.write(bytes)?;
         self.unsynced += written;
         if self.unsynced >= PACE_BYTES {
@@ -358,8 +386,12 @@ impl LogFile for MemoryLog {
         self.answer = job(&mut self.fresh).ok();
     }
 
-    fn prepared(&mut self, _: bool) -> io::Result<Option<u64>> {
+    fn prepared(&mut self) -> io::Result<Option<u64>> {
         self.answer.take().map(Some).ok_or_else(|| io::Error::other("the job failed"))
+    }
+
+    fn abandon(&mut self) {
+        self.answer = None;
     }
 
     fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -501,7 +533,12 @@ impl<L: LogFile> Log<L> {
 
     /// Whether it should be replaced because its frames exceed `most` bytes.
     pub fn is_long(&self, most: usize) -> bool {
-        self.shorter.is_none() && self.bytes - self.frames_at >= most && self.bytes >= self.retry_at
+        !self.is_being_shortened() && self.bytes - self.frames_at >= most && self.bytes >= self.retry_at
+    }
+
+    /// Whether the log that will replace this one is being written.
+    pub fn is_being_shortened(&self) -> bool {
+        self.shorter.is_some()
     }
 
     /// Starts to write a log with only these contents. `state`: encoded, all but the names.
@@ -517,11 +554,11 @@ impl<L: LogFile> Log<L> {
     }
 
     /// Installs it once it is written, and returns its table. Without room the log stays as it is.
-    pub fn finish_shortening(&mut self, wait: bool) -> Result<Option<Option<Arc<Table>>>, RaftError> {
-        if self.shorter.is_none() {
+    pub fn finish_shortening(&mut self) -> Result<Option<Option<Arc<Table>>>, RaftError> {
+        if !self.is_being_shortened() {
             return Ok(None);
         }
-        let written = match self.file.prepared(wait) {
+        let written = match self.file.prepared() {
             Ok(None) => return Ok(None),
             Ok(Some(table)) => Ok(table),
             Err(error) => Err(error),
@@ -575,10 +612,9 @@ impl<L: LogFile> Log<L> {
         state: &[u8],
         pieces: &[Piece],
     ) -> Result<Option<Arc<Table>>, RaftError> {
-        if self.shorter.take().is_some() {
-            // A log in preparation is obsolete, and both would use the same file.
-            let _ = self.file.prepared(true);
-        }
+        // A log in preparation is obsolete. It is not waited for: a long one takes longer than a lease.
+        self.shorter = None;
+        self.file.abandon();
         let frames = frames_of(Some(state), pieces);
         let at = HEADER + table as usize;
         let end = at + frames.len();

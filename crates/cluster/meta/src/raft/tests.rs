@@ -2,6 +2,7 @@ mod rescue;
 
 use super::log::{HEADER, ZERO_BYTES, read_log};
 use super::*;
+use crate::namespace::names::Names;
 use crate::{Blob, Command, Reply};
 use ebb_types::{Condition, ETag, NamespaceCommand, NamespaceOp, ObjectMeta, OnlyIf, RequestId};
 use std::cell::{Cell, RefCell};
@@ -10,6 +11,8 @@ use std::io::{self, Write};
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Commands with a visible effect: the state's next object id shows how many were applied. One of fifty names changes
 /// too.
@@ -102,10 +105,14 @@ impl LogFile for CrashingLog {
         self.log.borrow_mut().prepare(job);
     }
 
-    fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>> {
-        let answer = self.log.borrow_mut().prepared(wait)?;
+    fn prepared(&mut self) -> io::Result<Option<u64>> {
+        let answer = self.log.borrow_mut().prepared()?;
         let bytes = answer.unwrap_or(0) as usize;
         if self.take(bytes) < bytes { Err(power_failure()) } else { Ok(answer) }
+    }
+
+    fn abandon(&mut self) {
+        self.log.borrow_mut().abandon();
     }
 
     fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -353,6 +360,66 @@ fn a_log_file_is_written_ahead_with_zeroes_and_keeps_no_torn_end() {
     let mut log = DiskLog::open(directory.path()).unwrap();
     log.append(end, &big).unwrap();
     assert!(is(&big));
+}
+
+/// A table on a disk that stands still for as long as it is told to, but not for ever.
+struct Stalling {
+    bytes: Vec<u8>,
+    stalls: Arc<AtomicBool>,
+}
+
+impl Blob for Stalling {
+    fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.stalls.load(Ordering::Relaxed) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.bytes.read_at(at, out)
+    }
+}
+
+#[test]
+fn a_log_from_the_leader_waits_for_no_other_one_that_is_being_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut disk = DiskLog::open(directory.path()).unwrap();
+    create(&mut disk, birth(1, &[1])).unwrap();
+    let (mut log, _) = Log::open(disk).unwrap();
+    let (mut names, mut bytes, stalls) = (Names::default(), Vec::new(), Arc::new(AtomicBool::new(false)));
+    names.set(b"key", Some(vec![1; 100]));
+    let length = names.write_table(&mut bytes).unwrap();
+    let blob = Arc::new(Stalling { bytes, stalls: stalls.clone() });
+    names.attach(Some(Arc::new(Table::open(blob, 0, length).unwrap())));
+    stalls.store(true, Ordering::Relaxed);
+    let state = encode_state(&State::default());
+    let vote = |term| Piece::Vote { term, vote: 1 };
+    let pieces = |term| [Piece::Birth(birth(1, &[1])), vote(term)];
+    log.shorten(names, &state, &pieces(1));
+    assert!(log.stage(0, &[]).unwrap());
+    log.install(0, &state, &pieces(2)).unwrap();
+    let is_being_written = || Arc::strong_count(&stalls) > 1;
+    assert!(is_being_written(), "the other one was waited for");
+    // The next one is written beside it, and takes the name.
+    log.append(&[vote(3)]).unwrap();
+    log.shorten(Names::default(), &state, &pieces(3));
+    while log.is_being_shortened() {
+        log.finish_shortening().unwrap();
+        std::thread::yield_now();
+    }
+    log.append(&[vote(4)]).unwrap();
+    assert!(is_being_written());
+    stalls.store(false, Ordering::Relaxed);
+    while is_being_written() {
+        std::thread::yield_now();
+    }
+    drop(log);
+    let files = std::fs::read_dir(directory.path()).unwrap();
+    let files: Vec<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(files, ["raft.log"]);
+    let (_, content) = Log::open(DiskLog::open(directory.path()).unwrap()).unwrap();
+    let [Piece::Birth(_), Piece::Vote { term: 3, .. }, Piece::Vote { term: 4, .. }] = content.pieces[..]
+    else {
+        panic!("the newest log is another one");
+    };
 }
 
 /// Three members and a network that loses, repeats and reorders messages.

@@ -263,12 +263,17 @@ impl World<'_> {
                 self.op_ends(id, Outcome::Done, seen);
             }
             Command::End(Err(Failure::Chunk(why))) => self.op_fails(id, why),
-            Command::End(Err(failure @ (Failure::Unserved { .. } | Failure::Unknown { .. }))) => {
+            Command::End(Err(
+                failure @ (Failure::Unserved { .. } | Failure::Unknown { .. } | Failure::Gone),
+            )) => {
                 let Some(ended) = self.client(id).end_op() else { return };
                 if matches!(failure, Failure::Unknown { .. }) {
                     self.count("write that may be forgotten");
                     let group = group_of(ended.request.op().chunk(), self.scenario.params().groups);
                     self.check_unknown(ended.op, group, ended.since.epoch);
+                }
+                if matches!(failure, Failure::Gone) {
+                    self.count("read of what is gone for good");
                 }
                 self.note(|| format!("client-{id} gives up op {}", ended.op));
                 let pause = self.client(id).random.between(MILLI, 200 * MILLI);

@@ -350,7 +350,9 @@ impl World<'_> {
             Command::Refresh => self.ask_map(id),
             Command::Close { server } => self.net.reset(Node::Client(id), Node::Server(server)),
             Command::End(Ok(read)) => self.part_ends(id, part, &read.bytes),
-            Command::End(Err(Failure::Unserved { .. } | Failure::Unknown { .. })) => self.job_ends(id, false),
+            Command::End(Err(Failure::Unserved { .. } | Failure::Unknown { .. } | Failure::Gone)) => {
+                self.job_ends(id, false);
+            }
             Command::End(Err(Failure::Chunk(why))) => {
                 self.part_fails(id, part, why);
             }

@@ -89,11 +89,11 @@ impl LogFile for SharedLog {
         trouble.job = Some((job, trouble.pace));
     }
 
-    fn prepared(&mut self, wait: bool) -> io::Result<Option<u64>> {
+    fn prepared(&mut self) -> io::Result<Option<u64>> {
         let mut trouble = self.trouble.borrow_mut();
         match &mut trouble.job {
             None => return Ok(None),
-            Some((_, left)) if !wait && *left > 0 => {
+            Some((_, left)) if *left > 0 => {
                 *left -= 1;
                 return Ok(None);
             }
@@ -104,7 +104,11 @@ impl LogFile for SharedLog {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.log().prepare(job);
-        self.log().prepared(wait)
+        self.log().prepared()
+    }
+
+    fn abandon(&mut self) {
+        self.trouble.borrow_mut().job = None;
     }
 
     fn stage(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
