@@ -133,6 +133,14 @@ pub enum Happening {
         /// It was thrown in the storm.
         stormy: bool,
     },
+    /// Under a load that is too heavy, a disk answers nothing for this long.
+    DiskPauses {
+        server: ServerId,
+        time: u64,
+    },
+    DiskGoesOn {
+        server: ServerId,
+    },
     /// A flush that waited behind all that hung has ended.
     Unstalled {
         server: ServerId,
@@ -500,6 +508,13 @@ impl<'a> World<'a> {
                 self.switch((member, life), server, action, stormy);
             }
             Happening::LateSwitch { server, action } => self.late_switch(server, action),
+            Happening::DiskPauses { server, time } => self.pause_disk(server, time),
+            Happening::DiskGoesOn { server } => {
+                // Once faults have ended it was mended, and whatever hangs now hangs for another reason.
+                if self.stormy {
+                    self.disk_moves_again(server);
+                }
+            }
             Happening::Fault => self.next_fault(),
             Happening::Restart { server } => self.restart(server),
             Happening::Resume { server } => self.resume(server),

@@ -39,6 +39,11 @@ impl Stall {
         self.stalled.is_some()
     }
 
+    /// For how long it may not move.
+    pub fn borne(&self, now: Moment, lease: Duration) -> Duration {
+        self.grace.borne(now, lease)
+    }
+
     /// Returns for how long it has not moved, if it has just stalled. It is not taken for moving again before a flush
     /// that is asked for now has ended ([`Stall::flushed`]). If this process itself stood still, that says nothing
     /// about the disk.
@@ -52,7 +57,7 @@ impl Stall {
         if self.is_stalled() {
             return None;
         }
-        let (borne, still) = (self.grace.borne(now, lease), now.since(self.since));
+        let (borne, still) = (self.borne(now, lease), now.since(self.since));
         let stalls = still > borne;
         self.stalled = stalls.then_some((self.since, borne));
         stalls.then_some(still)

@@ -54,8 +54,9 @@ fn a_disk_hangs(world: &mut World, random: &mut Random) {
     let runs = world.servers.values().filter(|s| s.runs() && !s.missing).map(|s| s.id);
     let servers: Vec<ServerId> = runs.collect();
     let Some(id) = random.pick(&servers).copied() else { return };
-    // It may have the only sound copy of a block that has rotted on others: no fault of its own is that.
-    if world.invariants.rot_seen {
+    // It may have the only sound copy of a block that has rotted on others: no fault of its own is that. And one whose
+    // disk paused often is called hung late, for a reason.
+    if world.invariants.rot_seen || world.servers[&id].is_patient(world.now) {
         return;
     }
     // Every write needs r other servers, and those of an erasure-coded pool keep no copies.

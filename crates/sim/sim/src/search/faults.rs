@@ -30,7 +30,7 @@ const TRIES: u32 = 12;
 /// Among the weights.
 const CRASH: usize = 0;
 /// Those that destroy nothing, by their places among the weights: they may strike while the last copy is copied.
-const HARMLESS: [usize; 14] = [1, 2, 3, 4, 5, 9, 13, 18, 21, 26, 29, 30, 31, 32];
+const HARMLESS: [usize; 15] = [1, 2, 3, 4, 5, 9, 13, 18, 21, 26, 29, 30, 31, 32, 33];
 
 /// The faults of a run.
 #[derive(Default)]
@@ -40,6 +40,8 @@ pub struct Mishaps {
     pub number: u64,
     pub left_out: BTreeSet<u64>,
     tally: BTreeMap<&'static str, u64>,
+    /// Until then the load is too heavy for all disks.
+    overloaded_until: u64,
 }
 
 impl World<'_> {
@@ -139,6 +141,7 @@ impl World<'_> {
             30 => self.hang_log(),
             31 => self.mute(id),
             32 => self.fill_queue(),
+            33 => self.overload_disks(),
             _ => self.cut_off_client(),
         }
     }
@@ -565,13 +568,14 @@ impl World<'_> {
     }
 
     /// Whether the cluster survives the loss of these servers' data: nothing else is broken, and every group of theirs
-    /// has another complete replica awake. r = 2 does not survive two losses at once.
+    /// has another complete replica awake. r = 2 does not survive two losses at once, and under too heavy a load any
+    /// number of servers may be called hung.
     fn can_spare(&self, ids: &[ServerId]) -> bool {
         let sound = |s: &Server| s.asleep || (s.runs() && !s.store.is_poisoned());
         let alone = self.net.is_whole(self.now)
             && self.members.values().all(|m| m.up && !m.paused)
             && self.servers.values().all(sound);
-        if self.invariants.rot_seen || !alone {
+        if self.invariants.rot_seen || !alone || self.is_overloaded() {
             return false;
         }
         let state = self.newest_state();

@@ -50,11 +50,12 @@ pub struct FaultMix {
     pub hang_log: u64,
     pub mute: u64,
     pub full_queue: u64,
+    pub overload: u64,
 }
 
 impl FaultMix {
     /// In the order of their kinds.
-    pub fn weights(&self) -> [u64; 33] {
+    pub fn weights(&self) -> [u64; 34] {
         [
             self.crash,
             self.pause,
@@ -89,6 +90,7 @@ impl FaultMix {
             self.hang_log,
             self.mute,
             self.full_queue,
+            self.overload,
         ]
     }
 }
@@ -184,6 +186,8 @@ const WHOLE_GEARS: u64 = 350;
 const BY_LOAD: u64 = 200;
 /// Seeds per thousand in which a failed server is declared lost within seconds.
 const GIVES_UP: u64 = 200;
+/// Seeds per thousand in which all disks pause at times.
+const OVERLOADED: u64 = 150;
 /// Seeds per thousand with switches that cannot be relied on.
 const BAD_SWITCHES: u64 = 250;
 
@@ -289,6 +293,10 @@ impl Scenario {
         self.draw_beyond(&mut Random::new(seed ^ 0x0be1));
         self.draw_metadata(&mut Random::new(seed ^ 0x3e35));
         self.draw_links(&mut Random::new(seed ^ 0x11a5));
+        let mut random = Random::new(seed ^ 0xdc44);
+        if random.chance(OVERLOADED) {
+            self.faults.overload = random.between(40, 150);
+        }
     }
 
     /// Short logs, networks that part some and not others, clocks that jump, damage that cannot be borne.
@@ -640,5 +648,6 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         hang_log: 0,
         mute: 0,
         full_queue: 0,
+        overload: 0,
     }
 }

@@ -155,6 +155,11 @@ impl Server {
         self.up && !self.paused && !self.asleep
     }
 
+    /// Whether its disk has paused so often that it is called hung only after more than a lease.
+    pub fn is_patient(&self, now: u64) -> bool {
+        self.stall.borne(self.clock.at(now), self.lease) > self.lease
+    }
+
     /// Whether nothing is in progress on it but repairs and catching up, which never end for what no server has.
     pub fn repairs_at_most(&self) -> bool {
         let stats = self.replica.stats();

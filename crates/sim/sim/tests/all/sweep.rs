@@ -20,9 +20,10 @@ const RARE: [&str; 4] = [
 ];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 92] = [
+const MET: [&str; 94] = [
     "a file of its directory is damaged",
     "all disks full",
+    "all disks pause",
     "an older copy of its directory is put back",
     "bit rot",
     "claim taken",
@@ -39,6 +40,7 @@ const MET: [&str; 92] = [
     "deaf metadata member",
     "directories exchanged",
     "disk lost while its set hibernates",
+    "disks pause in turn",
     "drop without room for it",
     "epoch put on record",
     "every replica scrubbed",

@@ -1,10 +1,13 @@
-//! Machines that are suspended, machines that boot again, and disks that hang.
+//! Machines that are suspended, machines that boot again, and disks that hang or pause.
 
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::coder::CODERS;
 use crate::world::net::Node;
 use crate::world::{Happening, World};
 use ebb_types::ServerId;
+
+/// The longest pause of a disk under too heavy a load, in leases.
+const PAUSES: u64 = 3;
 
 impl World<'_> {
     /// A server, a metadata member or a client stands still, often for longer than any lease.
@@ -82,6 +85,50 @@ impl World<'_> {
         self.after(time, Happening::Heal { server: id });
     }
 
+    /// The load is too heavy for all disks: again and again each of them answers nothing for half a lease to three, all
+    /// together or one after the other. Any number of servers may be called hung, and service may stop: no more.
+    pub(super) fn overload_disks(&mut self) {
+        if self.is_overloaded() {
+            return;
+        }
+        let lease = u64::from(self.scenario.params().lease_millis) * MILLI;
+        let end = self.now + self.fault_random.between(self.scenario.round / 4, self.scenario.round);
+        self.mishaps.overloaded_until = end;
+        self.note(|| "the load is too heavy for all disks".into());
+        let mut ids: Vec<ServerId> = self.servers.keys().copied().collect();
+        let mut at = self.now;
+        while at < end {
+            let together = self.fault_random.chance(500);
+            self.count(if together { "all disks pause" } else { "disks pause in turn" });
+            self.fault_random.shuffle(&mut ids);
+            let mut last = at;
+            for id in &ids {
+                let time = self.fault_random.between(lease / 2, PAUSES * lease);
+                self.at(at, Happening::DiskPauses { server: *id, time });
+                last = last.max(at + time);
+                if !together {
+                    at += self.fault_random.below(time);
+                }
+            }
+            // Meanwhile they do some of what has waited.
+            at = last + self.fault_random.below(2 * lease);
+        }
+    }
+
+    pub(super) fn is_overloaded(&self) -> bool {
+        self.now < self.mishaps.overloaded_until
+    }
+
+    /// Unless it hangs already, or the load is over.
+    pub fn pause_disk(&mut self, id: ServerId, time: u64) {
+        if !self.stormy || !self.is_overloaded() || self.servers[&id].hung {
+            return;
+        }
+        self.server(id).hung = true;
+        self.note(|| format!("the disk of {id} pauses"));
+        self.after(time, Happening::DiskGoesOn { server: id });
+    }
+
     /// A machine boots again, sometimes within a moment: its boot clock begins again.
     pub(super) fn reboot(&mut self, id: ServerId) {
         let down = self.fault_random.delay(40 * MILLI).min(4 * SECOND);
@@ -128,7 +175,7 @@ impl World<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::stories::{cluster, primary, secondary};
+    use crate::search::stories::{ask, begin, cluster, primary, read, secondary, write};
     use ebb_meta::SwitchAction;
     use ebb_types::Depth;
 
@@ -157,5 +204,25 @@ mod tests {
             world.switch((1, life), id, sleep, true);
             assert_eq!(world.servers[&id].asleep, sleeps);
         }
+    }
+
+    #[test]
+    fn while_all_disks_pause_again_and_again_service_may_stop_and_nothing_is_lost() {
+        let mut world = cluster();
+        (world.stormy, world.scenario.round) = (true, 60 * SECOND);
+        world.overload_disks();
+        let (end, mut paused) = (world.mishaps.overloaded_until, false);
+        while world.now < end {
+            if world.clients[0].is_done() {
+                begin(&mut world, write(0, 2));
+            }
+            world.run_until(world.now + SECOND / 2, |_| false);
+            paused |= world.servers.values().any(|server| server.hung);
+            assert!(!world.can_spare(&[ServerId(1)]) || world.now >= end, "others may be called hung");
+        }
+        world.heal_everything();
+        assert!(world.servers.values().all(|server| !server.hung));
+        ask(&mut world, read(0, 2));
+        assert!(paused && world.violation.is_none());
     }
 }
