@@ -1,4 +1,4 @@
-//! What a volume's clients do, and how it is judged: they read and write cells, each of which is a register. A request
+//! What volumes' clients do, and how it is judged: they read and write cells, each of which is a register. A request
 //! that is sent again counts as one.
 
 use crate::above::messages::{BlockRequest, Request, Wish};
@@ -17,10 +17,15 @@ const SLICE_CELLS: u64 = SLICE_BYTES as u64 / CELL;
 /// The cells that are used: at both ends of slices.
 pub(super) const USED: [Range<u64>; 3] =
     [0..4, SLICE_CELLS - 4..SLICE_CELLS + 4, 2 * SLICE_CELLS - 2..2 * SLICE_CELLS + 4];
-/// All cells belong to one array.
-const DEVICE: ChunkId = ChunkId { object: ObjectId(0), index: 0 };
+/// What stands for all volumes in the history: no key does.
+const DEVICES: ObjectId = ObjectId(0);
 /// A request that failed may still be carried out for the rest of its last try.
 const SLACK: u64 = 200;
+
+/// The array of a volume's cells.
+fn device(volume: usize) -> ChunkId {
+    ChunkId { object: DEVICES, index: volume as u32 }
+}
 
 /// The first of some cells, and how many.
 fn some(random: &mut Random) -> (u64, u64) {
@@ -48,18 +53,18 @@ impl Tries {
     }
 }
 
-fn read(first: u64, cells: u64) -> Wish {
+fn read(volume: usize, first: u64, cells: u64) -> Wish {
     let action = Action::Read { first: first as u32, cells: cells as u32 };
-    (DEVICE, action, Request::Block(BlockRequest::Read { offset: first * CELL, len: cells * CELL }))
+    (device(volume), action, Request::Block(BlockRequest::Read { offset: first * CELL, len: cells * CELL }))
 }
 
-pub(super) fn draw_read(random: &mut Random) -> Wish {
+pub(super) fn draw_read(volume: usize, random: &mut Random) -> Wish {
     let (first, cells) = some(random);
-    read(first, cells.min(2))
+    read(volume, first, cells.min(2))
 }
 
 /// What a client does next.
-pub(super) fn draw(random: &mut Random, value: u64) -> Wish {
+pub(super) fn draw(volume: usize, random: &mut Random, value: u64) -> Wish {
     let (first, cells) = some(random);
     let (offset, len) = (first * CELL, cells * CELL);
     let (first, cells) = (first as u32, cells as u32);
@@ -78,18 +83,18 @@ pub(super) fn draw(random: &mut Random, value: u64) -> Wish {
             (Action::Write { first, cells }, BlockRequest::Write { offset, bytes })
         }
     };
-    (DEVICE, action, Request::Block(request))
+    (device(volume), action, Request::Block(request))
 }
 
 /// One of the parts that are used is read.
-pub(super) fn read_part(part: usize) -> Wish {
+pub(super) fn read_part(volume: usize, part: usize) -> Wish {
     let used = &USED[part];
-    read(used.start, used.end - used.start)
+    read(volume, used.start, used.end - used.start)
 }
 
 /// The values of the cells that a read returned.
 pub(super) fn seen(history: &History, net: &mut Net, op: usize, bytes: &Bytes) -> Vec<u64> {
-    let Action::Read { first, cells } = history.ops[op].action else { return Vec::new() };
+    let Op { chunk, action: Action::Read { first, cells }, .. } = history.ops[op] else { return Vec::new() };
     let mut seen = Vec::new();
     if bytes.len() as u64 != u64::from(cells) * CELL {
         net.break_rule("bytes", format!("op {op} reads {} bytes instead of {cells} cells", bytes.len()));
@@ -98,7 +103,7 @@ pub(super) fn seen(history: &History, net: &mut Net, op: usize, bytes: &Bytes) -
     for (cell, bytes) in (first..).zip(bytes.chunks(CELL as usize)) {
         let value = u64::from_le_bytes(*bytes.first_chunk().expect("a cell is longer"));
         let is_one = bytes.as_chunks::<8>().0.iter().all(|word| u64::from_le_bytes(*word) == value);
-        if !is_one || (value > 0 && !was_written(history, value, cell)) {
+        if !is_one || (value > 0 && !was_written(history, value, (chunk, cell))) {
             net.break_rule(
                 "bytes",
                 format!("op {op} reads {value} in cell {cell}: it was never written there"),
@@ -109,8 +114,8 @@ pub(super) fn seen(history: &History, net: &mut Net, op: usize, bytes: &Bytes) -
     seen
 }
 
-fn was_written(history: &History, value: u64, cell: u32) -> bool {
-    let op = history.ops.get(value as usize - 1).filter(|op| op.chunk == DEVICE);
+fn was_written(history: &History, value: u64, (device, cell): (ChunkId, u32)) -> bool {
+    let op = history.ops.get(value as usize - 1).filter(|op| op.chunk == device);
     let range = op.and_then(|op| match op.action {
         Action::Write { first, cells } => Some(first..first + cells),
         _ => None,
@@ -136,13 +141,14 @@ fn decided_at(history: &History, tries: &BTreeMap<usize, Tries>, write: usize) -
 /// Whether some order explains what was seen, cell by cell. Returns how many cells could not be decided.
 pub(super) fn judge(history: &History, tries: &BTreeMap<usize, Tries>, net: &mut Net) -> usize {
     let decided: Vec<Option<u64>> = (0..history.ops.len())
-        .map(|op| if history.ops[op].chunk == DEVICE { decided_at(history, tries, op) } else { None })
+        .map(|op| if is_of_a_volume(&history.ops[op]) { decided_at(history, tries, op) } else { None })
         .collect();
     decided.iter().flatten().for_each(|_| net.count("a write that a flush decided"));
     let mut undecided = 0;
-    for cell in USED.into_iter().flatten() {
-        let cell = cell as u32;
-        let of_cell = |(number, op): (usize, &Op)| Some((number, at_cell(op, cell)?));
+    let volumes = 0..net.scenario.fronts.len();
+    let cells = volumes.flat_map(|volume| USED.into_iter().flatten().map(move |cell| (volume, cell as u32)));
+    for (volume, cell) in cells {
+        let of_cell = |(number, op): (usize, &Op)| Some((number, at_cell(op, (device(volume), cell))?));
         let mut ops: Vec<(usize, Op)> = history.ops.iter().enumerate().filter_map(of_cell).collect();
         let seen: BTreeSet<u64> = ops.iter().flat_map(|(_, op)| op.seen.clone()).collect();
         for (number, op) in &mut ops {
@@ -161,7 +167,8 @@ pub(super) fn judge(history: &History, tries: &BTreeMap<usize, Tries>, net: &mut
             Verdict::Unknown => undecided += 1,
             Verdict::Broken { stuck, .. } => {
                 let shown = near(history.ops[stuck[0]].began, &ops);
-                let what = format!("no order explains cell {cell} at ops {stuck:?}:{shown}");
+                let what =
+                    format!("no order explains cell {cell} of volume {volume} at ops {stuck:?}:{shown}");
                 net.break_rule("linearizability", what);
                 break;
             }
@@ -186,13 +193,17 @@ fn near(time: u64, ops: &[(usize, &Op)]) -> String {
     ops.iter().filter(|(_, op)| is_near(op)).map(show).collect()
 }
 
-fn is_flush(op: &Op) -> bool {
-    op.chunk == DEVICE && matches!(op.action, Action::Read { cells: 0, .. })
+fn is_of_a_volume(op: &Op) -> bool {
+    op.chunk.object == DEVICES
 }
 
-/// What an operation does to one cell.
-fn at_cell(op: &Op, cell: u32) -> Option<Op> {
-    if op.chunk != DEVICE {
+fn is_flush(op: &Op) -> bool {
+    is_of_a_volume(op) && matches!(op.action, Action::Read { cells: 0, .. })
+}
+
+/// What an operation does to one cell of a volume.
+fn at_cell(op: &Op, (device, cell): (ChunkId, u32)) -> Option<Op> {
+    if op.chunk != device {
         return None;
     }
     let (first, cells) = match op.action {

@@ -1,4 +1,4 @@
-//! The clients, each of which asks for one thing at a time. Those of the volume are one kernel together: they ask again
+//! The clients, each of which asks for one thing at a time. Those of a volume are one kernel together: they ask again
 //! when a connection breaks ([`super::cells`]). Those of the gateways ([`super::keys`]) give up what breaks.
 
 use crate::above::cells::{self, Tries};
@@ -17,10 +17,10 @@ struct Client {
     role: Role,
     /// The host that it is connected to.
     host: usize,
-    /// One of the volume connects to the same host again, whatever it waits for; one of gateways uses the same one for
+    /// One of a volume connects to the same host again, whatever it waits for; one of gateways uses the same one for
     /// as long as that answers.
     is_faithful: bool,
-    /// Its pauses are long. One of the volume only reads.
+    /// Its pauses are long. One of a volume only reads.
     is_lazy: bool,
     /// Numbers its tries, over all requests.
     attempt: u64,
@@ -71,14 +71,15 @@ enum Answered {
 impl Clients {
     pub fn new(scenario: &Scenario, random: Random) -> Clients {
         let mut random = random;
-        let roles = [(Role::Volume, scenario.block_clients), (Role::Gateway, scenario.object_clients)];
-        let roles = roles.into_iter().flat_map(|(role, count)| std::iter::repeat_n(role, count));
+        let volumes = scenario.fronts.len();
+        let of_volumes = (0..scenario.block_clients).map(|client| Role::Volume(client % volumes));
+        let roles = of_volumes.chain(std::iter::repeat_n(Role::Gateway, scenario.object_clients));
         let clients = roles.map(|role| {
             let is_lazy = random.chance(scenario.lazy);
             Client {
                 role,
                 host: scenario.some_host(role, &mut random),
-                is_faithful: (is_lazy && role == Role::Volume) || random.chance(scenario.faithful),
+                is_faithful: (is_lazy && role.is_volume()) || random.chance(scenario.faithful),
                 is_lazy,
                 attempt: 0,
                 busy: None,
@@ -120,6 +121,7 @@ impl Clients {
 
     pub fn look(&mut self, net: &mut Net, client: usize, attempt: u64, why: Look) {
         let this = &self.clients[client];
+        let role = this.role;
         if this.attempt != attempt {
             return;
         }
@@ -130,7 +132,7 @@ impl Clients {
             (_, Some(_)) => {
                 net.count("a request that is sent again");
                 if !this.is_faithful && self.random.chance(500) {
-                    self.clients[client].host = net.scenario.some_host(Role::Volume, &mut self.random);
+                    self.clients[client].host = net.scenario.some_host(role, &mut self.random);
                 }
                 self.send(net, client);
             }
@@ -141,11 +143,11 @@ impl Clients {
         let value = self.history.ops.len() as u64 + 1;
         let this = &self.clients[client];
         let wish = match this.role {
-            Role::Volume if this.is_lazy => cells::draw_read(&mut self.random),
-            Role::Volume => cells::draw(&mut self.random, value),
+            Role::Volume(volume) if this.is_lazy => cells::draw_read(volume, &mut self.random),
+            Role::Volume(volume) => cells::draw(volume, &mut self.random, value),
             Role::Gateway => self.keys.draw(&mut self.random, value),
         };
-        if this.role == Role::Volume && self.is_in_the_way(wish.1) {
+        if this.role.is_volume() && self.is_in_the_way(this.role, wish.1) {
             let pause = this.pause(net, &mut self.random);
             return net.after(pause, Event::Look { client, attempt: this.attempt, why: Look::Begin });
         }
@@ -157,13 +159,13 @@ impl Clients {
 
     /// Whether a write under way covers part of what this would write. A kernel sends no such two: whichever of them is
     /// sent again on a new connection is carried out twice, and no server could tell.
-    fn is_in_the_way(&self, action: Action) -> bool {
+    fn is_in_the_way(&self, role: Role, action: Action) -> bool {
         let written = |action: Action| match action {
             Action::Write { first, cells } | Action::Zero { first, cells } => first..first + cells,
             Action::Read { .. } | Action::Delete | Action::Look { .. } | Action::Clear { .. } => 0..0,
         };
         let new = written(action);
-        let kernel = self.clients.iter().filter(|client| client.role == Role::Volume);
+        let kernel = self.clients.iter().filter(|client| client.role == role);
         let under_way = kernel.filter_map(|client| client.busy.as_ref());
         let mut under_way = under_way.map(|busy| written(self.history.ops[busy.ops[0]].action));
         under_way.any(|old| old.start < new.end && new.start < old.end)
@@ -180,7 +182,7 @@ impl Clients {
         }
         let this = &mut self.clients[client];
         let gives_up = match this.role {
-            Role::Volume => net.now + self.random.between(40 * SECOND, 200 * SECOND),
+            Role::Volume(_) => net.now + self.random.between(40 * SECOND, 200 * SECOND),
             Role::Gateway => net.now,
         };
         this.busy = Some(Busy { ops, request, gives_up });
@@ -198,7 +200,7 @@ impl Clients {
         let delay = net.delay();
         net.after(delay, Event::Deliver { host, life: None, parcel });
         let timeout = match this.role {
-            Role::Volume => self.random.between(3 * SECOND, net.scenario.patience),
+            Role::Volume(_) => self.random.between(3 * SECOND, net.scenario.patience),
             Role::Gateway => self.random.between(5 * SECOND, 100 * SECOND),
         };
         net.after(timeout, Event::Look { client, attempt, why: Look::Timeout });
@@ -226,7 +228,7 @@ impl Clients {
         let (true, Some(busy)) = (this.attempt == attempt, &this.busy) else { return };
         let op = busy.ops[0];
         let answered = match reply {
-            Reply::Gone if this.role == Role::Volume => Answered::Later,
+            Reply::Gone if this.role.is_volume() => Answered::Later,
             Reply::Gone => Answered::Ended(unknown(busy)),
             Reply::Block(Ok(bytes)) => {
                 Answered::Ended(vec![(Outcome::Done, cells::seen(&self.history, net, op, &bytes))])
@@ -248,7 +250,8 @@ impl Clients {
     }
 
     fn try_later(&mut self, net: &mut Net, client: usize) {
-        self.clients[client].host = net.scenario.some_host(Role::Volume, &mut self.random);
+        let role = self.clients[client].role;
+        self.clients[client].host = net.scenario.some_host(role, &mut self.random);
         let (delay, attempt) = (self.random.between(200, 3 * SECOND), self.clients[client].attempt);
         net.after(delay, Event::Look { client, attempt, why: Look::Again });
     }
@@ -329,9 +332,12 @@ impl Clients {
     /// Reads one of the things that are used. Returns the operation; `None`: there is no such thing.
     pub fn read(&mut self, net: &mut Net, number: usize) -> Option<usize> {
         let has = |role| self.clients.iter().position(|client| client.role == role);
-        let parts = has(Role::Volume).map_or(0, |_| cells::USED.len());
-        let (client, wish) = match number.checked_sub(parts) {
-            None => (has(Role::Volume)?, cells::read_part(number)),
+        let volumes = has(Role::Volume(0)).map_or(0, |_| net.scenario.fronts.len());
+        let (client, wish) = match number.checked_sub(volumes * cells::USED.len()) {
+            None => {
+                let (volume, part) = (number / cells::USED.len(), number % cells::USED.len());
+                (has(Role::Volume(volume))?, cells::read_part(volume, part))
+            }
             Some(key) => (has(Role::Gateway)?, self.keys.read(key)?),
         };
         self.begin(net, client, wish);
@@ -358,7 +364,7 @@ fn failed(net: &mut Net, busy: &Busy, why: &str) -> Answered {
 impl Request {
     fn brief(&self) -> String {
         match self {
-            Request::Block(_) => "the volume".to_owned(),
+            Request::Block(_) => "a volume".to_owned(),
             Request::Object(ObjectRequest::Get { key, range }) => format!("{key} {range:?}"),
             Request::Object(ObjectRequest::Put { key, uploads, .. }) => format!("{key}, {uploads} uploads"),
             Request::Object(ObjectRequest::Abandon { key, .. } | ObjectRequest::Delete { key }) => {

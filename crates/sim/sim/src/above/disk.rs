@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// The volume that all of its servers serve in turn.
-pub(super) const VOLUME: &str = "v";
+/// The volumes that there may be. The servers of each serve it in turn.
+pub(super) const VOLUMES: [&str; 3] = ["v", "w", "x"];
 pub(super) const VOLUME_BYTES: u64 = 2 * SLICE_BYTES as u64 + 8 * BLOCK_BYTES as u64;
 /// A chunk is a slice.
 const CHUNK_BYTES: u32 = CHUNK_BYTES_MIN;
@@ -210,8 +210,13 @@ impl Served {
         self.volume.lock().expect("nothing panics under this lock").clone()
     }
 
-    /// Starts to serve the volume, as `ebb volume serve` does: until it is told to stop, or taken over.
-    pub fn start(process: &Process, home: Option<VolumeHome>, planted: Option<PlantedBug>) -> Served {
+    /// Starts to serve this volume, as `ebb volume serve` does: until it is told to stop, or taken over.
+    pub fn start(
+        process: &Process,
+        name: &'static str,
+        home: Option<VolumeHome>,
+        planted: Option<PlantedBug>,
+    ) -> Served {
         let served = Served::default();
         let (here, outbox) = (served.clone(), process.outbox().clone());
         let blocks = Blocks::new(process.remote(), planted);
@@ -219,8 +224,8 @@ impl Served {
         process.inside(|| {
             tokio::spawn(async move {
                 // The first one does.
-                let _ = Volume::create(&blocks, VOLUME, VOLUME_BYTES, home).await;
-                if let Ok(volume) = Volume::open(blocks, VOLUME, || {}).await {
+                let _ = Volume::create(&blocks, name, VOLUME_BYTES, home).await;
+                if let Ok(volume) = Volume::open(blocks, name, || {}).await {
                     *here.volume.lock().expect("nothing panics under this lock") = Some(volume.clone());
                     tokio::select! {
                         biased;

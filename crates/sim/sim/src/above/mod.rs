@@ -6,7 +6,7 @@
 //! library. The network delays, repeats and loses ([`net`]). Processes are suspended, freeze, crash and end; wall
 //! clocks jump ([`scenario`]).
 //!
-//! Checked: each cell of the volume is linearizable, where a request that is sent again counts as one ([`cells`]); so
+//! Checked: each cell of each volume is linearizable, where a request that is sent again counts as one ([`cells`]); so
 //! is each key of the gateways ([`keys`]); no byte is read that was never written; no object expires that is not due;
 //! all requests end once the faults have; and at rest every chunk is named, garbage or leased ([`rest`]).
 

@@ -2,7 +2,7 @@
 //! that run, or ran lately, have leases and sessions.
 
 use crate::above::chunks::Chunks;
-use crate::above::disk::VOLUME;
+use crate::above::disk::VOLUMES;
 use crate::above::library::TODAY;
 use crate::above::meta::Meta;
 use crate::above::object::{BUCKET, CHUNK_BYTES};
@@ -66,14 +66,15 @@ fn named(meta: &Meta) -> Named {
             }
         }
     }
-    if let Some(NamespaceAnswer::Volume(status)) =
-        meta.query(&NamespaceQuery::Volume { name: VOLUME.to_owned() })
-    {
-        named.whole.insert(status.meta.object);
-    }
-    let slices = NamespaceQuery::Slices { name: VOLUME.to_owned(), after: None, limit: PAGE_MAX };
-    if let Some(NamespaceAnswer::Slices { slices, .. }) = meta.query(&slices) {
-        named.whole.extend(slices.into_iter().map(|(_, object)| object));
+    for name in VOLUMES {
+        let volume = NamespaceQuery::Volume { name: name.to_owned() };
+        if let Some(NamespaceAnswer::Volume(status)) = meta.query(&volume) {
+            named.whole.insert(status.meta.object);
+        }
+        let slices = NamespaceQuery::Slices { name: name.to_owned(), after: None, limit: PAGE_MAX };
+        if let Some(NamespaceAnswer::Slices { slices, .. }) = meta.query(&slices) {
+            named.whole.extend(slices.into_iter().map(|(_, object)| object));
+        }
     }
     named
 }

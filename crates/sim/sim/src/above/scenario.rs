@@ -2,13 +2,24 @@
 
 use crate::above::meta::GROUPS;
 use ebb_types::{BLOCK_BYTES, Random};
+use std::iter::repeat_n;
 
 pub(super) const SECOND: u64 = 1000;
 
+/// Seeds per thousand of those with a volume that have more of them.
+const SEVERAL: u64 = 250;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    Volume,
+    /// It serves the volume of this number, in turn with others.
+    Volume(usize),
     Gateway,
+}
+
+impl Role {
+    pub fn is_volume(self) -> bool {
+        matches!(self, Role::Volume(_))
+    }
 }
 
 /// How a machine's clocks stand still.
@@ -114,19 +125,19 @@ impl Fault {
 pub(super) struct Scenario {
     pub seed: u64,
     pub hosts: Vec<Role>,
-    /// The volume's clients.
+    /// The volumes' clients: each volume has one at least.
     pub block_clients: usize,
     /// Per mille of the clients that stay with a host.
     pub faithful: u64,
     /// Per mille of the clients whose pauses are long. Without any, requests are dense.
     pub lazy: u64,
-    /// A client of the volume asks again within this time: perhaps while the same request is still carried out.
+    /// A client of a volume asks again within this time: perhaps while the same request is still carried out.
     pub patience: u64,
     /// The gateways' clients, and the keys that they use.
     pub object_clients: usize,
     pub keys: usize,
-    /// `None`: all of the volume is in the replicated pool.
-    pub front_bytes: Option<u64>,
+    /// How long each volume's front may get. `None`: all of it is in the replicated pool.
+    pub fronts: Vec<Option<u64>>,
     /// Of the metadata service.
     pub members: u64,
     /// When it rewrites its log.
@@ -165,16 +176,20 @@ fn stop(random: &mut Random, role: Role, has_lazy: bool) -> (Moment, u64) {
         3 => (Moment::Sent, any),
         4 => (Moment::Commanding, any),
         // Its volume is taken over, while some client has not noticed.
-        5..=7 if role == Role::Volume && has_lazy => {
+        5..=7 if role.is_volume() && has_lazy => {
             (Moment::Answering, random.between(12 * SECOND, 80 * SECOND))
         }
-        5 | 6 if role == Role::Volume => (Moment::Now, any),
-        7 if role == Role::Volume => (Moment::Commanding, any),
+        5 | 6 if role.is_volume() => (Moment::Now, any),
+        7 if role.is_volume() => (Moment::Commanding, any),
         // The namespace forgets it.
         5..=7 => (Moment::Deleting, random.between(120 * SECOND, 200 * SECOND)),
         // What it reads is freed.
         _ => (Moment::Reading, random.between(5 * SECOND, 45 * SECOND)),
     }
+}
+
+fn front(random: &mut Random) -> Option<u64> {
+    random.chance(700).then_some((2 + random.below(14)) * BLOCK_BYTES as u64)
 }
 
 fn ahead(random: &mut Random) -> i64 {
@@ -196,16 +211,20 @@ impl Scenario {
         let (volumes, gateways) =
             (if kind < 3 { 2 + random.index(2) } else { 0 }, [1, 2, 2, 3, 3][random.index(5)]);
         let gateways = if kind < 2 { 0 } else { gateways };
-        let hosts = [vec![Role::Volume; volumes], vec![Role::Gateway; gateways]].concat();
+        let mut hosts = vec![Role::Volume(0); volumes];
+        let mut more = Random::new(ebb_types::mix(seed ^ 0x5cea));
+        let others = if volumes > 0 && more.chance(SEVERAL) { 1 + more.index(2) } else { 0 };
+        (1..=others).for_each(|other| hosts.extend(repeat_n(Role::Volume(other), 1 + more.index(2))));
+        hosts.extend(repeat_n(Role::Gateway, gateways));
         let mut scenario = Scenario {
             seed,
-            block_clients: if volumes > 0 { 2 + random.index(3) } else { 0 },
+            block_clients: if volumes > 0 { (2 + random.index(3)).max(1 + others) } else { 0 },
             faithful: [0, 400, 800, 1000][random.index(4)],
             lazy: if random.chance(500) { 0 } else { 300 },
             patience: [6, 15, 40][random.index(3)] * SECOND,
             object_clients: if gateways > 0 { 2 + random.index(4) } else { 0 },
             keys: if random.chance(850) { 1 + random.index(6) } else { 1 + random.index(60) },
-            front_bytes: random.chance(700).then_some((2 + random.below(14)) * BLOCK_BYTES as u64),
+            fronts: vec![front(&mut random)],
             members: if random.chance(300) { 3 } else { 1 },
             log_bytes: 1usize << random.between(11, 18),
             calm_at: random.between(100 * SECOND, 450 * SECOND),
@@ -215,6 +234,7 @@ impl Scenario {
             faults: Vec::new(),
             hosts,
         };
+        scenario.fronts.extend((0..others).map(|_| front(&mut more)));
         for _ in 0..random.between(2, 9) {
             let at = random.between(5 * SECOND, scenario.calm_at);
             let fault = scenario.fault(&mut random);
@@ -226,7 +246,7 @@ impl Scenario {
         }
         scenario.faults.sort_by_key(|(at, _)| *at);
         let mut random = Random::new(ebb_types::mix(seed ^ 0x5ce1));
-        if scenario.front_bytes.is_some() && volumes > 0 && random.chance(300) {
+        if scenario.fronts[0].is_some() && volumes > 0 && random.chance(300) {
             scenario.draw_takeovers(&mut random);
         }
         scenario
@@ -237,12 +257,13 @@ impl Scenario {
     fn draw_takeovers(&mut self, random: &mut Random) {
         (self.block_clients, self.lazy) = (6, 500);
         self.think = random.between(500, 3 * SECOND);
-        self.front_bytes = Some((2 + random.below(14)) * BLOCK_BYTES as u64);
+        self.fronts[0] = Some((2 + random.below(14)) * BLOCK_BYTES as u64);
         self.calm_at = 450 * SECOND;
         let times = (15..420).step_by(45).map(|at| at * SECOND);
+        let owners: Vec<usize> = (0..self.hosts.len()).filter(|host| self.hosts[*host].is_volume()).collect();
         let stop = |at| {
             let (host, millis) =
-                (self.some_host(Role::Volume, random), random.between(14 * SECOND, 35 * SECOND));
+                (owners[random.index(owners.len())], random.between(14 * SECOND, 35 * SECOND));
             let (how, when) = (Standstill::Suspend, Moment::Answering);
             (at, Fault::Stop { host, millis, how, when })
         };

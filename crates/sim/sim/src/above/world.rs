@@ -2,7 +2,7 @@
 
 use crate::above::chunks::{Chunks, Defects};
 use crate::above::clients::Clients;
-use crate::above::disk::Served;
+use crate::above::disk::{Served, VOLUMES};
 use crate::above::library::{Settings, TODAY};
 use crate::above::messages::{Answer, Ask, Event, Parcel, Reply, Request, Sent, Try};
 use crate::above::meta::{GROUPS, Meta, POOL};
@@ -83,6 +83,9 @@ impl World {
             net.at(net.scenario.faults[number].0, Event::Fault(number));
         }
         clients.start(&mut net);
+        if net.scenario.fronts.len() > 1 {
+            net.count("several volumes");
+        }
         let (chunks, meta) =
             (Chunks::new(GROUPS, defects), Meta::new(TODAY, net.scenario.members, net.scenario.log_bytes));
         World { net, planted, hosts, chunks, meta, clients, ended: Vec::new(), events: 0 }
@@ -284,10 +287,10 @@ impl World {
         };
         let process = Process::start(self.net.now, run, settings);
         let service = match self.hosts[number].role {
-            Role::Volume => {
+            Role::Volume(volume) => {
                 let home = |front_bytes| VolumeHome { pool: POOL, front_bytes };
-                let home = self.net.scenario.front_bytes.map(home);
-                Service::Volume(Served::start(&process, home, self.planted.volume))
+                let home = self.net.scenario.fronts[volume].map(home);
+                Service::Volume(Served::start(&process, VOLUMES[volume], home, self.planted.volume))
             }
             Role::Gateway => {
                 Service::Gateway(Gateway::start(&process, has(Bug::JudgeByOwnClock), run as usize))
@@ -341,10 +344,11 @@ impl World {
         self.net.count(fault.name());
         match fault {
             Fault::Stop { host, millis, how, when } => {
-                let is_limited = how == Standstill::Freeze
-                    && self.hosts[host].role == Role::Volume
-                    && self.net.scenario.front_bytes.is_some()
-                    && self.planted.world != Some(Bug::LongFreeze);
+                let fronts = &self.net.scenario.fronts;
+                let has_home =
+                    matches!(self.hosts[host].role, Role::Volume(volume) if fronts[volume].is_some());
+                let is_limited =
+                    how == Standstill::Freeze && has_home && self.planted.world != Some(Bug::LongFreeze);
                 let millis = if is_limited { millis.min(LONGEST_FREEZE) } else { millis };
                 match when {
                     Moment::Now => self.stop(host, now, millis, how),

@@ -22,7 +22,7 @@ const BUGS: [Bug; 7] = [
 ];
 
 /// What they meet.
-const MET: [&str; 31] = [
+const MET: [&str; 32] = [
     "a listing",
     "a request that arrives twice",
     "a request that failed",
@@ -52,6 +52,7 @@ const MET: [&str; 31] = [
     "network storm",
     "process crash",
     "process ended in order",
+    "several volumes",
     "virtual machine frozen",
     "wall clock set",
 ];
