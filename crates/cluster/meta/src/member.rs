@@ -205,6 +205,14 @@ impl<L: LogFile> Member<L> {
         self.controller.awake()
     }
 
+    /// Whether a new epoch of a group or set, or that one serves, is in the log and not committed, as far as this
+    /// member knows.
+    pub fn has_open_epochs(&self) -> bool {
+        self.node.has_open(|command| {
+            matches!(command, Command::Reconfigure(_) | Command::ReconfigureSets(_) | Command::Serve(_))
+        })
+    }
+
     /// How deep a server sleeps; `None`: it does not, or this member does not lead.
     pub fn depth(&self, server: ServerId) -> Option<Depth> {
         self.controller.depth(server)

@@ -274,6 +274,16 @@ impl<L: LogFile> Node<L> {
         Some((self.raw.raft.term, self.raw.raft.raft_log.last_index()))
     }
 
+    /// Whether such a command is in the log and not committed, as far as this member knows.
+    pub fn has_open(&self, is_it: impl Fn(&Command) -> bool) -> bool {
+        let (committed, store) = (self.raw.raft.raft_log.committed, self.raw.store());
+        let open = store.entries.iter().rev().take_while(|entry| entry.index > committed);
+        let open = open.filter(|entry| entry.get_entry_type() == EntryType::EntryNormal);
+        // A new leader's first entry is empty.
+        let commands = |entry: &Entry| postcard::from_bytes::<Vec<Command>>(&entry.data).unwrap_or_default();
+        open.flat_map(commands).any(|command| is_it(&command))
+    }
+
     /// Asks whether this member still leads. The answer comes as [`Progress::confirmed`], or never.
     pub fn confirm(&mut self, tag: u64) {
         self.raw.read_index(tag.to_le_bytes().to_vec());

@@ -173,6 +173,11 @@ pub enum Happening {
     ResumeMember {
         member: u64,
     },
+    /// It leads, and has just proposed something.
+    LeaderStruck {
+        member: u64,
+        life: u64,
+    },
     ResumeClient {
         client: u32,
     },
@@ -522,6 +527,7 @@ impl<'a> World<'a> {
             Happening::RestartMember { member } => self.restart_member(member),
             Happening::CrashMember { member, down } => self.operator_restarts(member, down),
             Happening::ResumeMember { member } => self.resume_member(member),
+            Happening::LeaderStruck { member, life } => self.strike_leader(member, life),
             Happening::ResumeClient { client } => self.client_goes_on(client),
             Happening::HealMember { member } => self.heal_member(member),
             Happening::Calm => self.net.model = self.scenario.net,

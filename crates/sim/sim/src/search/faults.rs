@@ -30,7 +30,7 @@ const TRIES: u32 = 12;
 /// Among the weights.
 const CRASH: usize = 0;
 /// Those that destroy nothing, by their places among the weights: they may strike while the last copy is copied.
-const HARMLESS: [usize; 15] = [1, 2, 3, 4, 5, 9, 13, 18, 21, 26, 29, 30, 31, 32, 33];
+const HARMLESS: [usize; 16] = [1, 2, 3, 4, 5, 9, 13, 18, 21, 26, 29, 30, 31, 32, 33, 34];
 
 /// The faults of a run.
 #[derive(Default)]
@@ -42,6 +42,10 @@ pub struct Mishaps {
     tally: BTreeMap<&'static str, u64>,
     /// Until then the load is too heavy for all disks.
     overloaded_until: u64,
+    /// The metadata leader fails as soon as it has proposed a change of epochs.
+    ambush: bool,
+    /// Until then no leader fails so.
+    truce_until: u64,
 }
 
 impl World<'_> {
@@ -142,6 +146,7 @@ impl World<'_> {
             31 => self.mute(id),
             32 => self.fill_queue(),
             33 => self.overload_disks(),
+            34 => self.ambush_leader(),
             _ => self.cut_off_client(),
         }
     }

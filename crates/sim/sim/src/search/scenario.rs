@@ -51,11 +51,12 @@ pub struct FaultMix {
     pub mute: u64,
     pub full_queue: u64,
     pub overload: u64,
+    pub ambush: u64,
 }
 
 impl FaultMix {
     /// In the order of their kinds.
-    pub fn weights(&self) -> [u64; 34] {
+    pub fn weights(&self) -> [u64; 35] {
         [
             self.crash,
             self.pause,
@@ -91,6 +92,7 @@ impl FaultMix {
             self.mute,
             self.full_queue,
             self.overload,
+            self.ambush,
         ]
     }
 }
@@ -297,6 +299,7 @@ impl Scenario {
         if random.chance(OVERLOADED) {
             self.faults.overload = random.between(40, 150);
         }
+        self.draw_leaders(&mut Random::new(seed ^ 0xdcba));
     }
 
     /// Short logs, networks that part some and not others, clocks that jump, damage that cannot be borne.
@@ -327,6 +330,14 @@ impl Scenario {
         }
         if random.chance(200) {
             self.faults.hang_log = random.between(20, 100);
+        }
+    }
+
+    /// Leaders of the metadata service that fail amid a change of epochs: others take over.
+    fn draw_leaders(&mut self, random: &mut Random) {
+        let several = self.members > 1 || self.faults.grow > 0;
+        if several && random.chance(500) {
+            self.faults.ambush = random.between(40, 150);
         }
     }
 
@@ -649,5 +660,6 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         mute: 0,
         full_queue: 0,
         overload: 0,
+        ambush: 0,
     }
 }

@@ -448,6 +448,7 @@ impl World<'_> {
             return self.after(time, Happening::ResumeMember { member: id });
         }
         self.member_says(id, outcomes);
+        self.spring_ambush(id);
     }
 
     fn member_says(&mut self, id: u64, outcomes: Vec<Outcome>) {

@@ -20,7 +20,7 @@ const RARE: [&str; 4] = [
 ];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 94] = [
+const MET: [&str; 96] = [
     "a file of its directory is damaged",
     "all disks full",
     "all disks pause",
@@ -66,6 +66,8 @@ const MET: [&str; 94] = [
     "message refused",
     "message repeated",
     "metadata disk full",
+    "metadata leader crash amid a change of epochs",
+    "metadata leader cut off amid a change of epochs",
     "metadata leader elected again",
     "metadata log lost",
     "metadata log replaced",

@@ -1,18 +1,20 @@
-//! The metadata service: members that stop, crash and hang, and one that grows from one member to three and five.
+//! The metadata service: members that stop, crash and hang, leaders that fail amid a change of epochs, and a service
+//! that grows from one member to three and five.
 
 use crate::world::clock::{Clock, MILLI, SECOND};
+use crate::world::net::Node;
 use crate::world::{Happening, World};
 
 /// The most that an operator sets up.
 const MEMBERS_MAX: u64 = 5;
+/// After a leader failed amid a change of epochs, the next ones get something done for this long.
+const TRUCE: u64 = 10 * SECOND;
 
 impl World<'_> {
     pub(super) fn disturb_member(&mut self) {
         let members: Vec<u64> = self.members.keys().copied().collect();
         let id = *self.fault_random.pick(&members).expect("there is a member");
-        // Sometimes longer than every lease.
-        let long = self.fault_random.chance(200);
-        let time = if long { SECOND * 3 } else { 0 } + self.fault_random.delay(300 * MILLI).min(6 * SECOND);
+        let time = self.absence();
         let node = self.members.get_mut(&id).expect("picked from them");
         if !node.up {
             return;
@@ -26,6 +28,78 @@ impl World<'_> {
             self.crash_member(id);
             self.count("metadata member crash");
             self.after(time, Happening::RestartMember { member: id });
+        }
+    }
+
+    /// For how long a member is away: sometimes longer than every lease.
+    fn absence(&mut self) -> u64 {
+        let least = if self.fault_random.chance(200) { SECOND * 3 } else { 0 };
+        least + self.fault_random.delay(300 * MILLI).min(6 * SECOND)
+    }
+
+    /// The next leader that proposes a change of epochs fails before it knows that it is committed.
+    pub(super) fn ambush_leader(&mut self) {
+        self.mishaps.ambush |= self.now >= self.mishaps.truce_until;
+    }
+
+    /// A member has taken its inputs. If it leads and has just proposed a change of epochs, it may have milliseconds
+    /// left. The others can go on without it: they are well.
+    pub fn spring_ambush(&mut self, id: u64) {
+        if !self.mishaps.ambush || !self.stormy {
+            return;
+        }
+        let node = &self.members[&id];
+        let others_go_on =
+            self.members.len() > 2 && self.members.values().all(|m| m.up && !m.paused && !m.broken);
+        if !others_go_on || !node.member.is_leader() || !node.member.has_open_epochs() {
+            return;
+        }
+        let life = node.life;
+        (self.mishaps.ambush, self.mishaps.truce_until) = (false, self.now + TRUCE);
+        // Others have the change by then, or not, and the leader knows that, or not.
+        let delay = self.fault_random.below(2 * self.net.model.delay);
+        self.after(delay, Happening::LeaderStruck { member: id, life });
+    }
+
+    pub fn strike_leader(&mut self, id: u64, life: u64) {
+        let node = &self.members[&id];
+        if !self.stormy || !node.up || node.life != life {
+            return;
+        }
+        let is_open = node.member.is_leader() && node.member.has_open_epochs();
+        let crashes = self.fault_random.chance(500);
+        if is_open {
+            self.count(match crashes {
+                true => "metadata leader crash amid a change of epochs",
+                false => "metadata leader cut off amid a change of epochs",
+            });
+        }
+        if crashes {
+            self.crash_member(id);
+            let time = self.absence();
+            self.after(time, Happening::RestartMember { member: id });
+        } else {
+            self.cut_member_off(id);
+        }
+    }
+
+    /// It does not hear the other members, or they do not hear it, or both; or so with all nodes.
+    fn cut_member_off(&mut self, id: u64) {
+        let until = self.now + self.fault_random.between(SECOND, 8 * SECOND);
+        let (from_all, outlasted) = (self.fault_random.chance(500), self.fault_random.chance(400));
+        let (hears, speaks) = [(false, false), (true, false), (false, true)][self.fault_random.index(3)];
+        let node = Node::Member(id);
+        self.note(|| format!("{node} is cut off (hears the others: {hears}, is heard: {speaks})"));
+        for other in self.all_nodes() {
+            if other == node || !(from_all || matches!(other, Node::Member(_))) {
+                continue;
+            }
+            if !hears {
+                self.net.cut(other, node, until, outlasted);
+            }
+            if !speaks {
+                self.net.cut(node, other, until, outlasted);
+            }
         }
     }
 
@@ -78,6 +152,25 @@ mod tests {
             world.run_until(world.now + 60 * SECOND, |world| world.members.values().all(|m| !m.broken));
             assert_eq!(world.members.values().filter(|m| m.up && m.member.votes()).count(), members);
         }
+        ask(&mut world, read(0, 2));
+        assert!(world.violation.is_none());
+    }
+
+    /// Gears change the groups' epochs, whoever leads.
+    #[test]
+    fn a_leader_fails_between_a_proposal_and_its_commit() {
+        let mut world = cluster();
+        world.grow();
+        world.run_until(world.now + 60 * SECOND, |world| world.members.values().all(|m| !m.broken));
+        world.stormy = true;
+        for gear in [1, 2, 1, 2, 1] {
+            world.ambush_leader();
+            world.ask_gear(gear);
+            world.run_until(world.now + 20 * SECOND, |_| false);
+        }
+        let tally = world.tally();
+        assert!(tally.keys().any(|what| what.ends_with("amid a change of epochs")), "{tally:?}");
+        world.heal_everything();
         ask(&mut world, read(0, 2));
         assert!(world.violation.is_none());
     }
