@@ -1,5 +1,6 @@
 //! One thing is broken and stays so, while all else is well: a disk hangs, or the metadata leader is cut off from
-//! servers and clients and not from its members. The rest must serve, and not only now and then.
+//! servers and clients and not from its members. The rest must serve, and not only now and then. Where the leader does
+//! not hear some of the servers, that is not asked for yet: service returns when it hears them again.
 
 use crate::world::World;
 use crate::world::clock::{MILLI, SECOND};
@@ -22,6 +23,7 @@ const LEFT: u64 = 32 << 10;
 const HANGS: u64 = 60;
 const DEAF: u64 = 250;
 const FULL: u64 = 80;
+const DEAF_IN_PART: u64 = 200;
 
 pub(super) fn endure(world: &mut World, round: u32) {
     let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x4a46)));
@@ -37,6 +39,8 @@ pub(super) fn endure(world: &mut World, round: u32) {
     let hangs = random.chance(HANGS);
     let deaf = world.scenario.members > 2 && random.chance(DEAF);
     let full = random.chance(FULL) && !world.needs_memory() && is_complete(world);
+    let mut apart = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0xdf74)));
+    let deaf_in_part = world.members.len() > 1 && apart.chance(DEAF_IN_PART);
     // What no copy can repair is sought everywhere before a client hears of it.
     if recovers(world) || !world.invariants.ruined.is_empty() {
         return;
@@ -47,6 +51,8 @@ pub(super) fn endure(world: &mut World, round: u32) {
         the_leader_is_deaf(world);
     } else if full {
         all_is_full(world, &mut random);
+    } else if deaf_in_part {
+        the_leader_is_deaf_in_part(world, &mut apart);
     }
 }
 
@@ -104,8 +110,33 @@ fn the_leader_is_deaf(world: &mut World) {
     world.heal_net();
 }
 
-/// Clients work on. A wake-up that comes late would be a second fault (seed 30263028623).
+fn the_leader_is_deaf_in_part(world: &mut World, random: &mut Random) {
+    let until = world.now + LASTS;
+    if !world.deafen_leader(random, until, false) {
+        return;
+    }
+    world.count("metadata leader deaf in part amid calm");
+    waits_amid_work(world);
+    world.heal_net();
+    let end = world.now + LASTS;
+    world.run_until(end, |world| world.forsaken().is_none());
+    if let (None, Some(what)) = (&world.violation, world.forsaken()) {
+        let seconds = LASTS / SECOND;
+        world.fail("liveness", format!("{seconds} s after the leader hears all servers again, {what}"));
+    }
+}
+
+/// Clients work on, and wait for a short time only.
 fn works(world: &mut World, broken: &str) {
+    let waited = waits_amid_work(world);
+    if waited > WAITS {
+        let seconds = (waited / SECOND, LASTS / SECOND);
+        world.fail("liveness", format!("{broken}, and clients wait for {} of {} s", seconds.0, seconds.1));
+    }
+}
+
+/// A wake-up that comes late would be a second fault (seed 30263028623). Returns for how long clients wait in all.
+fn waits_amid_work(world: &mut World) -> u64 {
     let (end, mut waited) = (world.now + LASTS, 0);
     world.prompt = true;
     while world.now < end && world.violation.is_none() {
@@ -119,10 +150,7 @@ fn works(world: &mut World, broken: &str) {
         waited += if waits(world) { 500 * MILLI } else { 0 };
     }
     world.prompt = false;
-    if waited > WAITS {
-        let seconds = (waited / SECOND, LASTS / SECOND);
-        world.fail("liveness", format!("{broken}, and clients wait for {} of {} s", seconds.0, seconds.1));
-    }
+    waited
 }
 
 fn waits(world: &World) -> bool {

@@ -52,11 +52,12 @@ pub struct FaultMix {
     pub full_queue: u64,
     pub overload: u64,
     pub ambush: u64,
+    pub deaf_in_part: u64,
 }
 
 impl FaultMix {
     /// In the order of their kinds.
-    pub fn weights(&self) -> [u64; 35] {
+    pub fn weights(&self) -> [u64; 36] {
         [
             self.crash,
             self.pause,
@@ -93,6 +94,7 @@ impl FaultMix {
             self.full_queue,
             self.overload,
             self.ambush,
+            self.deaf_in_part,
         ]
     }
 }
@@ -333,11 +335,15 @@ impl Scenario {
         }
     }
 
-    /// Leaders of the metadata service that fail amid a change of epochs: others take over.
+    /// Leaders of the metadata service that fail amid a change of epochs, and that do not hear some servers which the
+    /// other members hear.
     fn draw_leaders(&mut self, random: &mut Random) {
         let several = self.members > 1 || self.faults.grow > 0;
         if several && random.chance(500) {
             self.faults.ambush = random.between(40, 150);
+        }
+        if several && random.chance(400) {
+            self.faults.deaf_in_part = random.between(20, 100);
         }
     }
 
@@ -661,5 +667,6 @@ fn fault_mix(random: &mut Random) -> FaultMix {
         full_queue: 0,
         overload: 0,
         ambush: 0,
+        deaf_in_part: 0,
     }
 }

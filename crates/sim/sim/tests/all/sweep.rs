@@ -20,7 +20,7 @@ const RARE: [&str; 4] = [
 ];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 96] = [
+const MET: [&str; 98] = [
     "a file of its directory is damaged",
     "all disks full",
     "all disks pause",
@@ -68,6 +68,8 @@ const MET: [&str; 96] = [
     "metadata disk full",
     "metadata leader crash amid a change of epochs",
     "metadata leader cut off amid a change of epochs",
+    "metadata leader deaf in part",
+    "metadata leader deaf in part amid calm",
     "metadata leader elected again",
     "metadata log lost",
     "metadata log replaced",

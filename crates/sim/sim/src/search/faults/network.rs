@@ -4,7 +4,7 @@ use crate::world::World;
 use crate::world::client::ADMIN;
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::Node;
-use ebb_types::ServerId;
+use ebb_types::{Random, ServerId};
 
 impl World<'_> {
     /// Two sides do not hear each other, and the rest hears both; or what one side sends does not reach the other. Or a
@@ -42,6 +42,36 @@ impl World<'_> {
                 self.net.cut(b, a, until, outlasted);
             }
         }
+    }
+
+    /// For a while the metadata leader does not hear some servers, which the other members hear.
+    pub(super) fn deafen_in_part(&mut self) {
+        let mut random = self.fault_random.fork();
+        let until = self.now + random.between(SECOND, 30 * SECOND);
+        let outlasted = random.chance(300);
+        if self.deafen_leader(&mut random, until, outlasted) {
+            self.count("metadata leader deaf in part");
+        }
+    }
+
+    /// What a third of the servers says does not reach the metadata leader, and reaches the other members. It hears too
+    /// many to let another one lead, and takes those for failed that it does not hear. Returns `false` if there is no
+    /// leader, or it is alone.
+    pub fn deafen_leader(&mut self, random: &mut Random, until: u64, outlasted: bool) -> bool {
+        let leads = self.members.iter().filter(|(_, m)| m.up && m.member.is_leader());
+        let newest = leads.max_by_key(|(_, m)| m.member.term().0).map(|(id, _)| *id);
+        let Some(leader) = newest.filter(|_| self.members.len() > 1) else { return false };
+        let mut ids: Vec<ServerId> = self.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
+        random.shuffle(&mut ids);
+        ids.truncate((ids.len() / 3).max(1));
+        self.note(|| {
+            let names = ids.iter().map(ServerId::to_string).collect::<Vec<_>>().join(", ");
+            format!("member-{leader}, which leads, does not hear {names}")
+        });
+        for id in ids {
+            self.net.cut(Node::Server(id), Node::Member(leader), until, outlasted);
+        }
+        true
     }
 
     /// Nothing that one node sends to another arrives, and neither gets an error: a machine between them has forgotten
@@ -92,6 +122,7 @@ impl World<'_> {
 mod tests {
     use super::*;
     use crate::search::stories::{ask, begin, cluster, primary, read, write};
+    use ebb_types::{ServerEntry, ServerState};
 
     #[test]
     fn a_client_gives_up_a_connection_on_which_nothing_comes_back() {
@@ -103,6 +134,29 @@ mod tests {
         assert!(world.clients[0].under_way().is_some(), "the answer is lost");
         world.run_until(world.now + 60 * SECOND, |world| world.clients[0].is_done());
         assert!(world.clients[0].is_done() && world.violation.is_none());
+    }
+
+    /// The leader takes the server for failed, and no other member takes over.
+    #[test]
+    fn a_leader_that_is_deaf_in_part_leads_on_and_service_returns() {
+        let mut world = cluster();
+        world.grow();
+        world.run_until(world.now + 60 * SECOND, |world| world.members.values().all(|m| !m.broken));
+        world.run_until(world.now + 10 * SECOND, |_| false);
+        let leads =
+            |world: &World| world.members.iter().find(|(_, m)| m.member.is_leader()).map(|(id, _)| *id);
+        let fails = |s: &&ServerEntry| s.state == ServerState::Failed;
+        let failed = |world: &World| world.newest_state().servers().filter(fails).count();
+        let before = leads(&world);
+        let until = world.now + 20 * SECOND;
+        assert!(world.deafen_leader(&mut Random::new(1), until, false));
+        world.run_until(until, |_| false);
+        assert_eq!((failed(&world), leads(&world)), (1, before));
+        world.run_until(world.now + 20 * SECOND, |_| false);
+        assert_eq!((failed(&world), leads(&world)), (0, before));
+        ask(&mut world, write(0, 1));
+        ask(&mut world, read(0, 2));
+        assert!(world.violation.is_none());
     }
 
     #[test]
