@@ -136,9 +136,8 @@ mod tests {
         assert!(world.clients[0].is_done() && world.violation.is_none());
     }
 
-    /// The leader takes the server for failed, and no other member takes over.
     #[test]
-    fn a_leader_that_is_deaf_in_part_leads_on_and_service_returns() {
+    fn a_leader_that_is_deaf_in_part_hands_over_before_it_calls_a_server_failed() {
         let mut world = cluster();
         world.grow();
         world.run_until(world.now + 60 * SECOND, |world| world.members.values().all(|m| !m.broken));
@@ -147,13 +146,12 @@ mod tests {
             |world: &World| world.members.iter().find(|(_, m)| m.member.is_leader()).map(|(id, _)| *id);
         let fails = |s: &&ServerEntry| s.state == ServerState::Failed;
         let failed = |world: &World| world.newest_state().servers().filter(fails).count();
-        let before = leads(&world);
+        let deaf = leads(&world);
         let until = world.now + 20 * SECOND;
         assert!(world.deafen_leader(&mut Random::new(1), until, false));
-        world.run_until(until, |_| false);
-        assert_eq!((failed(&world), leads(&world)), (1, before));
-        world.run_until(world.now + 20 * SECOND, |_| false);
-        assert_eq!((failed(&world), leads(&world)), (0, before));
+        let calls_failed = world.run_until(until, |world| failed(world) > 0);
+        assert!(!calls_failed);
+        assert!(leads(&world).is_some() && leads(&world) != deaf);
         ask(&mut world, write(0, 1));
         ask(&mut world, read(0, 2));
         assert!(world.violation.is_none());
