@@ -113,7 +113,8 @@ impl CodedSet {
             return retry(Unready::Exposed);
         }
         // A deletion, too, is to be known to two servers: `Known::all_is_listed`.
-        if self.known.entry.columns.iter().filter(|own| !own.is_away()).count() < 2 {
+        let deletes = matches!(request.op, ChunkOp::Delete { .. });
+        if deletes && self.known.entry.columns.iter().filter(|own| !own.is_away()).count() < 2 {
             return retry(Unready::Exposed);
         }
         if adds && cx.full {

@@ -396,6 +396,11 @@ fn a_deletion_that_only_one_server_would_know_of_is_not_taken() {
     assert!(!world.delete(row.chunk));
     let (_, (reply, _)) = world.replies.last_key_value().expect("it is refused");
     assert_eq!(*reply, ClientReply::Retry { why: Unready::Exposed });
+    let (reply, bytes) = world.read(row.chunk, 0, row.strips[0].len());
+    assert!(
+        matches!(reply, ClientReply::Data { .. }) && bytes == row.strips[0],
+        "what is here is read: {reply:?}"
+    );
     world.restart(1);
     world.run();
     assert!(world.delete(row.chunk), "two know of it");
