@@ -11,6 +11,7 @@ use crate::cli::space::nonsense;
 use crate::cli::verify::DIFFERENT;
 use crate::error::NodeError;
 use ebb_client::{Client, ClientError};
+use ebb_output::Progress;
 use ebb_types::{
     Bytes, ChunkId, Extent, GroupId, LOOKUPS_MAX, NamespaceAnswer, NamespaceQuery, ObjectMeta, PAGE_MAX,
     PoolId, counted, group_of, pieces,
@@ -99,7 +100,7 @@ type Name = (String, String);
 /// Reads every object.
 pub async fn check(client: &Client) -> Result<Losses, NodeError> {
     let (found, running, unserved) = (Losses::default(), JoinSet::new(), BTreeSet::new());
-    let mut check = Check { client, found, running, unserved };
+    let mut check = Check { client, found, running, unserved, line: Progress::of_minutes() };
     let mut after = Some(Vec::new());
     while let Some(last) = after {
         let query = NamespaceQuery::Named { after: last, limit: PAGE_MAX };
@@ -117,6 +118,7 @@ pub async fn check(client: &Client) -> Result<Losses, NodeError> {
         after = next;
     }
     while check.end_one().await? {}
+    check.line.clear();
     Ok(check.found)
 }
 
@@ -137,6 +139,7 @@ struct Check<'a> {
     running: JoinSet<Searched>,
     /// Chunk groups that were waited for in vain.
     unserved: BTreeSet<GroupId>,
+    line: Progress,
 }
 
 /// An object that was read, and the ranges of it that are lost.
@@ -174,6 +177,8 @@ impl Check<'_> {
     async fn end_one(&mut self) -> Result<bool, NodeError> {
         let Some(done) = self.running.join_next().await else { return Ok(false) };
         let Searched { name, meta, lost } = done.expect("a search neither panics nor is aborted");
+        let losses = self.found.lost.len();
+        self.line.show(format_args!("{} read, {losses} with lost bytes", objects(self.found.objects_read)));
         match lost {
             Ok(lost) => {
                 self.found.objects_read += 1;

@@ -41,8 +41,7 @@ impl Leading {
         let (servers, coded) = self.plan_servers(now, state, &mut commands, out);
         let changes = self.plan_groups(now, state, &servers);
         let changed: BTreeSet<GroupId> = changes.iter().map(|c| c.group).collect();
-        let serving = self.reports.serving.iter().filter(|(group, _)| !changed.contains(group));
-        let serving: Vec<(GroupId, Epoch)> = serving.map(|(group, epoch)| (*group, *epoch)).collect();
+        let serving = self.serving(&changed, state);
         if !serving.is_empty() {
             commands.push(Command::Serve(serving));
         }
@@ -171,6 +170,17 @@ impl Leading {
             }
         }
         (servers, coded)
+    }
+
+    /// Epochs that may serve now. Under a primary that is about to fail nothing is ordered, also if it said that it
+    /// could serve before that was known.
+    fn serving(&self, changed: &BTreeSet<GroupId>, state: &State) -> Vec<(GroupId, Epoch)> {
+        let fails = |group: GroupId| {
+            let primary = state.group(group).and_then(|entry| entry.primary);
+            primary.and_then(|id| self.servers.get(&id)).is_some_and(|live| live.condemned)
+        };
+        let reported = self.reports.serving.iter().map(|(group, epoch)| (*group, *epoch));
+        reported.filter(|(group, _)| !changed.contains(group) && !fails(*group)).collect()
     }
 
     /// Decides whether the server failed or returned.
