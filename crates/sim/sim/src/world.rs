@@ -236,8 +236,8 @@ pub struct World<'a> {
     /// Servers, by run, that are about to notice that a connection to another one broke. What they send on it before
     /// that is lost too.
     pub breaking: BTreeSet<(ServerId, u64, ServerId)>,
-    /// Servers whose connection to another one broke long before they notice, and whether they sent anything on it
-    /// since: it is lost.
+    /// Servers whose connection to another one broke long before they notice, and whether they sent anything on it that
+    /// is lost.
     pub half_open: BTreeMap<(ServerId, ServerId), bool>,
     pub servers: BTreeMap<ServerId, Server>,
     pub members: BTreeMap<u64, MetaNode>,
@@ -356,6 +356,7 @@ impl<'a> World<'a> {
             return self.at(at, Happening::Deliver { from, to, generation, message });
         }
         if self.is_half_open(from, to) {
+            self.net.lost += 1;
             return;
         }
         if self.is_swallowed(from, to) {
@@ -364,6 +365,7 @@ impl<'a> World<'a> {
         let times = self.net.send(self.now, from, to, &mut self.net_random);
         if times.is_empty() {
             self.connection_breaks(from, to);
+            self.is_half_open(from, to); // what was lost just now is not acknowledged either
         }
         for at in times {
             self.at(at, Happening::Deliver { from, to, generation, message: message.clone() });
@@ -413,7 +415,6 @@ impl<'a> World<'a> {
             let life = self.server(server).life;
             self.after(UNANSWERED, Happening::PeerLost { server, life, peer });
         }
-        self.net.lost += 1;
         true
     }
 
@@ -539,6 +540,7 @@ impl<'a> World<'a> {
 
     pub(crate) fn deliver(&mut self, from: Node, to: Node, generation: u64, message: Message) {
         if self.net.generation(from, to) != generation {
+            self.is_half_open(from, to); // it was under way when the connection broke
             return;
         }
         match to {

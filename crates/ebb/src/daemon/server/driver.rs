@@ -537,11 +537,13 @@ impl Server {
     }
 
     /// A connection to a server is up, whichever side opened it. With two, messages may take either: the core does not
-    /// care.
+    /// care. But the other end may have opened this one because it knows already that the former broke: what was lost
+    /// with that is sent again, and once too often if both ends have dialled at once.
     pub fn peer_is_up(&mut self, peer: ServerId, sender: &Sender) {
         let queued = match self.peers.insert(peer, Peer::Up(sender.clone())) {
             Some(Peer::Dialing { queue }) => queue,
-            _ => Vec::new(),
+            Some(Peer::Up(_)) => return self.handle(Event::PeerLost { peer }),
+            Some(Peer::Down { .. }) | None => Vec::new(),
         };
         for (message, payload) in queued {
             // If the connection has already broken, its reader notices.

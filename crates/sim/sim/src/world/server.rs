@@ -397,7 +397,10 @@ impl World<'_> {
     fn server_message(&mut self, id: ServerId, from: Node, message: Message) {
         match (message, from) {
             (Message::Peer { message, payload }, Node::Server(from)) => {
-                self.half_open.remove(&(id, from)); // it answers on the connection that this came by
+                // It came by another connection, by which this server answers.
+                if self.half_open.remove(&(id, from)).is_some() {
+                    self.server_event(id, Event::PeerLost { peer: from });
+                }
                 self.server_event(id, Event::Peer { from, message, payload });
             }
             (Message::Request { attempt, op, request, payload }, Node::Client(client)) => {
