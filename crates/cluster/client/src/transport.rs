@@ -71,6 +71,9 @@ const ROOM_BYTES: usize = 8 << 20;
 /// By itself the kernel repeats it for a quarter of an hour: a machine that lost its power, or a switch that forgot a
 /// connection, tells nobody, and a fence that waits for an answer keeps its group from being served.
 const UNANSWERED: Duration = Duration::from_secs(8);
+/// After so much silence the kernel asks the other end for a sign of life: an answer may be what was lost, and its
+/// sender knows nothing of who waits for it.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Size of an idle connection's read buffer.
 pub const READ_BUFFER: usize = 16 << 10;
 /// Payloads up to this size are copied after their body: cheaper than one more piece for the kernel to gather.
@@ -190,14 +193,13 @@ async fn within_deadline(
 }
 
 /// Disables Nagle's algorithm, and has the kernel detect a machine that vanished silently, so that we need no periodic
-/// work: by keep-alives on an idle connection, and by [`UNANSWERED`] on one that is used.
+/// work: [`UNANSWERED`] counts from what was sent last, and from the last sign of life on a connection that is silent.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, Duration::from_secs(60))?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(10))?;
-    sockopt::set_tcp_keepcnt(stream, 3)?;
+    sockopt::set_tcp_keepidle(stream, SILENCE)?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
     sockopt::set_tcp_user_timeout(stream, UNANSWERED.as_millis() as u32)?;
     Ok(())
 }

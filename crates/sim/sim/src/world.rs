@@ -40,9 +40,8 @@ use std::fmt::Write;
 
 /// More events than any healthy run has.
 const EVENTS_MAX: u64 = 1_000_000;
-/// What the kernel allows a connection of which nothing is acknowledged, and one that is not used.
+/// What the kernel allows a connection on which nothing comes back.
 const UNANSWERED: u64 = 8 * SECOND;
-const KEEP_ALIVE: u64 = 90 * SECOND;
 
 /// What travels between nodes.
 #[derive(Clone, Debug)]
@@ -236,9 +235,8 @@ pub struct World<'a> {
     /// Servers, by run, that are about to notice that a connection to another one broke. What they send on it before
     /// that is lost too.
     pub breaking: BTreeSet<(ServerId, u64, ServerId)>,
-    /// Servers whose connection to another one broke long before they notice, and whether they sent anything on it that
-    /// is lost.
-    pub half_open: BTreeMap<(ServerId, ServerId), bool>,
+    /// Servers whose connection to another one broke long before they notice: what they send on it is lost.
+    pub half_open: BTreeSet<(ServerId, ServerId)>,
     pub servers: BTreeMap<ServerId, Server>,
     pub members: BTreeMap<u64, MetaNode>,
     pub clients: Vec<Client>,
@@ -313,7 +311,7 @@ impl<'a> World<'a> {
             agenda: Agenda::default(),
             net,
             breaking: BTreeSet::new(),
-            half_open: BTreeMap::new(),
+            half_open: BTreeSet::new(),
             servers: BTreeMap::new(),
             members: BTreeMap::new(),
             clients: Vec::new(),
@@ -365,7 +363,6 @@ impl<'a> World<'a> {
         let times = self.net.send(self.now, from, to, &mut self.net_random);
         if times.is_empty() {
             self.connection_breaks(from, to);
-            self.is_half_open(from, to); // what was lost just now is not acknowledged either
         }
         for at in times {
             self.at(at, Happening::Deliver { from, to, generation, message: message.clone() });
@@ -391,8 +388,8 @@ impl<'a> World<'a> {
                     }
                     if self.scenario.half_open && self.net_random.chance(200) {
                         self.count("connection half-open");
-                        self.half_open.entry((server, peer)).or_default();
-                        self.after(KEEP_ALIVE, lost);
+                        self.half_open.insert((server, peer));
+                        self.after(UNANSWERED, lost);
                     } else {
                         self.breaking.insert((server, life, peer));
                         self.after(delay, lost);
@@ -406,16 +403,9 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The sender does not know yet that its connection broke, and the other end has not opened another. What is sent
-    /// on it is lost, and the first of that shows what it is.
-    fn is_half_open(&mut self, from: Node, to: Node) -> bool {
-        let (Node::Server(server), Node::Server(peer)) = (from, to) else { return false };
-        let Some(used) = self.half_open.get_mut(&(server, peer)) else { return false };
-        if !std::mem::replace(used, true) {
-            let life = self.server(server).life;
-            self.after(UNANSWERED, Happening::PeerLost { server, life, peer });
-        }
-        true
+    /// The sender does not know yet that its connection broke, and the other end has not opened another.
+    fn is_half_open(&self, from: Node, to: Node) -> bool {
+        matches!((from, to), (Node::Server(from), Node::Server(to)) if self.half_open.contains(&(from, to)))
     }
 
     /// Whether nothing becomes of what a node sends, while its connection lives on.
@@ -540,7 +530,6 @@ impl<'a> World<'a> {
 
     pub(crate) fn deliver(&mut self, from: Node, to: Node, generation: u64, message: Message) {
         if self.net.generation(from, to) != generation {
-            self.is_half_open(from, to); // it was under way when the connection broke
             return;
         }
         match to {

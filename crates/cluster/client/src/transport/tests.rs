@@ -1,6 +1,7 @@
 use super::*;
 use ebb_types::frame::WIRE_VERSION;
 use ebb_types::{ServerId, frame::MAGIC};
+use rustix::net::sockopt;
 use tokio::io::AsyncWriteExt;
 
 const CLUSTER: u64 = 0xebb;
@@ -39,8 +40,10 @@ async fn either_end_gives_up_a_connection_of_which_nothing_is_acknowledged() {
     let (called, caller) = pair().await;
     for end in [&called, &caller] {
         let socket = end.sender.guard.shared.socket.as_ref();
-        let limit = rustix::net::sockopt::tcp_user_timeout(socket).unwrap();
+        let limit = sockopt::tcp_user_timeout(socket).unwrap();
         assert_eq!(u128::from(limit), UNANSWERED.as_millis());
+        assert!(sockopt::socket_keepalive(socket).unwrap(), "also of one that only waits for an answer");
+        assert_eq!(sockopt::tcp_keepidle(socket).unwrap(), SILENCE);
     }
 }
 

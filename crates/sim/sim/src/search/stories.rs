@@ -4,15 +4,15 @@
 
 use crate::search::history::Action;
 use crate::search::scenario::Scenario;
+use crate::world::World;
 use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
 use crate::world::clock::{MILLI, SECOND};
-use crate::world::net::{NetModel, Node};
-use crate::world::{Message, World};
+use crate::world::net::NetModel;
 use ebb_gear::{Scheme, Server};
 use ebb_meta::{Bootstrap, Timing};
 use ebb_types::{
-    BLOCK_BYTES, ClusterParams, Content, Epoch, GearWish, GroupEntry, GroupId, PeerMessage, RackId, Record,
-    Schedule, ServerEntry, ServerId, ServerState, SlotState, Version, group_of,
+    BLOCK_BYTES, ClusterParams, Content, Epoch, GearWish, GroupEntry, GroupId, RackId, Record, Schedule,
+    ServerEntry, ServerId, ServerState, SlotState, Version, group_of,
 };
 use std::time::Duration;
 
@@ -210,34 +210,6 @@ fn disks_that_pause_again_and_again_are_not_called_hung_each_time() {
     }
     let verdicts = world.tally().get("hung disk noticed").copied().unwrap_or(0);
     assert!((1..=8).contains(&verdicts), "{verdicts} verdicts over {} servers in 12 pauses", servers.len());
-}
-
-/// What is lost as a connection breaks is not acknowledged: its sender notices as soon as one that sends later, and
-/// long before the keep-alive that shows it to an end that only waited.
-#[test]
-fn what_a_breaking_connection_loses_shows_its_sender_that_it_broke() {
-    let mut world = cluster();
-    world.scenario.half_open = true;
-    let (one, other) = (primary(&world), secondary(&world));
-    let committed = PeerMessage::Committed { group: GROUP, epoch: Epoch(0), committed: Version::default() };
-    let message = || Message::Peer { message: committed.clone(), payload: Default::default() };
-    // Of the ends of a connection that breaks some are half-open.
-    world.net.model.loss = 1000;
-    while !world.half_open.contains_key(&(one, other)) {
-        world.breaking.clear();
-        world.half_open.clear();
-        world.send(Node::Server(one), Node::Server(other), message());
-    }
-    assert!(world.half_open[&(one, other)], "its message was lost");
-    assert_ne!(world.half_open.get(&(other, one)), Some(&true), "it sent nothing");
-
-    let mut world = cluster();
-    world.send(Node::Server(other), Node::Server(one), message());
-    world.net.reset(Node::Server(one), Node::Server(other));
-    world.half_open = [((one, other), false), ((other, one), false)].into();
-    world.run_until(world.now + SECOND, |_| false);
-    assert_eq!(world.half_open.get(&(other, one)), Some(&true), "its message was under way");
-    assert_eq!(world.half_open.get(&(one, other)), Some(&false), "it sent nothing");
 }
 
 /// The last resort, when every complete copy is lost.

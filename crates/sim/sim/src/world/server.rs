@@ -203,7 +203,7 @@ impl World<'_> {
         server.broken = false;
         server.ticking = false;
         server.frozen = None;
-        self.half_open.retain(|(from, _), _| *from != id);
+        self.half_open.retain(|(from, _)| *from != id);
         let server = self.servers.get_mut(&id).expect("servers are never removed");
         server.remembering = false;
         server.tokens.clear();
@@ -398,7 +398,7 @@ impl World<'_> {
         match (message, from) {
             (Message::Peer { message, payload }, Node::Server(from)) => {
                 // It came by another connection, by which this server answers.
-                if self.half_open.remove(&(id, from)).is_some() {
+                if self.half_open.remove(&(id, from)) {
                     self.server_event(id, Event::PeerLost { peer: from });
                 }
                 self.server_event(id, Event::Peer { from, message, payload });
