@@ -54,9 +54,8 @@ impl World<'_> {
         }
     }
 
-    /// What a third of the servers says does not reach the metadata leader, and reaches the other members. It hears too
-    /// many to let another one lead, and takes those for failed that it does not hear. Returns `false` if there is no
-    /// leader, or it is alone.
+    /// What a third of the servers says does not reach the metadata leader, and reaches the other members: one of them
+    /// is to lead. Returns `false` if there is no leader, or it is alone.
     pub fn deafen_leader(&mut self, random: &mut Random, until: u64, outlasted: bool) -> bool {
         let leads = self.members.iter().filter(|(_, m)| m.up && m.member.is_leader());
         let newest = leads.max_by_key(|(_, m)| m.member.term().0).map(|(id, _)| *id);
