@@ -249,16 +249,21 @@ impl Leading {
         Duration::from_millis(state.params().map_or(0, |p| u64::from(p.lease_millis)))
     }
 
+    /// After this time no lease is valid, by the clock of this leader.
+    pub fn longest_lease(&self, state: &State) -> Duration {
+        self.lease(state) + self.timing.margin
+    }
+
     /// From this moment on no lease of an earlier leader is valid.
     pub fn trusted_from(&self, state: &State) -> Moment {
-        self.since + self.lease(state) + self.timing.margin
+        self.since + self.longest_lease(state)
     }
 
     /// From this moment on the server counts as failed: no lease of it is valid, and it has been silent for longer than
     /// is borne ([`ebb_types::Grace`]) to a leader that was listening. A server that sends heartbeats but has no lease
     /// yet (it must first learn the map) is not failed, unless it is condemned.
     pub fn fails_at(&self, server: ServerId, state: &State) -> Moment {
-        let lease = self.lease(state) + self.timing.margin;
+        let lease = self.longest_lease(state);
         let trusted = self.trusted_from(state);
         let Some(live) = self.servers.get(&server) else { return trusted.max(self.watching + lease) };
         let heard = self.watching.max(live.heard.unwrap_or(Moment::ZERO));

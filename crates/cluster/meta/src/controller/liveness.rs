@@ -140,7 +140,7 @@ impl Leading {
     }
 
     fn grant(&mut self, now: Moment, server: ServerId, sent: Moment, state: &State, out: &mut Vec<Output>) {
-        let until = now + self.lease(state) + self.timing.margin;
+        let until = now + self.longest_lease(state);
         let live = self.servers.entry(server).or_default();
         live.granted_until = live.granted_until.max(until);
         live.owed = None;

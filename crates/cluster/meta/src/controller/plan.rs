@@ -200,7 +200,7 @@ impl Leading {
             }
             ServerState::Awake | ServerState::Draining if now >= self.fails_at(entry.id, state) => {
                 entry.state = ServerState::Failed;
-                let lease = self.lease(state) + self.timing.margin;
+                let lease = self.longest_lease(state);
                 let live = self.servers.entry(entry.id).or_default();
                 live.failed = Some(now);
                 live.silenced = (!live.condemned).then_some(live.grace.borne(now, lease));

@@ -288,7 +288,7 @@ impl Group {
 
     /// The operation that holds a window has read of the own copy what can be read.
     pub(super) fn compare(&mut self, cx: &mut Context, id: u64, got: Got) {
-        if let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(id)) {
+        if let Some(op) = self.op_mut(id) {
             op.become_comparing(cx);
         }
         let Some(scrub) = &mut self.scrub else { return self.end_op(cx, id) };

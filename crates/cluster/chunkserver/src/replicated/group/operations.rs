@@ -171,7 +171,7 @@ impl Group {
         }
     }
 
-    fn op_mut(&mut self, id: u64) -> Option<&mut Op> {
+    pub(super) fn op_mut(&mut self, id: u64) -> Option<&mut Op> {
         self.primary.as_mut()?.ops.get_mut(id)
     }
 
