@@ -98,6 +98,8 @@ impl StoreHandle {
     }
 
     /// Whether the I/O thread has anything to do, and how many steps of it have ended: a disk that hangs ends none.
+    /// The end of any operation is one, also of those that call the disk once or not at all: who submits one before
+    /// each look would find a busy store that never moves.
     pub fn moves(&self) -> (bool, u64) {
         (self.inbox.open.load(Ordering::Relaxed) > 0, self.shared.moves.load(Ordering::Relaxed))
     }
@@ -164,6 +166,9 @@ fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completio
             let mut done = Vec::with_capacity(ops.len());
             core.execute(ops.clone(), &mut done);
             let again = put_off(core, inbox, &mut ops, &mut done);
+            if !done.is_empty() {
+                core.shared.moved();
+            }
             inbox.pending.fetch_sub(ops.iter().map(|(_, op)| payload_bytes(op)).sum(), Ordering::Relaxed);
             inbox.open.fetch_sub(ops.len(), Ordering::Relaxed);
             if !done.is_empty() {

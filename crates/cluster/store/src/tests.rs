@@ -675,6 +675,40 @@ fn the_io_thread_tries_again_what_a_shortage_prevented() {
     assert!(matches!(last.outcome, Outcome::Failed(StoreError::NotNow { .. })), "{last:?}");
 }
 
+/// A server keeps the map's version just before it looks whether its store moves. When that did not count as a move, a
+/// map that changed with every heartbeat of a lease made a healthy disk a hung one.
+#[test]
+fn every_operation_that_ends_is_a_move_of_the_store() {
+    let disk = MemDisk::new();
+    let (core, _) = open(&disk).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let handle = StoreHandle::start(core, move |done| sender.send(done).unwrap()).unwrap();
+    let (role, group, since) = (Role::Replica, GroupId(1), Epoch(0));
+    let read = |role| Op::Read { role, group, chunk: chunk(1), first: 0, count: 1 };
+    let ops = [
+        apply(role, data(1, 1, 0, 1, version(1, 1))),
+        read(role),
+        Op::Check { role, group, chunk: chunk(1), first: 0, count: 1 },
+        Op::List { role, group, since, after: None, limit: 9 },
+        Op::Newer { role, group, runs: Vec::new() },
+        Op::DropOffload { group, stands_for: ServerId(2) },
+        Op::ForgetTombstones { group, up_to: version(1, 1) },
+        Op::Remember(Membership { map_version: 7, ..Membership::default() }),
+        Op::Digest { role, group, verify: false },
+        Op::Space { group },
+        Op::Flush,
+        Op::DropReplica { group },
+    ];
+    for (token, op) in ops.into_iter().enumerate() {
+        let (before, what) = (handle.moves().1, format!("{op:?}"));
+        handle.submit(token as u64, op);
+        handle.wake();
+        let done = receiver.recv().unwrap().pop().unwrap();
+        assert!(!matches!(done.outcome, Outcome::Failed(_)), "{what}: {done:?}");
+        assert!(handle.moves().1 > before, "{what}");
+    }
+}
+
 #[test]
 fn what_a_failed_sync_left_in_memory_is_durable_before_anyone_relies_on_it() {
     let disk = MemDisk::new();
