@@ -106,12 +106,14 @@ impl World<'_> {
     }
 
     /// The blocks of the column of all chunks that are stored and not to be deleted: what was kept in memory is gone
-    /// already.
+    /// already. Of a chunk that was ruined there may be no parity, and nothing to compute it from.
     fn acknowledged_strips(&self, set: SetId, entry: &SetEntry) -> Vec<(ChunkId, u32)> {
         let chunk_bytes = self.scenario.params().chunk_bytes;
         let mut all = Vec::new();
-        let of_set = |stored: &&Stored| self.set_of(stored.chunk) == Some(set);
-        for stored in self.coders.iter().flat_map(|c| &c.stored).filter(of_set) {
+        let is_judged = |stored: &&Stored| {
+            !self.invariants.ruined.contains(&stored.chunk) && self.set_of(stored.chunk) == Some(set)
+        };
+        for stored in self.coders.iter().flat_map(|c| &c.stored).filter(is_judged) {
             let (_, blocks) = Rows::new(entry.shape, chunk_bytes).blocks(0, stored.len);
             all.extend((0..blocks).map(|n| (stored.chunk, n)));
         }
