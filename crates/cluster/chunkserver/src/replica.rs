@@ -215,6 +215,7 @@ impl Replica {
             }
             Event::Client { token, request, payload } => self.on_client(now, token, request, payload, out),
             Event::Peer { from, message, payload } => self.on_peer(now, from, message, payload, out),
+            Event::PeerLost { .. } if self.config.has(PlantedBug::OverlookBreaks) => {}
             Event::PeerLost { peer } => self.peer_lost(now, peer, out),
             Event::Stored { token, outcome } => self.on_stored(now, token, outcome, out),
             Event::NotDropped { group, role } => match group.column() {

@@ -1060,6 +1060,31 @@ fn a_group_of_which_all_servers_are_lost_is_served_by_others() {
     assert!(world.state.groups().all(|(_, g)| g.is_in_sync() && !of_gone(g)), "{}", world.counts());
 }
 
+/// The operator has not accepted the loss yet, and starts them again.
+#[test]
+fn what_is_gone_stays_gone_when_its_servers_come_back_with_nothing() {
+    let mut world = started();
+    let entry = world.state.groups().next().expect("there are groups").1.clone();
+    let lost: Vec<ServerId> = entry.slots.iter().map(|slot| slot.server).collect();
+    lost.iter().for_each(|id| world.crash(id.0));
+    world.run(6000);
+    lost.iter().for_each(|id| world.admin(AdminRequest::MarkLost { server: *id, accept_loss: true }));
+    world.run(6000);
+    let gone = |world: &World| -> Vec<GroupId> {
+        let mut map = ClusterMap::default();
+        assert!(map.apply(&world.state.delta(0)));
+        world.state.groups().map(|(id, _)| id).filter(|id| map.is_gone(*id)).collect()
+    };
+    let before = gone(&world);
+    assert!(!before.is_empty());
+    for id in &lost {
+        world.restart_empty(id.0);
+        world.run(6000);
+        assert_eq!(world.state.server(*id).expect("one of nine").state, ServerState::Awake);
+        assert_eq!(gone(&world), before, "{id} is back");
+    }
+}
+
 #[test]
 fn servers_that_fill_up_wake_those_whose_offload_they_keep_and_let_them_sleep_when_it_is_paid() {
     let mut world = in_gear_1();

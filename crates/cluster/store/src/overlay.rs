@@ -1,7 +1,9 @@
 //! The blocks of one chunk that are in segments and not in its chunk file: runs by first block, never overlapping. The
-//! newest version of a block wins; of equal ones the later copy, which is how a damaged copy is replaced.
+//! newest version of a block wins; of equal ones the later copy, which is how a damaged copy is replaced. Only a repair
+//! keeps its place until another one comes: it alone says that its version is the newest of a block that the chunk file
+//! has lost.
 
-use ebb_types::{BLOCK_BYTES, Version};
+use ebb_types::{BLOCK_BYTES, Version, lost_block_crc};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -70,6 +72,13 @@ impl Extent {
         if self.place == ExtentPlace::Zero { 0 } else { self.count as u64 * BLOCK_BYTES as u64 }
     }
 
+    /// Whether its blocks stay where `new` sets them, too. Equal versions are equal bytes, except those that a repair
+    /// stored as lost.
+    fn outlasts(&self, new: &Extent) -> bool {
+        let keeps_place = || self.repair && !new.repair && !self.crcs().contains(&lost_block_crc());
+        self.version > new.version || (self.version == new.version && keeps_place())
+    }
+
     /// Bytes that it keeps alive in its segment.
     pub fn segment_bytes(&self) -> u64 {
         let payload = if matches!(self.place, ExtentPlace::Segment(_)) { self.data_bytes() } else { 0 };
@@ -96,8 +105,8 @@ impl Overlay {
         self.0.iter().map(|(start, extent)| (*start, extent))
     }
 
-    /// Sets the blocks of `new` that are not present at a newer version. `changed` is called for every extent added
-    /// (true) or removed.
+    /// Sets the blocks of `new`, but for those that outlast it. `changed` is called for every extent added (true) or
+    /// removed.
     pub fn insert(&mut self, first: u32, new: Extent, changed: &mut impl FnMut(&Extent, bool)) {
         let end = first + new.count;
         let old: Vec<(u32, Extent)> =
@@ -110,7 +119,7 @@ impl Overlay {
         let mut gone = Vec::new();
         for (start, extent) in old {
             let stop = start + extent.count;
-            if extent.version > new.version {
+            if extent.outlasts(&new) {
                 if start > free_from {
                     add(&mut self.0, free_from, new.slice(free_from - first, start - free_from));
                 }
@@ -196,6 +205,31 @@ mod tests {
             crc_from: 0,
             in_file: false,
         }
+    }
+
+    /// A record that is sent again after a repair, with more blocks than the repair has.
+    #[test]
+    fn a_plain_copy_of_equal_version_takes_no_repairs_place() {
+        let repair = |offset| Extent { repair: true, ..extent(2, 5, offset) };
+        let after = |first: Extent, new: Extent| {
+            let mut overlay = Overlay::default();
+            let mut account = 0i64;
+            for (at, extent) in [(2, first), (0, new)] {
+                overlay.insert(at, extent, &mut |e, came| {
+                    account += if came { 1 } else { -1 } * i64::from(e.count);
+                });
+            }
+            assert_eq!(account, 6);
+            let repairs = overlay.iter().filter(|(_, e)| e.repair);
+            repairs.map(|(start, e)| (start, e.count, e.place)).collect::<Vec<_>>()
+        };
+        let kept = vec![(2, 2, ExtentPlace::Segment(9))];
+        assert_eq!(after(repair(9), extent(6, 5, 0)), kept);
+        assert!(after(repair(9), extent(6, 6, 0)).is_empty(), "it is newer");
+        let again = Extent { repair: true, ..extent(6, 5, 0) };
+        assert_eq!(after(repair(9), again), [(0, 6, ExtentPlace::Segment(0))], "it repairs, too");
+        let lost = Extent { crcs: [lost_block_crc(); 2].into(), ..repair(9) };
+        assert!(after(lost, extent(6, 5, 0)).is_empty(), "no copy had these blocks, and now one has");
     }
 
     /// Checked against the obvious model: an array of the newest write per block.

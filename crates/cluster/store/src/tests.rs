@@ -1721,6 +1721,19 @@ fn a_repair_leaves_alone_lost_blocks_that_may_be_newer() {
     assert!(!is_lost(&mut store, 0));
 }
 
+/// The rest of what it covers is lost still, so it is written.
+#[test]
+fn a_record_that_comes_again_after_a_repair_loses_nothing() {
+    let mut store = with_a_lost_page(|_| {});
+    assert_eq!(one(&mut store, repair(Role::Replica, data(1, 1, 0, 2, version(1, 1)))), Outcome::Applied);
+    assert_eq!(one(&mut store, apply(Role::Replica, data(1, 1, 0, 4, version(1, 1)))), Outcome::Applied);
+    for when in ["at once", "in the file"] {
+        assert!(!is_lost(&mut store, 0) && !is_lost(&mut store, 1), "{when}");
+        assert!(is_lost(&mut store, 2), "{when}: it may have been newer");
+        assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
+    }
+}
+
 /// When the repair is cut, the newer write is not in the index yet.
 #[test]
 fn a_repair_in_the_batch_of_a_newer_write_takes_nothing_from_it() {

@@ -332,6 +332,9 @@ impl Driver {
     /// `led`: this member was leader before.
     fn follow_power(&mut self, led: bool, heard: Heard, outcomes: &[Outcome]) {
         if !self.member.is_leader() {
+            if led {
+                self.power.switches.give_up_sleeps();
+            }
             return self.power.forget();
         }
         let now = clock::now();

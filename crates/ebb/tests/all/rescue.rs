@@ -235,6 +235,13 @@ fn what_only_servers_had_that_were_declared_lost_is_said_to_be_lost() {
     });
     let before = broken(&cluster);
     assert_eq!(listed(&cluster), before);
+    let back = Who::Server(lost[0]);
+    std::fs::remove_dir_all(cluster.data(back).join("store")).expect("it is removed");
+    cluster.launch_unless_it_runs(back);
+    cluster.wait_status("one of them is back, with nothing", |s| {
+        s.servers.iter().filter(|server| server.state == ServerState::Lost).count() == lost.len() - 1
+    });
+    assert_eq!(broken(&cluster), before, "nobody waits for it, either");
     accept_the_loss(&cluster);
     assert_eq!(broken(&cluster), before);
     assert_eq!(listed(&cluster), before);

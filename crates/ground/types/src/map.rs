@@ -150,6 +150,9 @@ pub struct GroupEntry {
     /// The slots of the newest epoch that may have served, while the present one has not and a slot has lost its
     /// complete copy since. Nothing was ordered after that epoch. `None`: the present epoch may serve.
     pub fallback: Option<Vec<Slot>>,
+    /// Nothing that was written is left: every server that may have had any of it was declared lost, and none has been
+    /// primary since. Said once one of them is back, on another store; until then their states say it.
+    pub gone: bool,
     /// How far each member's memory of requests reaches. Maintained by [`GroupEntry::follow`].
     pub received: Vec<Received>,
 }
@@ -179,6 +182,7 @@ impl GroupEntry {
             slots: Vec::new(),
             salvage: false,
             fallback: None,
+            gone: false,
             received: Vec::new(),
         }
     }
@@ -239,7 +243,7 @@ impl GroupEntry {
 
     /// Every server that may have something that was acknowledged. A holder that was chosen in an epoch which has never
     /// served, for a slot that was in sync before, has nothing.
-    fn keepers(&self) -> impl Iterator<Item = ServerId> + '_ {
+    pub fn keepers(&self) -> impl Iterator<Item = ServerId> + '_ {
         let served = self.fallback.as_deref().unwrap_or(&self.slots);
         let has_not_served = self.fallback.is_some();
         let both = |slot: &Slot, holder: Option<Holder>| {
@@ -372,12 +376,12 @@ impl ClusterMap {
     }
 
     /// Whether all that was written to the chunks of a group, or of a set, is gone for good, and nothing serves it: the
-    /// servers that may have had it were declared lost, or of a set so many that no row can be completed. Its data
-    /// servers alone keep strips for others.
+    /// servers that may have had it were declared lost, though some may be back with nothing, or of a set so many that
+    /// no row can be completed. Its data servers alone keep strips for others.
     pub fn is_gone(&self, group: GroupId) -> bool {
         let Some((set, _)) = group.column() else {
             let entry = self.group(group).filter(|entry| entry.primary.is_none() && !entry.slots.is_empty());
-            return entry.is_some_and(|entry| entry.keepers().all(|server| self.is_lost(server)));
+            return entry.is_some_and(|e| e.gone || e.keepers().all(|server| self.is_lost(server)));
         };
         let is_left = |column: &&Column| !self.is_lost(column.server);
         self.set(set).is_some_and(|entry| {
@@ -476,6 +480,13 @@ mod tests {
         assert!(!is_gone(&[0, 1, 2], &all, Some(&some[..]), None));
         assert!(is_gone(&[0, 1, 2, 5], &some, None, None));
         assert!(!without(&[0, 1, 2]).is_gone(GroupId(0)), "nothing is known of it");
+        let since = |primary| {
+            let slots = all.clone();
+            let entry = GroupEntry { epoch: Epoch(6), primary, slots, gone: true, ..GroupEntry::unknown() };
+            ClusterMap { groups: vec![entry], ..without(&[1, 2]) }.is_gone(GroupId(0))
+        };
+        assert!(since(None), "what came back has nothing");
+        assert!(!since(Some(ServerId(0))), "it is served again");
     }
 
     #[test]

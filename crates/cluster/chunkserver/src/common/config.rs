@@ -89,6 +89,8 @@ pub enum PlantedBug {
     LeaseOfAnyRun,
     /// Record nothing of what is on all targets while the store fills up.
     NoteNothing,
+    /// Wait on for what was lost with a connection.
+    OverlookBreaks,
 }
 
 impl Config {

@@ -10,7 +10,8 @@
 //! Only a complete primary can repair another copy, so only under one is anything forgotten. For the same reason a
 //! server that restarts keeps its slots' states: it was a target of every acknowledged write and made it durable. It
 //! gets a new epoch, because what it held in memory (its fence) is gone. A server that returns with another store has
-//! lost that too ([`distrust_emptied`]).
+//! lost that too ([`distrust_emptied`]). Once all that may have had any of it were declared lost, nothing of the group
+//! is left, also when they are back: the entry says so, so that no client waits ([`nothing_is_left`]).
 //!
 //! When many servers fail together their leases end one after another, and slots become `Away` under primaries that are
 //! dead themselves. Nothing is ordered in such epochs: before a primary serves an epoch in which a slot has lost its
@@ -42,6 +43,8 @@ pub struct Candidate {
     pub restarted: bool,
     /// It runs on another store than before: its earlier data may be gone.
     pub emptied: bool,
+    /// It was declared lost. If it is back, it is on another store.
+    pub lost: bool,
     pub rack: RackId,
     /// Its gear group sleeps in some gear: offload that it holds would have to move then.
     pub sleeps: bool,
@@ -103,7 +106,9 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     let restarted = entry.members().any(|(server, _)| world.get(server).is_some_and(|c| c.restarted));
     let given_back = facts.released && primary == entry.primary;
     let again = primary.is_some() && (restarted || given_back);
-    if primary == entry.primary && slots == entry.slots && fallback == entry.fallback && !again {
+    let gone = primary.is_none() && nothing_is_left(entry, world);
+    let same = primary == entry.primary && slots == entry.slots && fallback == entry.fallback;
+    if same && gone == entry.gone && !again {
         return None;
     }
     if primary != entry.primary {
@@ -112,7 +117,15 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     }
     // Salvage ends once a replica has everything: the others then catch up from it as usual.
     let salvage = entry.salvage && !slots.iter().any(|s| s.state == SlotState::InSync);
-    Some(GroupEntry { epoch, primary, slots, salvage, fallback, received: entry.received.clone() })
+    Some(GroupEntry { epoch, primary, slots, salvage, fallback, gone, received: entry.received.clone() })
+}
+
+/// Whether nothing of the group is left, although servers that had it are back. None can have got anything since: no
+/// other one has anything to give, and only a primary orders.
+fn nothing_is_left(entry: &GroupEntry, world: &World) -> bool {
+    let lost = |server: ServerId| world.get(server).is_some_and(|c| c.lost);
+    let back = |server: ServerId| standing(world, server) != Standing::Down;
+    entry.primary.is_none() && (entry.gone || entry.keepers().all(lost) && entry.keepers().any(back))
 }
 
 /// R11: a store other than the one that took part before may lack anything. Its slots fetch all that they lack,
@@ -381,6 +394,7 @@ mod tests {
             standing,
             restarted: false,
             emptied: false,
+            lost: false,
             rack: RackId(0),
             sleeps: false,
             full: false,

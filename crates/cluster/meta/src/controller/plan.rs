@@ -448,6 +448,7 @@ impl Leading {
                     standing,
                     restarted,
                     emptied,
+                    lost: before.is_some_and(|before| before.state == ServerState::Lost),
                     rack: if self.timing.has(PlantedBug::IgnoreRacks) { RackId(0) } else { e.rack },
                     logger: e.is_logger(),
                     sleeps: sleeps(e),

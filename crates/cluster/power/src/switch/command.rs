@@ -1,5 +1,7 @@
 //! Programs of the user's: a power distribution unit, a smart plug, a hypervisor. They are run without a shell, and
-//! must end with success within the time limit.
+//! must end with success within the time limit. One that is too late is killed with all its children, and so is one
+//! whose order is no longer wanted: the next order begins when it has ended. Who leaves its process group (setsid) is
+//! not reached.
 //!
 //! A program is a list: its path, and its arguments. Its environment has `EBB_SERVER` (the server's number),
 //! `EBB_SERVER_NAME` (`server-7`) and, for
@@ -7,7 +9,7 @@
 //! itself to sleep.
 
 use super::{About, Clock, Driver, Fields, PowerState, Settle, SwitchError};
-use crate::program;
+use crate::program::{self, ProgramError};
 use ebb_types::Depth;
 use std::process::Command;
 use std::time::Duration;
@@ -53,14 +55,22 @@ fn depths(fields: &mut Fields) -> Result<Vec<Depth>, SwitchError> {
 }
 
 impl Programs {
-    fn run(&self, list: &[String], depth: Option<&str>) -> Result<String, SwitchError> {
+    fn run(
+        &self,
+        list: &[String],
+        depth: Option<&str>,
+        clock: &mut dyn Clock,
+    ) -> Result<String, SwitchError> {
         let (program, arguments) = list.split_first().expect("lists are checked");
         let mut command = Command::new(program);
         let name = format!("server-{}", self.server);
         command.args(arguments).env("EBB_SERVER", &self.server).env("EBB_SERVER_NAME", name);
         command.envs(depth.map(|depth| ("EBB_DEPTH", depth)));
-        program::run(command, self.timeout)
-            .map_err(|error| SwitchError::Unreachable { machine: list.join(" "), why: error.to_string() })
+        let ran = program::run_while(command, self.timeout, || clock.pause(Duration::ZERO));
+        ran.map_err(|error| match error {
+            ProgramError::Unwanted => SwitchError::Replaced,
+            error => SwitchError::Unreachable { machine: list.join(" "), why: error.to_string() },
+        })
     }
 }
 
@@ -85,22 +95,22 @@ impl Driver for Programs {
         }
     }
 
-    fn sleep(&mut self, depth: Depth) -> Result<(), SwitchError> {
+    fn sleep(&mut self, depth: Depth, clock: &mut dyn Clock) -> Result<(), SwitchError> {
         let Some(list) = &self.sleep else { return Ok(()) };
         let depth = match depth {
             Depth::Standby => "standby",
             Depth::Off => "off",
         };
-        self.run(list, Some(depth)).map(|_| ())
+        self.run(list, Some(depth), clock).map(|_| ())
     }
 
-    fn wake(&mut self, _: &mut dyn Clock) -> Result<(), SwitchError> {
-        self.run(&self.wake, None).map(|_| ())
+    fn wake(&mut self, clock: &mut dyn Clock) -> Result<(), SwitchError> {
+        self.run(&self.wake, None, clock).map(|_| ())
     }
 
-    fn observe(&mut self, _: &mut dyn Clock) -> Result<PowerState, SwitchError> {
+    fn observe(&mut self, clock: &mut dyn Clock) -> Result<PowerState, SwitchError> {
         let Some(list) = &self.state else { return Ok(PowerState::Unknown) };
-        let text = self.run(list, None)?;
+        let text = self.run(list, None, clock)?;
         match text.trim() {
             "on" => Ok(PowerState::On),
             "off" => Ok(PowerState::Off),

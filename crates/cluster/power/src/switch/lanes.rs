@@ -3,7 +3,8 @@
 //! for none.
 //!
 //! Of orders to one server only the newest counts: one that is carried out learns from its clock that another has come,
-//! and gives up; one that waits is forgotten; one that is the same as the one being carried out is that one.
+//! and gives up; one that waits is forgotten; one that is the same as the one being carried out is that one. No two
+//! run at once: the next one begins when the one before has ended.
 
 use super::{Clock, SwitchError};
 use ebb_types::{Depth, ServerId};
@@ -29,6 +30,8 @@ type Job = Box<dyn FnOnce(&mut dyn Clock) + Send>;
 #[derive(Default)]
 struct Lane {
     running: Option<Work>,
+    /// What runs is no longer wanted, whether or not something waits.
+    given_up: bool,
     waiting: Option<(Work, Job)>,
 }
 
@@ -66,7 +69,7 @@ impl Lanes {
         let lane = lanes.entry(key).or_default();
         match lane.running {
             // If something waits, the running one may have given up.
-            Some(running) if running == work && lane.waiting.is_none() => {}
+            Some(running) if running == work && lane.waiting.is_none() && !lane.given_up => {}
             Some(_) => {
                 lane.waiting = Some((work, job));
                 self.0.came.notify_all();
@@ -83,6 +86,17 @@ impl Lanes {
         }
         Ok(())
     }
+
+    /// Gives up every order to sleep: one that waits is forgotten, one that is carried out learns it from its clock.
+    pub fn give_up_sleeps(&self) {
+        let sleeps = |work: Work| matches!(work, Work::Sleep(_));
+        let mut lanes = self.0.lock();
+        for lane in lanes.values_mut() {
+            lane.given_up |= lane.running.is_some_and(sleeps);
+            drop(lane.waiting.take_if(|(work, _)| sleeps(*work)));
+        }
+        self.0.came.notify_all();
+    }
 }
 
 fn run(shared: &Shared, key: Key, first: Job) {
@@ -93,6 +107,7 @@ fn run(shared: &Shared, key: Key, first: Job) {
         let _ = catch_unwind(AssertUnwindSafe(|| job(&mut turn)));
         let mut lanes = shared.lock();
         let lane = lanes.get_mut(&key).expect("lanes stay");
+        lane.given_up = false;
         match lane.waiting.take() {
             None => return lane.running = None,
             Some((work, next)) => {
@@ -116,8 +131,11 @@ impl Clock for Turn<'_> {
 
     fn pause(&mut self, time: Duration) -> bool {
         let lanes = self.shared.lock();
-        let alone = |lanes: &mut BTreeMap<Key, Lane>| lanes[&self.key].waiting.is_none();
-        let waited = self.shared.came.wait_timeout_while(lanes, time, alone);
+        let wanted = |lanes: &mut BTreeMap<Key, Lane>| {
+            let lane = &lanes[&self.key];
+            lane.waiting.is_none() && !lane.given_up
+        };
+        let waited = self.shared.came.wait_timeout_while(lanes, time, wanted);
         waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
@@ -183,6 +201,31 @@ mod tests {
         drop(hold);
         assert_eq!(said.recv().unwrap(), "first");
         assert!(said.recv().is_err(), "both ends of the line are gone");
+    }
+
+    #[test]
+    fn orders_to_sleep_are_given_up_and_no_others() {
+        let lanes = Lanes::default();
+        let (hold, held) = channel::<()>();
+        let (say, said) = channel();
+        let order = |server: &'static str, time: Duration| -> Job {
+            let say = say.clone();
+            Box::new(move |clock| say.send((server, clock.pause(time))).unwrap())
+        };
+        lanes.submit(A, Work::Sleep(Depth::Off), order("a", FOR_EVER)).unwrap();
+        let of_b = order("b", Duration::ZERO);
+        let wakes = move |clock: &mut dyn Clock| {
+            assert!(held.recv().is_err(), "the other end is dropped");
+            of_b(clock);
+        };
+        lanes.submit(B, WAKE, Box::new(wakes)).unwrap();
+        lanes.submit(B, Work::Sleep(Depth::Off), order("b sleeps", Duration::ZERO)).unwrap();
+        lanes.give_up_sleeps();
+        assert_eq!(said.recv().unwrap(), ("a", false));
+        drop(hold);
+        assert_eq!(said.recv().unwrap(), ("b", true), "it wakes, and nothing waits behind that");
+        lanes.submit(A, Work::Sleep(Depth::Off), order("a again", Duration::ZERO)).unwrap();
+        assert_eq!(said.recv().unwrap(), ("a again", true));
     }
 
     #[test]

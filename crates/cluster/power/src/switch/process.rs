@@ -22,6 +22,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// Longest pid file that is read: three short words.
 const PID_FILE_MAX: u64 = 128;
@@ -270,8 +271,12 @@ impl Driver for Process {
         Ok(())
     }
 
-    fn sleep(&mut self, depth: Depth) -> Result<(), SwitchError> {
+    fn sleep(&mut self, depth: Depth, clock: &mut dyn Clock) -> Result<(), SwitchError> {
         let found = self.find()?;
+        // A disk that hangs may have held that up.
+        if !clock.pause(Duration::ZERO) {
+            return Err(SwitchError::Replaced);
+        }
         match (depth, found) {
             (Depth::Standby, Some(found)) => found.signal(Signal::STOP, "SIGSTOP"),
             (Depth::Standby, None) => Err(self.not_running()),

@@ -44,7 +44,7 @@ impl Path {
         let _turn = lock(&self.turn);
         let mut driver = lock(&self.driver);
         match clock.pause(Duration::ZERO) {
-            true => driver.sleep(depth),
+            true => driver.sleep(depth, clock),
             false => Err(SwitchError::Replaced),
         }
     }
@@ -151,6 +151,11 @@ impl Switches {
         });
     }
 
+    /// This process decides no longer: no order to sleep acts from now on. Those that are given up do not report.
+    pub fn give_up_sleeps(&self) {
+        self.lanes.give_up_sleeps();
+    }
+
     pub fn wake(
         &self,
         server: ServerId,
@@ -238,7 +243,7 @@ mod tests {
         fn available(&self) -> Result<(), SwitchError> {
             Ok(())
         }
-        fn sleep(&mut self, _: Depth) -> Result<(), SwitchError> {
+        fn sleep(&mut self, _: Depth, _: &mut dyn Clock) -> Result<(), SwitchError> {
             let said = self.say("sleep");
             if let Some(held) = &self.held {
                 // The other end says nothing, it ends.

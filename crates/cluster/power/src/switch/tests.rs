@@ -471,7 +471,7 @@ fn programs_of_the_users_wake_put_to_sleep_and_say_the_state() {
     let mut driver = driver(&dir, &text);
     assert!(driver.about().puts_to_sleep);
     for (depth, state) in [(Depth::Standby, PowerState::Standby), (Depth::Off, PowerState::Off)] {
-        driver.sleep(depth).unwrap();
+        driver.sleep(depth, &mut Virtual::default()).unwrap();
         assert_eq!(driver.observe(&mut Virtual::default()).unwrap(), state);
         wake(&mut driver).unwrap();
         assert_eq!(driver.observe(&mut Virtual::default()).unwrap(), PowerState::On);
@@ -489,6 +489,29 @@ fn programs_of_the_users_wake_put_to_sleep_and_say_the_state() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "7 server-7\n");
     let missing = self::driver(&dir, "driver = \"command\"\nwake = [\"/nonexistent/plug\"]");
     assert!(missing.available().unwrap_err().to_string().contains("/nonexistent/plug"));
+}
+
+#[test]
+fn an_order_that_hangs_has_ended_before_the_next_one_begins() {
+    let dir = TempDir::new().unwrap();
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let (begun, found) = (file("begun"), file("found"));
+    let text = format!(
+        "driver = \"command\"\ntimeout = \"20s\"\nsleep = [\"sh\", \"-c\", \"echo $$ > {begun}; exec sleep 1000\"]\n\
+         wake = [\"sh\", \"-c\", \"kill -0 $(cat {begun}) && echo both > {found} || echo alone > {found}\"]"
+    );
+    let mut switches = Switches::default();
+    switches.add(ServerId(7), vec![driver(&dir, &text)]).unwrap();
+    let (say, said) = std::sync::mpsc::channel();
+    let of_sleep = say.clone();
+    switches.sleep(ServerId(7), Depth::Off, move |ended| of_sleep.send(("sleep", ended)).unwrap());
+    while !std::fs::read_to_string(&begun).is_ok_and(|pid| pid.ends_with('\n')) {
+        std::thread::yield_now();
+    }
+    switches.wake(ServerId(7), 0, move |ended| say.send(("wake", ended)).unwrap());
+    let (order, ended) = said.recv().unwrap();
+    assert!(order == "wake" && ended.is_ok(), "{order}: {ended:?}");
+    assert_eq!(std::fs::read_to_string(&found).unwrap(), "alone\n");
 }
 
 #[test]

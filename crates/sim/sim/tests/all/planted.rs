@@ -245,6 +245,11 @@ fn a_full_cluster_that_crashes_and_needs_room_is_found() {
 }
 
 #[test]
+fn a_connection_whose_end_is_not_noticed_is_found() {
+    in_server(1, PlantedBug::OverlookBreaks, &["liveness"]);
+}
+
+#[test]
 fn an_owner_whose_claim_has_ended_and_that_writes_on_is_found() {
     in_server(1, PlantedBug::IgnoreClaims, &["linearizability"]);
 }

@@ -265,7 +265,7 @@ impl Group {
 
     /// Replies to a read with the store's blocks, whose checksums the store has verified.
     fn answer_read(&mut self, cx: &mut Context, id: u64, records: Vec<Record>, data: Bytes) {
-        let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(id)) else { return };
+        let Some(op) = self.op_mut(id) else { return };
         let Work::Client { op: ChunkOp::Read { offset, len, must_exist, .. }, .. } = *op.work() else {
             return cx.bug("an operation other than a read was answered with data");
         };

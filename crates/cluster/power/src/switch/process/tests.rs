@@ -1,6 +1,6 @@
 use super::*;
 use std::cell::RefCell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A child that is killed with the test, whatever happens.
 struct Running(Child);
@@ -16,15 +16,19 @@ fn sleeper() -> Running {
     Running(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap())
 }
 
-/// Signals need no clock.
-struct Timeless;
+/// Signals need no time.
+struct Timeless {
+    /// No other order has come.
+    wanted: bool,
+}
 
 impl Clock for Timeless {
     fn now(&self) -> Duration {
         Duration::ZERO
     }
-    fn pause(&mut self, _: Duration) -> bool {
-        unreachable!("a process is not waited for")
+    fn pause(&mut self, time: Duration) -> bool {
+        assert!(time.is_zero(), "a process is not waited for");
+        self.wanted
     }
 }
 
@@ -32,13 +36,13 @@ struct Switch(RefCell<Process>);
 
 impl Switch {
     fn sleep(&self, depth: Depth) -> Result<(), SwitchError> {
-        self.0.borrow_mut().sleep(depth)
+        self.0.borrow_mut().sleep(depth, &mut Timeless { wanted: true })
     }
     fn wake(&self) -> Result<(), SwitchError> {
-        self.0.borrow_mut().wake(&mut Timeless)
+        self.0.borrow_mut().wake(&mut Timeless { wanted: true })
     }
     fn observe(&self) -> PowerState {
-        self.0.borrow_mut().observe(&mut Timeless).unwrap_or(PowerState::Unknown)
+        self.0.borrow_mut().observe(&mut Timeless { wanted: true }).unwrap_or(PowerState::Unknown)
     }
 }
 
@@ -172,6 +176,20 @@ fn off_also_ends_a_stopped_process() {
     wait_for("standby", || switch.observe() == PowerState::Standby);
     switch.sleep(Depth::Off).unwrap();
     wait_for("off", || switch.observe() == PowerState::Off);
+}
+
+/// The data directory was slow, for one.
+#[test]
+fn a_server_that_is_to_wake_by_now_gets_no_signal() {
+    let data = tempfile::tempdir().unwrap();
+    let child = sleeper();
+    write_pid_file(data.path(), child.0.id()).unwrap();
+    let switch = switch(data.path(), None);
+    for depth in [Depth::Standby, Depth::Off] {
+        let ordered = switch.0.borrow_mut().sleep(depth, &mut Timeless { wanted: false });
+        assert!(matches!(ordered, Err(SwitchError::Replaced)), "{depth:?}: {ordered:?}");
+    }
+    assert_eq!(switch.observe(), PowerState::On);
 }
 
 #[test]
