@@ -24,13 +24,17 @@
 //! that takes over wants what it finds awake, and keeps to that for the rest of the hour: a change of leader moves no
 //! server.
 
+mod members;
 mod why;
+
+pub use members::State;
 
 use crate::schedule::{ROUNDING, servers_for};
 use crate::seasonal::Ahead;
 use crate::{Calendar, History, HourMeter, Load, Mode, Seasonal, awake_groups, floor_servers, forecast};
 use ebb_types::{Depth, GearGroup, GearWish, Joules, Moment, Prices, ServerId, Watts};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use members::{Line, Member, Members, Turn};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -151,6 +155,14 @@ impl FleetPolicy {
         self.depths.iter().find(|spec| spec.depth == depth).unwrap_or(&self.depths[0])
     }
 
+    /// How long a server takes to wake; `None`: it does not sleep.
+    fn wake(&self, state: State) -> Option<Duration> {
+        match state {
+            State::Asleep(depth) => Some(self.spec(depth).wake),
+            State::Awake | State::Waking | State::Gone => None,
+        }
+    }
+
     /// What sleeping for `quiet` seconds saves, if a power cycle costs as much as `cycle_price` seconds of it.
     fn gain(&self, spec: &DepthSpec, quiet: f64, cycle_price: f64) -> f64 {
         let price = if spec.wears { cycle_price } else { 0.0 };
@@ -178,43 +190,6 @@ pub enum Command {
     Sleep(ServerId, Depth),
     /// An hour ended that was watched for the most part: put its peak into the replicated [`History`].
     RecordHour { hour: u64, peak: Load },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Up and carrying load.
-    Awake,
-    Waking,
-    Asleep(Depth),
-    /// Failed, or so late to wake that it does not count.
-    Gone,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Member {
-    group: GearGroup,
-    state: State,
-    wanted: bool,
-    /// It may not be put to sleep, whatever the load.
-    pinned: bool,
-    /// When the state began, or when it was wanted, whichever is later.
-    since: Moment,
-    /// The depth that was best when it was let go.
-    depth: Depth,
-    /// Power cycles saved up, as of `counted`.
-    credit: f64,
-    counted: Moment,
-}
-
-impl Member {
-    /// It carries load, or soon will.
-    fn counts(&self) -> bool {
-        self.wanted && self.state != State::Gone
-    }
-
-    fn sleeps(&self) -> bool {
-        matches!(self.state, State::Asleep(_))
-    }
 }
 
 /// One line of the dry run.
@@ -267,7 +242,9 @@ pub struct Fleet {
     mode: Mode,
     /// Since when.
     mode_since: Moment,
-    members: BTreeMap<ServerId, Member>,
+    members: Members,
+    /// They may not be put to sleep, whatever the load.
+    pinned: BTreeSet<ServerId>,
     /// The hour in which it took over.
     first_hour: u64,
     seasonal: Option<Seasonal>,
@@ -301,19 +278,19 @@ impl Fleet {
         servers: impl IntoIterator<Item = (ServerId, GearGroup, State, bool)>,
     ) -> Result<Fleet, FleetError> {
         policy.check()?;
-        let mut members = BTreeMap::new();
+        let mut members = Members::default();
         for (server, group, state, wanted) in servers {
             if group.0 >= policy.replicas {
                 return Err(FleetError::Group { server, group, replicas: policy.replicas });
             }
             let depth = policy.depths[0].depth;
             let credit = policy.cycles_per_day * CARRY_DAYS;
-            let (pinned, since, counted) = (false, now, now);
-            let member = Member { group, state, wanted, pinned, since, depth, credit, counted };
-            members.insert(server, member);
+            let (since, counted, wake) = (now, now, policy.wake(state));
+            members.put(server, Member { group, state, wanted, since, wake, depth, credit, counted });
         }
-        if members.len() < usize::from(policy.replicas) {
-            return Err(FleetError::Servers { servers: members.len(), replicas: policy.replicas });
+        let servers = members.count(|_, _| true) as usize;
+        if servers < usize::from(policy.replicas) {
+            return Err(FleetError::Servers { servers, replicas: policy.replicas });
         }
         let hour = calendar.hour(now, policy.hour);
         let short_price = Price::new(SHORT_PRICE.start() / policy.short_goal, SHORT_PRICE);
@@ -323,6 +300,7 @@ impl Fleet {
             mode,
             mode_since: now,
             members,
+            pinned: BTreeSet::new(),
             first_hour: hour,
             seasonal: None,
             ahead: None,
@@ -374,21 +352,35 @@ impl Fleet {
 
     /// Sets the measured wake-up time from this depth; at most the length of an hour.
     pub fn set_wake(&mut self, depth: Depth, wake: Duration) {
-        let hour = self.policy.hour;
-        let specs = self.policy.depths.iter_mut().filter(|spec| spec.depth == depth);
-        specs.for_each(|spec| spec.wake = wake.min(hour));
+        let wake = wake.min(self.policy.hour);
+        let mut changes = false;
+        for spec in self.policy.depths.iter_mut().filter(|spec| spec.depth == depth && spec.wake != wake) {
+            (spec.wake, changes) = (wake, true);
+        }
+        if changes {
+            let sleepers: Vec<ServerId> =
+                self.members.iter().filter(|(_, member)| member.sleeps()).map(|(server, _)| server).collect();
+            for server in sleepers {
+                let policy = &self.policy;
+                self.members.change(server, |member| member.wake = policy.wake(member.state));
+            }
+        }
     }
 
     /// Whether the server may be put to sleep at all, whatever the load; at first every one may.
     pub fn pin(&mut self, server: ServerId, pinned: bool) {
-        self.members.entry(server).and_modify(|member| member.pinned = pinned);
+        if pinned && self.members.get(server).is_some() {
+            self.pinned.insert(server);
+        } else {
+            self.pinned.remove(&server);
+        }
     }
 
     /// A server had saved up `credit` power cycles some time `ago`, by an earlier fleet: one that takes over refills no
     /// budget.
     pub fn take_over_credit(&mut self, server: ServerId, credit: f64, ago: Duration) {
         let credit = self.saved_up(credit, ago);
-        self.members.entry(server).and_modify(|member| member.credit = credit);
+        self.members.change(server, |member| member.credit = credit);
     }
 
     /// What it has learnt so far.
@@ -404,28 +396,30 @@ impl Fleet {
 
     /// Power cycles that a server has saved up.
     pub fn saved_cycles(&self, now: Moment, server: ServerId) -> Option<f64> {
-        self.members.get(&server).map(|member| self.credit(now, member))
+        self.members.get(server).map(|member| self.credit(now, member))
     }
 
     pub fn state(&self, server: ServerId) -> Option<State> {
-        self.members.get(&server).map(|member| member.state)
+        self.members.get(server).map(|member| member.state)
     }
 
     /// The servers that are to be awake.
     pub fn wants(&self) -> impl Iterator<Item = ServerId> + '_ {
-        self.members.iter().filter(|(_, member)| member.wanted).map(|(server, _)| *server)
+        self.members.iter().filter(|(_, member)| member.wanted).map(|(server, _)| server)
     }
 
     /// How deep a server that is not wanted should sleep.
     pub fn depth(&self, server: ServerId) -> Option<Depth> {
-        self.members.get(&server).map(|member| member.depth)
+        self.members.get(server).map(|member| member.depth)
     }
 
     /// The gear whose gear groups have at least as many servers as are wanted.
     pub fn gear(&self, now: Moment) -> u8 {
         let all = self.base(now, self.policy.replicas);
-        let of =
-            |gear: u8| self.members.values().filter(|m| all[..usize::from(gear)].contains(&m.group)).count();
+        let of = |gear: u8| {
+            let groups = &all[..usize::from(gear)];
+            self.members.iter().filter(|(_, member)| groups.contains(&member.group)).count()
+        };
         let wanted = self.wants().count();
         (self.policy.g_min..self.policy.replicas)
             .find(|gear| of(*gear) >= wanted)
@@ -438,7 +432,7 @@ impl Fleet {
     }
 
     pub fn count(&self, which: impl Fn(State) -> bool) -> u32 {
-        self.members.values().filter(|member| which(member.state)).count() as u32
+        self.members.count(|_, state| which(state))
     }
 
     /// The median of the peak that this hour is expected to have; `None`: nothing is known.
@@ -456,8 +450,8 @@ impl Fleet {
         let (mut fleet, mut history, mut at) = (self.clone(), history.clone(), now);
         // No hour is recorded but those that are expected.
         fleet.watched = Duration::ZERO;
-        let waking = |m: &&mut Member| m.state == State::Waking;
-        fleet.members.values_mut().filter(waking).for_each(|m| m.state = State::Awake);
+        let waking = self.members.iter().filter(|(_, member)| member.state == State::Waking);
+        waking.for_each(|(server, _)| fleet.members.change(server, |member| member.state = State::Awake));
         let mut planned = Vec::new();
         for hour in self.hour(now)..self.hour(now) + u64::from(hours) {
             let mut commands = Vec::new();
@@ -488,7 +482,7 @@ impl Fleet {
 
     /// Going to sleep costs a power cycle, if the depth wears.
     fn set(&mut self, now: Moment, server: ServerId, state: State) {
-        let Some(member) = self.members.get(&server).filter(|member| member.state != state) else { return };
+        let Some(member) = self.members.get(server).filter(|member| member.state != state) else { return };
         let falls_asleep =
             !member.sleeps() && matches!(state, State::Asleep(depth) if self.policy.spec(depth).wears);
         let credit = self.credit(now, member) - f64::from(u8::from(falls_asleep));
@@ -496,21 +490,15 @@ impl Fleet {
             let budget = AIM * self.policy.cycles_per_day * f64::from(self.servers());
             self.cycle_price.change(1.0 / budget);
         }
-        self.members.entry(server).and_modify(|member| {
-            (member.state, member.since) = (state, now);
+        let wake = self.policy.wake(state);
+        self.members.change(server, |member| {
+            (member.state, member.since, member.wake) = (state, now, wake);
             (member.credit, member.counted) = (credit, now);
         });
     }
 
-    /// Servers that carried load for the whole of the `interval` that ends now.
-    fn awake_throughout(&self, now: Moment, interval: Duration) -> u32 {
-        let throughout =
-            |member: &&Member| member.state == State::Awake && now.since(member.since) >= interval;
-        self.members.values().filter(throughout).count() as u32
-    }
-
     fn servers(&self) -> u32 {
-        self.members.len() as u32
+        self.members.count(|_, _| true)
     }
 
     fn need(&self, load: f64) -> u32 {
@@ -524,7 +512,7 @@ impl Fleet {
         self.begin_hour(now, out);
         // What the first day's poor forecast costs says nothing about the days to come.
         let short = self.seasonal.is_some()
-            && load.0 * (1.0 - ROUNDING) > f64::from(self.awake_throughout(now, interval));
+            && load.0 * (1.0 - ROUNDING) > f64::from(self.members.awake_throughout(now, interval));
         let change = if short { 1.0 / (SHORT_AIM * self.policy.short_goal) - 1.0 } else { -1.0 };
         let days = interval.as_secs_f64() / self.policy.day();
         self.short_price.change(std::f64::consts::LN_2 * days / DARE * change);
@@ -644,14 +632,21 @@ impl Fleet {
         let cycle_price =
             if wears { self.cycle_price.get() * f64::from(self.policy.hours_per_day) } else { 0.0 };
         let exceeds = ahead.exceeds(hour);
-        let price = |servers: u32| {
-            let short = if servers < all { exceeds(Load(f64::from(servers))) } else { 0.0 };
+        let (mut best, mut lowest) = (all, f64::INFINITY);
+        for servers in (floor..all).step_by(step as usize).chain([all]) {
             let woken = f64::from(servers.saturating_sub(on));
-            f64::from(servers) + woken * cycle_price + short_price * short
-        };
-        let choices = (floor..all).step_by(step as usize).chain([all]);
-        let best = choices.map(|servers| (price(servers), servers)).min_by(|a, b| a.0.total_cmp(&b.0));
-        best.map_or(all, |(_, servers)| servers)
+            let awake = f64::from(servers) + woken * cycle_price;
+            // From here on, every number costs more without any shortage.
+            if awake >= lowest {
+                break;
+            }
+            let short = if servers < all { exceeds(Load(f64::from(servers))) } else { 0.0 };
+            let price = awake + short_price * short;
+            if price < lowest {
+                (best, lowest) = (servers, price);
+            }
+        }
+        best
     }
 
     /// Servers that must be awake now: for this hour, for the hour that a server woken now would be ready for, and
@@ -666,18 +661,15 @@ impl Fleet {
         forecast.max(asked).max(floor_servers(self.servers(), self.policy.replicas))
     }
 
-    /// How long the servers that the next hour needs take to wake.
+    /// How long the servers that the next hour needs take to wake: those that wake soonest are woken.
     fn lead(&self) -> Duration {
-        let missing = self.coming.saturating_sub(self.on_count()) as usize;
-        let woken = self.rested().into_iter().take(missing);
-        woken.filter_map(|server| self.wake_of(server)).max().unwrap_or_default()
-    }
-
-    fn wake_of(&self, server: ServerId) -> Option<Duration> {
-        match self.members[&server].state {
-            State::Asleep(depth) => Some(self.policy.spec(depth).wake),
-            _ => None,
-        }
+        let rested = |wake: Duration| {
+            let soon = |state: State| state != State::Gone && self.policy.wake(state) <= Some(wake);
+            self.members.count(|wanted, state| !wanted && soon(state))
+        };
+        let missing = self.coming.saturating_sub(self.on_count()).min(rested(Duration::MAX));
+        let wakes = self.policy.depths.iter().map(|spec| spec.wake).chain([Duration::ZERO]);
+        wakes.filter(|wake| rested(*wake) >= missing).min().unwrap_or_default()
     }
 
     /// Seconds for which fewer than `servers` are expected to suffice.
@@ -711,7 +703,7 @@ impl Fleet {
     }
 
     fn on_count(&self) -> u32 {
-        self.members.values().filter(|member| member.counts()).count() as u32
+        self.members.count(|wanted, state| wanted && state != State::Gone)
     }
 
     /// None is let go at a moment at which another one is woken: such a swap costs a power cycle, and the one that
@@ -722,64 +714,93 @@ impl Fleet {
             _ => self.policy.g_min,
         };
         let base = self.base(now, gear);
-        let stays = |member: &Member| member.pinned || base.contains(&member.group);
-        let missing = self.members.iter().filter(|(_, m)| !m.wanted && stays(m) && m.state != State::Gone);
-        let mut more: Vec<ServerId> = missing.map(|(server, _)| *server).collect();
+        let others: Vec<GearGroup> =
+            (0..self.policy.replicas).map(GearGroup).filter(|group| !base.contains(group)).collect();
+        let mut more = self.missing(&base);
         let on = self.on_count() + more.len() as u32;
-        let others: BTreeSet<ServerId> =
-            self.members.iter().filter(|(_, m)| !stays(m)).map(|(server, _)| *server).collect();
         let wanted = match self.mode {
             Mode::Auto => self.wanted(now),
             Mode::Manual(GearWish::Servers(servers)) => {
                 servers.clamp(floor_servers(self.servers(), self.policy.replicas), self.servers())
             }
             Mode::Manual(GearWish::Gear(_)) => {
-                on - others.iter().filter(|s| self.members[s].counts()).count() as u32
+                let goes = |(server, member): &(ServerId, &Member)| {
+                    member.counts() && others.contains(&member.group) && !self.pinned.contains(server)
+                };
+                on - self.members.iter().filter(goes).count() as u32
             }
         };
         if wanted > on {
-            let rested = self.rested().into_iter().filter(|server| others.contains(server));
+            let rested = self.members.in_turn(Line::Rested, &others);
+            let rested = rested.filter(|server| !self.pinned.contains(server));
             more.extend(rested.take((wanted - on) as usize));
         } else if self.mode != Mode::Auto || (more.is_empty() && self.woke != Some(now)) {
             self.let_go(now, &others, on, wanted, out);
         }
         for server in more {
             self.woke = Some(now);
-            self.members.entry(server).and_modify(|member| (member.wanted, member.since) = (true, now));
+            self.members.change(server, |member| (member.wanted, member.since) = (true, now));
             out.push(Command::Wake(server));
         }
     }
 
-    /// Lets some of `others` go, of the `on` that are wanted now.
-    fn let_go(
-        &mut self,
-        now: Moment,
-        others: &BTreeSet<ServerId>,
-        on: u32,
-        wanted: u32,
-        out: &mut Vec<Command>,
-    ) {
-        let by_hand = self.mode != Mode::Auto;
-        let kept = if by_hand { wanted } else { self.kept(now, on, wanted) };
-        let may = |(server, m): &(&ServerId, &Member)| {
-            let rested = m.state == State::Awake && now.since(m.since) >= self.policy.dwell;
-            others.contains(server) && m.counts() && (by_hand || rested)
-        };
-        let mut sleepers: Vec<ServerId> =
-            self.members.iter().filter(may).map(|(server, _)| *server).collect();
-        sleepers.sort_by_key(|server| self.members[server].since);
-        let mut left = on;
-        for server in sleepers {
-            if left <= kept {
-                return;
-            }
-            let affordable = self.credit(now, &self.members[&server]) >= 1.0;
-            let best = self.best_depth(self.quiet(now, left), affordable);
-            let Some(depth) = best.or(by_hand.then(|| self.policy.depths[0].depth)) else { continue };
-            left -= 1;
-            self.members.entry(server).and_modify(|member| (member.wanted, member.depth) = (false, depth));
+    /// Servers that must not sleep and are not wanted yet: those of the gear groups in `base`, and those that are
+    /// pinned.
+    fn missing(&self, base: &[GearGroup]) -> Vec<ServerId> {
+        let pinned = self.pinned.iter().copied().filter(|server| {
+            let rests = |m: &Member| !m.wanted && m.state != State::Gone && !base.contains(&m.group);
+            self.members.get(*server).is_some_and(rests)
+        });
+        let mut missing: Vec<ServerId> = self.members.in_turn(Line::Rested, base).chain(pinned).collect();
+        missing.sort_unstable();
+        missing
+    }
+
+    /// Lets some servers of the gear groups `others` go, of the `on` that are wanted now.
+    fn let_go(&mut self, now: Moment, others: &[GearGroup], on: u32, wanted: u32, out: &mut Vec<Command>) {
+        let kept = if self.mode == Mode::Auto { self.kept(now, on, wanted) } else { wanted };
+        let (mut left, mut last) = (on, None);
+        while left > kept
+            && let Some((turn, depth)) = self.sleeper(now, others, last, left)
+        {
+            let (_, _, server) = turn;
+            self.members.change(server, |member| (member.wanted, member.depth) = (false, depth));
             out.push(Command::Sleep(server, depth));
+            (left, last) = (left - 1, Some(turn));
         }
+    }
+
+    /// Which of the `on` servers that are wanted is the next to be let go, and how deep it sleeps: the first of
+    /// `others` behind `last` that may sleep and can afford it.
+    fn sleeper(
+        &self,
+        now: Moment,
+        others: &[GearGroup],
+        last: Option<Turn>,
+        on: u32,
+    ) -> Option<(Turn, Depth)> {
+        let by_hand = self.mode != Mode::Auto;
+        let quiet = self.quiet(now, on);
+        let best =
+            |affordable| self.best_depth(quiet, affordable).or(by_hand.then(|| self.policy.depths[0].depth));
+        // What is not worth it for one that can afford it is not for any.
+        let (poor, rich) = (best(false), Some(best(true)?));
+        let mut turn = self.members.next(Line::On, others, last);
+        while let Some(next @ (_, since, server)) = turn {
+            if !by_hand && now.since(since) < self.policy.dwell {
+                // Those behind it have been up for less time.
+                return None;
+            }
+            let member = self.members.get(server)?;
+            if !self.pinned.contains(&server) && (by_hand || member.state == State::Awake) {
+                let depth = if self.credit(now, member) >= 1.0 { rich } else { poor };
+                if let Some(depth) = depth {
+                    return Some((next, depth));
+                }
+            }
+            turn = self.members.next(Line::On, others, turn);
+        }
+        None
     }
 
     /// How many of `on` servers to keep: those wanted, and those whose sleep would not be worth it.
@@ -795,15 +816,6 @@ impl Fleet {
             }
         }
         high
-    }
-
-    /// Servers that are not wanted, in the order in which they are to be: those still up, then those that wake soonest,
-    /// then those asleep longest.
-    fn rested(&self) -> Vec<ServerId> {
-        let able = self.members.iter().filter(|(_, m)| !m.wanted && m.state != State::Gone);
-        let mut rested: Vec<ServerId> = able.map(|(server, _)| *server).collect();
-        rested.sort_by_key(|server| (self.wake_of(*server), self.members[server].since));
-        rested
     }
 
     fn credit(&self, now: Moment, member: &Member) -> f64 {

@@ -267,8 +267,20 @@ fn the_depth_of_sleep_follows_from_the_quiet_that_is_expected() {
     assert_eq!(best(&world, 24.0 * 60.0, false), Some(Depth::Standby), "its power cycles are spent");
     world.is(ServerId(4), State::Asleep(Depth::Off));
     world.is(ServerId(7), State::Asleep(Depth::Standby));
-    world.fleet.members.values_mut().for_each(|m| m.wanted = !m.sleeps());
-    assert_eq!(world.fleet.rested(), [ServerId(7), ServerId(4)], "the shallow sleeper wakes first");
+    for sleeper in [ServerId(4), ServerId(7)] {
+        world.fleet.members.change(sleeper, |member| member.wanted = false);
+    }
+    let rested = |world: &World| -> Vec<ServerId> {
+        world.fleet.members.in_turn(Line::Rested, &[0, 1, 2].map(GearGroup)).collect()
+    };
+    assert_eq!(rested(&world), [ServerId(7), ServerId(4)], "the shallow sleeper wakes first");
+    world.fleet.set_wake(Depth::Standby, STEP * 2);
+    assert_eq!(rested(&world), [ServerId(4), ServerId(7)], "by the time that it takes, as measured");
+    assert_eq!((world.fleet.lead(), world.fleet.coming), (Duration::ZERO, 0), "nobody is missing");
+    for (coming, lead) in [(29, STEP), (30, STEP * 2), (99, STEP * 2)] {
+        world.fleet.coming = coming;
+        assert_eq!(world.fleet.lead(), lead, "{coming} servers");
+    }
 }
 
 #[test]
@@ -351,6 +363,25 @@ fn dwell_budget_and_floor_hold_under_any_load() {
             }
         }
     }
+}
+
+#[test]
+fn a_minute_looks_at_the_servers_that_it_moves_and_at_few_others() {
+    let mut world = World::new(FleetPolicy { rotate_days: 2, ..policy() }, 900);
+    let mut most = 0;
+    for minute in 0..9 * 1440 {
+        // A load that the forecast does not know to the digit, with a burst now and then.
+        let wave = 1.0 + (minute % 97) as f64 / 1000.0;
+        let burst = if minute % 1009 < 5 { 200.0 } else { 0.0 };
+        let (looked, shifts) = (world.fleet.members.looked(), world.shifts.len());
+        let arrive = world.waking.len();
+        world.step(Some(daily(minute) * 30.0 * wave + burst));
+        let moved = (world.shifts.len() - shifts + arrive) as u64;
+        let looked = world.fleet.members.looked() - looked;
+        assert!(looked <= 10 * moved + 20, "minute {minute}: {looked} servers looked at, {moved} moved");
+        most = most.max(moved);
+    }
+    assert!(most > 100 && world.shifts.len() > 1000, "{most} servers at once, {} in all", world.shifts.len());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 impl Fleet {
     /// `None`: the server is not the fleet's.
     pub fn why(&self, now: Moment, server: ServerId) -> Option<Why> {
-        let member = self.members.get(&server)?;
+        let member = self.members.get(server)?;
         Some(if member.wanted { self.why_wanted(now, member) } else { Why::NotNeeded })
     }
 
