@@ -1,6 +1,7 @@
 //! The project's own chores.
 
 mod changed;
+mod claims;
 mod source;
 mod test;
 mod tidy;
@@ -11,6 +12,8 @@ use test::Tier;
 
 const USAGE: &str = "\
 usage: cargo xtask tidy           what the compiler does not check of the house, its pages and its papers
+       cargo xtask papers         writes docs/papers.md from docs/claims
+       cargo xtask papers --check whether the page is what docs/claims gives
        cargo xtask test           every test, in its short form
        cargo xtask test --quick   what changed since the last commit (or with it), and what depends on it
        cargo xtask test --night   every test, also those that are ignored by day";
@@ -20,6 +23,8 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let well = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(root),
+        ["papers"] => claims::write(root),
+        ["papers", "--check"] => claims::check(root),
         ["test"] => test::run(root, Tier::Day),
         ["test", "--quick"] => test::run(root, Tier::Quick),
         ["test", "--night"] => test::run(root, Tier::Night),

@@ -1,20 +1,8 @@
-//! `docs/papers.md`: every claim of the papers is a whole row, and the tests and targets that its commands name exist.
-//! That `ebb` has the commands, a test of the program asks (`crates/ebb/tests/all/papers.rs`).
+//! The papers' claims: the data are sound, `docs/papers.md` is what they give, and the tests and targets that their
+//! commands name exist. That `ebb` has the commands, a test of the program asks (`crates/ebb/tests/all/papers.rs`).
 
 use super::{Faults, Tree};
-use crate::source;
-use std::collections::BTreeSet;
-
-const PAPERS: [&str; 5] = ["Sierra", "TRACER", "The energy cost of the OS layers", "LogStore", "ECS²"];
-const CELLS: usize = 8;
-/// The column of the commands.
-const COMMAND: usize = 4;
-
-/// The rows of a table, without its head, as cells.
-fn cells(section: &str) -> Vec<Vec<&str>> {
-    let lines = section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| row |"));
-    lines.map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect()).collect()
-}
+use crate::{claims, source};
 
 /// Why a command that the page names does not exist.
 fn fault(tree: &Tree, command: &str) -> Option<String> {
@@ -44,26 +32,14 @@ fn no_test(tree: &Tree, package: &str, name: &str) -> Option<String> {
 }
 
 pub fn rows(tree: &Tree, faults: &mut Faults) {
-    let page = tree.read("docs/papers.md");
-    let sections: Vec<(&str, &str)> =
-        page.split("\n## ").skip(1).filter_map(|s| s.split_once('\n')).collect();
-    let mut ids = BTreeSet::new();
-    for paper in PAPERS {
-        let section = sections.iter().find(|(title, _)| *title == paper).map_or("", |(_, text)| text);
-        let rows = cells(section);
-        if rows.len() < 15 {
-            faults.push(format!("docs/papers.md: {paper} has {} rows", rows.len()));
-        }
-        for row in rows {
-            if row.len() != CELLS || !ids.insert(row[0].to_owned()) {
-                let count = row.len();
-                faults.push(format!("{}: {count} cells instead of {CELLS}, or a second row of it", row[0]));
-                continue;
-            }
-            for command in row[COMMAND].split('`').skip(1).step_by(2) {
-                faults.extend(fault(tree, command).map(|why| format!("{}: {command}: {why}", row[0])));
-            }
-        }
+    let papers = match claims::read(&tree.root) {
+        Ok(papers) => papers,
+        Err(why) => return faults.push(why),
+    };
+    faults.extend(claims::faults(&tree.root, &papers));
+    for row in papers.iter().flat_map(|claims| &claims.rows) {
+        let wrong = row.command.iter().filter_map(|command| Some((command, fault(tree, command)?)));
+        faults.extend(wrong.map(|(command, why)| format!("{}: {command}: {why}", row.id)));
     }
 }
 
