@@ -8,7 +8,7 @@ mod mirror;
 
 use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
-use cli::admin::GearCommand;
+use cli::admin::{GearCommand, StatusArgs};
 use cli::dev::{DevOptions, DevPool};
 use cli::key::KeyCommand;
 use cli::pool::PoolCommand;
@@ -133,16 +133,11 @@ enum Sub {
     },
     /// Show the state of the cluster; wakes no server
     #[command(
-        after_help = "Examples:\n  ebb status --json | jq .gear\n  ebb status --measured                   beside the modelled watts those that management controllers measure"
+        after_help = "Examples:\n  ebb status --json | jq .gear\n  ebb status --measured                   beside the modelled watts those that management controllers measure\n  ebb status --servers                    each server's lease, and what it keeps for sleeping ones"
     )]
     Status {
-        /// Also ask the servers' management controllers what they measure ([[server.power]]), and compare with the
-        /// modelled watts; at most half a minute
-        #[arg(long)]
-        measured: bool,
-        /// Also show why each server is awake, or may sleep
-        #[arg(long)]
-        why: bool,
+        #[command(flatten)]
+        args: StatusArgs,
         #[command(flatten)]
         tool: ToolArgs,
     },
@@ -162,7 +157,7 @@ enum Sub {
     Volume(cli::volume::VolumeArgs),
     /// Show or set the gear: how many servers are awake
     #[command(
-        after_help = "Examples:\n  ebb gear set 12    keep 12 servers awake\n  ebb gear set 2/3   keep two of three gear groups awake\n  ebb gear auto      let load and forecast choose\n  ebb gear plan      show the schedule for the next day; changes nothing"
+        after_help = "Examples:\n  ebb gear set 12    keep 12 servers awake\n  ebb gear set 2/3   keep two of three gear groups awake\n  ebb gear auto      let load and forecast choose\n  ebb gear plan      show the schedule for the next day, and what it follows from; changes nothing\n  ebb gear plan --series hourly.csv\n                     the same by the configuration alone, after this load"
     )]
     Gear {
         #[command(subcommand)]
@@ -517,7 +512,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         }
         Sub::Secret { config, admin } => done(admin::secret(&config.config, admin.as_deref())),
         Sub::Key { command, file } => key::run(&file.config, file.output(), command),
-        Sub::Status { measured, why, tool } => admin::show_status(&tool, measured, why).await,
+        Sub::Status { args, tool } => admin::show_status(&tool, args).await,
         Sub::Pool { command, tool } => admin::pool(&tool, command).await,
         Sub::Volume(args) => cli::volume::run(args).await,
         Sub::Gear { command, tool } => admin::gear(&tool, command).await,

@@ -101,7 +101,7 @@ impl Backend for Cluster {
 
     async fn is_in_trough(&self) -> Result<bool, BackendError> {
         let plan = match self.client.call(MetaRequest::Admin(AdminRequest::GearPlan)).await {
-            Ok(MetaReply::Admin(AdminReply::Plan(plan))) => plan,
+            Ok(MetaReply::Admin(AdminReply::Plan(plan))) => plan.hours,
             // Without gears every hour is like any other.
             Err(ClientError::Meta(MetaFailure::Refused(_))) => Vec::new(),
             Ok(_) => return Err(other_reply()),
@@ -146,14 +146,9 @@ mod tests {
             forecast: None,
         };
         let hour = |gear: u16| PlannedHour {
-            hour: 0,
-            from_unix_millis: 0,
-            forecast: None,
-            band: None,
             gear: gear as u8,
             awake: (0..gear * 3).map(ServerId).collect(),
-            asleep: Vec::new(),
-            note: None,
+            ..PlannedHour::default()
         };
         let day = [hour(3), hour(2), hour(3)];
         assert!(is_trough(&gear(2, false, false), &day));

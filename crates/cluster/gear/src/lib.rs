@@ -21,11 +21,11 @@ pub use layout::{
     Layout, LayoutError, Place, Replacement, Scheme, Server, layout, parting, power_down, power_down_count,
     rebuild_choice, rebuild_parallelism, spread, spread_awake,
 };
-pub use load::{HourMeter, Load, RatesError, ServerRates, load};
+pub use load::{HourMeter, Load, RatesError, ServerRates, load, load_terms};
 pub use rehearsal::{LoadSeries, Provision, RehearsalError, rehearsal, sample_interval};
 pub use schedule::{
     Calendar, Command, Event, GearError, Mode, PlannedHour, Policy, PolicyError, Schedule, Scheduler,
-    awake_groups, floor_servers, gear_for, lowest_gear, oracle,
+    awake_groups, floor_servers, gear_by_formula, gear_for, lowest_gear, oracle,
 };
 pub use seasonal::Seasonal;
 pub use sets::{SetsError, sets};

@@ -9,7 +9,7 @@
 //! the streaming term has those, too: at 4 KiB they are never the larger one, and at hundreds of KiB, where a
 //! solid-state disk is limited by bytes and not by operations, the paper's formula would ask for too few servers.
 
-use ebb_types::{LoadCount, Schedule};
+use ebb_types::{LoadCount, LoadTerms, Schedule};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -85,8 +85,13 @@ impl ServerRates {
 /// `L = max(L_nonseq, L_seq)` of the work counted over `interval`, summed over all servers. An empty interval
 /// has no load.
 pub fn load(count: &LoadCount, interval: Duration, rates: &ServerRates, replicas: u8) -> Load {
+    Load(load_terms(count, interval, rates, replicas).load())
+}
+
+/// The two terms of that.
+pub fn load_terms(count: &LoadCount, interval: Duration, rates: &ServerRates, replicas: u8) -> LoadTerms {
     if interval.is_zero() {
-        return Load::ZERO;
+        return LoadTerms::default();
     }
     let seconds = interval.as_secs_f64();
     let r = f64::from(replicas);
@@ -94,7 +99,7 @@ pub fn load(count: &LoadCount, interval: Duration, rates: &ServerRates, replicas
         count.random_reads as f64 / rates.read_iops + r * count.random_writes as f64 / rates.write_iops;
     let seq = count.read_bytes as f64 / rates.read_bytes_per_s
         + r * count.written_bytes as f64 / rates.write_bytes_per_s;
-    Load(nonseq.max(seq) / seconds)
+    LoadTerms { random: nonseq / seconds, streaming: seq / seconds }
 }
 
 /// The peak of one hour's samples.
@@ -142,6 +147,9 @@ mod tests {
             random_writes: 50,
         };
         assert_eq!(load(&count, Duration::from_secs(2), &RATES, 3), Load(3.5));
+        // 2 KB/s of 1 MB/s read, and 250 B/s of 500 KB/s written, three times.
+        let terms = load_terms(&count, Duration::from_secs(2), &RATES, 3);
+        assert_eq!((terms.random, terms.streaming), (3.5, 0.0035));
     }
 
     #[test]

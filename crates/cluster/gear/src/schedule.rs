@@ -21,11 +21,16 @@ use std::time::Duration;
 /// Relative rounding error that must not cost a gear: a load of exactly one gear's capacity fits that gear.
 pub(crate) const ROUNDING: f64 = 1e-9;
 
+/// `ceil(L / (N/r))`: the gear whose servers sustain `load`, were there enough gears, and none too low.
+pub fn gear_by_formula(load: Load, servers: u32, replicas: u8) -> u32 {
+    let gears = load.0 * f64::from(replicas) / f64::from(servers.max(1));
+    (gears * (1.0 - ROUNDING)).ceil() as u32
+}
+
 /// `clamp(ceil(L / (N/r)), g_min, r)`: the lowest gear whose servers sustain `load`.
 pub fn gear_for(load: Load, servers: u32, replicas: u8, g_min: u8) -> u8 {
-    let gears = load.0 * f64::from(replicas) / f64::from(servers.max(1));
-    let needed = (gears * (1.0 - ROUNDING)).ceil();
-    (needed.min(f64::from(u8::MAX)) as u8).max(g_min).min(replicas)
+    let needed = gear_by_formula(load, servers, replicas);
+    (needed.min(u32::from(u8::MAX)) as u8).max(g_min).min(replicas)
 }
 
 /// Fewest of `servers` that sustain `load`, one by one; all of them if they do not.

@@ -18,6 +18,7 @@
 mod admin;
 pub(crate) mod by_server;
 mod census;
+mod dry_run;
 mod duties;
 mod event;
 mod force;
@@ -52,6 +53,7 @@ use crate::controller::wake_times::WakeTimes;
 use crate::controller::watch::Watch;
 use crate::{Command, PlantedBug, State, SwitchAction, Switches, Timing};
 
+pub use dry_run::plan_after;
 pub use event::{Event, Output};
 
 use ebb_types::{

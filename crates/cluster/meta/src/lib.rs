@@ -18,7 +18,7 @@ mod rescue;
 mod state;
 
 pub use api::*;
-pub use controller::{Controller, Event, Output};
+pub use controller::{Controller, Event, Output, plan_after};
 pub use member::Member;
 pub use namespace::Namespace;
 pub use namespace::table::{Blob, TableError};

@@ -2,8 +2,10 @@
 
 use crate::cli::dev::{DevCluster, DevOptions};
 use crate::cli::page::Opened;
-use crate::cli::pool::{self, Pool, PoolCommand};
+use crate::cli::plan;
+use crate::cli::pool::{self, PoolCommand};
 use crate::cli::readings::{self, Readings};
+use crate::cli::series::SeriesArgs;
 use crate::cli::tool::{Output, ToolArgs};
 use crate::cli::{losses, space, status as show, verify as compare};
 use crate::cluster::config::Config;
@@ -13,12 +15,12 @@ use crate::cluster::pools::PoolSection;
 use crate::cluster::secrets;
 use crate::daemon::clock;
 use crate::error::NodeError;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use ebb_client::Client;
 use ebb_output::print_json;
 use ebb_types::{
     AdminReply, AdminRequest, ClusterStatus, GearMode, GearStatus, GearWish, GroupCounts, Health,
-    NoticeRecord, PlannedHour, PoolId, Room, Served, ServerId, ServerState, counted,
+    NoticeRecord, PoolId, Room, Served, ServerId, ServerState, counted,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -69,7 +71,7 @@ impl Wish {
     }
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Subcommand)]
 pub enum GearCommand {
     /// Keep a number of servers, or a gear, awake until another command changes it
     Set {
@@ -82,8 +84,8 @@ pub enum GearCommand {
     },
     /// Let load and forecast choose
     Auto,
-    /// Show what the scheduler would do in the next day; changes nothing
-    Plan,
+    /// Show what the scheduler would do in the next day, and what that follows from; changes nothing
+    Plan(SeriesArgs),
     /// Apply [scheduler] of the configuration file; otherwise it is only read when the cluster is created
     Apply,
 }
@@ -123,11 +125,26 @@ struct Shown<'a> {
     measured: Option<&'a Readings>,
 }
 
-pub async fn show_status(tool: &ToolArgs, measured: bool, why: bool) -> Result<ExitCode, NodeError> {
+/// What `ebb status` shows beyond the usual.
+#[derive(Args, Clone, Copy)]
+pub struct StatusArgs {
+    /// Also ask the servers' management controllers what they measure ([[server.power]]), and compare with the
+    /// modelled watts; at most half a minute
+    #[arg(long)]
+    measured: bool,
+    /// Also show why each server is awake, or may sleep
+    #[arg(long)]
+    why: bool,
+    /// Also show each server's lease, and what it keeps for others
+    #[arg(long)]
+    servers: bool,
+}
+
+pub async fn show_status(tool: &ToolArgs, args: StatusArgs) -> Result<ExitCode, NodeError> {
     let (config, client) = connect(tool).await?;
     let status = status(&client).await?;
     let mut readings = None;
-    if measured {
+    if args.measured {
         let meters = readings::meters(&config)?;
         let read = tokio::task::spawn_blocking(|| readings::read(meters, readings::DEADLINE));
         let answers = read.await.map_err(|error| NodeError::Refused(error.to_string()))??;
@@ -140,7 +157,12 @@ pub async fn show_status(tool: &ToolArgs, measured: bool, why: bool) -> Result<E
             let (health, room, served) = (status.health(), status.room(), status.served());
             print_json(&Shown { health, room, served, status: &status, measured });
         }
-        Output::Text => print!("{}", show::page(&status, measured, why)),
+        Output::Text => {
+            print!("{}", show::page(&status, measured, args.why));
+            if args.servers {
+                print!("{}", show::leases(&status.servers));
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -164,11 +186,16 @@ pub async fn pool(tool: &ToolArgs, command: PoolCommand) -> Result<ExitCode, Nod
 }
 
 pub async fn gear(tool: &ToolArgs, command: GearCommand) -> Result<ExitCode, NodeError> {
+    if let GearCommand::Plan(args) = &command
+        && let Some(series) = &args.series
+    {
+        return plan::after_series(&Config::load(&tool.file.config)?, series, args, tool.output());
+    }
     let (config, client) = connect(tool).await?;
     let request = match command {
         GearCommand::Set { wish, .. } => AdminRequest::GearSet(wish.of(config.cluster.replicas)?),
         GearCommand::Auto => AdminRequest::GearAuto,
-        GearCommand::Plan => return show_plan(&client, tool.output()).await,
+        GearCommand::Plan(_) => return plan::show(&client, tool.output()).await,
         GearCommand::Apply => AdminRequest::SetSchedule(config.schedule()),
     };
     ask(&client, request).await?;
@@ -234,52 +261,6 @@ pub async fn notices(tool: &ToolArgs) -> Result<ExitCode, NodeError> {
         }),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// What the scheduler is about to do in all pools.
-#[derive(Serialize)]
-struct Plan {
-    /// Of the replicated pool.
-    hours: Vec<PlannedHour>,
-    pools: Vec<Pool>,
-}
-
-async fn show_plan(client: &Client, output: Output) -> Result<ExitCode, NodeError> {
-    let AdminReply::Plan(hours) = ask(client, AdminRequest::GearPlan).await? else {
-        return Err(NodeError::Refused("unexpected answer of the metadata service".into()));
-    };
-    let status = status(client).await?;
-    let pools = pool::select(&status.pools, &status.servers, None)
-        .map_err(|why| NodeError::Refused(why.to_string()))?;
-    match output {
-        Output::Json => print_json(&Plan { hours, pools }),
-        Output::Text => print!("{}{}", plan(&hours), pool::outlook(&pools)),
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn plan(hours: &[PlannedHour]) -> String {
-    let mut out = String::from("from (UTC)    forecast  gear  awake  asleep\n");
-    // What binds a plan mostly binds all of it.
-    let mut told: Option<&String> = None;
-    for hour in hours {
-        let forecast = hour.forecast.map_or("none".into(), |f| format!("{f:.2}"));
-        let asleep: Vec<String> = hour.asleep.iter().map(|s| s.0.to_string()).collect();
-        out += &format!(
-            "{:<13} {:<9} {:<5} {:<6} {}\n",
-            clock::weekday_and_time(hour.from_unix_millis),
-            forecast,
-            hour.gear,
-            hour.awake.len(),
-            if asleep.is_empty() { "-".into() } else { asleep.join(" ") },
-        );
-        match &hour.note {
-            Some(note) if told != Some(note) => out += &format!("              {note}\n"),
-            _ => {}
-        }
-        told = hour.note.as_ref();
-    }
-    out
 }
 
 pub async fn lost(tool: &ToolArgs, server: u16, accept_loss: bool) -> Result<ExitCode, NodeError> {
@@ -547,27 +528,6 @@ impl StatusLine {
 mod tests {
     use super::*;
     use ebb_types::GearSteps;
-
-    #[test]
-    fn a_plan_says_once_what_holds_for_hours() {
-        let hour = |hour: u64, note: Option<&str>| PlannedHour {
-            hour,
-            from_unix_millis: hour * 3_600_000,
-            forecast: None,
-            band: None,
-            gear: 3,
-            asleep: Vec::new(),
-            awake: vec![ServerId(1)],
-            note: note.map(str::to_owned),
-        };
-        let text = plan(&[hour(0, Some("few")), hour(1, Some("few")), hour(2, None), hour(3, Some("few"))]);
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        assert_eq!(
-            (lines.len(), lines[2], lines[5].starts_with("Thu 03:00"), lines[6]),
-            (7, "few", true, "few"),
-            "{text}"
-        );
-    }
 
     #[test]
     fn a_wish_is_fulfilled_when_servers_and_copies_are_as_it_wants_them() {

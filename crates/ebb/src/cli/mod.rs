@@ -21,6 +21,7 @@ pub mod measured;
 pub mod meter;
 pub mod mirror;
 pub mod page;
+pub mod plan;
 pub mod pool;
 pub mod power;
 pub mod readings;
@@ -28,6 +29,8 @@ pub mod readings;
 pub mod replay;
 #[cfg(feature = "lab")]
 pub mod report;
+#[cfg(feature = "lab")]
+pub mod series;
 #[cfg(feature = "lab")]
 pub mod simulate;
 pub mod space;
@@ -47,4 +50,4 @@ pub mod words;
 #[cfg(not(feature = "lab"))]
 mod without_lab;
 #[cfg(not(feature = "lab"))]
-pub use without_lab::{lab, simulate, what_if};
+pub use without_lab::{lab, series, simulate, what_if};

@@ -342,6 +342,37 @@ fn servers(status: &ClusterStatus, measured: Option<&Readings>, why: bool) -> St
     out
 }
 
+/// `ebb status --servers`: a row per server with its lease [Sierra §3.1], and with what is in its versioned log, which it
+/// keeps for others [Sierra §3.6].
+pub fn leases(servers: &[ServerStatus]) -> String {
+    let seconds =
+        |millis: Option<u64>| millis.map_or("-".into(), |millis| format!("{:.1} s", millis as f64 / 1e3));
+    let mut out = String::from(
+        "\nserver  heard ago  lease ends in  holder of  log         kept since    offloaded   reclaimed\n",
+    );
+    for s in servers {
+        // A sleeping server's last figure is stale.
+        let bytes = |of: fn(&ebb_types::Vitals) -> u64| {
+            let vitals = s.vitals.as_ref().filter(|_| s.state.is_live());
+            vitals.map_or("-".into(), |vitals| Bytes(of(vitals)).to_string())
+        };
+        let _ = writeln!(
+            out,
+            "{:<7} {:<10} {:<14} {:<10} {:<11} {:<13} {:<11} {}",
+            s.id.0,
+            seconds(s.heartbeat_age_millis),
+            seconds(s.lease_left_millis),
+            s.holder_of,
+            bytes(|v| v.debt_bytes),
+            s.debt_since_unix_millis.map_or("-".into(), clock::weekday_and_time),
+            bytes(|v| v.offloaded_bytes),
+            bytes(|v| v.reclaimed_bytes),
+        );
+    }
+    out + "A lease ends by the leader's clock; a server without one serves nothing. Log: what a server keeps for others;\n\
+           offloaded, reclaimed: what it has taken for them, and what they have taken back, since it started.\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -384,6 +415,37 @@ mod tests {
             switch_trouble: Some("the controller does not answer".into()),
             power: PowerStatus::default(),
         }
+    }
+
+    #[test]
+    fn each_server_has_its_lease_and_what_it_keeps_for_others() {
+        let vitals = ebb_types::Vitals {
+            debt_bytes: 3 << 20,
+            offloaded_bytes: 5 << 20,
+            reclaimed_bytes: 2 << 20,
+            ..Default::default()
+        };
+        let awake = ServerStatus {
+            id: ServerId(1),
+            state: ServerState::Awake,
+            vitals: Some(vitals.clone()),
+            heartbeat_age_millis: Some(340),
+            lease_left_millis: Some(1_660),
+            holder_of: 12,
+            debt_since_unix_millis: Some(1_795_305_600_000),
+            ..asleep()
+        };
+        let stale = ServerStatus { vitals: Some(vitals), heartbeat_age_millis: Some(60_000), ..asleep() };
+        let text = leases(&[awake, stale]);
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            rows[1..4],
+            [
+                "server  heard ago  lease ends in  holder of  log         kept since    offloaded   reclaimed",
+                "1       0.3 s      1.7 s          12         3.0 MiB     Sun 00:00:00  5.0 MiB     2.0 MiB",
+                "5       60.0 s     -              0          -           -             -           -",
+            ]
+        );
     }
 
     #[test]

@@ -116,6 +116,7 @@ mod tests {
         let hour = |hour| HourRecord {
             hour: 400_000 + hour,
             peak_load: load(hour),
+            terms: None,
             forecast: None,
             gear: 3,
             servers_awake: 30,

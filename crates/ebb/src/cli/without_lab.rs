@@ -32,6 +32,26 @@ pub mod lab {
     }
 }
 
+pub mod series {
+    use crate::error::NodeError;
+    use clap::Args;
+    use ebb_types::Schedule;
+    use std::path::{Path, PathBuf};
+
+    #[derive(Args)]
+    pub struct SeriesArgs {
+        /// Not in this program: `make build` builds it with it
+        #[arg(long, value_name = "FILE")]
+        pub series: Option<PathBuf>,
+    }
+
+    impl SeriesArgs {
+        pub fn peaks(&self, _: &Path, _: &Schedule, _: u32) -> Result<Vec<(u64, f64)>, NodeError> {
+            Err(NodeError::Refused(super::ABSENT.into()))
+        }
+    }
+}
+
 pub mod simulate {
     use crate::error::NodeError;
     use clap::Args;

@@ -1,9 +1,10 @@
 //! The cluster of `examples/cluster.toml` unchanged, except for the ports: it serves S3, stops cleanly in any gear, and
 //! has all its data when it starts again.
 
-use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, wait};
+use crate::harness::{ACCESS_KEY, Cluster, EBB, PATIENCE, SECRET_KEY, Shape, Who, wait};
 use ebb_testing::s3::{Answer, request};
 use ebb_types::Random;
+use std::process::Command;
 use std::time::Instant;
 
 const KEYS: (&str, &str) = (ACCESS_KEY, SECRET_KEY);
@@ -74,4 +75,32 @@ fn the_example_serves_and_keeps_everything_through_stops_in_any_gear() {
     let after = cluster.verify(&["--read"]);
     assert!(after.blocks > before.blocks);
     println!("stopped in gear 3 in {:.2?}", cluster.stop_all());
+}
+
+#[test]
+fn the_example_is_planned_by_a_load_series_without_a_cluster() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let series = directory.path().join("hourly.txt");
+    // Three days with a load of 8 in the afternoon and of 2 before.
+    let load = |hour: u32| if hour % 24 < 12 { "2\n" } else { "8\n" };
+    std::fs::write(&series, (0..72).map(load).collect::<String>()).expect("write the series");
+    let said = |more: &[&str]| {
+        let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster.toml");
+        let plan = ["gear", "plan", "--config", config, "--series"];
+        let output = Command::new(EBB).args(plan).arg(&series).args(more).output().expect("run ebb");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let plan: serde_json::Value = serde_json::from_str(&said(&["--json", "--provision", "1"])).expect("JSON");
+    let hours = plan["hours"].as_array().expect("hours");
+    assert_eq!((hours.len(), &plan["hours_recorded"], &hours[0]["hour"]), (24, &72.into(), &72.into()));
+    let asleep = |nth: usize| hours[nth]["asleep"].as_array().expect("servers").len();
+    assert!(asleep(1) >= 4 && asleep(13) == 0, "{plan}");
+    assert_eq!((&hours[1]["gear_by_formula"], &hours[13]["gear_by_formula"]), (&1.into(), &3.into()));
+    let text = said(&[]);
+    assert!(text.contains("\nday 4 00:00") && text.contains("72 hours recorded"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    // A server that sustains more carries the afternoon with fewer.
+    let plan: serde_json::Value = serde_json::from_str(&said(&["--json", "--provision", "3"])).expect("JSON");
+    assert_eq!(plan["hours"][13]["gear_by_formula"], 1, "{plan}");
 }

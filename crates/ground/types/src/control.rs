@@ -6,9 +6,10 @@
 //! [`AdminRequest::MarkLost`].
 
 use crate::{
-    ClusterParams, Depth, Epoch, GearGroup, Incarnation, Joules, LatencyStatus, MapDelta, NamespaceAnswer,
-    NamespaceCommand, NamespaceError, NamespaceQuery, NamespaceReply, NoticeRecord, ObjectId, PoolEntry,
-    PoolId, RackId, ServerId, ServerState, SetEntry, SetId, StoreId, TestStep, Vitals, Watts, Why,
+    ClusterParams, Depth, Epoch, GearGroup, GearPlan, GearSteps, Incarnation, Joules, LatencyStatus,
+    LoadTerms, MapDelta, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceQuery, NamespaceReply,
+    NoticeRecord, ObjectId, PoolEntry, PoolId, RackId, Schedule, ServerId, ServerState, SetEntry, SetId,
+    StoreId, TestStep, Vitals, Watts, Why,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -154,7 +155,7 @@ pub enum AdminReply {
     Status(Box<ClusterStatus>),
     /// The change is decided and durable. A gear shift continues in the background: watch it with `Status`.
     Done,
-    Plan(Vec<PlannedHour>),
+    Plan(Box<GearPlan>),
     Hours(Vec<HourRecord>),
     Shifts(Vec<ShiftRecord>),
     Notices(Vec<NoticeRecord>),
@@ -176,73 +177,6 @@ impl fmt::Display for GearWish {
             GearWish::Gear(gear) => write!(f, "gear {gear}"),
             GearWish::Servers(servers) => write!(f, "{servers} servers"),
         }
-    }
-}
-
-/// What the scheduler wakes and puts to sleep at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum GearSteps {
-    /// Single servers: continuous gears.
-    #[default]
-    Servers,
-    /// Whole gear groups. [Sierra §3.4]
-    Groups,
-}
-
-/// The scheduler's parameters. The four rates are what one server sustains of one kind of work alone. [Sierra §3.4]
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Schedule {
-    /// Length of the scheduler's "hour": 3,600,000, or less to rehearse a day in minutes.
-    pub hour_millis: u64,
-    /// Unix time at which hour 0 begins, and day 0 with it: 0, or when a rehearsal began.
-    pub hour_zero_unix_millis: u64,
-    pub hours_per_day: u32,
-    pub steps: GearSteps,
-    /// Small random requests per second.
-    pub read_iops: f64,
-    pub write_iops: f64,
-    /// Streamed bytes per second.
-    pub read_bytes_per_second: f64,
-    pub write_bytes_per_second: f64,
-    /// Lowest gear that the scheduler may choose: 1 saves the most, 2 keeps two awake replicas of everything.
-    pub g_min: u8,
-    /// With [`GearSteps::Groups`], how long the load must have been low, and the gear unchanged, before servers are put
-    /// to sleep; else how long a woken server stays awake.
-    pub dwell_millis: u64,
-    /// Lead time: how long before they are needed servers are woken, as long as nothing is known about how long they
-    /// take.
-    pub lead_millis: u64,
-    /// Share of the time with too few servers awake that is accepted; with [`GearSteps::Servers`].
-    pub short_goal: f64,
-    /// Days after which another gear group is the one that never sleeps; zero: never.
-    pub rotate_days: u32,
-}
-
-impl Default for Schedule {
-    fn default() -> Self {
-        Schedule {
-            hour_millis: 3_600_000,
-            hour_zero_unix_millis: 0,
-            hours_per_day: 24,
-            steps: GearSteps::default(),
-            read_iops: 200.0,
-            write_iops: 200.0,
-            read_bytes_per_second: 100e6,
-            write_bytes_per_second: 100e6,
-            g_min: 1,
-            dwell_millis: 300_000,
-            lead_millis: 60_000,
-            short_goal: 0.01,
-            rotate_days: 7,
-        }
-    }
-}
-
-impl Schedule {
-    /// Unix time in milliseconds at which an hour begins.
-    pub fn hour_begins(&self, hour: u64) -> u64 {
-        self.hour_zero_unix_millis.saturating_add(hour.saturating_mul(self.hour_millis))
     }
 }
 
@@ -550,6 +484,8 @@ pub struct HourRecord {
     pub hour: u64,
     /// Highest load of any sample, in servers' worth of work. [Sierra §3.4]
     pub peak_load: f64,
+    /// Of that sample; absent where they were not counted.
+    pub terms: Option<LoadTerms>,
     /// The forecast for it; absent if nothing was known.
     pub forecast: Option<f64>,
     /// Gear at the end of the hour.
@@ -569,30 +505,6 @@ pub struct Prices {
     pub shortage: f64,
     /// Of a power cycle, in days of sleep.
     pub power_cycle: f64,
-}
-
-/// A load of which one tenth of all outcomes is expected below `low`, and one tenth above `high`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LoadBand {
-    pub low: f64,
-    pub high: f64,
-}
-
-/// One hour as the scheduler would run it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PlannedHour {
-    pub hour: u64,
-    /// Unix time at which it begins.
-    pub from_unix_millis: u64,
-    pub forecast: Option<f64>,
-    /// Between which loads its peak lies, as far as is known now; absent with whole gears, and until a day has been
-    /// seen.
-    pub band: Option<LoadBand>,
-    pub gear: u8,
-    pub awake: Vec<ServerId>,
-    pub asleep: Vec<ServerId>,
-    /// What keeps more servers from sleeping, if it is not the load.
-    pub note: Option<String>,
 }
 
 /// A gear shift that ended.

@@ -6,6 +6,7 @@
 
 pub mod control;
 pub mod frame;
+pub mod gears;
 mod grace;
 pub mod health;
 pub mod id;
@@ -28,6 +29,7 @@ pub mod volume;
 pub mod why;
 
 pub use control::*;
+pub use gears::*;
 pub use grace::Grace;
 pub use health::*;
 pub use id::*;

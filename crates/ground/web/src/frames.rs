@@ -506,6 +506,7 @@ mod tests {
         let hour = |hour: u64| HourRecord {
             hour,
             peak_load: 1.0,
+            terms: None,
             forecast: None,
             gear: 1,
             servers_awake: 3,

@@ -222,7 +222,7 @@ impl<S: Source> Task<S> {
         };
         // Without a schedule that can be planned there is none, and the page goes without.
         let plan = match self.source.ask(AdminRequest::GearPlan).await {
-            Ok(AdminReply::Plan(plan)) => plan,
+            Ok(AdminReply::Plan(plan)) => plan.hours,
             Ok(_) => return Err(unexpected()),
             Err(Refusal::Refused(_)) => Vec::new(),
             Err(unreachable) => return Err(unreachable),

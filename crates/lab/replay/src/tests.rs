@@ -240,6 +240,7 @@ impl Target for Fake {
                 let hour = |hour| HourRecord {
                     hour,
                     peak_load: 1.25,
+                    terms: None,
                     forecast: Some(1.5),
                     gear: 1,
                     servers_awake: 3,

@@ -98,6 +98,8 @@ fn the_gear_is_the_lowest_that_sustains_the_load() {
     assert_eq!(gear_for(Load(10.0 / 3.0), 10, 3, 1), 1);
     assert_eq!(gear_for(Load(3.4), 10, 3, 1), 2);
     assert_eq!(gear_for(Load(f64::INFINITY), 9, 3, 1), 3);
+    let formula = [0.0, 3.0, 3.1, 30.0].map(|load| gear_by_formula(Load(load), 9, 3));
+    assert_eq!(formula, [0, 1, 2, 10], "before any constraint");
 }
 
 #[test]

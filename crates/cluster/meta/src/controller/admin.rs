@@ -5,14 +5,13 @@ use crate::controller::force::loss;
 use crate::controller::gears::{check, policy};
 use crate::controller::give_up::{last_copies_on, may_be_needed};
 use crate::controller::leading::Leading;
-use crate::controller::racks::racks_apart;
 use crate::controller::set_notes::set_notes;
 use crate::{Command, State, Token};
-use ebb_gear::{check_wish, floor_servers};
+use ebb_gear::check_wish;
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GearSteps, GroupCounts, GroupId,
-    MetaFailure, MetaReply, Moment, PlannedHour, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry,
-    ServerId, ServerState, ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Vitals,
+    AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GroupCounts, GroupId, MetaFailure,
+    MetaReply, Moment, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry, ServerId, ServerState,
+    ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Vitals,
 };
 use std::collections::BTreeSet;
 
@@ -27,7 +26,7 @@ impl Leading {
     ) {
         let answer = match request {
             AdminRequest::Status => Ok(AdminReply::Status(Box::new(self.status(now, state)))),
-            AdminRequest::GearPlan => self.dry_run(now, state).map(AdminReply::Plan),
+            AdminRequest::GearPlan => self.dry_run(now, state).map(|plan| AdminReply::Plan(Box::new(plan))),
             AdminRequest::ListHours => Ok(AdminReply::Hours(state.hours().cloned().collect())),
             AdminRequest::ListShifts => Ok(AdminReply::Shifts(state.shifts().cloned().collect())),
             AdminRequest::ListNotices { .. } => unreachable!("the member keeps them: not all are from here"),
@@ -73,50 +72,8 @@ impl Leading {
         self.unix_millis + now.since(self.since).as_millis() as u64
     }
 
-    fn dry_run(&self, now: Moment, state: &State) -> Result<Vec<PlannedHour>, String> {
-        let schedule = state.schedule();
-        let policy = policy(schedule, state);
-        let (servers, r) = (policy.servers(), policy.replicas());
-        let floor = match schedule.steps {
-            GearSteps::Servers => floor_servers(servers, r) > policy.capacity(schedule.g_min).0.ceil() as u32,
-            GearSteps::Groups => policy.lowest_gear() > schedule.g_min,
-        };
-        let few = floor.then(|| {
-            format!(
-                "with {servers} servers, not more can sleep: {r} copies of every write need {r} awake servers"
-            )
-        });
-        let binding: Vec<String> =
-            few.into_iter().chain(self.hardware_notes(state)).chain(self.kept_notes(state)).collect();
-        let hours = self.gears.plan(now, schedule.hours_per_day)?;
-        let mut bands = self.gears.bands().into_iter();
-        let planned = hours.into_iter().map(|hour| {
-            let mut awake = hour.awake;
-            awake.extend(servers_of(state, ServerEntry::is_logger));
-            let more = racks_apart(state.replicated(), &awake, state);
-            let apart = (!more.is_empty()).then(|| {
-                let names: Vec<String> = more.iter().map(ServerId::to_string).collect();
-                format!("{} awake too, so that copies stand in different racks", names.join(", "))
-            });
-            awake.extend(more);
-            awake.extend(servers_of(state, |e| !self.may_sleep(e.id, state)));
-            let notes: Vec<String> = binding.iter().cloned().chain(apart).collect();
-            PlannedHour {
-                hour: hour.hour,
-                from_unix_millis: schedule.hour_begins(hour.hour),
-                forecast: hour.forecast.map(|load| load.0),
-                band: bands.next(),
-                gear: hour.gear,
-                asleep: servers_of(state, |e| !awake.contains(&e.id)).into_iter().collect(),
-                awake: awake.into_iter().collect(),
-                note: (!notes.is_empty()).then(|| notes.join("; ")),
-            }
-        });
-        Ok(planned.collect())
-    }
-
     /// Limits that the hardware imposes at any gear.
-    fn hardware_notes(&self, state: &State) -> Vec<String> {
+    pub(crate) fn hardware_notes(&self, state: &State) -> Vec<String> {
         let (racks, r) = (racks_of(state), state.params().map_or(1, |p| usize::from(p.replicas)));
         let few = (racks < r).then(|| {
             format!(
@@ -354,7 +311,7 @@ fn needed(server: ServerId, state: &State) -> Option<(String, String)> {
     Some((why, loss.into()))
 }
 
-fn servers_of(state: &State, which: impl Fn(&ServerEntry) -> bool) -> BTreeSet<ServerId> {
+pub(crate) fn servers_of(state: &State, which: impl Fn(&ServerEntry) -> bool) -> BTreeSet<ServerId> {
     state.replicated().filter(|e| e.state != ServerState::Lost && which(e)).map(|e| e.id).collect()
 }
 

@@ -6,11 +6,11 @@ use crate::{Slept, State};
 use ebb_gear::fleet::{Command as Order, Event as News, State as Standing};
 use ebb_gear::{
     Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Sleep, forecast,
-    load, sample_interval,
+    load_terms, sample_interval,
 };
 use ebb_types::{
-    Depth, GearGroup, GearSize, GearSteps, LoadBand, LoadCount, Moment, Notice, Prices, Schedule,
-    ServerEntry, ServerId, ServerState, ShiftReason, ShiftRecord, Vitals, Why,
+    Depth, GearGroup, GearSize, GearSteps, Lead, LeadFrom, LoadBand, LoadCount, LoadTerms, Moment, Notice,
+    Prices, Schedule, ServerEntry, ServerId, ServerState, ShiftReason, ShiftRecord, Vitals, Why,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,7 +36,12 @@ pub(crate) struct Gears {
     sample_start: Moment,
     /// Since when the present rates hold. What was counted before does not follow from them.
     rated_since: Moment,
-    load: Load,
+    /// Of the last full sample; `None`: there was none yet.
+    terms: Option<LoadTerms>,
+    /// Those of the highest sample of each hour that is not recorded yet.
+    peaks: BTreeMap<u64, LoadTerms>,
+    /// By depth of sleep, as the fleet was told.
+    leads: BTreeMap<Depth, Lead>,
     gear: u8,
     awake: BTreeSet<ServerId>,
     pub shift: Option<Shift>,
@@ -51,6 +56,7 @@ pub(crate) struct Gears {
 pub(crate) struct EndedHour {
     pub hour: u64,
     pub peak: Load,
+    pub terms: Option<LoadTerms>,
     pub forecast: Option<Load>,
     pub prices: Option<Prices>,
 }
@@ -123,6 +129,19 @@ fn exceeded(exceeds: &impl Fn(Load) -> f64, probability: f64) -> f64 {
     high
 }
 
+fn load_of(terms: Option<LoadTerms>) -> Load {
+    terms.map_or(Load::ZERO, |terms| Load(terms.load()))
+}
+
+/// The terms of an hour's peak; forgets this hour and those before. A sample that spans the end of an hour may count in
+/// the next one.
+fn take_terms(peaks: &mut BTreeMap<u64, LoadTerms>, hour: u64, peak: Load) -> Option<LoadTerms> {
+    let near = peaks.range(hour.saturating_sub(1)..=hour).map(|(_, terms)| *terms);
+    let found = near.rev().find(|terms| terms.load() == peak.0);
+    *peaks = peaks.split_off(&(hour + 1));
+    found
+}
+
 /// What the fleet knows about a server.
 pub(crate) fn standing(state: ServerState, late: bool, depth: Depth) -> Standing {
     match state {
@@ -146,7 +165,9 @@ impl Gears {
             counted_for: Duration::ZERO,
             sample_start: Moment::ZERO,
             rated_since: Moment::ZERO,
-            load: Load::ZERO,
+            terms: None,
+            peaks: BTreeMap::new(),
+            leads: BTreeMap::new(),
             gear: 0,
             awake: BTreeSet::new(),
             shift: None,
@@ -196,6 +217,8 @@ impl Gears {
             (self.sample_start, self.rated_since) = (now, now);
         }
         self.basis = Some((schedule, there.clone()));
+        // Another decider watches the hour from now on.
+        self.peaks.clear();
         if self.gear == 0 {
             self.gear = gear_of(state, &whole, calendar.hour(now, whole.hour));
         }
@@ -213,6 +236,9 @@ impl Gears {
                     (self.gear, self.awake) = (fleet.gear(now), fleet.wants().collect());
                 }
                 (self.decider, self.fault) = (Some(decider), None);
+                for depth in [Depth::Standby, Depth::Off] {
+                    self.set_wake(depth, None, Duration::ZERO);
+                }
                 self.tell(now, Event::Tick);
             }
             Err(fault) => {
@@ -276,17 +302,31 @@ impl Gears {
         self.tell(now, Event::Tick);
     }
 
-    /// Sets the expected wake-up time from this depth.
-    pub fn set_wake(&mut self, depth: Depth, wake: Option<Duration>, catch_up: Duration) {
+    /// Sets the expected wake-up time from this depth. `measured`: of so many wake-ups, nearly all took no longer.
+    pub fn set_wake(&mut self, depth: Depth, measured: Option<(u32, Duration)>, catch_up: Duration) {
         let Some(Decider::Servers(fleet)) = &mut self.decider else { return };
         let configured = match depth {
             Depth::Standby => self.sleep.standby,
             Depth::Off => self.sleep.off,
         };
-        let wake = wake.or(configured.and_then(|cost| cost.wake));
         let lead = self.basis.as_ref().map_or(0, |(schedule, _)| schedule.lead_millis);
-        let wake = wake.map_or(Duration::from_millis(lead), |wake| wake.saturating_add(catch_up));
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let catch_up_millis = millis(catch_up);
+        let (wake, from) = match (measured, configured.and_then(|cost| cost.wake)) {
+            (Some((wakes, wake)), _) => {
+                let wake_millis = millis(wake);
+                (wake.saturating_add(catch_up), LeadFrom::Measured { wakes, wake_millis, catch_up_millis })
+            }
+            (None, Some(wake)) => {
+                let wake_millis = millis(wake);
+                (wake.saturating_add(catch_up), LeadFrom::Configured { wake_millis, catch_up_millis })
+            }
+            (None, None) => (Duration::from_millis(lead), LeadFrom::Schedule),
+        };
         fleet.set_wake(depth, wake);
+        if let Some(spec) = fleet.policy().depths.iter().find(|spec| spec.depth == depth) {
+            self.leads.insert(depth, Lead { depth: Some(depth), millis: millis(spec.wake), from });
+        }
     }
 
     /// Adds a server's load count. `dirty` is set when something was decided.
@@ -317,9 +357,26 @@ impl Gears {
         let live = state.replicated().filter(|entry| entry.state.is_live()).count() as u32;
         let interval = interval.max(counted_for / live.max(1));
         let replicas = state.params().map_or(1, |params| params.replicas);
-        self.load = load(&count, interval, &schedule.into(), replicas);
+        self.terms = Some(load_terms(&count, interval, &schedule.into(), replicas));
         self.sample_start = now;
+        self.note_peak(now, interval);
         *dirty |= self.tell(now, Event::Sample { count, interval });
+    }
+
+    /// Keeps the terms of the sample that ends now, if it is the highest of its hour, which contains most of it.
+    fn note_peak(&mut self, now: Moment, interval: Duration) {
+        let middle = Moment(now.0.saturating_sub(interval.as_nanos() as u64 / 2));
+        let hour = match &self.decider {
+            Some(Decider::Servers(fleet)) => fleet.hour(middle),
+            Some(Decider::Groups(scheduler)) => scheduler.hour(middle),
+            None => return,
+        };
+        let Some(terms) = self.terms else { return };
+        self.peaks.retain(|known, _| known + 1 >= hour);
+        let peak = self.peaks.entry(hour).or_insert(terms);
+        if terms.load() > peak.load() {
+            *peak = terms;
+        }
     }
 
     /// Returns whether something was decided.
@@ -336,7 +393,8 @@ impl Gears {
             match command {
                 Command::RecordHour { hour, peak } => {
                     let forecast = forecast(&self.history, hour, schedule.hours_per_day).map(|f| f.load);
-                    self.ended_hours.push(EndedHour { hour, peak, forecast, prices: None });
+                    let terms = take_terms(&mut self.peaks, hour, peak);
+                    self.ended_hours.push(EndedHour { hour, peak, terms, forecast, prices: None });
                 }
                 Command::Shift { gear, awake } => {
                     let awake = of_groups(members, &awake);
@@ -350,7 +408,7 @@ impl Gears {
     fn tell_fleet(&mut self, now: Moment, event: Event) -> bool {
         let Some(Decider::Servers(fleet)) = &mut self.decider else { return false };
         let news = match event {
-            Event::Sample { interval, .. } => News::Sample { load: self.load, interval },
+            Event::Sample { interval, .. } => News::Sample { load: load_of(self.terms), interval },
             Event::Tick => News::Tick,
             Event::Mode(mode) => News::Mode(mode),
         };
@@ -359,7 +417,8 @@ impl Gears {
         let prices = Some(fleet.prices());
         for order in &orders {
             if let Order::RecordHour { hour, peak } = *order {
-                self.ended_hours.push(EndedHour { hour, peak, forecast, prices });
+                let terms = take_terms(&mut self.peaks, hour, peak);
+                self.ended_hours.push(EndedHour { hour, peak, terms, forecast, prices });
             }
         }
         let (gear, awake) = (fleet.gear(now), fleet.wants().collect());
@@ -481,7 +540,24 @@ impl Gears {
     }
 
     pub fn load(&self) -> Load {
-        self.load
+        load_of(self.terms)
+    }
+
+    /// The two terms of that; `None`: there was no full sample yet.
+    pub fn terms(&self) -> Option<LoadTerms> {
+        self.terms
+    }
+
+    /// How long before they are needed servers are woken, the shallowest sleepers first.
+    pub fn leads(&self) -> Vec<Lead> {
+        match &self.decider {
+            Some(Decider::Servers(_)) => self.leads.values().copied().collect(),
+            Some(Decider::Groups(scheduler)) => {
+                let millis = scheduler.policy().lead.as_millis() as u64;
+                vec![Lead { depth: None, millis, from: LeadFrom::Schedule }]
+            }
+            None => Vec::new(),
+        }
     }
 
     /// The peak that is expected of the present hour; `None`: nothing is known.

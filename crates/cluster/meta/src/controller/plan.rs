@@ -76,6 +76,7 @@ impl Leading {
             commands.push(Command::RecordHour(HourRecord {
                 hour: ended.hour,
                 peak_load: ended.peak.0,
+                terms: ended.terms,
                 forecast: ended.forecast.map(|load| load.0),
                 gear: self.gears.gear(),
                 servers_awake: state.geared().filter(|e| e.state.is_live()).count() as u32,
@@ -247,7 +248,8 @@ impl Leading {
         let seen: Vec<_> = servers.values().filter(|e| !e.is_logger()).map(one).collect();
         let catch_up = self.catch_up(servers);
         for depth in [Depth::Standby, Depth::Off] {
-            let measured = self.wakes.get(&depth).and_then(WakeTimes::high);
+            let measured = |times: &WakeTimes| Some((times.count(), times.high()?));
+            let measured = self.wakes.get(&depth).and_then(measured);
             self.gears.set_wake(depth, measured, catch_up);
         }
         self.gears.see(now, seen);

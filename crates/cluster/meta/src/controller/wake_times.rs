@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Wake-ups that are remembered.
+/// Most wake-ups that are remembered.
 const KEPT: usize = 20;
 /// The percentile of wake-up times that is called high.
 const PERCENT: usize = 95;
@@ -17,6 +17,11 @@ impl WakeTimes {
         if self.0.len() > KEPT {
             self.0.pop_front();
         }
+    }
+
+    /// Wake-ups that are remembered.
+    pub fn count(&self) -> u32 {
+        self.0.len() as u32
     }
 
     /// Within this time nearly all were awake; `None`: there was none yet.
@@ -42,5 +47,6 @@ mod tests {
             times.note(Duration::from_secs(seconds));
         }
         assert_eq!(times.high(), Some(Duration::from_secs(18)), "the first is forgotten");
+        assert_eq!(times.count(), 20);
     }
 }

@@ -28,6 +28,14 @@ fn counted(state: &State) -> (GroupCounts, BTreeMap<ServerId, (u32, u32)>) {
 }
 
 impl World {
+    fn plan(&mut self) -> GearPlan {
+        self.admin(AdminRequest::GearPlan);
+        match self.answer.take() {
+            Some(MetaReply::Admin(AdminReply::Plan(plan))) => *plan,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Returns the counts.
     fn assert_counted(&mut self) -> GroupCounts {
         let status = self.status();
@@ -122,21 +130,14 @@ fn a_plan_says_between_which_loads_the_peaks_lie_once_a_day_was_seen() {
     let mut world = World::new(9, 3, 36);
     let schedule = Schedule { hour_millis: 10_000, hours_per_day: 2, lead_millis: 0, ..Schedule::default() };
     world.admin(AdminRequest::SetSchedule(schedule));
-    let plan = |world: &mut World| {
-        world.admin(AdminRequest::GearPlan);
-        match world.answer.take() {
-            Some(MetaReply::Admin(AdminReply::Plan(plan))) => plan,
-            other => panic!("{other:?}"),
-        }
-    };
     // To the end of the hour.
     world.run(10_000);
-    assert!(plan(&mut world).iter().all(|hour| hour.band.is_none()), "nothing is known");
+    assert!(world.plan().hours.iter().all(|hour| hour.band.is_none()), "nothing is known");
     for second in 0..60 {
         world.load.random_reads = if (13..17).contains(&(second % 20)) { 600 } else { 200 };
         world.run(1000);
     }
-    let plan = plan(&mut world);
+    let plan = world.plan().hours;
     assert_eq!(plan.len(), 2);
     for hour in &plan {
         let band = hour.band.unwrap();
@@ -146,6 +147,113 @@ fn a_plan_says_between_which_loads_the_peaks_lie_once_a_day_was_seen() {
     }
     let [quiet, busy] = [&plan[0], &plan[1]].map(|hour| hour.band.unwrap());
     assert!(busy.low > quiet.low && busy.high > quiet.high, "each hour has its own: {plan:?}");
+}
+
+#[test]
+fn a_plan_says_what_its_gears_follow_from() {
+    let mut world = World::new(9, 3, 36);
+    let schedule = Schedule { hour_millis: 10_000, hours_per_day: 2, rotate_days: 3, ..Schedule::default() };
+    world.admin(AdminRequest::SetSchedule(schedule));
+    let fresh = world.plan();
+    assert_eq!((fresh.servers, fresh.replicas, fresh.lowest_gear, fresh.dwell_millis), (9, 3, 1, 10_000));
+    assert_eq!((fresh.hours_recorded, fresh.schedule), (0, schedule));
+    let nothing = |hour: &PlannedHour| {
+        (hour.last_peak, hour.days, hour.mean_peak, hour.gear_by_formula) == (None, 0, None, None)
+    };
+    assert!(fresh.hours.iter().all(nothing), "{fresh:?}");
+    // Standby, as long as nothing is measured: the schedule's minute, cut to an hour.
+    let untold = Lead { depth: Some(Depth::Standby), millis: 10_000, from: LeadFrom::Schedule };
+    assert_eq!(fresh.leads, [untold]);
+    world.run(10_000);
+    for second in 0..60 {
+        let busy = (13..17).contains(&(second % 20));
+        // Four or one server's worth of operations; half a server's of bytes.
+        world.load.random_reads = if busy { 800 } else { 200 };
+        world.load.read_bytes = 50_000_000;
+        world.run(1000);
+    }
+    let plan = world.plan();
+    let now = plan.load_now.unwrap();
+    assert_eq!(now.rules, Some(LoadTerm::Random), "{now:?}");
+    for hour in &plan.hours {
+        let same = world.state.hours().filter(|past| past.hour % 2 == hour.hour % 2);
+        let peaks: Vec<&HourRecord> = same.collect();
+        let newest = peaks.last().unwrap();
+        assert_eq!(hour.last_peak, Some(MeasuredLoad::new(newest.peak_load, newest.terms)));
+        let terms = newest.terms.expect("the terms of each hour's peak are recorded");
+        assert!(terms.random > terms.streaming && terms.load() == newest.peak_load, "{newest:?}");
+        assert!((0.2..0.8).contains(&terms.streaming), "{newest:?}");
+        assert_eq!(hour.days as usize, peaks.len());
+        let mean = peaks.iter().map(|past| past.peak_load).sum::<f64>() / peaks.len() as f64;
+        assert!((hour.mean_peak.unwrap() - mean).abs() < 1e-9, "{hour:?}");
+        let formula = (hour.forecast.unwrap() / 3.0).ceil() as u32;
+        assert_eq!(hour.gear_by_formula, Some(formula));
+        assert!(u32::from(hour.gear) >= formula, "constraints only raise it here: {hour:?}");
+        assert_eq!(hour.turn, [GearGroup((hour.hour / 6 % 3) as u8)]);
+    }
+    let ends = plan.turn_ends_unix_millis.unwrap();
+    assert_eq!(ends % 60_000, 0, "three days of two hours");
+    assert!((1..=60_000).contains(&(ends - plan.hours[0].from_unix_millis)), "{plan:?}");
+}
+
+#[test]
+fn a_lead_says_how_many_wake_ups_it_was_measured_from() {
+    let wakes = |plan: GearPlan| match plan.leads[..] {
+        [Lead { depth: Some(Depth::Standby), millis, from }] => match from {
+            LeadFrom::Measured { wakes, wake_millis, catch_up_millis } => {
+                assert_eq!(millis, wake_millis + catch_up_millis);
+                wakes
+            }
+            _ => 0,
+        },
+        _ => panic!("one depth is configured: {plan:?}"),
+    };
+    let mut world = in_gear_1();
+    let before = wakes(world.plan());
+    world.gear(3);
+    world.run(6000);
+    assert_eq!(wakes(world.plan()), before + 6);
+}
+
+#[test]
+fn whole_gears_have_the_lead_of_the_schedule() {
+    let mut world = after_a_quiet_hour_of(GearSteps::Groups, 2000);
+    assert_eq!(world.plan().leads, [Lead { depth: None, millis: 0, from: LeadFrom::Schedule }]);
+}
+
+/// Three days, each of two servers' worth before noon and of twelve after it.
+fn three_days(steps: GearSteps) -> GearPlan {
+    let hour = |hour: u64| (hour, if hour % 24 < 12 { 2.0 } else { 12.0 });
+    let peaks: Vec<(u64, f64)> = (0..72).map(hour).collect();
+    let founded = bootstrap(15, 3, 60, ebb_gear::Scheme::Rotated);
+    let schedule = Schedule { steps, lead_millis: 60_000, ..founded.schedule };
+    plan_after(Bootstrap { schedule, ..founded }, Timing::default(), &peaks).unwrap()
+}
+
+#[test]
+fn a_cluster_that_does_not_run_is_planned_by_a_series() {
+    for steps in [GearSteps::Servers, GearSteps::Groups] {
+        let plan = three_days(steps);
+        assert_eq!((plan.hours.len(), plan.hours_recorded, plan.load_now), (24, 72, None));
+        assert!(plan.hours.iter().map(|hour| hour.hour).eq(72..96), "from the hour after the last one");
+        for hour in &plan.hours {
+            assert_eq!((hour.days, hour.awake.len() + hour.asleep.len()), (3, 15));
+            assert_eq!(hour.last_peak.unwrap().terms, None, "a series has one number");
+            assert_eq!(hour.band.is_some(), steps == GearSteps::Servers);
+        }
+        let [night, noon] = [&plan.hours[0], &plan.hours[15]];
+        assert_eq!((night.mean_peak, noon.mean_peak), (Some(2.0), Some(12.0)));
+        assert!(night.awake.len() <= 8 && noon.awake.len() >= 12, "{steps:?}: {night:?} {noon:?}");
+        assert_eq!((night.gear_by_formula, noon.gear_by_formula), (Some(1), Some(3)));
+        // Not that of the hour before, which was busy.
+        assert!(night.band.is_none_or(|band| band.high < 6.0), "{night:?}");
+    }
+}
+
+#[test]
+fn without_an_hour_nothing_is_planned() {
+    let founded = bootstrap(9, 3, 36, ebb_gear::Scheme::Rotated);
+    assert!(plan_after(founded, Timing::default(), &[]).is_err());
 }
 
 #[test]

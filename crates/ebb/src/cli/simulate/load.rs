@@ -107,7 +107,7 @@ pub struct LoadArgs {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Zeros {
+pub enum Zeros {
     Gap,
     Load,
 }
@@ -127,7 +127,7 @@ fn parse_goal(text: &str) -> Result<Goal, String> {
     }
 }
 
-fn parse_provision(text: &str) -> Result<Provision, String> {
+pub fn parse_provision(text: &str) -> Result<Provision, String> {
     match text {
         "peak" => Ok(Provision::Peak),
         number => number

@@ -2,7 +2,7 @@
 //! output is modelled, never measured.
 
 mod fuzz;
-mod load;
+pub mod load;
 mod mirror;
 mod paper;
 mod reliability;

@@ -3,8 +3,8 @@
 use crate::source::{Recorded, Refusal, Replayed, Source, WhatIf};
 use ebb_types::{
     AdminReply, AdminRequest, ClusterParams, ClusterPower, ClusterStatus, Depth, EnergyStatus, Epoch,
-    GearGroup, GearMode, GearSize, GearStatus, GearSteps, GroupCounts, HourRecord, Incarnation, Joules,
-    LoadBand, LoadOf, MetadataMember, Notice, NoticeRecord, PlannedHour, PoolId, PowerStatus, RackId,
+    GearGroup, GearMode, GearPlan, GearSize, GearStatus, GearSteps, GroupCounts, HourRecord, Incarnation,
+    Joules, LoadBand, LoadOf, MetadataMember, Notice, NoticeRecord, PlannedHour, PoolId, PowerStatus, RackId,
     Schedule, ServerId, ServerState, ServerStatus, ShiftReason, ShiftRecord, StoreId, Vitals, Watts, Why,
 };
 use std::future::Future;
@@ -127,6 +127,7 @@ impl Leader {
             .map(|hour| HourRecord {
                 hour,
                 peak_load: load(hour) * (0.9 + 0.02 * (hour % 7) as f64),
+                terms: None,
                 forecast: (hour > this - 20).then(|| load(hour)),
                 gear: 2,
                 servers_awake: awake(hour),
@@ -143,7 +144,7 @@ impl Leader {
                 gear: 2,
                 awake: (1..=awake(hour) as u16).map(ServerId).collect(),
                 asleep: (awake(hour) as u16 + 1..=servers as u16).map(ServerId).collect(),
-                note: None,
+                ..PlannedHour::default()
             })
             .collect();
         made.shifts = (1..24)
@@ -198,7 +199,10 @@ impl Source for Leader {
             AdminRequest::ListNotices { after } => {
                 AdminReply::Notices(made.notices.iter().filter(|n| n.number > after).cloned().collect())
             }
-            AdminRequest::GearPlan => AdminReply::Plan(made.plan.clone()),
+            AdminRequest::GearPlan => {
+                let hours = made.plan.clone();
+                AdminReply::Plan(Box::new(GearPlan { hours, ..GearPlan::default() }))
+            }
             AdminRequest::ListHours => AdminReply::Hours(made.hours.clone()),
             AdminRequest::ListShifts => AdminReply::Shifts(made.shifts.clone()),
             _ => match made.refusal.clone() {

@@ -1,0 +1,165 @@
+//! The dry run: what the scheduler would do over the next day, and what that follows from ([`GearPlan`]).
+
+use crate::controller::admin::servers_of;
+use crate::controller::gears::policy;
+use crate::controller::leading::Leading;
+use crate::controller::racks::racks_apart;
+use crate::{Bootstrap, Command, NewServer, Reply, State, Switches, Timing, WakePath};
+use ebb_gear::{Basis, Policy, floor_servers, forecast, gear_by_formula};
+use ebb_types::{
+    GearPlan, GearSteps, HourRecord, MeasuredLoad, Moment, PlannedHour, Schedule, ServerEntry, ServerId,
+};
+use std::time::Duration;
+
+/// The plan of a cluster that is founded so, after hours with these peaks, oldest first. No cluster is asked: every
+/// server may sleep, and nothing is known of wake-ups. The error says why nothing can be planned.
+pub fn plan_after(bootstrap: Bootstrap, timing: Timing, peaks: &[(u64, f64)]) -> Result<GearPlan, String> {
+    let last = peaks.last().map(|(hour, _)| *hour).ok_or("no hour has a load")?;
+    let reliable = |server: &NewServer| {
+        (server.id, vec![WakePath { name: "assumed".into(), reliable: true, patience: None }])
+    };
+    let switches: Switches = bootstrap.servers.iter().map(reliable).collect();
+    let mut state = State::default();
+    if let Reply::Refused(why) = state.apply(&Command::Init(bootstrap)) {
+        return Err(why);
+    }
+    let servers_awake = state.geared().count() as u32;
+    for (hour, peak_load) in peaks.iter().copied() {
+        // All were awake, as far as anybody knows.
+        state.apply(&Command::RecordHour(HourRecord {
+            hour,
+            peak_load,
+            terms: None,
+            forecast: None,
+            gear: state.params().map_or(1, |params| params.replicas),
+            servers_awake,
+            prices: None,
+            power_cycles: 0,
+        }));
+    }
+    // For the rest of its first hour a leader keeps awake what it finds, so it takes over in the last one.
+    let (begins, hour) = (state.schedule().hour_begins(last), state.schedule().hour_millis);
+    let mut leading = Leading::new(timing, switches, Moment::ZERO, begins);
+    leading.gears.follow(Moment::ZERO, &state, Moment::ZERO, begins);
+    let next = Moment::ZERO + Duration::from_millis(hour);
+    leading.gears.see(next, []);
+    leading.dry_run(next, &state)
+}
+
+impl Leading {
+    pub(crate) fn dry_run(&self, now: Moment, state: &State) -> Result<GearPlan, String> {
+        let schedule = *state.schedule();
+        let policy = policy(&schedule, state);
+        let lowest_gear = match schedule.steps {
+            GearSteps::Servers => schedule.g_min,
+            GearSteps::Groups => policy.lowest_gear(),
+        };
+        let hours = self.planned_hours(now, state, &policy, lowest_gear)?;
+        let turn_ends = hours.first().and_then(|hour| turn_ends(hour.hour, &schedule));
+        Ok(GearPlan {
+            load_now: self.gears.terms().map(MeasuredLoad::from),
+            schedule,
+            servers: policy.servers(),
+            replicas: policy.replicas(),
+            lowest_gear,
+            hours_recorded: state.hours().count() as u32,
+            dwell_millis: policy.dwell.as_millis() as u64,
+            leads: self.gears.leads(),
+            turn_ends_unix_millis: turn_ends.map(|hour| schedule.hour_begins(hour)),
+            hours,
+        })
+    }
+
+    fn planned_hours(
+        &self,
+        now: Moment,
+        state: &State,
+        policy: &Policy,
+        lowest_gear: u8,
+    ) -> Result<Vec<PlannedHour>, String> {
+        let schedule = state.schedule();
+        let binding: Vec<String> = few_servers(schedule, policy)
+            .into_iter()
+            .chain(self.hardware_notes(state))
+            .chain(self.kept_notes(state))
+            .collect();
+        let hours = self.gears.plan(now, schedule.hours_per_day)?;
+        let mut bands = self.gears.bands().into_iter();
+        let planned = hours.into_iter().map(|hour| {
+            let mut awake = hour.awake;
+            awake.extend(servers_of(state, ServerEntry::is_logger));
+            let more = racks_apart(state.replicated(), &awake, state);
+            let apart = (!more.is_empty()).then(|| {
+                let names: Vec<String> = more.iter().map(ServerId::to_string).collect();
+                format!("{} awake too, so that copies stand in different racks", names.join(", "))
+            });
+            awake.extend(more);
+            awake.extend(servers_of(state, |e| !self.may_sleep(e.id, state)));
+            let notes: Vec<String> = binding.iter().cloned().chain(apart).collect();
+            let (days, mean_peak) = match forecast(&self.gears.history, hour.hour, schedule.hours_per_day) {
+                Some(mean) => match mean.basis {
+                    Basis::Days(days) => (days, Some(mean.load.0)),
+                    Basis::LatestHour => (0, None),
+                },
+                None => (0, None),
+            };
+            PlannedHour {
+                hour: hour.hour,
+                from_unix_millis: schedule.hour_begins(hour.hour),
+                last_peak: last_peak(hour.hour, state),
+                days,
+                mean_peak,
+                forecast: hour.forecast.map(|load| load.0),
+                band: bands.next(),
+                gear_by_formula: hour
+                    .forecast
+                    .map(|load| gear_by_formula(load, policy.servers(), policy.replicas())),
+                gear: hour.gear,
+                turn: policy.awake_groups(lowest_gear, hour.hour),
+                asleep: servers_of(state, |e| !awake.contains(&e.id)).into_iter().collect(),
+                awake: awake.into_iter().collect(),
+                note: (!notes.is_empty()).then(|| notes.join("; ")),
+            }
+        });
+        Ok(planned.collect())
+    }
+}
+
+/// What is said where not the lowest gear, but the copies of a write need so many servers.
+fn few_servers(schedule: &Schedule, policy: &Policy) -> Option<String> {
+    let (servers, r) = (policy.servers(), policy.replicas());
+    let binds = match schedule.steps {
+        GearSteps::Servers => floor_servers(servers, r) > policy.capacity(schedule.g_min).0.ceil() as u32,
+        GearSteps::Groups => policy.lowest_gear() > schedule.g_min,
+    };
+    binds.then(|| {
+        format!(
+            "with {servers} servers, not more can sleep: {r} copies of every write need {r} awake servers"
+        )
+    })
+}
+
+/// The newest recorded hour before this one that is the same of its day.
+fn last_peak(hour: u64, state: &State) -> Option<MeasuredLoad> {
+    let day = u64::from(state.schedule().hours_per_day.max(1));
+    let alike = |past: &&HourRecord| past.hour < hour && past.hour % day == hour % day;
+    state.hours().rev().find(alike).map(|past| MeasuredLoad::new(past.peak_load, past.terms))
+}
+
+/// The next hour from which on other gear groups are those that never sleep.
+fn turn_ends(hour: u64, schedule: &Schedule) -> Option<u64> {
+    let turn = u64::from(schedule.hours_per_day) * u64::from(schedule.rotate_days);
+    Some((hour.checked_div(turn)? + 1) * turn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_lasts_as_many_days_as_are_set_or_for_ever() {
+        let ends = |hour, rotate_days| turn_ends(hour, &Schedule { rotate_days, ..Schedule::default() });
+        assert_eq!([0, 167, 168].map(|hour| ends(hour, 7)), [Some(168), Some(168), Some(336)]);
+        assert_eq!(ends(5, 0), None);
+    }
+}
