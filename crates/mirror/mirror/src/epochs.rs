@@ -7,7 +7,6 @@ use crate::marks::QUIET_EPOCHS;
 use crate::mirror::Mirror;
 use crate::op::{Wait, Work};
 use crate::policy::Access;
-use crate::settings::PolicyKind;
 use ebb_types::Moment;
 
 /// Utilisation below which a disk is at rest.
@@ -59,9 +58,10 @@ impl Mirror {
     /// Whether time changes nothing: both disks are at rest.
     fn is_settled(&self) -> bool {
         let at_rest = |disk: &Disk| {
-            let low = disk.speed == Speed::Low || self.settings.kind == PolicyKind::OneSpeed;
+            let stays = disk.speed == Speed::Low || self.pair.stays_high(disk.side);
             let busy = self.pair.utilisation(disk.side).is_some_and(|util| util > AT_REST);
-            low && !busy
+            stays
+                && !busy
                 && disk.mode != Mode::Replay
                 && (disk.log.logged_blocks() == 0 || disk.serving == Serving::Lost)
         };

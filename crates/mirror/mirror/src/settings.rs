@@ -43,7 +43,7 @@ pub enum PolicyKind {
     LogStore,
     /// Two speeds, no log.
     TwoSpeed,
-    /// Diverted accesses: two speeds, no log, and reads always concentrated on one disk.
+    /// Diverted accesses: two speeds, no log, and reads always concentrated on one disk, which stays at high speed.
     Div,
     /// Conventional disks: always at high speed.
     OneSpeed,

@@ -30,7 +30,7 @@ pub struct DiskStatus {
     /// What the utilisation would be at low speed; of a disk that sleeps there, that of the other one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilisation_at_low: Option<f64>,
-    /// Up to this forecast the disk goes to low speed; absent with the policy one-speed.
+    /// Up to this forecast the disk goes to low speed; absent where the policy keeps it at high speed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low_speed_limit: Option<f64>,
     pub log_bytes: u64,
@@ -106,7 +106,7 @@ impl Mirror {
             mode: disk.mode,
             utilisation: self.pair.utilisation(side),
             utilisation_at_low: self.pair.at_low(side),
-            low_speed_limit: self.pair.low_speed_limit(),
+            low_speed_limit: self.pair.low_speed_limit(side),
             log_bytes: self.geometry.log_blocks() * BLOCK_BYTES,
             log_used_bytes: disk.log.used_bytes(),
             logged_bytes: disk.log.logged_blocks() * BLOCK_BYTES,

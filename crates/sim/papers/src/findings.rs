@@ -123,6 +123,11 @@ impl Experiment {
     ) {
         self.rows.push(Row { what: what.into(), unit, paper, here, band: None });
     }
+
+    /// The last row must lie within this band.
+    pub fn hold(&mut self, band: [f64; 2]) {
+        self.rows.last_mut().expect("a row to hold").band = Some(band);
+    }
 }
 
 /// What is said of a trace that the user gave.

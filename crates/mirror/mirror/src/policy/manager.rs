@@ -41,6 +41,8 @@ pub struct Seen {
     pub may_change_speed: bool,
     /// There is no other reason against low speed.
     pub may_go_down: bool,
+    /// The policy keeps this disk at high speed, whatever the load.
+    pub stays_high: bool,
 }
 
 /// Mode and speed of one disk.
@@ -135,17 +137,13 @@ impl Manager {
     fn next_speed(&self, thresholds: &Thresholds, seen: &Seen) -> Decision {
         let predicted = self.after_going_down(&seen.outlook, seen.log);
         let (mode, speed) = match self.speed {
-            Speed::Low if self.kind == PolicyKind::OneSpeed => (self.mode, Speed::High),
+            Speed::Low if seen.stays_high => (self.mode, Speed::High),
             // Lines 3 to 5.
             Speed::Low if self.load(seen) >= thresholds.go_up => {
                 (if self.kind == PolicyKind::LogStore { Mode::Replay } else { self.mode }, Speed::High)
             }
             // Lines 6 to 8.
-            Speed::High
-                if self.kind != PolicyKind::OneSpeed
-                    && seen.may_go_down
-                    && predicted <= thresholds.go_down =>
-            {
+            Speed::High if !seen.stays_high && seen.may_go_down && predicted <= thresholds.go_down => {
                 (if self.may_log(seen.log) { Mode::Log } else { self.mode }, Speed::Low)
             }
             Speed::Low | Speed::High => return Decision::default(),
@@ -196,7 +194,7 @@ mod tests {
     /// Far from every threshold of forecasts, unless a test changes that.
     fn seen(util: f64, log: LogFill) -> Seen {
         let outlook = Outlook { now: util, regular: 0.99, low: 0.99, low_log: 0.99, reads: 0.0 };
-        Seen { outlook, log, may_change_speed: true, may_go_down: true }
+        Seen { outlook, log, may_change_speed: true, may_go_down: true, stays_high: false }
     }
 
     fn mode(mode: Mode) -> Decision {
@@ -378,11 +376,13 @@ mod tests {
     }
 
     #[test]
-    fn one_speed_goes_up_and_stays() {
-        let mut seen = seen(0.0, LogFill::Empty);
-        (seen.outlook.low, seen.outlook.low_log) = (0.0, 0.0);
-        check(PolicyKind::OneSpeed, (Regular, High), seen, nothing());
-        let up = Decision { mode: None, speed: Some(High) };
-        check(PolicyKind::OneSpeed, (Regular, Low), seen, up);
+    fn a_disk_that_stays_high_goes_up_and_stays() {
+        let mut calm = Seen { stays_high: true, ..seen(0.0, LogFill::Empty) };
+        (calm.outlook.low, calm.outlook.low_log) = (0.0, 0.0);
+        for kind in [PolicyKind::OneSpeed, PolicyKind::Div] {
+            check(kind, (Regular, High), calm, nothing());
+            let up = Decision { mode: None, speed: Some(High) };
+            check(kind, (Regular, Low), calm, up);
+        }
     }
 }

@@ -107,7 +107,7 @@ const IDLE: Load = Load { reads: 0, writes: 0 };
 
 #[test]
 fn idle_disks_go_down_one_after_the_other() {
-    for policy in [PolicyKind::LogStore, PolicyKind::TwoSpeed, PolicyKind::Div] {
+    for policy in [PolicyKind::LogStore, PolicyKind::TwoSpeed] {
         let mut world = World::new(&kind(policy), Speed::High);
         let first = world.epoch(IDLE);
         assert_eq!(first.map(|decision| decision.speed), [None, Some(Speed::Low)], "the one without reads");
@@ -116,6 +116,22 @@ fn idle_disks_go_down_one_after_the_other() {
         world.epochs(CHANGE_EPOCHS as usize + 1, IDLE);
         assert_eq!(world.speeds(), [Speed::Low; 2]);
         assert_eq!(world.modes(), [Mode::Regular; 2], "with nothing to log");
+    }
+}
+
+#[test]
+fn div_keeps_the_disk_with_the_reads_at_high_speed_and_the_other_follows_the_writes() {
+    for from in [Speed::High, Speed::Low] {
+        let mut world = World::new(&kind(PolicyKind::Div), from);
+        world.epochs(30, IDLE);
+        assert_eq!(world.speeds(), [Speed::High, Speed::Low], "idle, from {from:?}");
+        assert_eq!(Side::BOTH.map(|side| world.pair.low_speed_limit(side)), [None, Some(0.3)]);
+        // 72 % of an epoch at low speed.
+        world.epochs(30, Load { reads: 0, writes: 150 });
+        assert_eq!(world.speeds(), [Speed::High; 2], "from {from:?}");
+        world.epochs(60, IDLE);
+        assert_eq!(world.speeds(), [Speed::High, Speed::Low], "idle again, from {from:?}");
+        assert!(world.changes(Side::A) <= 1, "up at the most");
     }
 }
 
@@ -135,7 +151,7 @@ fn a_disk_sleeps_while_the_other_one_can_serve_all_reads() {
     assert_eq!(busy.changes(Side::A) + busy.changes(Side::B), 0, "one disk would be busy 36 %");
     let at_low = Side::BOTH.map(|side| busy.pair.at_low(side).unwrap());
     assert!(at_low.iter().any(|util| (util - 0.355).abs() < 0.02), "{at_low:?}");
-    assert_eq!(busy.pair.low_speed_limit(), Some(0.3));
+    assert_eq!(Side::BOTH.map(|side| busy.pair.low_speed_limit(side)), [Some(0.3); 2]);
 }
 
 /// 150 writes of 14.3 ms are 72 % of an epoch in their places at low speed, and 12 % in the log.

@@ -74,6 +74,17 @@ fn settled(world: &mut World) {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// No disk sleeps here. The one with the reads stays at high speed, which is no reason to look again and again.
+#[test]
+fn a_mirror_of_diverted_accesses_comes_to_rest_with_one_disk_at_high_speed() {
+    let diverted = Settings { kind: PolicyKind::Div, epoch: EPOCH, ..Settings::default() };
+    let mut world = World::new(3, diverted, 0);
+    world.open(Accept::default()).expect("a new mirror opens");
+    let steps = (0..STEPS_MAX).take_while(|_| world.step()).count();
+    assert!(steps < STEPS_MAX as usize, "it is never at rest: {:?}", status(&world));
+    assert_eq!(status(&world).disks.map(|disk| disk.speed), [Speed::High, Speed::Low]);
+}
+
 #[test]
 fn a_disk_that_lacks_nothing_sleeps_on_and_reads_do_not_wake_it() {
     let (mut world, side) = with_sleeper(EPOCH);

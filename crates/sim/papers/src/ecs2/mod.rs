@@ -41,7 +41,8 @@ fn holders(inputs: &Ecs2Inputs) -> Vec<String> {
         "The paper's hours of Web-2, Fin-2, DTRS and RAD-BE are not public; generated ones with the figures of its Table V stand in for \
          them."
             .to_owned(),
-        "A server that is on draws 73.2 W at any load, as in the paper's model; response times are those of a modelled disk of its time."
+        "A server that is on draws 73.2 W at any load, as in the paper's model; in the rows \"by its load\" its watts follow how busy its \
+         disk is. Response times are those of a modelled disk of its time."
             .to_owned(),
     ];
     lines.extend(inputs.traces.iter().map(given));

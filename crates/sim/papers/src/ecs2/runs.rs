@@ -45,6 +45,10 @@ pub fn power() -> PowerModel {
     PowerModel { idle: on, light: on, busy: on, ..PowerModel::default() }
 }
 
+fn unfolded_name(what: &str) -> String {
+    format!("{what}, overwrites not folded")
+}
+
 impl Runs {
     pub fn new(inputs: &Ecs2Inputs) -> Runs {
         let mut traces: Vec<Trace> =
@@ -76,6 +80,13 @@ impl Runs {
         self.plan_one(trace, &format!("{what}, always on"), on);
     }
 
+    /// The same as [`Runs::plan`], and a run that does not fold overwrites.
+    pub fn plan_both_ways(&mut self, trace: usize, what: &str, setup: Setup) {
+        let unfolded = Setup { folds_overwrites: false, ..setup.clone() };
+        self.plan_one(trace, &unfolded_name(what), unfolded);
+        self.plan(trace, what, setup);
+    }
+
     pub fn plan_one(&mut self, trace: usize, what: &str, setup: Setup) {
         self.waiting.push(((trace, what.to_owned()), Job::Coded(Box::new(setup))));
     }
@@ -87,6 +98,11 @@ impl Runs {
     /// With sleeping parity servers, and always on.
     pub fn get(&self, trace: usize, what: &str) -> Option<(&Report, &Report)> {
         self.get_one(trace, what).zip(self.get_one(trace, &format!("{what}, always on")))
+    }
+
+    /// With sleeping parity servers, and each write kept anew.
+    pub fn unfolded(&self, trace: usize, what: &str) -> Option<&Report> {
+        self.get_one(trace, &unfolded_name(what))
     }
 
     pub fn get_one(&self, trace: usize, what: &str) -> Option<&Report> {

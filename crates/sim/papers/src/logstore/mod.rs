@@ -107,6 +107,9 @@ mod tests {
         };
         let saved = row(2, "2x LogStore saves against one-speed");
         assert!((saved.paper.unwrap() - 0.81).abs() < 0.001 && saved.here.unwrap() > 0.6, "{saved:?}");
+        // Of a part of the day, whose changes of speed weigh more.
+        let div = row(2, "2x DIV: energy, by half of one-speed's and half of two-speed's");
+        assert!(div.band.is_some() && (0.8..1.2).contains(&div.here.unwrap()), "{div:?}");
         let steady = |kind: &str| row(0, &format!("{kind} at 55 requests/s")).here.unwrap();
         assert!(
             steady("LogStore") < steady("two-speed"),

@@ -28,9 +28,11 @@ const WHY: &str = "One-speed energies are given by the spans, which were derived
     waited for a disk.\n\n\
     Two-speed systems save more here at the higher accelerations than in the paper: our day has one broad peak, and a disk changes its \
     speed six times or so in the whole run (the tables below). The paper's Figures 5 and 6 rise and fall all the time.\n\n\
-    The paper's DIV takes half of its one-speed energy plus half of its two-speed energy in all six runs, to within 5 %: one of its \
-    disks never slows down. Here both do, at the same times as two-speed disks: reads are 4 % of the disks' work in Financial at 2x, \
-    so that it matters little where they go.";
+    DIV keeps the disk with the reads at high speed, whatever the load. The paper's takes half of its one-speed energy plus half of its \
+    two-speed energy in all six runs, to within 4.6 %; the rows that compare DIV with these halves say how near ours comes.";
+
+/// DIV's energy by half of one-speed's and half of two-speed's: the paper's six runs have 0.956 to 1.023.
+const DIV_BAND: [f64; 2] = [0.9, 1.1];
 
 pub fn plan(runs: &mut Runs) {
     for (trace, (_, rates)) in RATES.iter().enumerate() {
@@ -70,6 +72,7 @@ pub fn energies(runs: &Runs) -> Vec<Experiment> {
         let mut found = Experiment::new(name, title, WHY.to_owned());
         for (&rate, cells) in RATES[trace].1.iter().zip(cells) {
             system_rows(&mut found, runs, trace, rate, Some(cells));
+            div_row(&mut found, runs, trace, rate, cells);
         }
         found.tables.push(table_of(runs, trace, RATES[trace].1));
         found
@@ -103,6 +106,17 @@ fn system_rows(found: &mut Experiment, runs: &Runs, trace: usize, rate: u32, pap
         let paper = paper.map(|cells| 1.0 - cells[0].0 / cells[n].0);
         found.row(format!("{rate}x LogStore saves against {}", kind_name(kind)), "%", paper, here);
     }
+}
+
+/// Whether one disk of DIV behaves as one of one speed, and the other as one of two.
+fn div_row(found: &mut Experiment, runs: &Runs, trace: usize, rate: u32, paper: &Cells) {
+    let [_, two, div, one] = KINDS.map(|kind| runs.system(trace, rate, kind).map(kilojoules));
+    let by_halves = |two: f64, div: f64, one: f64| 2.0 * div / (one + two);
+    let [_, in_two, in_div, in_one] = paper.map(|(kilojoules, _)| kilojoules);
+    let here = two.zip(div).zip(one).map(|((two, div), one)| by_halves(two, div, one));
+    let what = format!("{rate}x DIV: energy, by half of one-speed's and half of two-speed's");
+    found.row(what, "", Some(by_halves(in_two, in_div, in_one)), here);
+    found.hold(DIV_BAND);
 }
 
 /// What the paper does not tell of each run.
@@ -192,7 +206,7 @@ mod tests {
     fn the_papers_div_is_one_disk_of_one_speed_and_one_of_two() {
         for [_, two, div, one] in FINANCIAL.into_iter().chain(PROXY) {
             let halves = (one.0 + two.0) / 2.0;
-            assert!((div.0 / halves - 1.0).abs() < 0.05, "{} is not {halves}", div.0);
+            assert!((div.0 / halves - 1.0).abs() < 0.046, "{} is not {halves}", div.0);
         }
     }
 }

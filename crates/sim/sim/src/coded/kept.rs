@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 /// A row: the stripe and its place within each strip.
 pub type Row = u64;
+/// What a row is kept once for: all writes that have one number.
+pub type Write = u64;
 
 #[derive(Default)]
 struct ForOne {
-    waiting: BTreeSet<Row>,
+    waiting: BTreeSet<(Row, Write)>,
     /// Being sent; they take memory until they have arrived.
     sending: u64,
     /// It takes changes at once.
@@ -26,9 +28,9 @@ impl Kept {
         Kept { row_bytes, extra: extra as u64, parities }
     }
 
-    pub fn change(&mut self, rows: impl Iterator<Item = Row> + Clone) {
+    pub fn change(&mut self, rows: impl Iterator<Item = Row> + Clone, write: Write) {
         for parity in self.parities.iter_mut().filter(|parity| !parity.is_awake) {
-            parity.waiting.extend(rows.clone());
+            parity.waiting.extend(rows.clone().map(|row| (row, write)));
         }
     }
 
@@ -75,11 +77,11 @@ mod tests {
     #[test]
     fn rows_are_kept_once_for_each_sleeper_and_the_extra_strip() {
         let mut kept = Kept::new(3, 1, 512);
-        kept.change([1, 2].into_iter());
-        kept.change([2, 3].into_iter());
+        kept.change([1, 2].into_iter(), 0);
+        kept.change([2, 3].into_iter(), 0);
         assert_eq!((kept.bytes(), kept.messages()), (3 * 4 * 512, 4));
         assert_eq!(kept.send(0), 3 * 512);
-        kept.change([9].into_iter());
+        kept.change([9].into_iter(), 0);
         assert_eq!(kept.bytes(), (3 + 4 + 4 + 4) * 512, "P1 is on its way, and takes the new change itself");
         kept.sent(0);
         assert_eq!(kept.bytes(), (4 + 4 + 4) * 512);
@@ -93,7 +95,17 @@ mod tests {
             "without sleepers, no server keeps an extra strip"
         );
         kept.sleep(1);
-        kept.change([5].into_iter());
+        kept.change([5].into_iter(), 0);
         assert_eq!(kept.bytes(), 2 * 512);
+    }
+
+    #[test]
+    fn a_row_is_kept_once_for_each_number_that_its_writes_have() {
+        let mut kept = Kept::new(1, 0, 512);
+        kept.change([1, 2].into_iter(), 7);
+        kept.change([2, 3].into_iter(), 7);
+        assert_eq!(kept.bytes(), 3 * 512);
+        kept.change([2, 3].into_iter(), 8);
+        assert_eq!((kept.bytes(), kept.send(0)), (5 * 512, 5 * 512));
     }
 }

@@ -10,7 +10,11 @@
 //!   the servers that keep the parity: m parity servers, or m + Δm data servers in memory while those sleep. It is
 //!   answered when the data is on its disk and all changes have arrived. A parity server has a change when it has
 //!   arrived: as in the paper, it acknowledges from memory, and its disk follows.
-//! - Changes of the same bytes are folded: they take memory once until they are sent.
+//! - Changes of the same bytes are folded: they take memory once until they are sent. Formula (10) counts each write
+//!   anew; so does a run that does not fold overwrites ([`Setup::folds_overwrites`]). Strips of one stripe that one
+//!   write changes are folded either way, as in formula (16).
+//! - There are two accounts of a run's energy: at the watts of [`Setup::power`], and at watts that follow the load of
+//!   each server's disk ([`Setup::by_load`]). Neither changes what happens.
 //! - A network interface sends and receives one message after another, what is synchronised included.
 //! - A set may sleep as a whole ([`Setup::hibernate`]): requests that come meanwhile wait until all data servers are
 //!   up. What is kept for parity servers stays where it is.

@@ -1,7 +1,8 @@
 //! The result of a run as plain data.
 
 use ebb_output::Latency;
-use ebb_types::{Joules, Watts};
+use ebb_power::EnergyMeter;
+use ebb_types::{Joules, Moment, Watts};
 use serde::Serialize;
 
 /// A trace on a coded set. Everything is modelled.
@@ -18,6 +19,8 @@ pub struct Report {
     /// Requests that arrived while a parity server was being synchronised.
     pub synchronising: Option<Latency>,
     pub energy_modelled: Energies,
+    /// The same at watts that follow the load.
+    pub by_load_modelled: Energies,
     /// Absent: data servers never sleep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hibernation: Option<Hibernations>,
@@ -39,6 +42,18 @@ pub struct Energies {
     pub transitions: u64,
     /// Server-seconds in standby.
     pub standby_seconds: f64,
+}
+
+impl Energies {
+    pub(super) fn of(meter: &EnergyMeter, now: Moment, span_seconds: f64) -> Energies {
+        let energy = meter.energy(now);
+        Energies {
+            total: energy.total(),
+            mean_watts: energy.total().0 / span_seconds,
+            transitions: energy.standby.transitions(),
+            standby_seconds: energy.standby.asleep_seconds,
+        }
+    }
 }
 
 /// Quiet spells in which the whole set slept.

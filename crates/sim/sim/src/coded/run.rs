@@ -107,6 +107,8 @@ pub struct Run<'a> {
     /// Reads for it in progress.
     rebuilding: u32,
     energy: EnergyMeter,
+    /// The second account.
+    by_load: EnergyMeter,
     times: Times,
     upcoming: Option<Request>,
 }
@@ -148,6 +150,7 @@ impl<'a> Run<'a> {
             rebuilt: 0,
             rebuilding: 0,
             energy: EnergyMeter::new(setup.power, 1.0)?,
+            by_load: EnergyMeter::new(setup.by_load, 1.0)?,
             times: Times::default(),
             upcoming: None,
         };
@@ -155,7 +158,7 @@ impl<'a> Run<'a> {
         for server in 0..shape.servers() {
             let draw =
                 if asleep && server >= shape.data() { Draw::Standby } else { Draw::On { utilisation: 0.0 } };
-            run.energy.set(Moment(0), ServerId(server as u16), draw);
+            run.draw(server, draw);
         }
         if !asleep {
             for parity in 0..shape.parity() {
@@ -348,7 +351,8 @@ impl<'a> Run<'a> {
     /// Sends the change of a strip to the servers that keep its parity.
     fn change(&mut self, job: &Job, rows: (Row, Row)) {
         let data = self.setup.shape.data();
-        self.kept.change(rows.0..rows.1);
+        let write = if self.setup.folds_overwrites { 0 } else { job.request };
+        self.kept.change(rows.0..rows.1, write);
         let messages = self.kept.messages() as usize;
         let turn = (rows.0 * self.setup.row_bytes / self.setup.strip_bytes) as usize;
         let mut arrived = self.now;
@@ -411,7 +415,7 @@ impl<'a> Run<'a> {
         match command {
             Command::Wake { parity } => {
                 let up = self.after(power.up.seconds);
-                self.draw(parity, Draw::On { utilisation: 0.0 });
+                self.draw_parity(parity, Draw::On { utilisation: 0.0 });
                 self.later(up, Happens::Up { parity });
             }
             Command::Synchronise { parity } => {
@@ -422,7 +426,7 @@ impl<'a> Run<'a> {
             Command::Sleep { parity } => {
                 let down = self.after(power.down.seconds);
                 self.kept.sleep(parity);
-                self.draw(parity, Draw::Standby);
+                self.draw_parity(parity, Draw::Standby);
                 self.later(down, Happens::Down { parity });
             }
         }
@@ -468,7 +472,7 @@ impl<'a> Run<'a> {
 
     fn draw_data(&mut self, draw: Draw) {
         for server in 0..self.setup.shape.data() {
-            self.energy.set(Moment(self.now), ServerId(server as u16), draw);
+            self.draw(server, draw);
         }
     }
 
@@ -476,9 +480,14 @@ impl<'a> Run<'a> {
         self.now + (seconds * SECOND as f64) as u64
     }
 
-    fn draw(&mut self, parity: usize, draw: Draw) {
-        let server = ServerId((self.setup.shape.data() + parity) as u16);
-        self.energy.set(Moment(self.now), server, draw);
+    fn draw_parity(&mut self, parity: usize, draw: Draw) {
+        self.draw(self.setup.shape.data() + parity, draw);
+    }
+
+    fn draw(&mut self, server: usize, draw: Draw) {
+        let (now, id) = (Moment(self.now), ServerId(server as u16));
+        self.energy.set(now, id, draw);
+        self.by_load.set(now, id, draw);
     }
 
     /// Sends a unit of what was kept for a parity server, from one data server after the other.
@@ -542,7 +551,7 @@ impl<'a> Run<'a> {
             let (id, now) = (ServerId(server as u16), Moment(self.now));
             let is_down = if server < data { data_sleeps } else { self.standby.as_ref().is_some_and(asleep) };
             if !is_down {
-                self.energy.set(now, id, Draw::On { utilisation });
+                self.draw(server, Draw::On { utilisation });
                 parity_awake += usize::from(server >= data);
             }
             watts = watts + self.energy.watts(now, id).unwrap_or(watts);
@@ -554,7 +563,7 @@ impl<'a> Run<'a> {
 
     fn report(mut self) -> Report {
         debug_assert!(self.servers.iter().all(|server| server.waiting() < WAITING_MAX));
-        let energy = self.energy.energy(Moment(self.now));
+        let now = Moment(self.now);
         let span_seconds = self.now.max(MILLI) as f64 / SECOND as f64;
         let times = &mut self.times;
         Report {
@@ -565,12 +574,8 @@ impl<'a> Run<'a> {
             reads: times.reads.latency(),
             written: times.writes.latency(),
             synchronising: times.synchronising.latency(),
-            energy_modelled: Energies {
-                total: energy.total(),
-                mean_watts: energy.total().0 / span_seconds,
-                transitions: energy.standby.transitions(),
-                standby_seconds: energy.standby.asleep_seconds,
-            },
+            energy_modelled: Energies::of(&self.energy, now, span_seconds),
+            by_load_modelled: Energies::of(&self.by_load, now, span_seconds),
             hibernation: self.hibernation.as_ref().map(Hibernation::report),
             synchronisations: times.synchronisations,
             synchronise_seconds: (times.sent > 0)

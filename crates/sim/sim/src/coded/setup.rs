@@ -22,12 +22,16 @@ pub struct Setup {
     pub row_bytes: u64,
     /// Memory of each data server for it.
     pub buffer_bytes: u64,
+    /// What is written twice before it is sent is kept once.
+    pub folds_overwrites: bool,
     /// `None`: all servers are always on.
     pub standby: Option<standby::Settings>,
     /// Time without a request after which the data servers sleep, too, until the next one. `None`: they never do.
     pub hibernate: Option<Duration>,
     pub failure: Option<Failure>,
     pub power: PowerModel,
+    /// Of the second account. Its utilisation is that of the disk.
+    pub by_load: PowerModel,
     pub disk: DiskModel,
     /// Of each server.
     pub network_bytes_per_second: f64,
@@ -48,10 +52,12 @@ impl Default for Setup {
             strip_bytes: 16 << 10,
             row_bytes: 512,
             buffer_bytes: 200_000_000,
+            folds_overwrites: true,
             standby: Some(standby::Settings::default()),
             hibernate: None,
             failure: None,
             power: PowerModel::default(),
+            by_load: PowerModel::default(),
             disk: DiskModel::hdd_2009(),
             network_bytes_per_second: 125e6,
             message_seconds: 100e-6,
@@ -91,6 +97,7 @@ impl Setup {
         }
         self.disk.check()?;
         self.power.check()?;
+        self.by_load.check()?;
         let positive = [
             ("network_bytes_per_second", self.network_bytes_per_second),
             ("synchronise_bytes_per_second", self.synchronise_bytes_per_second),

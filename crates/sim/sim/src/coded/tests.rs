@@ -90,6 +90,66 @@ fn overwrites_of_the_same_bytes_wake_no_parity_server() {
     assert_eq!(found.synchronisations, 0, "a mebibyte is kept once: {}", found.most_filled);
 }
 
+/// An hour like Fin-2 by Table V: all its rows fit in the buffers, if what is written twice is kept once.
+#[test]
+fn without_folding_overwrites_fill_the_buffers_as_by_formula_10() {
+    let mut writes = requests(3600, 23, Kind::Write, 3 * KIB);
+    writes.iter_mut().for_each(|request| request.offset %= 77_000 * 16 * KIB);
+    let at = |threshold| Some(standby::Settings { threshold, ..standby::Settings::default() });
+    let woken = |folds_overwrites| {
+        let found = run(&writes, &Setup { folds_overwrites, standby: at(0.75), ..setup() });
+        found.synchronisations
+    };
+    let model = Run {
+        time: Duration::from_secs(3600),
+        writes: Writes { per_second: 23.0, bytes: 3.0 * 1024.0 },
+        buffers: Buffers { shape: setup().shape, strip_bytes: 16.0 * 1024.0, bytes: 1200e6 },
+        threshold: 0.75,
+    };
+    assert_eq!((woken(true), woken(false), model.transitions()), (0, 1, 1));
+}
+
+/// A write over two strips of a stripe changes rows of parity that they have in common.
+#[test]
+fn strips_of_one_write_are_folded_even_where_writes_are_not() {
+    let write = |n: u64| Request {
+        at: Duration::from_secs(n),
+        device: 0,
+        offset: 0,
+        len: (32 * KIB) as u32,
+        kind: Kind::Write,
+    };
+    let writes: Vec<Request> = (0..11).map(write).collect();
+    let filled = |folds_overwrites| {
+        let setup = Setup { folds_overwrites, buffer_bytes: 1 << 20, ..setup() };
+        run(&writes, &setup).most_filled * 6.0 * (1 << 20) as f64
+    };
+    // Four strips of parity for each write; the last one is answered before the next look at the buffers.
+    let strip = 4.0 * 16.0 * KIB as f64;
+    assert!((filled(true) - strip).abs() < 1.0, "{}", filled(true));
+    assert!((filled(false) - 10.0 * strip).abs() < 1.0, "{}", filled(false));
+}
+
+/// By Table VI: 61.8 W without load and at most 75.6 W.
+#[test]
+fn the_second_account_follows_the_load_and_sleeps_as_the_first_one() {
+    let (idle, busy) = (reads_at(&[0.0, 300.0]), requests(300, 250, Kind::Read, 14 * KIB));
+    let on = Setup { standby: None, ..setup() };
+    let watts = |requests: &[Request], setup: &Setup| {
+        let found = run(requests, setup);
+        assert_eq!(found.by_load_modelled.transitions, found.energy_modelled.transitions);
+        (found.energy_modelled.mean_watts, found.by_load_modelled.mean_watts)
+    };
+    let ((flat, quiet), (still_flat, loaded)) = (watts(&idle, &on), watts(&busy, &on));
+    close(flat, 9.0 * 73.2);
+    close(still_flat, flat);
+    close(quiet, 9.0 * 61.8);
+    // The parity servers have nothing to do.
+    let data = (loaded - 3.0 * 61.8) / 6.0;
+    assert!((70.8..75.6).contains(&data), "{data}");
+    close(watts(&idle, &setup()).1, 6.0 * 61.8 + 3.0 * 5.4);
+}
+
 #[test]
 fn with_one_failure_p1_is_awake_and_two_thirds_of_the_saving_remain() {
     let reads = requests(900, 60, Kind::Read, 14 * KIB);
