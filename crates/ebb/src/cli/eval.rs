@@ -470,7 +470,7 @@ impl std::fmt::Display for Shown {
         for Content { campaign, target, results, failed } in &self.contents {
             writeln!(f, "{campaign}/{target}: {results} results, {failed} failed runs")?;
         }
-        let header = ["load", "IOPS", "MB/s", "p50 ms", "p99 ms", "W", "IOPS/W", "MB/s/kW", "°C"];
+        let header = ["load", "IOPS", "MB/s", "p50 ms", "p99 ms", "late ms", "W", "IOPS/W", "MB/s/kW", "°C"];
         write!(f, "\n{:<30}{:>7}", "workload", header[0])?;
         header[1..].iter().try_for_each(|name| write!(f, "{name:>11}"))?;
         let mut part = ("", "");
@@ -489,6 +489,7 @@ impl std::fmt::Display for Shown {
                 run.mb_per_second,
                 run.latency_p50_millis,
                 run.latency_p99_millis,
+                run.lateness_p99_millis,
                 run.watts,
                 run.iops_per_watt,
                 run.mb_per_second_per_kilowatt,
@@ -504,6 +505,10 @@ impl std::fmt::Display for Shown {
                 write!(f, "  {source} watts")?;
             } else if let Some(evidence) = &run.evidence {
                 write!(f, "  {evidence}")?;
+            }
+            if let Some(behind) = run.behind().filter(|_| run.is_late_reference()) {
+                let behind = 100.0 * behind;
+                write!(f, "  late itself, {behind:.1} % behind its trace: no load is measured against it")?;
             }
         }
         writeln!(f)?;
@@ -529,4 +534,33 @@ pub async fn agent(args: AgentArgs) -> Result<ExitCode, NodeError> {
         })
         .await;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lateness_is_shown_and_a_reference_that_was_late_is_marked() {
+        let run = |repetition, lateness| Record {
+            load_percent: 100.0,
+            repetition,
+            length_seconds: Some(2.0),
+            lateness_p99_millis: Some(lateness),
+            ..Record::default()
+        };
+        let runs = vec![run(1, 180.0), run(2, 181.0), run(1, 0.25)];
+        let text = Shown { contents: Vec::new(), runs, proportions: Vec::new() }.to_string();
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains("100 %")).collect();
+        assert!(
+            lines[0].contains(" 180.00 ")
+                && lines[0].ends_with("9.0 % behind its trace: no load is measured against it"),
+            "{text}"
+        );
+        assert!(
+            lines[1].contains(" 181.00 ") && !lines[1].contains("late"),
+            "only the first is a reference: {text}"
+        );
+        assert!(lines[2].contains(" 0.25 ") && !lines[2].contains("late"), "{text}");
+    }
 }

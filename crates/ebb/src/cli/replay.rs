@@ -525,12 +525,16 @@ impl ReplayArgs {
         line.clear();
         let report = report.map_err(refused)?;
         let measured = measuring.map(|measuring| measuring.stop(&report.modelled_energy.cluster, self.speed));
-        let passed = report.passed();
+        let (passed, behind) = (report.passed(), report.fell_behind());
         self.show(report, measured, ReplayReport::page)?;
-        Ok(match passed {
+        Ok(match behind {
             _ if interrupt.halt.is_set() => ExitCode::from(INTERRUPTED),
-            true => ExitCode::SUCCESS,
-            false => ExitCode::from(DIFFERENT),
+            _ if !passed => ExitCode::from(DIFFERENT),
+            Some(behind) => {
+                eprintln!("ebb: {behind}");
+                ExitCode::FAILURE
+            }
+            None => ExitCode::SUCCESS,
         })
     }
 }

@@ -168,6 +168,9 @@ fn part(page: &mut Page, name: &str, records: &[&Record], series: &[&SeriesRow])
     }
     let (modes, traces): (Vec<&Record>, Vec<&Record>) = records.iter().partition(|r| is_mode(r));
     page.text(&power(records));
+    if let Some(late) = late_references(records) {
+        page.text(&late);
+    }
     summary_table(page, records);
     load_control(page, name, &modes);
     for (heading, list) in effects(&modes, records.iter().any(|r| r.watts.is_some())) {
@@ -236,6 +239,19 @@ fn power(records: &[&Record]) -> String {
     format!("{kind} ({meters}).{coverage}{missing}")
 }
 
+/// The workloads whose replay at 100 % was late itself: what that means for their other levels.
+fn late_references(records: &[&Record]) -> Option<String> {
+    let late: Vec<&Record> = records.iter().filter(|r| r.is_late_reference()).copied().collect();
+    let worst = late.iter().filter_map(|r| r.behind()).max_by(f64::total_cmp)?;
+    let names: Vec<&str> = late.iter().map(|r| r.workload.as_str()).collect();
+    Some(format!(
+        "The replay at 100 % was behind its trace itself, by up to {:.1} % of its length ({}): no load is measured against it. \
+         Throughput, latency and watts hold. Delete the campaign and run it again on a quiet machine, or with longer runs.",
+        100.0 * worst,
+        names.join(", ")
+    ))
+}
+
 /// Means over all workloads, by load.
 fn summary_table(page: &mut Page, records: &[&Record]) {
     type Column = (&'static str, fn(&Record) -> Option<f64>);
@@ -287,7 +303,8 @@ fn load_control(page: &mut Page, name: &str, modes: &[&Record]) {
     }
     page.section(
         &format!("{name}: load control"),
-        "Accuracy is measured load / configured load. Where the target falls behind at high load, it is below 1.",
+        "Accuracy is measured load / configured load; the measured load is relative to the replay at 100 %. A level at which the target falls \
+         behind is below 1. If the replay at 100 % itself fell behind, all others would be above 1: then there is no measured load.",
     );
     let quantile = |q: f64| {
         levels.iter().filter_map(move |(level, records)| {
@@ -589,6 +606,19 @@ mod tests {
         assert!(page.contains("c/&lt;t&gt;") && !page.contains("Temperature"), "no chart without values");
         let linked = page.replace("http://www.w3.org/2000/svg", ""); // a name, never fetched
         assert!(!linked.contains("http://") && !linked.contains("https://"), "no network");
+    }
+
+    #[test]
+    fn a_replay_at_100_percent_that_was_late_itself_is_named() {
+        let mut runs = runs(None);
+        assert!(!report(&runs, &[]).contains("was behind its trace itself"));
+        for run in runs.iter_mut().filter(|run| run.load_percent == 100.0) {
+            (run.repetition, run.length_seconds) = (1, Some(2.0));
+            // 39 ms are within 2 % of two seconds.
+            run.queue_p99_millis = Some(if run.read_percent == Some(100.0) { 190.0 } else { 39.0 });
+        }
+        let page = report(&runs, &[]);
+        assert!(page.contains("by up to 9.5 % of its length (4KiB-random50-read100): no load"), "{page}");
     }
 
     #[test]

@@ -94,11 +94,41 @@ columns! {
     error: Option<String>, "TEXT";
 }
 
-/// The throughput of a workload's replay at 100 %, the reference for its levels.
+/// The most by which a replay at 100 % may be behind its trace, as a share of its length, and still be the reference of
+/// other levels: they appear too high by about as much.
+const BEHIND_MOST: f64 = 0.02;
+
+impl Record {
+    /// How far the run was behind its trace, as a share of its length: the 99th percentile of how long requests waited
+    /// to be issued, for the instrument or for a place among those in flight. Absent: neither was measured.
+    pub fn behind(&self) -> Option<f64> {
+        let waits = [self.lateness_p99_millis, self.queue_p99_millis].into_iter().flatten();
+        let length = self.length_seconds.filter(|&seconds| seconds > 0.0)?;
+        Some(waits.max_by(f64::total_cmp)? / 1e3 / length)
+    }
+
+    /// A workload's reference, the first replay at 100 %, that was behind its trace itself: it answered less than
+    /// 100 %, so no load can be measured against it. Throughput, latency and watts of all runs hold.
+    pub fn is_late_reference(&self) -> bool {
+        let is_reference = self.load_percent == 100.0 && self.repetition == 1 && self.error.is_none();
+        is_reference && self.behind().is_some_and(|share| share > BEHIND_MOST)
+    }
+}
+
+/// The throughput of a workload's replay at 100 %, the reference for its levels. Absent: that replay was late itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Full {
     pub iops: Option<f64>,
     pub mb_per_second: Option<f64>,
+}
+
+impl Full {
+    pub fn of(reference: &Record) -> Full {
+        match reference.is_late_reference() {
+            true => Full { iops: None, mb_per_second: None },
+            false => Full { iops: reference.iops, mb_per_second: reference.mb_per_second },
+        }
+    }
 }
 
 /// Names of the table `series`, in order.

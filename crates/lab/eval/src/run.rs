@@ -251,10 +251,9 @@ impl<'b> Lane<'_, 'b> {
                 let error = match measured {
                     Ok(((performance, draw), peak)) => {
                         fill(&mut record, &performance, &draw, &peak, target);
-                        let own = Full { iops: record.iops, mb_per_second: record.mb_per_second };
-                        let whole = *full.get_or_insert(own);
-                        record.load_percent_iops = share(own.iops, whole.iops);
-                        record.load_percent_bytes = share(own.mb_per_second, whole.mb_per_second);
+                        let whole = *full.get_or_insert_with(|| Full::of(&record));
+                        record.load_percent_iops = share(record.iops, whole.iops);
+                        record.load_percent_bytes = share(record.mb_per_second, whole.mb_per_second);
                         series = performance.series;
                         None
                     }

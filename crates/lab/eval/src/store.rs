@@ -10,6 +10,7 @@ use super::record::{COLUMNS, Full, Peak, Record, SeriesRow};
 use super::workload::Workload;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::HashSet;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -170,33 +171,52 @@ impl Store {
         outcome.map_err(|error| at(&self.path, error))
     }
 
-    /// Declares that results of `matrix` follow. Refused if the file has results that were measured in another way.
+    /// Declares that results of `matrix` follow. Refused if the file has results that were measured in another way:
+    /// what nothing has been measured with yet binds nobody.
     pub fn begin(&mut self, matrix: &Matrix) -> Result<(), StoreError> {
-        self.same(&matrix.name, "settings".into(), &matrix.settings)?;
+        let measured = self.measured(&matrix.name)?;
+        self.same(&matrix.name, "settings".into(), &matrix.settings, !measured.is_empty())?;
         for target in &matrix.targets {
-            self.same(&matrix.name, format!("target {}", target.name), target)?;
+            let binds = measured.iter().any(|(name, _)| *name == target.name);
+            self.same(&matrix.name, format!("target {}", target.name), target, binds)?;
         }
         for workload in &matrix.workloads {
             if let Workload::Trace { name, .. } = workload {
-                self.same(&matrix.name, format!("trace {name}"), workload)?;
+                let binds = measured.iter().any(|(_, of)| of == name);
+                self.same(&matrix.name, format!("trace {name}"), workload, binds)?;
             }
         }
         Ok(())
     }
 
-    fn same(&mut self, campaign: &str, subject: String, setup: &impl Serialize) -> Result<(), StoreError> {
+    /// Keeps how a subject is measured. `binds`: something was measured in the way that was kept before, and it may not
+    /// be another one.
+    fn same(
+        &mut self,
+        campaign: &str,
+        subject: String,
+        setup: &impl Serialize,
+        binds: bool,
+    ) -> Result<(), StoreError> {
         let now = serde_json::to_string(setup).expect("plain data can be written as JSON");
-        match self.setup(campaign, &subject)? {
-            Some(then) if then != now => {
-                let (path, campaign) = (self.path.clone(), campaign.to_owned());
-                Err(StoreError::Changed { path, campaign, subject, then, now })
-            }
-            Some(_) => Ok(()),
-            None => {
-                let sql = "INSERT INTO setup VALUES (?1, ?2, ?3)";
-                self.sqlite(self.connection.execute(sql, params![campaign, subject, now])).map(drop)
-            }
+        if let Some(then) = self.setup(campaign, &subject)?
+            && binds
+            && identity(&then) != identity(&now)
+        {
+            let (path, campaign) = (self.path.clone(), campaign.to_owned());
+            return Err(StoreError::Changed { path, campaign, subject, then, now });
         }
+        let sql = "INSERT OR REPLACE INTO setup VALUES (?1, ?2, ?3)";
+        self.sqlite(self.connection.execute(sql, params![campaign, subject, now])).map(drop)
+    }
+
+    /// Target and workload of everything that the campaign has a result or a peak of.
+    fn measured(&self, campaign: &str) -> Result<Vec<(String, String)>, StoreError> {
+        let sql = "SELECT target, workload FROM result WHERE campaign = ?1 AND error IS NULL
+                   UNION SELECT target, workload FROM peak WHERE campaign = ?1";
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let all = || self.connection.prepare(sql)?.query_map([campaign], read)?.collect();
+        self.sqlite(all())
     }
 
     /// Stores a result and its series durably; it replaces a failed one.
@@ -239,10 +259,9 @@ impl Store {
         target: &str,
         workload: &str,
     ) -> Result<Option<Full>, StoreError> {
-        let sql =
-            "SELECT iops, mb_per_second FROM result WHERE campaign = ?1 AND target = ?2 AND workload = ?3
+        let sql = "SELECT * FROM result WHERE campaign = ?1 AND target = ?2 AND workload = ?3
                    AND load_percent = 100 AND repetition = 1 AND error IS NULL";
-        let read = |row: &rusqlite::Row<'_>| Ok(Full { iops: row.get(0)?, mb_per_second: row.get(1)? });
+        let read = |row: &rusqlite::Row<'_>| Record::from_row(row).map(|record| Full::of(&record));
         let found = self.connection.query_row(sql, params![campaign, target, workload], read);
         self.sqlite(found.optional())
     }
@@ -378,6 +397,15 @@ impl Store {
     }
 }
 
+/// What of a setup may not change under its results. The consent to overwrite a target measures nothing.
+fn identity(setup: &str) -> Option<Value> {
+    let mut setup: Value = serde_json::from_str(setup).ok()?;
+    if let Some(keys) = setup.as_object_mut() {
+        keys.remove("overwrite");
+    }
+    Some(setup)
+}
+
 fn at(path: &Path, error: rusqlite::Error) -> StoreError {
     StoreError::Sqlite { path: path.to_owned(), error }
 }
@@ -418,7 +446,7 @@ mod tests {
         for record in [&record("w"), &record("v"), &other] {
             store.add(record, &interval).unwrap();
         }
-        store.same("c", "settings".into(), &1).unwrap();
+        store.same("c", "settings".into(), &1, false).unwrap();
         let peak = Peak {
             iops: 1.0,
             mb_per_second: 1.0,
@@ -432,6 +460,28 @@ mod tests {
         assert_eq!(store.series(None, None).unwrap().len(), 1);
         assert_eq!((store.peak("c", "t", "w").unwrap(), store.setup("c", "settings").unwrap()), (None, None));
         assert_eq!(store.forget("c").unwrap(), 0);
+    }
+
+    #[test]
+    fn a_setup_binds_once_something_was_measured_with_it_but_for_the_consent_to_overwrite() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&dir.path().join("r.sqlite")).unwrap();
+        let text = |at: &str, overwrite: bool| {
+            format!(
+                "name = \"c\"\nlevels = [100]\n[synthetic]\nsizes = [512]\nrandom = [0]\nreads = [0]\n\
+                 [[target]]\nname = \"t\"\nat = \"{at}\"\noverwrite = {overwrite}\n"
+            )
+        };
+        let matrix = |at, overwrite| Matrix::parse(Path::new("m.toml"), &text(at, overwrite), 1.0).unwrap();
+        store.begin(&matrix("file:x", false)).unwrap();
+        store.add(&Record { error: Some("x exists".into()), ..record("w") }, &[]).unwrap();
+        store.begin(&matrix("file:y", true)).expect("nothing was measured");
+        store.add(&record("w"), &[]).unwrap();
+        for consent in [true, false, true] {
+            store.begin(&matrix("file:y", consent)).expect("consent is no way to measure");
+        }
+        let error = store.begin(&matrix("file:x", true)).unwrap_err();
+        assert!(matches!(&error, StoreError::Changed { subject, .. } if subject == "target t"), "{error}");
     }
 
     #[test]

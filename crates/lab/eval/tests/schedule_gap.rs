@@ -6,7 +6,7 @@ use ebb_gear::{
     sample_interval,
 };
 use ebb_power::PowerModel;
-use ebb_replay::energy::{Change, EnergyReport, changes_of, modelled};
+use ebb_replay::energy::{Change, Compared, EnergyReport, changes_of, modelled};
 use ebb_trace::{Kind, Request, Trace};
 use ebb_types::{GearGroup, Moment, Schedule, ServerId};
 use std::path::Path;
@@ -61,7 +61,7 @@ fn live(series: &LoadSeries, schedule: &Schedule, speed: f64) -> Vec<Change> {
     changes
 }
 
-fn gap(trace: &Trace, speed: f64) -> EnergyReport {
+fn gap(trace: &Trace, speed: f64) -> Compared {
     let mut schedule = rehearsal(&Schedule::default(), speed).unwrap();
     let mut series = LoadSeries::new(trace.loads(64 << 20).unwrap(), speed, &schedule, REPLICAS).unwrap();
     series.provision(&mut schedule, Provision::Peak, SERVERS).unwrap();
@@ -71,16 +71,17 @@ fn gap(trace: &Trace, speed: f64) -> EnergyReport {
     let of_gears = |gears: &[u8]| energy(&changes_of(gears, series.hour, &servers()));
     let report =
         EnergyReport::new(energy(&live(&series, &schedule, speed)), of_gears(&[REPLICAS]), of_gears(&gears));
+    let compared = report.compared.expect("a simulation keeps up");
     println!(
         "{} at speed {speed}: saves {:.1} %, the oracle {:.1} %: {:.1} points behind; {} transitions against {}",
         trace.name,
-        report.saved_percent,
-        report.oracle_saved_percent,
-        report.behind_oracle_points,
+        compared.saved_percent,
+        compared.oracle_saved_percent,
+        compared.behind_oracle_points,
         report.cluster.transitions,
         report.oracle.transitions
     );
-    report
+    compared
 }
 
 /// A week with a daily rhythm, a quiet weekend, and unexpected bursts.

@@ -61,6 +61,14 @@ pub struct EnergyReport {
     pub always_on: EnergyFigures,
     /// Whole gears from the peak of each hour, known in advance; shifts take no time.
     pub oracle: EnergyFigures,
+    /// Absent: the trace was not kept up with. The cluster then carried another load than the other two.
+    #[serde(flatten)]
+    pub compared: Option<Compared>,
+}
+
+/// The three beside each other.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compared {
     /// Share of `always_on` that the cluster saves, in percent.
     pub saved_percent: f64,
     /// What transitions cost the cluster, of what sleep would save without them. Absent: nothing slept.
@@ -79,16 +87,14 @@ impl EnergyReport {
         let (saves, oracle_saves) = (of(&cluster), of(&oracle));
         let [cluster, always_on, oracle] = [cluster, always_on, oracle].map(EnergyFigures::from);
         let (saved_percent, oracle_saved_percent) = (100.0 * saves.saved, 100.0 * oracle_saves.saved);
-        EnergyReport {
-            cluster,
-            always_on,
-            oracle,
+        let compared = Compared {
             saved_percent,
             transition_percent: saves.transition_share.map(|share| 100.0 * share),
             oracle_saved_percent,
             behind_oracle_points: oracle_saved_percent - saved_percent,
             saves,
-        }
+        };
+        EnergyReport { cluster, always_on, oracle, compared: Some(compared) }
     }
 }
 
@@ -189,11 +195,12 @@ mod tests {
         close(geared.transition().0, 3.0 * (1270.0 + 569.0));
         close(geared.on.0, 61.8 * (3.0 * 4.0 * 3600.0 + 3.0 * (3600.0 - 13.0)));
         close(geared.standby.asleep.0, 5.4 * (3.0 * 4.0 * 3600.0 + 3.0 * (3.0 * 3600.0 - 7.0)));
-        let report = EnergyReport::new(always, always, geared);
+        let compared = |cluster, oracle| EnergyReport::new(cluster, always, oracle).compared.unwrap();
+        let report = compared(always, geared);
         assert_eq!((report.saved_percent, report.transition_percent), (0.0, None));
         close(report.behind_oracle_points, 100.0 * (1.0 - geared.total().0 / always.total().0));
         // Of what three servers save in three hours of their own, and three in four.
-        let report = EnergyReport::new(geared, always, geared);
+        let report = compared(geared, geared);
         let (transitions, saved) = (geared.transition().0, always.total().0 - geared.total().0);
         close(report.transition_percent.unwrap(), 100.0 * transitions / (saved + transitions));
         assert_eq!(report.saves.transitions(1.0), None, "less than can be seen");

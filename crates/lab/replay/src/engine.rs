@@ -4,7 +4,7 @@ use super::energy::{Change, EnergyReport, changes_of, modelled};
 use super::observe::{Observer, Stretch, Stretches};
 use super::options::{Progress, ReplayError, ReplayOptions};
 use super::report::{
-    AlwaysOnReport, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,
+    AlwaysOnReport, Behind, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,
     StretchLatency, TraceReport, VolumeReport,
 };
 use super::target::{Target, TargetError};
@@ -146,8 +146,8 @@ async fn run_both<T: Target>(
         let passed = beside.passed();
         report.volumes.extend(beside.volumes);
         report.notes.extend(beside.notes);
-        let latency = beside.latency.stretches;
-        report.always_on = Some(AlwaysOnReport { performance: beside.performance, latency, passed });
+        let (performance, behind, latency) = (beside.performance, beside.behind, beside.latency.stretches);
+        report.always_on = Some(AlwaysOnReport { performance, behind, latency, passed });
     }
     Ok(report)
 }
@@ -506,12 +506,18 @@ impl<T: Target> Run<'_, T> {
     ) -> Result<ReplayReport, ReplayError> {
         let (offloaded_bytes, reclaimed_bytes) = self.seen.moved();
         let oracle = self.oracle(setting);
+        let behind = Behind::of(&performance, setting.hour());
+        let mut modelled_energy = self.energy(setting, &oracle)?;
+        if behind.is_some() {
+            modelled_energy.compared = None;
+        }
         Ok(ReplayReport {
             trace: trace_report(self.trace),
             speed: self.options.speed,
             provisioned_servers: setting.provisioned,
             schedule: setting.schedule,
             prepared_bytes: 0,
+            behind,
             latency: self.latencies(stretches),
             offload: OffloadReport {
                 offloaded_bytes,
@@ -521,7 +527,7 @@ impl<T: Target> Run<'_, T> {
             },
             migrations: shifts.iter().map(|shift| u64::from(shift.migrations)).sum(),
             shifts,
-            modelled_energy: self.energy(setting, &oracle)?,
+            modelled_energy,
             hours: self.hour_reports(setting, &oracle),
             comparison: None,
             always_on: None,

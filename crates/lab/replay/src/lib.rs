@@ -20,10 +20,10 @@ mod page;
 mod report;
 mod target;
 
-pub use energy::{EnergyFigures, EnergyReport};
+pub use energy::{Compared, EnergyFigures, EnergyReport};
 pub use options::{Progress, ReplayError, ReplayOptions};
 pub use report::{
-    AlwaysOnReport, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,
+    AlwaysOnReport, Behind, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,
     StretchLatency, TraceReport, VolumeReport,
 };
 pub use target::{Cluster, Comparison, TargetError};

@@ -7,12 +7,17 @@ impl ReplayReport {
     /// Load against servers awake, hour by hour; energy; latency by gear; and everything that the engine reports.
     pub fn page(&self) -> Page {
         let energy = &self.modelled_energy;
+        let saved = match &energy.compared {
+            Some(compared) => format!(
+                "{:.1} % of the energy saved (modelled), an oracle saves {:.1} %",
+                compared.saved_percent, compared.oracle_saved_percent
+            ),
+            None => "no savings, because the trace was not kept up with".to_owned(),
+        };
         let lead = format!(
-            "{} requests over {:.1} h: {:.1} % of the energy saved (modelled), an oracle saves {:.1} %. {}",
+            "{} requests over {:.1} h: {saved}. {}",
             self.trace.requests,
             self.trace.span_seconds / 3600.0,
-            energy.saved_percent,
-            energy.oracle_saved_percent,
             if self.passed() { "Every byte was correct." } else { "The replay failed." }
         );
         let lead = [Some(lead), self.performance.stopped()]
@@ -37,8 +42,8 @@ impl ReplayReport {
             "gear groups awake",
             [("cluster", |hour| hour.gear.map(f64::from)), ("oracle", |hour| Some(hour.oracle_gear.into()))],
         ));
-        let seen =
-            energy.saves.transitions(self.speed).map_or(String::new(), |seen| format!(" Here {seen}."));
+        let seen = energy.compared.as_ref().and_then(|compared| compared.saves.transitions(self.speed));
+        let seen = seen.map_or(String::new(), |seen| format!(" Here {seen}."));
         page.section("Energy", &format!("Modelled, at the trace's own speed.{seen}"));
         let kwh = |joules: f64| format!("{:.2}", joules / 3.6e6);
         let rows: Vec<Vec<String>> =

@@ -9,6 +9,7 @@ use ebb_trace::Kind;
 use ebb_types::{Bytes, Schedule, ShiftRecord, counted};
 use serde::Serialize;
 use std::fmt;
+use std::time::Duration;
 
 /// All results of a replay. Field names are the keys of its JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -27,6 +28,8 @@ pub struct ReplayReport {
     pub performance: DriveReport,
     /// Attempts after the first, of all requests.
     pub retries: u64,
+    /// Absent: the trace was kept up with.
+    pub behind: Option<Behind>,
     pub latency: LatencyReport,
     pub offload: OffloadReport,
     /// Primaries that moved, in all shifts.
@@ -44,6 +47,41 @@ pub struct ReplayReport {
     pub volumes: Vec<VolumeReport>,
     /// Problems that do not end a replay, such as volumes that could not be deleted.
     pub notes: Vec<String>,
+}
+
+/// The longest that one request in twenty may wait to be issued, where an hour of the schedule is longer.
+const WAIT_MOST: Duration = Duration::from_secs(10);
+
+/// The trace was not kept up with: its load came later than at its times.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Behind {
+    /// 95th percentile of how long requests waited to be issued, on the clock: for a place among those in flight, for
+    /// an earlier write to the same bytes, or for the engine.
+    pub wait_p95_millis: f64,
+    /// The most with which a trace is kept up with: an hour of the schedule, for which gears are chosen, or 10 s.
+    pub most_millis: f64,
+}
+
+impl Behind {
+    /// `hour`: of the schedule, on the clock.
+    pub(crate) fn of(performance: &DriveReport, hour: Duration) -> Option<Behind> {
+        let waits = [&performance.queue, &performance.lateness].into_iter().flatten();
+        let wait_p95_millis = waits.map(|wait| wait.p95_millis).max_by(f64::total_cmp)?;
+        let most_millis = hour.min(WAIT_MOST).as_secs_f64() * 1e3;
+        (wait_p95_millis > most_millis).then_some(Behind { wait_p95_millis, most_millis })
+    }
+}
+
+impl fmt::Display for Behind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the trace was not kept up with: one request in twenty was issued {:.1} s late or later, with {:.1} s allowed; \
+             lower --speed, or replay on a machine with less to do",
+            self.wait_p95_millis / 1e3,
+            self.most_millis / 1e3
+        )
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -84,6 +122,8 @@ pub struct StretchLatency {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AlwaysOnReport {
     pub performance: DriveReport,
+    /// As of the other run.
+    pub behind: Option<Behind>,
     /// Of the stretches of the trace in which the other run shifted.
     pub latency: StretchLatency,
     pub passed: bool,
@@ -164,6 +204,12 @@ impl ReplayReport {
             && self.offload.left_bytes == 0
             && self.comparison.as_ref().is_some_and(|comparison| comparison.differing == 0)
             && self.always_on.as_ref().is_none_or(|beside| beside.passed)
+    }
+
+    /// Why its energy and response times are not those of the trace, though nothing may be wrong; with every server
+    /// awake, too.
+    pub fn fell_behind(&self) -> Option<Behind> {
+        self.behind.or_else(|| self.always_on.as_ref()?.behind)
     }
 }
 
@@ -323,15 +369,22 @@ impl ReplayReport {
     fn write_energy(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let e = &self.modelled_energy;
         let kwh = |joules: f64| joules / 3.6e6;
-        let behind = e.behind_oracle_points;
+        let Some(compared) = &e.compared else {
+            let used = kwh(e.cluster.total_joules);
+            return writeln!(
+                f,
+                "energy    modelled, at the trace's own speed: {used:.2} kWh; no savings, because the trace was not kept up with"
+            );
+        };
+        let behind = compared.behind_oracle_points;
         writeln!(
             f,
             "energy    modelled, at the trace's own speed: {:.2} kWh against {:.2} kWh always on: {:.1} % saved\n          the oracle \
              schedule of gears saves {:.1} %: {:.1} points {}; {} transitions against its {}",
             kwh(e.cluster.total_joules),
             kwh(e.always_on.total_joules),
-            e.saved_percent,
-            e.oracle_saved_percent,
+            compared.saved_percent,
+            compared.oracle_saved_percent,
             behind.abs(),
             if behind < 0.0 { "less" } else { "more" },
             e.cluster.transitions,
@@ -341,7 +394,7 @@ impl ReplayReport {
             let (cluster, always_on) = (kwh(e.cluster.switch_joules), kwh(e.always_on.switch_joules));
             writeln!(f, "          of which rack switches {cluster:.2} kWh against {always_on:.2} kWh")?;
         }
-        e.saves.transitions(self.speed).map_or(Ok(()), |seen| writeln!(f, "          {seen}"))
+        compared.saves.transitions(self.speed).map_or(Ok(()), |seen| writeln!(f, "          {seen}"))
     }
 
     fn write_end(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -359,6 +412,16 @@ impl ReplayReport {
             None => writeln!(f, "replicas  not compared: the cluster is not in sync; see `ebb status`")?,
         }
         self.notes.iter().try_for_each(|note| writeln!(f, "note      {note}"))?;
-        writeln!(f, "{}", if self.passed() { "PASSED" } else { "FAILED" })
+        let behind = self.fell_behind();
+        behind.map_or(Ok(()), |behind| writeln!(f, "behind    {behind}"))?;
+        writeln!(
+            f,
+            "{}",
+            match behind {
+                _ if !self.passed() => "FAILED",
+                Some(_) => "NOT KEPT UP WITH: nothing failed, and nothing was wrong",
+                None => "PASSED",
+            }
+        )
     }
 }

@@ -317,7 +317,10 @@ async fn a_cluster_that_obeys_passes_and_is_left_as_it_was() {
     let mut stages = Vec::new();
     let report =
         engine::run(&options(), &trace, fake.clone(), &mut |progress| stages.push(progress)).await.unwrap();
-    assert!(report.passed(), "{report}");
+    assert!(report.passed() && report.fell_behind().is_none(), "{report}");
+    assert!(report.to_string().ends_with("PASSED\n"), "{report}");
+    let json = ebb_output::json(&report);
+    assert!(json.contains("\"behind\": null") && json.contains("\"saved_percent\": "), "{json}");
     assert_eq!(report.trace.left_out, 3);
     assert!(report.to_string().contains("requests without data (trim, sync), left out: 3\n"), "{report}");
     let performance = &report.performance;
@@ -403,6 +406,18 @@ async fn requests_go_out_at_their_time_whether_or_not_others_are_answered() {
     // They wait for a place, and that is not the engine's lateness.
     let queue = report.performance.queue.unwrap();
     assert!(report.passed() && queue.p50_millis > 1000.0 && latest(&report) < 1.1, "{queue:?}");
+    // 20 s of work in the time of 7 s: what was served is not the trace's load.
+    let behind = report.fell_behind().expect("far behind an hour of 3.6 s");
+    assert_eq!((behind.most_millis, behind.wait_p95_millis), (3600.0, queue.p95_millis));
+    assert_eq!(report.modelled_energy.compared, None);
+    let text = report.to_string();
+    assert!(text.contains("kWh; no savings, because") && !text.contains("PASSED"), "{text}");
+    assert!(
+        text.contains("\nbehind    the trace was not kept up with") && !text.contains(" % saved"),
+        "{text}"
+    );
+    let json = ebb_output::json(&report);
+    assert!(json.contains("\"wait_p95_millis\": ") && !json.contains("\"saved_percent\""), "{json}");
 }
 
 /// Whether losing a write is noticed: some byte of it is read before it is overwritten, or remains at the end.
@@ -501,7 +516,8 @@ async fn sleep_is_seen_and_its_energy_counted_in_trace_time() {
     // Six servers asleep from 1800 s on, three of them back at 5400 s; the run ends at 7182 s.
     let asleep = 3.0 * 3600.0 + 3.0 * 5382.0 - 6.0 * 7.0;
     assert!((energy.cluster.standby_seconds / asleep - 1.0).abs() < 0.01, "{energy:?}");
-    assert!(energy.saved_percent > 30.0 && energy.saved_percent < 45.0, "{energy:?}");
+    let saved = energy.compared.as_ref().unwrap().saved_percent;
+    assert!(saved > 30.0 && saved < 45.0, "{energy:?}");
     let gears: Vec<u8> = report.latency.by_gear.iter().map(|gear| gear.gear).collect();
     assert_eq!(gears, [1, 2, 3]);
     let counts = report.latency.by_gear.iter().map(|g| g.reads.unwrap().count + g.writes.unwrap().count);

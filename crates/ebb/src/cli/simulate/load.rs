@@ -320,6 +320,14 @@ fn text(report: &Report, outlier: Option<Outlier>, written: [Option<&Path>; 2]) 
     let rows: Vec<Vec<String>> =
         report.outcomes.iter().map(|(outcome, _)| load::cells(outcome, report.price)).collect();
     table(&mut out, &load::header(report.price), &rows);
+    let ebb = report.outcomes.iter().map(|(outcome, _)| outcome).find(|found| found.policy == Policy::Ebb);
+    if let Some(ebb) = ebb.filter(|ebb| ebb.short_time > case.setup.short_goal) {
+        let (short, accepted) = (ebb.short_time * 100.0, case.setup.short_goal * 100.0);
+        let _ = writeln!(
+            out,
+            "\nebb missed its goal: {short:.2} % of the time was short, with {accepted:.2} % accepted"
+        );
+    }
     if !report.pools.is_empty() {
         let rows: Vec<Vec<String>> = report.pools.iter().map(PoolOutcome::cells).collect();
         out.push_str("\nCold data in erasure-coded sets; servers: in replicas + in sets\n");
@@ -335,9 +343,14 @@ fn text(report: &Report, outlier: Option<Outlier>, written: [Option<&Path>; 2]) 
         table(&mut out, &["days of training", "hour of day", "seasonal", "seasonal, live"], &rows);
     }
     if !report.frontier.is_empty() {
-        out.push_str("\nFrontier of Ebb's policy; bound: the share asleep that no policy can beat with that shortage and those cycles\n");
+        out.push_str(
+            "\nFrontier of Ebb's policy, each setting alone; bound: the share asleep that no policy can beat with that shortage and those cycles\n",
+        );
         let rows: Vec<Vec<String>> = report.frontier.iter().map(load::point_cells).collect();
         table(&mut out, &load::POINT_HEADER, &rows);
+        if report.frontier.iter().any(|point| !point.goal_met) {
+            out.push_str("missed: more of the time was short than accepted\n");
+        }
     }
     for path in written.into_iter().flatten() {
         let _ = writeln!(out, "\nwritten: {}", path.display());

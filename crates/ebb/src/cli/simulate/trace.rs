@@ -14,8 +14,8 @@ use ebb_sim::load::{self, Case, Cold, LoadError, Policy, PoolOutcome, Requests};
 use ebb_sim::mirror::Settings;
 use ebb_sim::request::workload::Day;
 use ebb_sim::request::{
-    DepthRow, DiskModel, Gears, Mirroring, NetworkModel, PHASES, PairsReport, Report, Setup, minutes,
-    settings, simulate,
+    DepthRow, DiskModel, Gears, Mirroring, NO_SAVINGS, NetworkModel, PHASES, PairsReport, Report, Setup,
+    minutes, settings, simulate,
 };
 use ebb_trace::{BalancedFilter, InMemory, Request, Trace};
 use ebb_types::{Bytes, Shape};
@@ -172,8 +172,7 @@ pub async fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
         print!("{report}");
         pools.iter().for_each(|pools| print!("{}", pools_text(pools)));
     }
-    let whole = report.requests.failed == 0 && report.requests.unanswered == 0;
-    Ok(match whole {
+    Ok(match report.all_served() {
         _ if report.stopped_at_seconds.is_some() => ExitCode::from(INTERRUPTED),
         true => ExitCode::SUCCESS,
         false => ExitCode::from(3),
@@ -355,14 +354,17 @@ fn show_models() -> Result<ExitCode, NodeError> {
 
 fn page(report: &Report) -> String {
     let (trace, cluster, energy) = (&report.trace, &report.cluster, &report.energy_modelled);
+    let saved = match energy.comparable {
+        true => format!("Modelled energy saved against always on: {:.1} %", energy.clock.saved * 100.0),
+        false => format!("Energy: {NO_SAVINGS}"),
+    };
     let lead = format!(
-        "{} on {} servers in {} racks, gears {}. Modelled energy saved against always on: {:.1} %.\n\n\
+        "{} on {} servers in {} racks, gears {}. {saved}.\n\n\
          Everything here is modelled. Disk {}: {}. Network {}: {}.",
         trace.name,
         cluster.servers,
         cluster.racks,
         cluster.gears,
-        energy.clock.saved * 100.0,
         cluster.disk,
         cluster.disk_source,
         cluster.network,
@@ -428,18 +430,20 @@ fn pairs_section(page: &mut Page, report: &Report, pairs: &PairsReport) {
     };
     let share = || Axis::new("share of the time").from(0.0);
     let samples = report.samples.iter().filter_map(|s| Some((s.at_seconds, s.disks_low?)));
-    page.section("What each scale saved", &pairs.behaviour())
-        .table("Against all servers awake with disks of one speed", &header, &rows)
-        .chart(
-            &Chart::new("Disks at low speed, of servers awake", Axis::new("time").time(), share())
-                .with(Series::new("all", Mark::Area, samples)),
-        )
-        .chart(
-            &Chart::new("By hour of the trace", Axis::new("time").time(), share())
-                .with(Series::new("all", Mark::Step, of(|hour| hour.low_share)))
-                .with(Series::new("server with the least", Mark::Step, of(|hour| hour.least_low_share)))
-                .with(Series::new("server with the most", Mark::Step, of(|hour| hour.most_low_share))),
-        );
+    page.section("What each scale saved", &pairs.behaviour());
+    if report.energy_modelled.comparable {
+        page.table("Against all servers awake with disks of one speed", &header, &rows);
+    }
+    page.chart(
+        &Chart::new("Disks at low speed, of servers awake", Axis::new("time").time(), share())
+            .with(Series::new("all", Mark::Area, samples)),
+    )
+    .chart(
+        &Chart::new("By hour of the trace", Axis::new("time").time(), share())
+            .with(Series::new("all", Mark::Step, of(|hour| hour.low_share)))
+            .with(Series::new("server with the least", Mark::Step, of(|hour| hour.least_low_share)))
+            .with(Series::new("server with the most", Mark::Step, of(|hour| hour.most_low_share))),
+    );
 }
 
 fn latency_section(page: &mut Page, report: &Report) {

@@ -16,6 +16,8 @@ struct Script {
     unreachable: bool,
     /// The traces of peak runs were deleted.
     gone: bool,
+    /// Replays at 100 % are issued late, by a tenth of their length.
+    late: bool,
 }
 
 type Shared = Arc<Mutex<Script>>;
@@ -82,6 +84,7 @@ impl Generator for Pretend {
             read_percent: reads.into(),
             series: vec![Interval { seconds: 2.0, requests, ..Interval::default() }],
             latency: Some(Latency { p99_millis: 1.5, ..Latency::default() }),
+            lateness_p99_millis: Some(if script.late && percent == 100.0 { 200.0 } else { 0.1 }),
             ..Performance::default()
         })
     }
@@ -166,6 +169,46 @@ fn every_run_becomes_a_row_with_its_efficiency() {
     assert_eq!(record.host.as_deref(), Some("pretended"));
     let series = Store::read(&path).unwrap().series(None, None).unwrap();
     assert_eq!((series.len(), series[0].load_percent, series[0].iops), (8, 10.0, 80.0));
+}
+
+/// Against a replay at 100 % that fell behind, every other load would appear too high.
+#[test]
+fn no_load_is_measured_against_a_reference_that_was_late_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.sqlite");
+    let script = Shared::default();
+    script.lock().unwrap().late = true;
+    assert!(go(&matrix(), &path, &script).unwrap().complete(), "its results are results");
+    // Nor by a later process.
+    let mut more = matrix();
+    more.levels.push(50.0);
+    assert!(go(&more, &path, &script).unwrap().complete());
+    let records = Store::read(&path).unwrap().records(None, None).unwrap();
+    assert_eq!((records.len(), records.iter().filter(|r| r.is_late_reference()).count()), (12, 2));
+    for record in &records {
+        assert_eq!((record.load_percent_iops, record.load_percent_bytes), (None, None), "{record:?}");
+        assert!(record.iops.is_some() && record.iops_per_watt.is_some(), "{record:?}");
+    }
+    assert_eq!(records[0].behind(), Some(0.1));
+}
+
+/// A target that refused leaves nothing behind that binds the matrix: its remedy is a line in it.
+#[test]
+fn a_matrix_may_change_until_it_has_a_result_and_consent_at_any_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.sqlite");
+    let script = Shared::default();
+    script.lock().unwrap().unreachable = true;
+    assert_eq!(go(&matrix(), &path, &script).unwrap().lost, ["t: no route to host"]);
+    script.lock().unwrap().unreachable = false;
+    let mut other = matrix();
+    other.settings.depth += 1;
+    other.targets[0].overwrite = true;
+    assert!(go(&other, &path, &script).unwrap().complete());
+    other.targets[0].overwrite = false;
+    assert_eq!(go(&other, &path, &script).unwrap().found, 8);
+    let error = go(&matrix(), &path, &script).unwrap_err();
+    assert!(matches!(&error, StoreError::Changed { subject, .. } if subject == "settings"), "{error}");
 }
 
 #[test]

@@ -10,15 +10,17 @@ pub const SHORT_GOALS: [f64; 5] = [0.002, 0.01, 0.03, 0.1, 0.3];
 /// Budgets of power cycles per server and day.
 pub const CYCLES: [f64; 5] = [0.5, 1.0, 2.0, 4.0, 8.0];
 
-/// A limit, what is possible within it, and the bound for the same shortage and power cycles.
+/// A setting, what it gives, and the bound for the same shortage and power cycles. Each can be repeated alone, with
+/// `--short-goal` and `--cycles`: who accepts more may save less than with another setting within the same limits.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
     pub short_goal: f64,
     pub cycles_per_day: f64,
     /// The point of [`Case::at_sierras_shortage`].
     pub at_sierras_shortage: bool,
-    /// That saves most of the settings tried which are within both limits: who accepts more never saves less.
     pub outcome: Outcome,
+    /// Whether no more of the time was short than was accepted.
+    pub goal_met: bool,
     /// Mean share of servers asleep.
     pub asleep: f64,
     /// Upper bound of that share for the outcome's shortage and power cycles; absent if the cluster is too large to
@@ -37,7 +39,6 @@ pub fn frontier(case: &Case, mut progress: impl FnMut(usize, usize)) -> Result<V
     let grid = CYCLES.into_iter().flat_map(|cycles| SHORT_GOALS.map(|goal| (goal, cycles, false)));
     let mut settings: Vec<(f64, f64, bool)> =
         grid.chain([(sierras.short_goal, sierras.cycles_per_day, true)]).collect();
-    // Whatever is within a point's limits comes before it.
     settings.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.total_cmp(&b.0)));
     let mut points: Vec<Point> = Vec::new();
     for (short_goal, cycles_per_day, at_sierras_shortage) in settings {
@@ -46,15 +47,19 @@ pub fn frontier(case: &Case, mut progress: impl FnMut(usize, usize)) -> Result<V
         let before = points.len() * steps;
         let mut tell = |done| progress(before + done, SETTINGS * steps);
         let (outcome, _) = case.play_heard(Policy::Ebb, &mut tell)?;
-        let within =
-            |point: &&Point| point.short_goal <= short_goal && point.cycles_per_day <= cycles_per_day;
-        let others = points.iter().filter(within).map(|point| &point.outcome);
-        let best = others.max_by(|a, b| a.savings.total_cmp(&b.savings));
-        let outcome = best.filter(|best| best.savings > outcome.savings).cloned().unwrap_or(outcome);
+        let goal_met = outcome.short_time <= short_goal;
         let asleep = 1.0 - outcome.mean_awake / f64::from(case.setup.servers);
         let limits = (outcome.short_time, outcome.cycles_per_server_per_day);
         let asleep_bound = bound.as_ref().map(|bound| bound.asleep(limits.0, limits.1));
-        points.push(Point { short_goal, cycles_per_day, at_sierras_shortage, outcome, asleep, asleep_bound });
+        points.push(Point {
+            short_goal,
+            cycles_per_day,
+            at_sierras_shortage,
+            outcome,
+            goal_met,
+            asleep,
+            asleep_bound,
+        });
     }
     Ok(points)
 }

@@ -208,7 +208,7 @@ fn frontier(page: &mut Page, points: &[Point]) {
         "Frontier",
         "Ebb's policy over its two knobs: the share of time with too few servers awake that is accepted, and the power cycles that a \
          server may make per day. The bound is what no policy can beat with as much shortage and as many power cycles, not even \
-         one who knows the future.",
+         one who knows the future. Each row is what its setting gives alone; a goal is missed where more of the time was short than accepted.",
     );
     let rows: Vec<Vec<String>> = points.iter().map(point_cells).collect();
     page.table("", &POINT_HEADER, &rows);
@@ -226,9 +226,15 @@ fn frontier(page: &mut Page, points: &[Point]) {
             .map(|point| (point.outcome.short_time, point.outcome.savings))
             .collect();
         of.sort_by(|a, b| a.0.total_cmp(&b.0));
-        chart = chart.with(Series::new(format!("{budget} cycles/day"), Mark::Line, of));
+        chart = chart.with(Series::new(format!("{} cycles/day", cycles(budget)), Mark::Line, of));
     }
     page.chart(&chart);
+}
+
+/// A budget of power cycles, in at most two digits after the point.
+fn cycles(budget: f64) -> String {
+    let text = format!("{budget:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Columns of the frontier.
@@ -238,11 +244,12 @@ pub const POINT_HEADER: [&str; 7] =
 /// One row of the frontier.
 pub fn point_cells(point: &Point) -> Vec<String> {
     let whose = if point.at_sierras_shortage { ", Sierra's" } else { "" };
+    let missed = if point.goal_met { "" } else { ", missed" };
     vec![
         format!("{}{whose}", percent(point.short_goal)),
-        format!("{}", point.cycles_per_day),
+        cycles(point.cycles_per_day),
         percent(point.outcome.savings),
-        format!("{:.2} %", point.outcome.short_time * 100.0),
+        format!("{:.2} %{missed}", point.outcome.short_time * 100.0),
         format!("{:.2}", point.outcome.cycles_per_server_per_day),
         percent(point.asleep),
         point.asleep_bound.map_or("–".to_owned(), percent),

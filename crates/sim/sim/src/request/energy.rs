@@ -33,6 +33,10 @@ impl Meters {
     }
 }
 
+/// In place of savings, where the cluster did not do all of the work.
+pub const NO_SAVINGS: &str =
+    "no savings: requests failed or were not answered, and work that was not done takes no energy";
+
 /// What the servers took in a run, by both accounts, the disks' work included.
 pub struct Taken {
     pub clock: ModelledEnergy,
@@ -42,6 +46,9 @@ pub struct Taken {
 /// Energy, modelled, from the start of the trace to its end. Work is spread evenly over the servers that are on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Energy {
+    /// Every request was answered, so both sides did the same work. Else the savings hold of nothing: work that was not
+    /// done takes no energy.
+    pub comparable: bool,
     /// By the clock of the run.
     #[serde(flatten)]
     pub clock: Savings,
@@ -72,6 +79,8 @@ impl Energy {
         }
         let own = || Savings::new(&taken.own, always_on * speed, 1.0);
         Energy {
+            // Until the requests are counted.
+            comparable: true,
             clock,
             own_speed: scales.is_none().then(own),
             switch_joules: taken.clock.switches,
@@ -83,14 +92,19 @@ impl Energy {
     /// For people: what was saved in a run at this speed, and what transitions took of it.
     pub fn text(&self, speed: f64) -> String {
         let Savings { total_joules, always_on_joules, saved, .. } = self.clock;
+        let saved = match self.comparable {
+            true => format!("always on {:.3} kWh, saved {:.1} %", always_on_joules.0 / 3.6e6, saved * 100.0),
+            false => NO_SAVINGS.to_owned(),
+        };
         let mut text = format!(
-            "energy (modelled): {:.3} kWh, always on {:.3} kWh, saved {:.1} %; {:.1} servers awake in the mean, {} transitions\n",
+            "energy (modelled): {:.3} kWh, {saved}; {:.1} servers awake in the mean, {} transitions\n",
             total_joules.0 / 3.6e6,
-            always_on_joules.0 / 3.6e6,
-            saved * 100.0,
             self.mean_servers_awake,
             self.transitions
         );
+        if !self.comparable {
+            return text;
+        }
         let mut say = |line: Option<String>| line.into_iter().for_each(|line| text += &(line + "\n"));
         let seen = |account: &Savings| account.transitions(speed).map(|seen| format!("  {seen}"));
         let switches = self.switch_joules.0 / 3.6e6;
@@ -178,5 +192,24 @@ impl DepthRow {
             format!("{:.3}", self.asleep_joules.0 / 3.6e6),
             format!("{:.3}", self.transition_joules.0 / 3.6e6),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beside_failures_no_saving_is_printed() {
+        let clock = Savings { saved: 0.581, ..Savings::default() };
+        let own_speed = Some(Savings { saved: 0.6, ..clock });
+        let (switch_joules, transitions, mean_servers_awake) = (Joules(0.0), 4, 5.5);
+        let whole =
+            Energy { comparable: true, clock, own_speed, switch_joules, transitions, mean_servers_awake };
+        let text = whole.text(2000.0);
+        assert!(text.contains("saved 58.1 %") && text.contains("own speed: 60.0 %"), "{text}");
+        let text = Energy { comparable: false, ..whole }.text(2000.0);
+        assert!(text.contains(NO_SAVINGS) && text.contains("5.5 servers awake"), "{text}");
+        assert!(!text.contains(" %") && !text.contains("always on"), "{text}");
     }
 }

@@ -38,7 +38,7 @@ pub use closed::{Pace, Work, closed};
 pub use copies::{Copied, copy_chunks, whole_chunks};
 pub use device::Mirroring;
 pub use disk::{DiskModel, Hdd, Ssd};
-pub use energy::{DepthRow, Energy};
+pub use energy::{DepthRow, Energy, NO_SAVINGS};
 pub use measure::{Done, Migration, PHASES, Phase, Reclaim, Sample};
 pub use network::{NetworkModel, TRAFFICS, Traffic};
 pub use pairs::{HourRow, PairsReport, Spread};

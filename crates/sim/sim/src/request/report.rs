@@ -375,6 +375,12 @@ impl fmt::Display for Report {
 }
 
 impl Report {
+    /// No request failed, and none is left; what was under way when it was stopped was not to be answered.
+    pub fn all_served(&self) -> bool {
+        let Requests { failed, unanswered, .. } = self.requests;
+        failed == 0 && (unanswered == 0 || self.stopped_at_seconds.is_some())
+    }
+
     fn latency_table(&self) -> String {
         let mut text = String::from(
             "latency, ms (modelled)      requests      mean       p50       p95       p99     p99.9       max   retried\n",
@@ -461,7 +467,11 @@ impl Report {
         )?;
         text.push_str(&energy.text(self.trace.speed));
         table(text, &DepthRow::HEADER, &self.depths.iter().map(DepthRow::cells).collect::<Vec<_>>());
-        self.pairs.as_ref().map_or(Ok(()), |pairs| write!(text, "{pairs}"))
+        match &self.pairs {
+            Some(pairs) if energy.comparable => write!(text, "{pairs}"),
+            Some(pairs) => writeln!(text, "{}", pairs.behaviour()),
+            None => Ok(()),
+        }
     }
 }
 

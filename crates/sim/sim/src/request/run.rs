@@ -198,5 +198,6 @@ pub fn simulate(
     world.end_span();
     let mut report = report(&mut world, trace, setup, &schedule, &series, taken, pairs);
     report.stopped_at_seconds = (end < whole).then(|| (end - start) as f64 / 1e9 * setup.speed);
+    report.energy_modelled.comparable = report.all_served();
     Ok(report)
 }

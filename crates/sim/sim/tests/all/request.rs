@@ -300,6 +300,8 @@ fn nothing_is_saved_where_nothing_sleeps_not_even_in_overload() {
     let late = report.done.iter().filter(|done| (done.at + done.took) as f64 / 1e9 > span + 1.0).count();
     assert!(late > 0 || report.requests.unanswered > 0, "no backlog is left at the end");
     let energy = report.energy_modelled;
+    assert_eq!(energy.comparable, report.requests.failed + report.requests.unanswered == 0, "{report}");
+    assert_eq!(report.to_string().contains("no savings"), !energy.comparable, "{report}");
     close(energy.clock.total_joules.0, energy.clock.always_on_joules.0, 1e-9);
     assert_eq!((energy.clock.transition_share, energy.own_speed), (None, Some(energy.clock)));
     assert!(energy.clock.saved.abs() < 1e-9 && (energy.mean_servers_awake - 9.0).abs() < 1e-6, "{energy:?}");
