@@ -8,6 +8,7 @@ mod example;
 mod failures;
 mod harness;
 mod lab;
+mod load;
 mod metrics;
 mod mirror;
 mod mirror_speeds;

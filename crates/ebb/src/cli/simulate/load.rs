@@ -8,12 +8,13 @@ use ebb_eval::traces;
 use ebb_output::{Progress, clear_line, table};
 use ebb_power::PowerModel;
 use ebb_sim::load::{
-    self, Case, Cold, Fold, Found, Given, LoadColumns, Outcome, Outlier, Point, Policy, PoolOutcome, Price,
-    Provision, Report, Requests, Score, Setup, Timeline,
+    self, Case, Cold, Fold, Found, Gaps, Given, Learning, LoadColumns, LoadError, Oracles, Outcome, Outlier,
+    Point, Policy, PoolOutcome, Price, Provision, Report, Requests, Row, Score, Series, Setup, Shares,
+    Timeline,
 };
 use ebb_types::Shape;
 use serde::Serialize;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,14 +25,16 @@ Examples:
   ebb simulate load requests.txt.xz --interval 1s --power node --servers 300
   ebb simulate load week.csv --power node --cold 0.8    what it saves to keep 80 % of the data in coded sets
   ebb simulate load week.csv --frontier --html savings.html --csv steps.csv
+  ebb simulate load mon.csv web.csv mail.csv --policy ebb,sierra --format latex    one table of several series
 
 The series is a CSV with a header and the columns time and load (or --column), or a list of numbers. Leave intervals empty that were not recorded.";
 
 #[derive(Args)]
 pub struct LoadArgs {
-    /// Load per interval: CSV with a header, or one number per interval; gz, xz, bz2, zst or not
-    #[arg(value_name = "SERIES")]
-    series: PathBuf,
+    /// Load per interval: CSV with a header, or one number per interval; gz, xz, bz2, zst or not. Several are compared
+    /// in one table
+    #[arg(value_name = "SERIES", required = true)]
+    series: Vec<PathBuf>,
     /// Chunk servers
     #[arg(long, default_value_t = 30)]
     servers: u32,
@@ -94,6 +97,9 @@ pub struct LoadArgs {
     /// What a kilowatt-hour costs, such as 0.30EUR: also show money
     #[arg(long, value_name = "PRICE")]
     price: Option<Price>,
+    /// `csv` and `latex`: one table with a line for each series and policy; `json`: the same as --json
+    #[arg(long, value_name = "text|csv|json|latex", default_value = "text", conflicts_with = "json")]
+    format: Format,
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long)]
     json: bool,
@@ -104,6 +110,14 @@ pub struct LoadArgs {
     /// Write a report with charts to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Text,
+    Csv,
+    Json,
+    Latex,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -145,10 +159,19 @@ struct Json<'a> {
     replicas: u8,
     train_days: u32,
     power: PowerModel,
-    policies: Vec<&'a Outcome>,
+    policies: Vec<PolicyJson<'a>>,
+    learning: Option<Learning>,
     forecasts: &'a [Score],
     frontier: &'a [Point],
     pools: &'a [PoolOutcome],
+}
+
+#[derive(Serialize)]
+struct PolicyJson<'a> {
+    #[serde(flatten)]
+    outcome: &'a Outcome,
+    #[serde(flatten)]
+    shares: Shares,
 }
 
 #[derive(Serialize)]
@@ -163,70 +186,177 @@ struct SeriesJson<'a> {
     outlier: Option<Outlier>,
 }
 
+/// A series as it was read, and what is to be simulated of it.
+struct Input {
+    path: PathBuf,
+    name: String,
+    series: Series,
+    begins: Option<i64>,
+    gaps: Gaps,
+    outlier: Option<Outlier>,
+    case: Case,
+}
+
+/// What was simulated.
+struct Played {
+    outcomes: Vec<(Outcome, Option<Timeline>)>,
+    oracles: Oracles,
+    learning: Option<Learning>,
+    scores: Vec<Score>,
+    frontier: Vec<Point>,
+    pools: Vec<PoolOutcome>,
+}
+
 pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
-    let refused = |error: String| NodeError::Refused(format!("{}: {error}", args.series.display()));
+    has_a_place(args)?;
     for path in args.html.iter().chain(&args.csv) {
         writable(path)?;
     }
-    let name = args.series.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let found = read(args, &name)?;
+    // All are read before the first is simulated: a mistake in the last must not cost the work on the others.
+    let read = args.series.iter().map(|path| input(args, path));
+    let inputs: Vec<Input> = read.collect::<Result<_, _>>()?;
+    let mut line = Progress::new();
+    let mut results = Vec::new();
+    for input in &inputs {
+        results.push(played(args, input, &mut line).map_err(|error| refused(&input.path, error))?);
+    }
+    line.clear();
+    let of = inputs.iter().zip(&results);
+    let reports: Vec<Report> = of.map(|(input, played)| report(args, input, played)).collect();
+    if let (Some(path), [report]) = (&args.html, &reports[..]) {
+        std::fs::write(path, load::html(report)).map_err(io("write", path))?;
+    }
+    if let (Some(path), [report]) = (&args.csv, &reports[..]) {
+        std::fs::write(path, load::csv(report.case, report.outcomes)).map_err(io("write", path))?;
+    }
+    if matches!(format(args), Format::Csv | Format::Latex) {
+        // What there is to know about the series is no part of the table.
+        let of = reports.iter().zip(&inputs);
+        of.for_each(|(report, input)| eprint!("{}", head(report, input.outlier)));
+    }
+    print!("{}", shown(args, &inputs, &reports));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refused(path: &Path, error: impl Display) -> NodeError {
+    NodeError::Refused(format!("{}: {error}", path.display()))
+}
+
+/// Refuses what would be left out: of the output for several series, and of a table.
+fn has_a_place(args: &LoadArgs) -> Result<(), NodeError> {
+    let several = args.series.len() > 1;
+    let table = match format(args) {
+        Format::Csv | Format::Latex => true,
+        Format::Text => several,
+        Format::Json => false,
+    };
+    for (option, given) in [
+        ("--html", several && args.html.is_some()),
+        ("--csv", several && args.csv.is_some()),
+        ("--cold", table && args.cold.is_some()),
+        ("--price", table && args.price.is_some()),
+    ] {
+        if given {
+            return Err(NodeError::Refused(format!(
+                "{option} has no place in the output for several series, or in a table: give one series, and no --format"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn format(args: &LoadArgs) -> Format {
+    if args.json { Format::Json } else { args.format }
+}
+
+/// Reads a series and prepares its case.
+fn input(args: &LoadArgs, path: &Path) -> Result<Input, NodeError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let found = read(args, path, &name)?;
     let (begins, outlier) = (found.begins, found.outlier().filter(|_| args.provision == Provision::Peak));
     let mut series = found.series;
     let zeros = if args.zeros == Zeros::Gap { series.zeros_are_gaps() } else { 0 };
     let gaps = series.gaps(zeros);
-    let mut case = Case::new(setup(args)?, &series).map_err(|e| refused(e.to_string()))?;
+    let mut case = Case::new(setup(args)?, &series).map_err(|error| refused(path, error))?;
     if matches!(args.short_goal, Goal::Sierra) {
-        case = case.at_sierras_shortage().map_err(|e| refused(e.to_string()))?;
+        case = case.at_sierras_shortage().map_err(|error| refused(path, error))?;
     }
-    let mut line = Progress::new();
-    let outcomes = play(args, &case, &mut line).map_err(|e| refused(e.to_string()))?;
-    let cold = args.cold.map(|share| cold(args, share));
-    let pools = cold
-        .map_or(Ok(Vec::new()), |cold| cold.play(&case, &series, Policy::Ebb))
-        .map_err(|e| refused(e.to_string()))?;
-    let scores = load::scores(&case);
+    Ok(Input { path: path.to_owned(), name, series, begins, gaps, outlier, case })
+}
+
+/// Simulates what is asked for.
+fn played(args: &LoadArgs, input: &Input, line: &mut Progress) -> Result<Played, LoadError> {
+    let case = &input.case;
+    let mut outcomes = play(args, input, line)?;
+    let ebb = outcomes.iter().find(|(outcome, _)| outcome.policy == Policy::Ebb);
+    let timeline = ebb.and_then(|(_, timeline)| timeline.as_ref());
+    let learning = timeline.map(|timeline| Learning::of(&case.loads, &timeline.serving, case.step));
+    let pools = match args.cold {
+        Some(share) => cold(args, share).play(case, &input.series, Policy::Ebb)?,
+        None => Vec::new(),
+    };
     let settings = load::SETTINGS;
-    let mut progress =
-        |done, of| line.show(format_args!("frontier: {} % of {settings} settings", 100 * done / of));
-    let frontier = match args.frontier {
-        true => load::frontier(&case, &mut progress).map_err(|e| refused(e.to_string()))?,
-        false => Vec::new(),
+    let mut progress = |done, of| {
+        line.show(format_args!("{}, frontier: {} % of {settings} settings", input.name, 100 * done / of))
     };
-    line.clear();
-    let report = Report {
-        name: &name,
-        case: &case,
-        gaps,
-        begins,
+    let frontier = if args.frontier { load::frontier(case, &mut progress)? } else { Vec::new() };
+    if args.series.len() > 1 {
+        // Only files of a single series are written from them, and many would fill the memory.
+        outcomes.iter_mut().for_each(|(_, timeline)| *timeline = None);
+    }
+    let (oracles, scores) = (Oracles::of(case)?, load::scores(case));
+    Ok(Played { outcomes, oracles, learning, scores, frontier, pools })
+}
+
+fn report<'a>(args: &'a LoadArgs, input: &'a Input, played: &'a Played) -> Report<'a> {
+    Report {
+        name: &input.name,
+        case: &input.case,
+        gaps: input.gaps,
+        begins: input.begins,
         price: args.price.as_ref(),
-        outcomes: &outcomes,
-        scores: &scores,
-        frontier: &frontier,
-        pools: &pools,
-    };
-    if let Some(path) = &args.html {
-        std::fs::write(path, load::html(&report)).map_err(io("write", path))?;
+        outcomes: &played.outcomes,
+        oracles: played.oracles,
+        learning: played.learning,
+        scores: &played.scores,
+        frontier: &played.frontier,
+        pools: &played.pools,
     }
-    if let Some(path) = &args.csv {
-        std::fs::write(path, load::csv(&case, &outcomes)).map_err(io("write", path))?;
+}
+
+/// What is printed.
+fn shown(args: &LoadArgs, inputs: &[Input], reports: &[Report]) -> String {
+    let outliers = || inputs.iter().map(|input| input.outlier);
+    let rows: Vec<Row> = reports.iter().flat_map(load::rows).collect();
+    match format(args) {
+        Format::Json => {
+            let json: Vec<Json> =
+                reports.iter().zip(outliers()).map(|(report, outlier)| json(report, outlier)).collect();
+            // One series is an object, as it always was.
+            let text = if let [json] = &json[..] { ebb_output::json(json) } else { ebb_output::json(&json) };
+            text + "\n"
+        }
+        Format::Csv => load::table_csv(&rows),
+        Format::Latex => load::table_latex(&rows),
+        Format::Text => match reports {
+            [report] => text(report, inputs[0].outlier, [args.html.as_deref(), args.csv.as_deref()]),
+            _ => {
+                let heads = reports.iter().zip(outliers()).map(|(report, outlier)| head(report, outlier));
+                heads.collect::<String>() + "All figures are modelled.\n\n" + &load::table_text(&rows)
+            }
+        },
     }
-    if args.json {
-        println!("{}", json(&report, outlier));
-    } else {
-        print!("{}", text(&report, outlier, [args.html.as_deref(), args.csv.as_deref()]));
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Reads the series, in steps.
-fn read(args: &LoadArgs, name: &str) -> Result<Found, NodeError> {
-    let file = std::fs::File::open(&args.series).map_err(io("read", &args.series))?;
+fn read(args: &LoadArgs, path: &Path, name: &str) -> Result<Found, NodeError> {
+    let file = std::fs::File::open(path).map_err(io("read", path))?;
     let length = file.metadata().map_or(0, |about| about.len());
     let fold = args.step.map_or(Fold::AtLeast(Duration::from_secs(60)), Fold::To);
     let given = Given { interval: args.interval, fold, columns: args.columns.clone() };
     let series = load::read_found(traces::heard(Box::new(file), length, &reading()), name, &given);
     clear_line();
-    series.map_err(|error| NodeError::Refused(format!("{}: {error}", args.series.display())))
+    series.map_err(|error| refused(path, error))
 }
 
 fn setup(args: &LoadArgs) -> Result<Setup, NodeError> {
@@ -257,22 +387,25 @@ fn cold(args: &LoadArgs, share: f64) -> Cold {
 
 fn play(
     args: &LoadArgs,
-    case: &Case,
+    input: &Input,
     line: &mut Progress,
-) -> Result<Vec<(Outcome, Option<Timeline>)>, load::LoadError> {
+) -> Result<Vec<(Outcome, Option<Timeline>)>, LoadError> {
     let wanted = |policy: &Policy| args.policy.is_empty() || args.policy.contains(policy);
-    let steps = case.loads.len();
+    let (name, steps) = (&input.name, input.case.loads.len());
     let heard = |policy: Policy| {
-        let mut tell =
-            |done| line.show(format_args!("{}: {} % of {steps} steps", policy.name(), 100 * done / steps));
-        case.play_heard(policy, &mut tell)
+        let mut tell = |done| {
+            line.show(format_args!("{name}, {}: {} % of {steps} steps", policy.name(), 100 * done / steps))
+        };
+        input.case.play_heard(policy, &mut tell)
     };
     Policy::ALL.into_iter().filter(wanted).map(heard).collect()
 }
 
-fn json(report: &Report, outlier: Option<Outlier>) -> String {
+fn json<'a>(report: &Report<'a>, outlier: Option<Outlier>) -> Json<'a> {
     let case = report.case;
-    ebb_output::json(&Json {
+    let policy =
+        |outcome: &'a Outcome| PolicyJson { outcome, shares: report.oracles.shares(outcome.savings) };
+    Json {
         series: SeriesJson {
             name: report.name,
             step_seconds: case.step.as_secs_f64(),
@@ -287,19 +420,21 @@ fn json(report: &Report, outlier: Option<Outlier>) -> String {
         replicas: case.setup.replicas,
         train_days: case.setup.train_days,
         power: case.setup.power,
-        policies: report.outcomes.iter().map(|(outcome, _)| outcome).collect(),
+        policies: report.outcomes.iter().map(|(outcome, _)| policy(outcome)).collect(),
+        learning: report.learning,
         forecasts: report.scores,
         frontier: report.frontier,
         pools: report.pools,
-    })
+    }
 }
 
-fn text(report: &Report, outlier: Option<Outlier>, written: [Option<&Path>; 2]) -> String {
+/// What a series is, and what to know about it.
+fn head(report: &Report, outlier: Option<Outlier>) -> String {
     let case = report.case;
-    let days = (case.loads.len() - case.first) as f64 * case.step.as_secs_f64() / 86_400.0;
     let mut out = format!(
-        "{}: {days:.1} days counted after {} of training, in steps of {:?}; {} servers, {} replicas. {}\nAll figures are modelled.\n\n",
+        "{}: {:.1} days counted after {} of training, in steps of {:?}; {} servers, {} replicas. {}\n",
         report.name,
+        case.days(),
         case.setup.train_days,
         case.step,
         case.setup.servers,
@@ -314,19 +449,22 @@ fn text(report: &Report, outlier: Option<Outlier>, written: [Option<&Path>; 2]) 
         let _ = writeln!(
             out,
             "The highest load, {load} in line {line}, is {times_p99} times the 99th percentile, and sets how much a server sustains. \
-             If it is a mistake, leave it empty; or give --provision LOAD.\n"
+             If it is a mistake, leave it empty; or give --provision LOAD."
         );
     }
+    out
+}
+
+fn text(report: &Report, outlier: Option<Outlier>, written: [Option<&Path>; 2]) -> String {
+    let mut out = head(report, outlier) + "All figures are modelled.\n\n";
     let rows: Vec<Vec<String>> =
         report.outcomes.iter().map(|(outcome, _)| load::cells(outcome, report.price)).collect();
     table(&mut out, &load::header(report.price), &rows);
-    let ebb = report.outcomes.iter().map(|(outcome, _)| outcome).find(|found| found.policy == Policy::Ebb);
-    if let Some(ebb) = ebb.filter(|ebb| ebb.short_time > case.setup.short_goal) {
-        let (short, accepted) = (ebb.short_time * 100.0, case.setup.short_goal * 100.0);
-        let _ = writeln!(
-            out,
-            "\nebb missed its goal: {short:.2} % of the time was short, with {accepted:.2} % accepted"
-        );
+    let _ = writeln!(out, "\n{}", load::QUALITY_CAPTION);
+    table(&mut out, &load::QUALITY_HEADER, &load::quality_rows(report));
+    let verdict = load::verdict(report);
+    if !verdict.is_empty() {
+        let _ = writeln!(out, "\n{verdict}");
     }
     if !report.pools.is_empty() {
         let rows: Vec<Vec<String>> = report.pools.iter().map(PoolOutcome::cells).collect();

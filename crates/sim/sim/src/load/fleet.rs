@@ -1,10 +1,11 @@
 //! The policies: which servers are awake in each step. The paper's follow from the load alone; Ebb's is the production
 //! decision maker [`ebb_gear::Fleet`], fed step by step.
 
+use super::oracle::Budget;
 use super::{LoadError, Policy, Setup};
 use ebb_gear::fleet::{Command, Event, State};
 use ebb_gear::{Calendar, Fleet, History, Load, Mode, forecast, gear_for, lowest_gear};
-use ebb_types::{Depth, GearGroup, Moment, Schedule, ServerId};
+use ebb_types::{Depth, GearGroup, Joules, Moment, Schedule, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub struct World<'a> {
     pub setup: &'a Setup,
     pub step: Duration,
     pub loads: &'a [Option<f64>],
+    /// The first step that counts.
+    pub first: usize,
 }
 
 impl World<'_> {
@@ -73,12 +76,8 @@ impl World<'_> {
             Policy::Ideal => return Ok(None),
             Policy::Ebb => return self.drive(tell).map(Some),
             Policy::AlwaysOn => vec![n; self.loads.len()],
-            Policy::ContinuousOracle => {
-                let sizes = (0..self.setup.replicas).map(|g| self.gear_servers(g + 1) - self.gear_servers(g));
-                let schedule = Schedule { g_min: self.setup.g_min, ..Schedule::default() };
-                let policy = ebb_gear::Policy::of(&schedule, sizes.collect());
-                self.loads.iter().map(|load| policy.servers_needed(Load(load.unwrap_or(0.0)))).collect()
-            }
+            Policy::ContinuousOracle => self.needed(),
+            Policy::CyclesOracle => self.with_the_same_cycles(),
             Policy::Oracle => self.gears(|hour, peaks| peaks[hour].map(Load)),
             Policy::Sierra | Policy::NaiveGrouped => self.gears(self.hour_of_day()),
             // Servers may sleep only if no chunk has more than r-g replicas on them, and with random placement any
@@ -127,6 +126,46 @@ impl World<'_> {
 
     fn gears(&self, expected: impl FnMut(usize, &[Option<f64>]) -> Option<Load>) -> Vec<u32> {
         self.gear_series(expected).into_iter().map(|gear| self.gear_servers(gear)).collect()
+    }
+
+    /// Fewest servers that carry each step's load.
+    fn needed(&self) -> Vec<u32> {
+        let sizes = (0..self.setup.replicas).map(|g| self.gear_servers(g + 1) - self.gear_servers(g));
+        let schedule = Schedule { g_min: self.setup.g_min, ..Schedule::default() };
+        let policy = ebb_gear::Policy::of(&schedule, sizes.collect());
+        self.loads.iter().map(|load| policy.servers_needed(Load(load.unwrap_or(0.0)))).collect()
+    }
+
+    /// Days that count, gaps included.
+    pub(super) fn days(&self) -> f64 {
+        (self.loads.len() - self.first) as f64 * self.step.as_secs_f64() / 86_400.0
+    }
+
+    /// What waking a server and putting it to sleep cost, beyond what it draws in these steps by its state.
+    pub(super) fn transitions(&self) -> (Joules, Joules) {
+        let power = &self.setup.power;
+        let within = |seconds: f64| Duration::from_secs_f64(seconds.min(self.step.as_secs_f64()));
+        // While it wakes, a server draws only the transition's energy: neither idle power nor, if it was woken ahead of
+        // a step longer than its wake-up, standby power.
+        let instead = if self.late() > 0 { power.idle } else { power.standby };
+        let up = power.up.joules - instead * within(power.up.seconds);
+        (up, power.down.joules - power.standby * within(power.down.seconds))
+    }
+
+    /// The oracle with a budget of power cycles. The budget is that of the steps that count, so those of the training
+    /// are all like the first that does: what sleeps there slept before.
+    fn with_the_same_cycles(&self) -> Vec<u32> {
+        let (n, power) = (self.setup.servers, &self.setup.power);
+        let (up, down) = self.transitions();
+        // A cycle that is missing by rounding is there.
+        let cycles = (self.setup.cycles_per_day * f64::from(n) * self.days() + 1e-6) as u64;
+        let step = (power.idle - power.standby) * self.step;
+        let budget = Budget { servers: n, cycles, late: self.late(), step, up, down };
+        let counts = self.loads.iter().map(Option::is_some);
+        let steps: Vec<(u32, bool)> = self.needed().into_iter().zip(counts).skip(self.first).collect();
+        let serving = budget.serving(&steps);
+        let before = serving.first().copied().unwrap_or(n);
+        std::iter::repeat_n(before, self.first).chain(serving).collect()
     }
 
     /// A schedule known in advance: servers are woken early enough to serve on time.

@@ -2,7 +2,7 @@
 //! much shortage accepted as Sierra's own policy has, and at least as many power cycles, where the two can be compared
 //! by their savings.
 
-use super::{Bound, Case, LoadError, Outcome, Policy};
+use super::{Bound, Case, LoadError, Oracles, Outcome, Policy, Shares};
 use serde::Serialize;
 
 /// Accepted shares of time with too few servers awake.
@@ -21,6 +21,9 @@ pub struct Point {
     pub outcome: Outcome,
     /// Whether no more of the time was short than was accepted.
     pub goal_met: bool,
+    /// Of what oracles save, one of them within the budget.
+    #[serde(flatten)]
+    pub shares: Shares,
     /// Mean share of servers asleep.
     pub asleep: f64,
     /// Upper bound of that share for the outcome's shortage and power cycles; absent if the cluster is too large to
@@ -51,12 +54,14 @@ pub fn frontier(case: &Case, mut progress: impl FnMut(usize, usize)) -> Result<V
         let asleep = 1.0 - outcome.mean_awake / f64::from(case.setup.servers);
         let limits = (outcome.short_time, outcome.cycles_per_server_per_day);
         let asleep_bound = bound.as_ref().map(|bound| bound.asleep(limits.0, limits.1));
+        let shares = Oracles::of(&case)?.shares(outcome.savings);
         points.push(Point {
             short_goal,
             cycles_per_day,
             at_sierras_shortage,
             outcome,
             goal_met,
+            shares,
             asleep,
             asleep_bound,
         });

@@ -10,25 +10,34 @@
 mod bound;
 mod cells;
 mod cold;
+mod compare;
 mod csv;
 mod fleet;
 mod frontier;
+mod oracle;
 mod page;
 mod pools;
 mod power;
 mod score;
 mod series;
+mod shortage;
 
 pub use bound::Bound;
 pub use cold::{Split, Touch, split};
+pub use compare::{Row, rows, table_csv, table_latex, table_text};
 pub use csv::csv;
 pub use fleet::{Spell, Timeline, World};
 pub use frontier::{Point, SETTINGS, frontier};
-pub use page::{POINT_HEADER, Price, Report, cells, gaps_text, header, html, point_cells};
+pub use oracle::{Oracles, Shares};
+pub use page::{
+    POINT_HEADER, Price, QUALITY_CAPTION, QUALITY_HEADER, Report, cells, gaps_text, header, html,
+    point_cells, quality_rows, verdict,
+};
 pub use pools::{Cold, Kept, PoolOutcome, Requests};
 pub use power::{PowerError, free_transitions, power};
 pub use score::{Score, scores};
 pub use series::{Fold, Found, Gaps, Given, LoadColumns, Outlier, Series, SeriesError, read, read_found};
+pub use shortage::{Learning, Shortage, Spread};
 
 pub use crate::depths::Suspend;
 
@@ -38,6 +47,7 @@ use ebb_gear::fleet::{FleetError, FleetPolicy};
 use ebb_power::PowerModel;
 use ebb_types::{Joules, Schedule};
 use serde::Serialize;
+use shortage::{Seen, unserved};
 use std::time::Duration;
 
 /// Decides which servers are awake.
@@ -58,12 +68,14 @@ pub enum Policy {
     Ebb,
     /// Continuous gears with perfect knowledge of each step's load.
     ContinuousOracle,
+    /// The same, with Ebb's budget of power cycles in the steps that count.
+    CyclesOracle,
     /// Energy strictly proportional to load.
     Ideal,
 }
 
 impl Policy {
-    pub const ALL: [Policy; 8] = [
+    pub const ALL: [Policy; 9] = [
         Policy::AlwaysOn,
         Policy::NaiveRandom,
         Policy::NaiveGrouped,
@@ -71,6 +83,7 @@ impl Policy {
         Policy::Oracle,
         Policy::Ebb,
         Policy::ContinuousOracle,
+        Policy::CyclesOracle,
         Policy::Ideal,
     ];
 
@@ -83,6 +96,7 @@ impl Policy {
             Policy::Oracle => "oracle",
             Policy::Ebb => "ebb",
             Policy::ContinuousOracle => "continuous-oracle",
+            Policy::CyclesOracle => "cycles-oracle",
             Policy::Ideal => "ideal",
         }
     }
@@ -203,6 +217,8 @@ pub struct Outcome {
     pub short_load: f64,
     /// Share of the load that the awake servers could not carry at once.
     pub excess_load: f64,
+    /// How long and how deep the shortage is; absent if there is none.
+    pub shortage: Option<Shortage>,
     /// Gaps included: servers sleep in them, too.
     pub cycles_per_server_per_day: f64,
 }
@@ -272,8 +288,13 @@ impl Case {
         self.counted() as f64 * self.step.as_secs_f64()
     }
 
+    /// Days that count, gaps included.
+    pub fn days(&self) -> f64 {
+        self.world().days()
+    }
+
     pub fn world(&self) -> World<'_> {
-        World { setup: &self.setup, step: self.step, loads: &self.loads }
+        World { setup: &self.setup, step: self.step, loads: &self.loads, first: self.first }
     }
 
     /// Runs one policy. The timeline includes the training, the outcome does not; the ideal has no timeline.
@@ -300,12 +321,7 @@ impl Case {
         let dt = self.step;
         let on = power.on(if serving > 0.0 { load / serving } else { 0.0 });
         let steady = on * dt * serving + power.standby * dt * asleep + power.idle * dt * waking;
-        // While it wakes, a server draws only the transition's energy: neither idle power nor, if it was woken ahead of
-        // a step longer than its wake-up, standby power.
-        let instead = if self.world().late() > 0 { power.idle } else { power.standby };
-        let up = power.up.joules - instead * Duration::from_secs_f64(power.up.seconds.min(dt.as_secs_f64()));
-        let down = power.down.joules
-            - power.standby * Duration::from_secs_f64(power.down.seconds.min(dt.as_secs_f64()));
+        let (up, down) = self.world().transitions();
         steady + up * woken + down * slept + self.suspension(line, t)
     }
 
@@ -328,9 +344,12 @@ impl Case {
         let mut always = Joules(0.0);
         let (mut joules, mut awake, mut cycles) = (Joules(0.0), 0.0, 0u64);
         let (mut steps, mut short, mut total, mut in_short, mut excess) = (0u64, 0u64, 0.0, 0.0, 0.0);
+        let mut seen = Seen::default();
         for t in self.first..self.loads.len() {
             let suspended = |line: &Timeline| line.suspended.get(t).map_or(0, |s| s.slept);
             cycles += line.map_or(0, |line| u64::from(line.slept[t] - suspended(line)));
+            let missing = self.loads[t].and_then(|load| unserved(load, line?.serving[t]));
+            seen.step(missing);
             let Some(load) = self.loads[t] else { continue };
             steps += 1;
             total += load;
@@ -339,11 +358,10 @@ impl Case {
                 Some(line) => {
                     joules += self.joules(line, t, load);
                     awake += f64::from(line.serving[t] + line.waking[t]);
-                    let serving = f64::from(line.serving[t]);
-                    if load * (1.0 - 1e-9) > serving {
+                    if missing.is_some() {
                         short += 1;
                         in_short += load;
-                        excess += load - serving;
+                        excess += load - f64::from(line.serving[t]);
                     }
                 }
                 None => {
@@ -353,7 +371,6 @@ impl Case {
             }
         }
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-        let days = (self.loads.len() - self.first) as f64 * self.step.as_secs_f64() / 86_400.0;
         Outcome {
             policy,
             modelled_joules: joules,
@@ -363,7 +380,8 @@ impl Case {
             short_time: share(short as f64, steps as f64),
             short_load: share(in_short, total),
             excess_load: share(excess, total),
-            cycles_per_server_per_day: share(cycles as f64, n * days),
+            shortage: seen.shortage(self.step),
+            cycles_per_server_per_day: share(cycles as f64, n * self.days()),
         }
     }
 }
@@ -374,6 +392,20 @@ const YEAR: f64 = 31_557_600.0;
 /// Formats a share as a percentage.
 fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
+}
+
+/// The same with two digits, for what is small.
+fn fine_percent(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}
+
+/// Formats a time.
+fn how_long(seconds: f64) -> String {
+    match seconds {
+        ..120.0 => format!("{seconds:.0} s"),
+        ..7200.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! The HTML report: what each policy saves, and load, servers and watts over the last week.
 
-use super::{Case, Gaps, Outcome, Point, Policy, PoolOutcome, Score, Timeline, percent};
+use super::{
+    Case, Gaps, Learning, Oracles, Outcome, Point, Policy, PoolOutcome, Score, Shares, Timeline,
+    fine_percent, how_long, percent,
+};
 use ebb_output::{Axis, Chart, Mark, Page, Series};
 
 /// Most points of a curve: a screen has no more pixels.
@@ -19,6 +22,9 @@ pub struct Report<'a> {
     /// What a kilowatt-hour costs, if that is known.
     pub price: Option<&'a Price>,
     pub outcomes: &'a [(Outcome, Option<Timeline>)],
+    pub oracles: Oracles,
+    /// Ebb's shortage while it learns, and after; absent if it was not played.
+    pub learning: Option<Learning>,
     pub scores: &'a [Score],
     pub frontier: &'a [Point],
     /// Ways to keep cold data; may be empty.
@@ -75,6 +81,8 @@ pub fn html(report: &Report) -> String {
     let rows: Vec<Vec<String>> =
         report.outcomes.iter().map(|(outcome, _)| cells(outcome, report.price)).collect();
     page.strong_table("Energy is modelled", &header(report.price), &rows, Policy::Ebb.name());
+    page.text(&verdict(report));
+    page.strong_table(QUALITY_CAPTION, &QUALITY_HEADER, &quality_rows(report), Policy::Ebb.name());
     let bars = report.outcomes.iter().enumerate().map(|(i, (outcome, _))| (i as f64, outcome.savings));
     let short = report.outcomes.iter().enumerate().map(|(i, (outcome, _))| (i as f64, outcome.short_time));
     let names = report.outcomes.iter().map(|(outcome, _)| outcome.policy.name());
@@ -148,12 +156,98 @@ pub fn cells(outcome: &Outcome, price: Option<&Price>) -> Vec<String> {
     cells.extend([
         percent(outcome.savings),
         format!("{:.1}", outcome.mean_awake),
-        format!("{:.2} %", outcome.short_time * 100.0),
-        format!("{:.2} %", outcome.short_load * 100.0),
-        format!("{:.2} %", outcome.excess_load * 100.0),
+        fine_percent(outcome.short_time),
+        fine_percent(outcome.short_load),
+        fine_percent(outcome.excess_load),
         format!("{:.2}", outcome.cycles_per_server_per_day),
     ]);
     cells
+}
+
+/// What is above that table.
+pub const QUALITY_CAPTION: &str = "Share of what oracles save; how long and how deep the shortage is";
+
+/// Columns of the comparison with oracles, and of shortage.
+pub const QUALITY_HEADER: [&str; 10] = [
+    "policy",
+    "of oracle",
+    "of cycles-oracle",
+    "times short",
+    "median",
+    "p95",
+    "longest",
+    "load unserved, median",
+    "p95",
+    "worst",
+];
+
+/// One row for each policy.
+pub fn quality_rows(report: &Report) -> Vec<Vec<String>> {
+    let row = |outcome: &Outcome| {
+        let Shares { of_continuous_oracle, of_cycles_oracle } = report.oracles.shares(outcome.savings);
+        let share = |share: Option<f64>| share.map_or("–".to_owned(), percent);
+        let mut cells =
+            vec![outcome.policy.name().to_owned(), share(of_continuous_oracle), share(of_cycles_oracle)];
+        match outcome.shortage {
+            Some(shortage) => {
+                let (run, unserved) = (shortage.run_seconds, shortage.unserved);
+                cells.push(shortage.runs.to_string());
+                cells.extend([run.median, run.p95, run.most].map(how_long));
+                cells.extend([unserved.median, unserved.p95, unserved.most].map(percent));
+            }
+            None => cells.resize(QUALITY_HEADER.len(), "–".to_owned()),
+        }
+        cells
+    };
+    report.outcomes.iter().map(|(outcome, _)| row(outcome)).collect()
+}
+
+/// What decides about Ebb, in two sentences: its share of what oracles save, and its shortage once it has learned.
+/// Empty without Ebb.
+pub fn verdict(report: &Report) -> String {
+    let ebb = report.outcomes.iter().find(|(outcome, _)| outcome.policy == Policy::Ebb);
+    let (Some((ebb, _)), Some(learning)) = (ebb, report.learning) else { return String::new() };
+    let setup = &report.case.setup;
+    let shares = report.oracles.shares(ebb.savings);
+    let same_cycles = shares.of_cycles_oracle.map(|share| {
+        let cycles = setup.cycles_per_day;
+        format!(
+            "{} of what an oracle with the same {cycles:.1} power cycles per server and day saves",
+            percent(share)
+        )
+    });
+    let any_cycles = shares.of_continuous_oracle.map(|share| {
+        format!("{} of what the continuous oracle saves, whose cycles have no limit", percent(share))
+    });
+    let saved: Vec<String> = same_cycles.into_iter().chain(any_cycles).collect();
+    let saved = match saved.is_empty() {
+        true => "No oracle saves anything on this series: there is no share of it.".to_owned(),
+        false => format!("Ebb saves {}.", saved.join(", and ")),
+    };
+    format!("{saved} {}", learned(&learning, setup.short_goal, setup.train_days))
+}
+
+/// What is known of the shortage while Ebb learns, and after.
+fn learned(learning: &Learning, goal: f64, train_days: u32) -> String {
+    let Learning { days, short_time, short_time_after } = *learning;
+    let during = match short_time {
+        Some(short) => format!("it was short {} of the time", fine_percent(short)),
+        None => "nothing was recorded".to_owned(),
+    };
+    let after = match short_time_after {
+        Some(short) if short <= goal => {
+            format!("{}, within the accepted {}", fine_percent(short), fine_percent(goal))
+        }
+        Some(short) => format!("{}, above the accepted {}", fine_percent(short), fine_percent(goal)),
+        None => "not known, as nothing later is recorded".to_owned(),
+    };
+    let counted = match train_days < days {
+        true => format!(" Some of these first days are in the figures: --train {days} leaves them out."),
+        false => String::new(),
+    };
+    format!(
+        "In the first {days} days, while it learns, {during}; afterwards its shortage was {after}.{counted}"
+    )
 }
 
 /// The last week: load against servers awake against watts, and each server's state.
@@ -238,21 +332,33 @@ fn cycles(budget: f64) -> String {
 }
 
 /// Columns of the frontier.
-pub const POINT_HEADER: [&str; 7] =
-    ["accepted short", "budget", "savings", "time short", "cycles/server/day", "asleep", "bound"];
+pub const POINT_HEADER: [&str; 9] = [
+    "accepted short",
+    "budget",
+    "savings",
+    "of oracle",
+    "of cycles-oracle",
+    "time short",
+    "cycles/server/day",
+    "asleep",
+    "bound",
+];
 
 /// One row of the frontier.
 pub fn point_cells(point: &Point) -> Vec<String> {
+    let share = |share: Option<f64>| share.map_or("–".to_owned(), percent);
     let whose = if point.at_sierras_shortage { ", Sierra's" } else { "" };
     let missed = if point.goal_met { "" } else { ", missed" };
     vec![
         format!("{}{whose}", percent(point.short_goal)),
         cycles(point.cycles_per_day),
         percent(point.outcome.savings),
-        format!("{:.2} %{missed}", point.outcome.short_time * 100.0),
+        share(point.shares.of_continuous_oracle),
+        share(point.shares.of_cycles_oracle),
+        format!("{}{missed}", fine_percent(point.outcome.short_time)),
         format!("{:.2}", point.outcome.cycles_per_server_per_day),
         percent(point.asleep),
-        point.asleep_bound.map_or("–".to_owned(), percent),
+        share(point.asleep_bound),
     ]
 }
 
