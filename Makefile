@@ -1,6 +1,9 @@
 # Two commands: `make run` starts a cluster here, `make test` runs every test. Both install what is missing.
 .PHONY: run test quick tidy nightly night monitoring test-vm screens fuzz sweep sweep-cluster sweep-mirror sweep-coded bench cost chaos tools lint build dist
 
+# Reports name the commit of the program that made them (docs/json.md#provenance). Outside a checkout there is none.
+build dist run: export EBB_COMMIT ?= $(shell git describe --always --dirty --abbrev=40 --exclude='*' 2>/dev/null)
+
 build:
 	cargo build --release -p ebb
 

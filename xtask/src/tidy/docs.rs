@@ -306,6 +306,22 @@ pub fn messages(tree: &Tree, faults: &mut Faults) {
     faults.extend(gone.map(|message| format!("docs/operations.md: no program says {message:?}")));
 }
 
+/// `CITATION.cff` has the version and the licence of the workspace.
+pub fn citation(tree: &Tree, faults: &mut Faults) {
+    let (page, manifest) = (tree.read("CITATION.cff"), tree.read("Cargo.toml"));
+    let package = between(&manifest, "[workspace.package]", "\n\n");
+    let value = |text: &str, begin: &str| {
+        text.lines().find_map(|line| Some(line.strip_prefix(begin)?.trim_matches('"').to_owned()))
+    };
+    for key in ["version", "license"] {
+        let cited = value(&page, &format!("{key}: "));
+        let is = value(package, &format!("{key} = "));
+        if is.is_none() || cited != is {
+            faults.push(format!("CITATION.cff: {key} is {cited:?}, in Cargo.toml {is:?}"));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

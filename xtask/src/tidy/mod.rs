@@ -110,6 +110,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("life of a write", docs::life_of_a_write),
     ("frames", docs::frames),
     ("messages", docs::messages),
+    ("citation", docs::citation),
     ("papers", papers::rows),
 ];
 

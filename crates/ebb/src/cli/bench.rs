@@ -4,6 +4,7 @@
 pub mod server;
 mod store;
 
+use crate::cli::provenance::Inputs;
 use crate::cli::report::ReportArgs;
 use crate::error::NodeError;
 use clap::Args;
@@ -69,7 +70,7 @@ pub async fn run(args: S3Args) -> Result<ExitCode, NodeError> {
         .await
         .map_err(|e| NodeError::Refused(e.to_string()))?;
     line.clear();
-    args.report.write(&report)?;
+    args.report.write(&report, &Inputs::default())?;
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

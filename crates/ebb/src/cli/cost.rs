@@ -1,10 +1,10 @@
 //! `ebb lab cost`: cycles and joules per I/O of any command.
 
+use crate::cli::provenance::{Inputs, json, print};
 use crate::error::{NodeError, io, writable};
 use clap::{Args, Subcommand};
 use ebb_cost::suite::{Accelerator, Dataset, GuestOptions, SuiteOptions, SuiteReport, Workload, run_suite};
 use ebb_cost::{Comparison, CostOptions, CostReport, Hertz, IoSource, Progress, Service, attach, measure};
-use ebb_output::{json, print};
 use ebb_types::{Watts, parse_duration};
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -187,7 +187,7 @@ pub fn run(args: CostArgs) -> Result<ExitCode, NodeError> {
     match &args.what {
         Some(CostCommand::Compare { a, b, json }) => {
             let found = Comparison::new(&load(a)?, &load(b)?).map_err(refused)?;
-            print(&found, *json);
+            print(&found, *json, &Inputs::of([a, b]));
             return Ok(ExitCode::SUCCESS);
         }
         Some(CostCommand::Suite(args)) => return suite(args),
@@ -216,10 +216,12 @@ pub fn run(args: CostArgs) -> Result<ExitCode, NodeError> {
     }
     .map_err(refused)?;
     line.clear();
+    // What the command reads, only the command knows.
+    let inputs = Inputs::default();
     if let Some(file) = &args.save {
-        std::fs::write(file, json(&report) + "\n").map_err(io("write", file))?;
+        std::fs::write(file, json(&report, &inputs) + "\n").map_err(io("write", file))?;
     }
-    print(&report, args.json);
+    print(&report, args.json, &inputs);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -254,13 +256,14 @@ fn suite(args: &SuiteArgs) -> Result<ExitCode, NodeError> {
     let mut line = ebb_output::Progress::new();
     let report = run_suite(&options, &workloads, &mut |what| line.show(what)).map_err(refused)?;
     line.clear();
+    let inputs = Inputs::of(&args.workloads).seeded(args.seed);
     if let Some([page, data]) = &files {
-        for (file, content) in [(page, report.page()), (data, json(&report) + "\n")] {
+        for (file, content) in [(page, report.page()), (data, json(&report, &inputs) + "\n")] {
             std::fs::write(file, content).map_err(io("write", file))?;
             eprintln!("wrote {}", file.display());
         }
     }
-    print(&report, args.json);
+    print(&report, args.json, &inputs);
     Ok(exit_code(&report))
 }
 

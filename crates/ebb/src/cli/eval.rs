@@ -2,6 +2,7 @@
 
 pub mod progress;
 
+use crate::cli::provenance::{Inputs, print};
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
 use crate::error::{NodeError, io, writable};
@@ -13,7 +14,7 @@ use ebb_eval::{
     Outcome, Progress, Proportion, Record, RunError, Score, SeriesRow, Side, Store, Target, Watched,
     Workload, compare, csv, proportions, report, run, score, series_csv,
 };
-use ebb_output::{json, print};
+use ebb_output::json;
 use progress::Writer;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -178,18 +179,21 @@ pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
             Ok(ExitCode::SUCCESS)
         }
         EvalCommand::Run { matrix, scale, db, config, dry_run: dry, json } => {
+            let inputs = Inputs::of([&matrix]).and(&config);
             let matrix = Matrix::load(&matrix, scale).map_err(refused)?;
+            let inputs = inputs.and(matrix.workloads.iter().filter_map(recorded));
             if dry {
-                dry_run(matrix, &db.db, json)
+                dry_run(matrix, &db.db, json, &inputs)
             } else {
-                run_matrix(matrix, &db.db, config.as_deref(), json).await
+                run_matrix(matrix, &db.db, config.as_deref(), json, &inputs).await
             }
         }
         EvalCommand::Show { db, which, workload, json } => show(&db.db, &which, workload.as_deref(), json),
         EvalCommand::Compare { a, b, json } => {
             let open = |side: &str| Side::open(side).map_err(refused);
             let found = compare(open(&a)?, open(&b)?).map_err(refused)?;
-            print(&found, json);
+            let files = [&a, &b].map(|side| side.rsplit_once('#').map_or(side.as_str(), |(file, _)| file));
+            print(&found, json, &Inputs::of(files));
             Ok(ExitCode::SUCCESS)
         }
         EvalCommand::Export { db, which, series, csv: as_csv, out, .. } => {
@@ -344,11 +348,20 @@ pub fn remaining(matrix: &Matrix, db: &Path) -> Result<(u64, f64), NodeError> {
     Ok((found.min(total), seconds))
 }
 
-fn dry_run(matrix: Matrix, db: &Path, json: bool) -> Result<ExitCode, NodeError> {
+/// The file of a recorded workload.
+fn recorded(workload: &Workload) -> Option<&Path> {
+    match workload {
+        Workload::Trace { file, .. } => Some(file),
+        _ => None,
+    }
+}
+
+fn dry_run(matrix: Matrix, db: &Path, json: bool, inputs: &Inputs) -> Result<ExitCode, NodeError> {
     let (found, seconds) = remaining(&matrix, db)?;
     let outcome = Outcome { total: matrix.runs(), found, ..Outcome::default() };
     let seconds_left = Some(seconds);
-    print(&RunReport { campaign: matrix.name, db: db.to_owned(), outcome, seconds_left, score: None }, json);
+    let report = RunReport { campaign: matrix.name, db: db.to_owned(), outcome, seconds_left, score: None };
+    print(&report, json, inputs);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -357,6 +370,7 @@ async fn run_matrix(
     db: &Path,
     config: Option<&Path>,
     json: bool,
+    inputs: &Inputs,
 ) -> Result<ExitCode, NodeError> {
     let store = Store::open(db).map_err(refused)?;
     let connect = connector(config)?;
@@ -379,7 +393,7 @@ async fn run_matrix(
     let complete = outcome.complete();
     let score = score(&scored, &Store::read(db).map_err(refused)?).map_err(refused)?;
     let report = RunReport { campaign, db: db.to_owned(), outcome, seconds_left: None, score };
-    print(&report, json);
+    print(&report, json, inputs);
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -451,7 +465,7 @@ fn show(db: &Path, which: &Which, workload: Option<&str>, json: bool) -> Result<
         Some(part) => runs.retain(|run| run.workload.contains(part)),
         None => keep_highest_level(&mut runs),
     }
-    print(&Shown { contents, runs, proportions }, json);
+    print(&Shown { contents, runs, proportions }, json, &Inputs::of([db]));
     Ok(ExitCode::SUCCESS)
 }
 

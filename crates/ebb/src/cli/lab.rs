@@ -1,6 +1,7 @@
 //! `ebb lab`: the instrument. It replays, measures and compares any storage, Ebb first; none of it needs a cluster but
 //! what measures one.
 
+mod provenance;
 mod serve;
 
 use crate::cli::{bench, cost, eval, meter, replay, trace};
@@ -53,6 +54,9 @@ pub enum LabCommand {
         #[command(subcommand)]
         command: eval::EvalCommand,
     },
+    /// Show where a report's figures come from, run its command again, and compare
+    #[command(after_help = provenance::EXAMPLES)]
+    Provenance(provenance::ProvenanceArgs),
     /// Serve a page that shows evaluations in a browser: results, the current campaign, matrices
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(serve::ServeArgs),
@@ -96,6 +100,7 @@ pub async fn run(command: LabCommand) -> Result<ExitCode, NodeError> {
         LabCommand::Trace { command } => trace::run(command),
         LabCommand::Meter { command } => meter::run(command).await,
         LabCommand::Eval { command } => eval::eval(command).await,
+        LabCommand::Provenance(args) => provenance::run(&args),
         LabCommand::Serve(args) => serve::run(args).await,
         LabCommand::Agent(args) => eval::agent(args).await,
     }

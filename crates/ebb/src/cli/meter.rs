@@ -1,12 +1,13 @@
 //! `ebb lab meter`: the meters of this machine, their readings, and samples of an external analyser.
 
+use crate::cli::provenance::{Inputs, print_json};
 use crate::error::{NodeError, io, writable};
 use clap::Subcommand;
 use ebb_meter::{
     Clock, Figures, Import, Listed, MeterRecord, OpenMeter, Quantity, Recorder, Recording, Source, Track,
     Window,
 };
-use ebb_output::{Progress, print_json, wrapped};
+use ebb_output::{Progress, wrapped};
 use ebb_power::Machine;
 use ebb_types::Moment;
 use serde_json::{Value, json};
@@ -107,7 +108,7 @@ pub async fn run(command: MeterCommand) -> Result<ExitCode, NodeError> {
     match command {
         MeterCommand::List { json } => {
             let all = ebb_meter::list(&Machine::default());
-            if json { print_json(&listed_json(&all)) } else { print!("{}", listed_text(&all)) }
+            if json { ebb_output::print_json(&listed_json(&all)) } else { print!("{}", listed_text(&all)) }
         }
         MeterCommand::Read { meters, seconds, interval, csv, json } => {
             return read(&meters, seconds, interval, csv.as_deref(), json).await;
@@ -216,7 +217,7 @@ async fn read(
     if let Some((path, file)) = csv {
         write_csv(&recording, path, file)?;
     }
-    show(&recording, &recording.window(from, to), json);
+    show(&recording, &recording.window(from, to), json, &Inputs::default());
     Ok(if has_reading(&recording) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -251,9 +252,9 @@ fn write_csv(recording: &Recording, path: &Path, file: File) -> Result<(), NodeE
     Ok(())
 }
 
-fn show(recording: &Recording, window: &Window, json: bool) {
+fn show(recording: &Recording, window: &Window, json: bool, inputs: &Inputs) {
     if json {
-        print_json(&window_json(recording, window));
+        print_json(&window_json(recording, window), inputs);
     } else {
         print!("{}", window_text(window));
     }
@@ -378,7 +379,7 @@ fn import(file: &Path, options: &Import, csv: Option<&Path>, json: bool) -> Resu
     if let Some(path) = csv {
         write_csv(&recording, path, File::create(path).map_err(io("create", path))?)?;
     }
-    show(&recording, &recording.window(*from, *to), json);
+    show(&recording, &recording.window(*from, *to), json, &Inputs::of([file]));
     Ok(())
 }
 

@@ -1,4 +1,5 @@
 //! The commands that people type: each reads its arguments, asks the cluster or calls a library, and prints the result.
+//! What prints figures prints them with `provenance`, so that they say where they come from.
 
 pub mod admin;
 #[cfg(feature = "lab")]
@@ -24,6 +25,8 @@ pub mod page;
 pub mod plan;
 pub mod pool;
 pub mod power;
+#[cfg(feature = "lab")]
+pub mod provenance;
 pub mod readings;
 #[cfg(feature = "lab")]
 pub mod replay;

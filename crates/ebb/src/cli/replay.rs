@@ -3,6 +3,7 @@
 use crate::cli::dev::{DevCluster, DevOptions, DevPool, DevPoolError, SERVERS};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::measured::{Measured, Measuring};
+use crate::cli::provenance::Inputs;
 use crate::cli::report::ReportArgs;
 use crate::cli::trace::{Percent, reading};
 use crate::cli::trace_options::TraceOptions;
@@ -357,7 +358,7 @@ impl ReplayArgs {
             report,
             measured,
         };
-        self.report.write(&replayed)
+        self.report.write(&replayed, &Inputs::of(&self.traces).and(&self.config))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The report of work that takes long: on standard output, and in a file.
 
+use crate::cli::provenance::{self, Inputs};
 use crate::error::{NodeError, io, writable};
 use clap::Args;
-use ebb_output::print_json;
 use serde::Serialize;
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -24,14 +24,14 @@ impl ReportArgs {
         self.out.iter().try_for_each(|path| writable(path))
     }
 
-    pub fn write(&self, report: &(impl Serialize + Display)) -> Result<(), NodeError> {
-        if let Some(path) = &self.out {
-            std::fs::write(path, ebb_output::json(report)).map_err(io("write", path))?;
+    pub fn write(&self, report: &(impl Serialize + Display), inputs: &Inputs) -> Result<(), NodeError> {
+        let json = (self.json || self.out.is_some()).then(|| provenance::json(report, inputs));
+        if let Some((path, json)) = self.out.as_ref().zip(json.as_ref()) {
+            std::fs::write(path, json).map_err(io("write", path))?;
         }
-        if self.json {
-            print_json(report);
-        } else {
-            println!("{report}");
+        match json.filter(|_| self.json) {
+            Some(json) => println!("{json}"),
+            None => println!("{report}"),
         }
         Ok(())
     }

@@ -1,12 +1,13 @@
 //! `ebb lab trace`: inspects traces, converts them, generates and records them, and finds them in a catalogue.
 
+use crate::cli::provenance::{Inputs, print_json};
 use crate::cli::trace_options::{TraceOptions, advised};
 use crate::error::{NodeError, io, writable};
 use clap::{Args, Subcommand, ValueEnum};
 use ebb_eval::traces::{
     self, Bound, Catalogue, Query, Recorder, Sort, Tallied, Target, WriteOptions, WrittenTrace,
 };
-use ebb_output::{Progress, clear_line, print_json};
+use ebb_output::{Progress, clear_line};
 use ebb_trace::{BalancedFilter, Format, Mode, Options, Pace, Scaled, Synthetic, TraceReader, TracerFilter};
 use ebb_types::{Bytes, counted, parse_bytes, parse_duration};
 use serde_json::json;
@@ -26,6 +27,9 @@ Examples:
   ebb lab trace list traces --reads '>60%' --sort rate             the catalogue of a directory
 
 Formats are detected by content and name; compressed files (gz, xz, bz2, zst) are unpacked on the fly; - is standard input.";
+
+/// Seed of the synthetic modes by which filters are judged.
+const SEED: u64 = 1;
 
 #[derive(Subcommand)]
 pub enum TraceCommand {
@@ -287,13 +291,13 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, NodeError> {
         TraceCommand::Info(args) => info(&args),
         TraceCommand::Convert(args) => {
             let reader = args.options.open(&args.input, &reading())?;
-            args.writing.put(reader, &args.out)
+            args.writing.put(reader, &args.out, &Inputs::of(&args.input))
         }
         TraceCommand::Filter(args) => filter(&args),
         TraceCommand::Scale(args) => {
             let reader = args.options.open(&args.input, &reading())?;
             let scaled = Scaled::new(reader, args.intensity.0 / 100.0).map_err(refused)?;
-            args.writing.put(Box::new(scaled), &args.out)
+            args.writing.put(Box::new(scaled), &args.out, &Inputs::of(&args.input))
         }
         TraceCommand::Accuracy(args) => accuracy(&args),
         TraceCommand::Synth(args) => synth(&args),
@@ -336,10 +340,10 @@ impl Writing {
     }
 
     /// Writes a trace and reports it.
-    fn put(&self, reader: Box<dyn TraceReader>, out: &Path) -> Result<ExitCode, NodeError> {
+    fn put(&self, reader: Box<dyn TraceReader>, out: &Path, inputs: &Inputs) -> Result<ExitCode, NodeError> {
         let written = self.write(reader, out)?;
         if self.json {
-            print_json(&written);
+            print_json(&written, inputs);
         } else {
             println!("{}", describe(&written));
         }
@@ -391,7 +395,7 @@ fn info(args: &InfoArgs) -> Result<ExitCode, NodeError> {
         std::fs::write(path, traces::page(&profiles)).map_err(io("write", path))?;
     }
     if args.json {
-        print_json(&json!({ "traces": profiles }));
+        print_json(&json!({ "traces": profiles }), &Inputs::of(&args.traces));
     } else {
         let texts: Vec<String> = profiles.iter().map(ToString::to_string).collect();
         print!("{}", texts.join("\n"));
@@ -423,12 +427,13 @@ fn filter(args: &FilterArgs) -> Result<ExitCode, NodeError> {
     let requests = share(kept.requests(), seen.requests());
     let bytes = share(kept.bytes(), seen.bytes());
     if args.writing.json {
-        print_json(&json!({
+        let report = json!({
             "written": written,
             "original_requests": seen.requests(),
             "kept_requests_share": requests,
             "kept_bytes_share": bytes,
-        }));
+        });
+        print_json(&report, &Inputs::of(&args.input));
     } else {
         let percent =
             |share: Option<f64>| share.map_or("–".into(), |share| format!("{:.2} %", share * 100.0));
@@ -451,11 +456,13 @@ fn accuracy(args: &AccuracyArgs) -> Result<ExitCode, NodeError> {
         clear_line();
         reports.push(report.map_err(advised)?);
     }
+    let mut inputs = Inputs::of(&args.traces);
     if args.traces.is_empty() {
-        reports.push(traces::accuracy_of_modes(1));
+        reports.push(traces::accuracy_of_modes(SEED));
+        inputs = inputs.seeded(SEED);
     }
     if args.json {
-        print_json(&json!({ "traces": reports }));
+        print_json(&json!({ "traces": reports }), &inputs);
     } else {
         let texts: Vec<String> = reports.iter().map(ToString::to_string).collect();
         print!("{}", texts.join("\n"));
@@ -474,7 +481,7 @@ fn synth(args: &SynthArgs) -> Result<ExitCode, NodeError> {
     if args.mode.is_none() {
         let size = u32::try_from(args.size.0).map_err(|_| refused("a request has at most 4 GiB"))?;
         let mode = Mode { size, random: args.random.whole()?, reads: args.read.whole()? };
-        return args.writing.put(Box::new(make(mode)?), &args.out);
+        return args.writing.put(Box::new(make(mode)?), &args.out, &Inputs::default().seeded(args.seed));
     }
     std::fs::create_dir_all(&args.out).map_err(io("create", &args.out))?;
     let target = args.writing.to.unwrap_or(Target::Blktrace);
@@ -487,7 +494,7 @@ fn synth(args: &SynthArgs) -> Result<ExitCode, NodeError> {
         total.files.extend(written.files);
     }
     if args.writing.json {
-        print_json(&total);
+        print_json(&total, &Inputs::default().seeded(args.seed));
     } else {
         println!("{}: {}", args.out.display(), describe(&total));
     }
@@ -508,7 +515,7 @@ fn record(args: &RecordArgs) -> Result<ExitCode, NodeError> {
     let name = args.out.display().to_string();
     let profile = traces::profile(&name, reader.as_mut()).map_err(refused)?;
     if args.json {
-        print_json(&json!({ "files": found.files, "trace": profile }));
+        print_json(&json!({ "files": found.files, "trace": profile }), &Inputs::default());
     } else {
         println!("{} files, {}.blktrace.*\n", found.files.len(), args.out.display());
         print!("{profile}");
@@ -536,7 +543,7 @@ fn list(args: &ListArgs) -> Result<ExitCode, NodeError> {
         let entries: Vec<_> = found.iter().map(|(entry, _)| entry).collect();
         let others: Vec<_> =
             catalogue.others().map(|(name, why)| json!({ "name": name, "trouble": why })).collect();
-        print_json(&json!({
+        ebb_output::print_json(&json!({
             "traces": entries,
             "refreshed": catalogue.refreshed,
             "not_traces": others,

@@ -23,6 +23,7 @@ mod pools;
 mod power_emulators;
 mod power_lan;
 mod power_vm;
+mod provenance;
 mod replay;
 mod rescue;
 mod s3_clients;

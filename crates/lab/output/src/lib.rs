@@ -16,16 +16,6 @@ pub use progress::{Progress, clear_line};
 pub use table::table;
 
 use serde::Serialize;
-use std::fmt::Display;
-
-/// Prints results: as JSON for machines, or as text for people.
-pub fn print(findings: &(impl Serialize + Display), as_json: bool) {
-    if as_json {
-        print_json(findings);
-    } else {
-        print!("{findings}");
-    }
-}
 
 pub fn print_json(value: &impl Serialize) {
     println!("{}", json(value));

@@ -10,6 +10,7 @@
 //! - On a file system in memory there is no device to measure, so nothing is written into the configuration.
 
 use crate::cli::bench::store::StoreTarget;
+use crate::cli::provenance::Inputs;
 use crate::cli::report::ReportArgs;
 use crate::cluster::config::Config;
 use crate::cluster::edit::{self, Edited};
@@ -246,7 +247,7 @@ pub async fn run(args: ServerArgs) -> Result<ExitCode, NodeError> {
     let rates = rates(&cells);
     let (server, directory) = (args.id, dir);
     let report = Report { server, directory, area_bytes, outstanding: OUTSTANDING, in_memory, cells, rates };
-    args.report.write(&report)?;
+    args.report.write(&report, &Inputs::of([&args.config]))?;
     if args.write {
         write_rates(&args.config, &rates)?;
     }

@@ -1,9 +1,11 @@
 //! `ebb simulate fuzz`: random clusters, workloads, gears and faults in the virtual world, until a rule breaks or the
 //! seeds or the minutes run out.
 
+use super::seeds::parse_seeds;
+use crate::cli::provenance::{Inputs, Seeds, print_json};
 use crate::error::NodeError;
 use clap::Args;
-use ebb_output::{Progress, print_json};
+use ebb_output::Progress;
 use ebb_sim::above::Planted;
 use ebb_sim::{Failure, Shrunk, Summary, shrink};
 use serde::Serialize;
@@ -46,13 +48,6 @@ pub struct FuzzArgs {
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long)]
     json: bool,
-}
-
-fn parse_seeds(text: &str) -> Result<(u64, u64), String> {
-    let whole = || format!("invalid range of seeds '{text}': write it as 1..1001, the end not included");
-    let (from, to) = text.split_once("..").ok_or_else(whole)?;
-    let (from, to) = (from.parse().map_err(|_| whole())?, to.parse().map_err(|_| whole())?);
-    if from < to { Ok((from, to)) } else { Err(format!("the range {text} has no seed")) }
 }
 
 /// Totals over all seeds.
@@ -111,13 +106,19 @@ pub fn run(args: &FuzzArgs) -> Result<ExitCode, NodeError> {
     let _ = std::panic::take_hook();
     if args.json {
         let output = Output { totals: &totals, shrunk };
-        print_json(&output);
+        print_json(&output, &Inputs::default().seeded(seeds_run(args, &totals)));
     } else {
         let lines = again.map(|failure| failure.transcript).unwrap_or_default();
         lines.iter().skip(lines.len().saturating_sub(args.lines)).for_each(|line| println!("{line}"));
         print!("{}", describe(&totals, shrunk.as_ref()));
     }
     Ok(if totals.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+/// The seeds that ran: where minutes end a search, not all that were meant to.
+fn seeds_run(args: &FuzzArgs, totals: &Totals) -> Seeds {
+    let first = args.seeds.map_or(SEEDS.start, |(from, _)| from);
+    Seeds { first, last: first + totals.seeds.saturating_sub(1) }
 }
 
 fn run_above(seed: u64) -> Result<Summary, Box<Failure>> {
@@ -241,12 +242,6 @@ fn describe(totals: &Totals, shrunk: Option<&Small>) -> String {
 mod tests {
     use super::*;
     use ebb_sim::Violation;
-
-    #[test]
-    fn seeds_are_a_range() {
-        assert_eq!(parse_seeds("3..5"), Ok((3, 5)));
-        assert!(parse_seeds("5..5").is_err() && parse_seeds("5").is_err() && parse_seeds("a..b").is_err());
-    }
 
     #[test]
     fn a_failure_is_shown_small_and_with_the_command_that_repeats_it() {

@@ -1,6 +1,7 @@
 //! `ebb simulate load`: energy, savings and quality of every gear policy on a load series.
 
 use super::sleep::{SleepArgs, parse_time};
+use crate::cli::provenance::{self, Inputs};
 use crate::cli::trace::reading;
 use crate::error::{NodeError, io, writable};
 use clap::Args;
@@ -332,8 +333,11 @@ fn shown(args: &LoadArgs, inputs: &[Input], reports: &[Report]) -> String {
         Format::Json => {
             let json: Vec<Json> =
                 reports.iter().zip(outliers()).map(|(report, outlier)| json(report, outlier)).collect();
+            let files = inputs.iter().map(|input| Inputs::of([&input.path]).and(args.sleep.file()));
+            let traced: Vec<_> =
+                json.iter().zip(files).map(|(json, files)| provenance::traced(json, &files)).collect();
             // One series is an object, as it always was.
-            let text = if let [json] = &json[..] { ebb_output::json(json) } else { ebb_output::json(&json) };
+            let text = if let [one] = &traced[..] { ebb_output::json(one) } else { ebb_output::json(&traced) };
             text + "\n"
         }
         Format::Csv => load::table_csv(&rows),

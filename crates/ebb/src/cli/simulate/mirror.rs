@@ -1,11 +1,13 @@
 //! `ebb simulate mirror`: a trace on a mirror of two modelled two-speed disks.
 
+use super::seeds::{Spread, parse_seeds};
+use crate::cli::provenance::{Inputs, print};
 use crate::cli::trace::reading;
 use crate::cli::trace_options::TraceOptions;
 use crate::error::{NodeError, io, writable};
 use clap::{Args, ValueEnum};
 use ebb_eval::traces;
-use ebb_output::{Progress, print};
+use ebb_output::Progress;
 use ebb_sim::mirror::{
     Ack, Adaptive, DiskModel, PolicyKind, Report, Settings, Setup, Workload, page, simulate,
 };
@@ -52,6 +54,9 @@ pub struct MirrorArgs {
     before_cache: bool,
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Seeds from A up to but not including B, one after another: the mean and the range of every figure
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds, conflicts_with_all = ["seed", "html", "csv"])]
+    seeds: Option<(u64, u64)>,
     #[command(flatten)]
     options: TraceOptions,
     /// Print JSON with stable keys (docs/json.md)
@@ -130,12 +135,12 @@ fn disk(name: &str) -> Result<DiskModel, NodeError> {
 }
 
 /// The trace, and its name.
-fn open(args: &MirrorArgs) -> Result<(String, Box<dyn TraceReader>), NodeError> {
+fn open(args: &MirrorArgs, seed: u64) -> Result<(String, Box<dyn TraceReader>), NodeError> {
     let generated = args.trace.to_str().and_then(Workload::of_name);
     match generated {
         Some(workload) => {
             let daily = if args.before_cache { workload.before_cache() } else { workload.after_cache() };
-            let trace = daily.requests(args.seed).map_err(refused)?;
+            let trace = daily.requests(seed).map_err(refused)?;
             Ok((workload.name().to_owned(), Box::new(trace)))
         }
         None if args.before_cache => {
@@ -149,11 +154,15 @@ fn open(args: &MirrorArgs) -> Result<(String, Box<dyn TraceReader>), NodeError> 
     }
 }
 
-pub fn run(args: &MirrorArgs) -> Result<ExitCode, NodeError> {
-    for path in args.html.iter().chain(&args.csv) {
-        writable(path)?;
-    }
-    let (name, mut trace) = open(args)?;
+/// The files that the command reads.
+fn inputs(args: &MirrorArgs) -> Inputs {
+    let is_generated = args.trace.to_str().and_then(Workload::of_name).is_some();
+    let trace = (!is_generated).then_some(&args.trace);
+    Inputs::of(trace).and((args.disk != "paper").then_some(&args.disk))
+}
+
+fn simulated(args: &MirrorArgs, seed: u64) -> Result<Report, NodeError> {
+    let (name, mut trace) = open(args, seed)?;
     let setup = Setup {
         settings: Settings {
             kind: args.policy.into(),
@@ -164,14 +173,37 @@ pub fn run(args: &MirrorArgs) -> Result<ExitCode, NodeError> {
         disk: disk(&args.disk)?,
         log_bytes: args.log.0,
         rate: args.rate,
-        seed: args.seed,
+        seed,
     };
     let mut progress = Progress::new();
     let found = simulate(&name, trace.as_mut(), &setup, &mut |requests| {
         progress.show(format_args!("{name}: {requests} requests simulated"));
     });
     progress.clear();
-    let report = found.map_err(refused)?;
+    found.map_err(refused)
+}
+
+/// With one seed after another.
+fn several(args: &MirrorArgs, (from, to): (u64, u64)) -> Result<ExitCode, NodeError> {
+    let (mut reports, mut failed) = (Vec::new(), 0);
+    for seed in from..to {
+        let report = simulated(args, seed)?;
+        failed += report.requests.failed;
+        reports.push(serde_json::to_value(&report).expect("our own types can be written as JSON"));
+    }
+    let spread = Spread::new(from, &reports);
+    print(&spread, args.json, &inputs(args).seeded(spread.seeds));
+    Ok(exit_code(failed))
+}
+
+pub fn run(args: &MirrorArgs) -> Result<ExitCode, NodeError> {
+    for path in args.html.iter().chain(&args.csv) {
+        writable(path)?;
+    }
+    if let Some(seeds) = args.seeds {
+        return several(args, seeds);
+    }
+    let report = simulated(args, args.seed)?;
     if let Some(file) = &args.html {
         std::fs::write(file, page(&report)).map_err(io("write", file))?;
         eprintln!("wrote {}", file.display());
@@ -180,8 +212,12 @@ pub fn run(args: &MirrorArgs) -> Result<ExitCode, NodeError> {
         std::fs::write(file, csv(&report)).map_err(io("write", file))?;
         eprintln!("wrote {}", file.display());
     }
-    print(&report, args.json);
-    Ok(if report.requests.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(3) })
+    print(&report, args.json, &inputs(args).seeded(args.seed));
+    Ok(exit_code(report.requests.failed))
+}
+
+fn exit_code(failed: u64) -> ExitCode {
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(3) }
 }
 
 fn csv(report: &Report) -> String {

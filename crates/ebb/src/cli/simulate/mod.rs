@@ -6,6 +6,7 @@ pub mod load;
 mod mirror;
 mod paper;
 mod reliability;
+mod seeds;
 mod sleep;
 mod trace;
 

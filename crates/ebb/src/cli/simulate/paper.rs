@@ -1,10 +1,12 @@
 //! `ebb simulate paper`: repeats a paper's evaluation, each number beside the paper's.
 
+use super::seeds::{Spread, parse_seeds};
+use crate::cli::provenance::{self, Inputs as Sources};
 use crate::cli::trace::reading;
 use crate::error::{NodeError, io, writable};
 use clap::{Args, Subcommand};
 use ebb_eval::traces;
-use ebb_output::{Progress, json};
+use ebb_output::Progress;
 use ebb_papers::{Ecs2Inputs, Effort, Findings, Inputs, LogStoreInputs, PaperError, ecs2, logstore, sierra};
 use ebb_sim::load::{Given, Series, read};
 use ebb_trace::{Options, Trace};
@@ -77,6 +79,9 @@ struct LogStoreArgs {
 struct Shown {
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Seeds from A up to but not including B, one after another: the mean and the range of every figure
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds, conflicts_with_all = ["seed", "out"])]
+    seeds: Option<(u64, u64)>,
     /// Write NAME.html, NAME.csv and NAME.json
     #[arg(long, value_name = "NAME")]
     out: Option<PathBuf>,
@@ -130,18 +135,28 @@ fn run_sierra(args: &SierraArgs) -> Result<ExitCode, NodeError> {
         false => Some(read_trace(&args.trace)?),
     };
     let effort = Effort { rebuild_bytes: args.rebuild_mib << 20, ..Effort::default() };
-    let inputs = Inputs { series, trace, requests: args.requests, effort, seed: args.shown.seed };
-    show(&args.shown, |tell| sierra(&inputs, tell))
+    let mut inputs = Inputs { series, trace, requests: args.requests, effort, seed: args.shown.seed };
+    let sources = Sources::of(&files).and(&args.trace);
+    show(&args.shown, sources, |seed, tell| {
+        inputs.seed = seed;
+        sierra(&inputs, tell)
+    })
 }
 
 fn run_logstore(args: &LogStoreArgs) -> Result<ExitCode, NodeError> {
-    let inputs = LogStoreInputs { traces: read_traces(&args.trace)?, part: 1, seed: args.shown.seed };
-    show(&args.shown, |tell| logstore(&inputs, tell))
+    let mut inputs = LogStoreInputs { traces: read_traces(&args.trace)?, part: 1, seed: args.shown.seed };
+    show(&args.shown, Sources::of(&args.trace), |seed, tell| {
+        inputs.seed = seed;
+        logstore(&inputs, tell)
+    })
 }
 
 fn run_ecs2(args: &Ecs2Args) -> Result<ExitCode, NodeError> {
-    let inputs = Ecs2Inputs { traces: read_traces(&args.trace)?, seconds: 3600, seed: args.shown.seed };
-    show(&args.shown, |tell| ecs2(&inputs, tell))
+    let mut inputs = Ecs2Inputs { traces: read_traces(&args.trace)?, seconds: 3600, seed: args.shown.seed };
+    show(&args.shown, Sources::of(&args.trace), |seed, tell| {
+        inputs.seed = seed;
+        ecs2(&inputs, tell)
+    })
 }
 
 fn read_traces(files: &[PathBuf]) -> Result<Vec<Trace>, NodeError> {
@@ -155,27 +170,50 @@ fn read_trace(files: &[PathBuf]) -> Result<Trace, NodeError> {
 /// Repeats the evaluation with a line of progress, and shows what it found.
 fn show(
     shown: &Shown,
-    repeat: impl FnOnce(&mut dyn FnMut(&str, f64)) -> Result<Findings, PaperError>,
+    sources: Sources,
+    mut repeat: impl FnMut(u64, &mut dyn FnMut(&str, f64)) -> Result<Findings, PaperError>,
 ) -> Result<ExitCode, NodeError> {
-    let mut progress = Progress::new();
-    let found = repeat(&mut |what, done| progress.show(format_args!("{what}: {:.0} %", done * 100.0)));
-    progress.clear();
-    let found = found.map_err(|e| NodeError::Refused(e.to_string()))?;
-    let json = json(&found);
-    if let Some(name) = &shown.out {
-        write_files(name, &found, &json)?;
+    let (first, last) = shown.seeds.map_or((shown.seed, shown.seed), |(from, to)| (from, to - 1));
+    let (mut reports, mut outside) = (Vec::new(), Vec::<String>::new());
+    for seed in first..=last {
+        let of = if shown.seeds.is_some() { format!("seed {seed}: ") } else { String::new() };
+        let mut progress = Progress::new();
+        let tell = &mut |what: &str, done: f64| {
+            progress.show(format_args!("{of}{what}: {:.0} %", done * 100.0));
+        };
+        let found = repeat(seed, tell);
+        progress.clear();
+        let found = found.map_err(|e| NodeError::Refused(e.to_string()))?;
+        outside.extend(found.outside().map(|(name, row)| format!("{of}{name}: {}", row.what)));
+        if shown.seeds.is_none() {
+            show_one(shown, &found, &sources.clone().seeded(seed))?;
+        } else {
+            reports.push(serde_json::to_value(&found).expect("our own types can be written as JSON"));
+        }
     }
-    if shown.json {
-        println!("{json}")
-    } else {
-        print!("{}", found.text())
+    if shown.seeds.is_some() {
+        let spread = Spread::new(first, &reports);
+        provenance::print(&spread, shown.json, &sources.seeded(spread.seeds));
     }
-    let outside: Vec<String> = found.outside().map(|(name, row)| format!("{name}: {}", row.what)).collect();
     if outside.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
     eprintln!("outside of their bands: {}", outside.join("; "));
     Ok(ExitCode::from(3))
+}
+
+fn show_one(shown: &Shown, found: &Findings, sources: &Sources) -> Result<(), NodeError> {
+    if shown.json || shown.out.is_some() {
+        let json = provenance::json(found, sources);
+        shown.out.iter().try_for_each(|name| write_files(name, found, &json))?;
+        if shown.json {
+            println!("{json}");
+        }
+    }
+    if !shown.json {
+        print!("{}", found.text());
+    }
+    Ok(())
 }
 
 /// Files as they are, and the `.csv` files of directories, in order.

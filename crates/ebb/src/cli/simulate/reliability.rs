@@ -1,10 +1,11 @@
 //! `ebb simulate reliability`: mean time to data loss of erasure-coded sets, by the model of ECS².
 
+use crate::cli::provenance::{Inputs, print_json};
 use crate::error::{NodeError, io};
 use clap::Args;
 use ebb_erasure::Shape;
 use ebb_erasure::model::reliability::{Rates, approximate_hours, chain_hours, loss_probability};
-use ebb_output::{print_json, table};
+use ebb_output::table;
 use ebb_types::{numbers_in_words, parse_duration};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -67,7 +68,7 @@ pub fn run(args: &ReliabilityArgs) -> Result<ExitCode, NodeError> {
     let estimates = args.codes.iter().flat_map(|shape| states(*shape, &rates, args.years)).collect();
     let report = Report { rates, years: args.years, estimates };
     if args.json {
-        print_json(&report);
+        print_json(&report, &Inputs::of(&args.rates));
     } else {
         print!("{}", text(&report));
     }

@@ -27,6 +27,11 @@ pub struct SleepArgs {
 }
 
 impl SleepArgs {
+    /// The file of the power model, if it is one.
+    pub fn file(&self) -> Option<&str> {
+        self.power.as_deref().filter(|power| !matches!(*power, "free" | "node"))
+    }
+
     pub fn power(&self, default: &str) -> Result<PowerModel, NodeError> {
         match self.power.as_deref().unwrap_or(default) {
             "free" => Ok(load::free_transitions()),

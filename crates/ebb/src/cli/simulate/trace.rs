@@ -1,14 +1,16 @@
 //! `ebb simulate trace`: a trace on a modelled cluster, request by request.
 
 use super::mirror::PolicyArg;
+use super::seeds::{Spread, parse_seeds};
 use super::sleep::{SleepArgs, parse_time};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
+use crate::cli::provenance::{self, Inputs};
 use crate::cli::trace::reading;
 use crate::cli::trace_options::TraceOptions;
 use crate::error::{NodeError, io, writable};
 use clap::Args;
 use ebb_gear::Scheme;
-use ebb_output::{Axis, Chart, Mark, Page, Progress, Series, distribution, json, table};
+use ebb_output::{Axis, Chart, Mark, Page, Progress, Series, distribution, table};
 use ebb_replay::drive::Halt;
 use ebb_sim::load::{self, Case, Cold, LoadError, Policy, PoolOutcome, Requests};
 use ebb_sim::mirror::Settings;
@@ -98,6 +100,9 @@ pub struct TraceArgs {
     clients: u32,
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Seeds from A up to but not including B, one after another: the mean and the range of every figure
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds, conflicts_with_all = ["seed", "html", "cold_after"])]
+    seeds: Option<(u64, u64)>,
     #[command(flatten)]
     options: TraceOptions,
     /// Also compare keeping data that was unused for this time in erasure-coded sets that sleep
@@ -145,9 +150,28 @@ pub async fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
     if let Some(path) = &args.html {
         writable(path)?;
     }
-    let trace = read(args)?;
-    let setup = setup(args)?;
+    if let Some(seeds) = args.seeds {
+        return several(args, seeds).await;
+    }
+    let trace = read(args, args.seed)?;
+    let setup = setup(args, args.seed)?;
     let pools = args.cold_after.map(|after| pools(args, &trace, &setup, after)).transpose()?;
+    let report = simulated(trace, setup).await?;
+    if let Some(file) = &args.html {
+        std::fs::write(file, page(&report)).map_err(io("write", file))?;
+        eprintln!("wrote {}", file.display());
+    }
+    if args.json {
+        provenance::print_json(&Json { report: &report, pools }, &inputs(args).seeded(args.seed));
+    } else {
+        print!("{report}");
+        pools.iter().for_each(|pools| print!("{}", pools_text(pools)));
+    }
+    Ok(exit_code(&report))
+}
+
+/// Ctrl-C halts it, to report what there is; the second one ends the process.
+async fn simulated(trace: Trace, setup: Setup) -> Result<Report, NodeError> {
     let interrupt = Interrupt::of(Halt::default());
     let halt = interrupt.halt.clone();
     let work = spawn_blocking(move || {
@@ -161,22 +185,44 @@ pub async fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
         // The simulation has a thread of its own, for which the runtime would wait.
         std::process::exit(INTERRUPTED.into());
     };
-    let report = report.expect("the simulation does not panic").map_err(refused)?;
-    if let Some(file) = &args.html {
-        std::fs::write(file, page(&report)).map_err(io("write", file))?;
-        eprintln!("wrote {}", file.display());
-    }
-    if args.json {
-        println!("{}", json(&Json { report: &report, pools }));
-    } else {
-        print!("{report}");
-        pools.iter().for_each(|pools| print!("{}", pools_text(pools)));
-    }
-    Ok(match report.all_served() {
+    report.expect("the simulation does not panic").map_err(refused)
+}
+
+fn exit_code(report: &Report) -> ExitCode {
+    match report.all_served() {
         _ if report.stopped_at_seconds.is_some() => ExitCode::from(INTERRUPTED),
         true => ExitCode::SUCCESS,
         false => ExitCode::from(3),
-    })
+    }
+}
+
+/// With one seed after another. What Ctrl-C stopped has no figures to compare.
+async fn several(args: &TraceArgs, (from, to): (u64, u64)) -> Result<ExitCode, NodeError> {
+    let (mut reports, mut whole) = (Vec::new(), true);
+    for seed in from..to {
+        let report = simulated(read(args, seed)?, setup(args, seed)?).await?;
+        if report.stopped_at_seconds.is_some() {
+            eprintln!("stopped during seed {seed}: nothing is reported");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        whole &= report.all_served();
+        reports.push(serde_json::to_value(&report).expect("our own types can be written as JSON"));
+    }
+    let spread = Spread::new(from, &reports);
+    provenance::print(&spread, args.json, &inputs(args).seeded(spread.seeds));
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+/// The file of a model, if it is none of those that are built in.
+fn model_file<'a>(built_in: &str, model: &'a str) -> Option<&'a str> {
+    (!built_in.split(", ").any(|name| name == model)).then_some(model)
+}
+
+/// The files that the command reads.
+fn inputs(args: &TraceArgs) -> Inputs {
+    let traces = args.traces.iter().filter(|_| made_up(args).is_none());
+    let models = [model_file(DISKS, &args.disk), model_file(NETWORKS, &args.network), args.sleep.file()];
+    Inputs::of(traces).and(models.into_iter().flatten())
 }
 
 /// Output of `--json`.
@@ -258,18 +304,22 @@ fn pools_text(pools: &Pools) -> String {
     out
 }
 
-fn read(args: &TraceArgs) -> Result<Trace, NodeError> {
-    let made_up = match &args.traces[..] {
+/// How many requests a synthetic day is to have, if that is asked for.
+fn made_up(args: &TraceArgs) -> Option<&str> {
+    match &args.traces[..] {
         [only] => only.to_str().and_then(|name| name.strip_prefix("day:")),
         _ => None,
-    };
-    let mut trace = match made_up {
+    }
+}
+
+fn read(args: &TraceArgs, seed: u64) -> Result<Trace, NodeError> {
+    let mut trace = match made_up(args) {
         Some(count) => {
             let requests = count.parse().ok().filter(|n| (1..=100_000_000).contains(n));
             let requests = requests.ok_or_else(|| {
                 refused(format!("day:{count}: give a number of requests, 1 to 100,000,000"))
             })?;
-            Day { requests, seed: args.seed, ..Day::default() }.trace()
+            Day { requests, seed, ..Day::default() }.trace()
         }
         None => args.options.load(&args.traces, &reading())?,
     };
@@ -286,7 +336,7 @@ fn thin(trace: &Trace, share: f64) -> Result<Vec<Request>, NodeError> {
     filter.collect::<Result<_, _>>().map_err(refused)
 }
 
-fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
+fn setup(args: &TraceArgs, seed: u64) -> Result<Setup, NodeError> {
     if !args.chunk_mib.is_power_of_two() {
         return Err(refused(format!("--chunk-mib {}: use a power of two, 1 to 64", args.chunk_mib)));
     }
@@ -335,7 +385,7 @@ fn setup(args: &TraceArgs) -> Result<Setup, NodeError> {
         g_min: args.g_min,
         speed: args.speed,
         provision: args.provision.map(|p| p.0),
-        seed: args.seed,
+        seed,
         ..usual
     })
 }
