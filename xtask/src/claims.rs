@@ -1,5 +1,6 @@
-//! The papers' claims as data. `docs/claims/` has a table per paper, and the tables of `docs/papers.md` are written from
-//! them (`cargo xtask papers`): a row, its figures and how often a state occurs cannot differ between page and test.
+//! The papers' claims as data. `docs/claims/` has a table per paper, and the tables of `docs/papers.md` are written
+//! from them (`cargo xtask papers`): a row, its figures and how often a state occurs cannot differ between page and
+//! test.
 //!
 //! What stands before the first heading of the page is prose, and stays as it is. That a row's command exists, and that
 //! its figures lie in their bands, a test of the program asks (`crates/ebb/tests/all/papers.rs`).

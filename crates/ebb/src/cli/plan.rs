@@ -1,5 +1,5 @@
-//! `ebb gear plan`: the scheduler's dry run. First what its gears follow from, then a row per hour, so that a reader can
-//! repeat the arithmetic. No line is wider than 100 columns.
+//! `ebb gear plan`: the scheduler's dry run. First what its gears follow from, then a row per hour, so that a reader
+//! can repeat the arithmetic. No line is wider than 100 columns.
 
 use crate::cli::pool::{self, Pool};
 use crate::cli::series::SeriesArgs;

@@ -34,8 +34,8 @@ pub struct SeriesArgs {
 }
 
 impl SeriesArgs {
-    /// The number and the peak, in servers' worth of work, of each hour of the series at `path`. Hours are counted since
-    /// 1970; a series without dates begins with hour 0.
+    /// The number and the peak, in servers' worth of work, of each hour of the series at `path`. Hours are counted
+    /// since 1970; a series without dates begins with hour 0.
     pub fn peaks(
         &self,
         path: &Path,

@@ -342,8 +342,8 @@ fn servers(status: &ClusterStatus, measured: Option<&Readings>, why: bool) -> St
     out
 }
 
-/// `ebb status --servers`: a row per server with its lease [Sierra §3.1], and with what is in its versioned log, which it
-/// keeps for others [Sierra §3.6].
+/// `ebb status --servers`: a row per server with its lease [Sierra §3.1], and with what is in its versioned log, which
+/// it keeps for others [Sierra §3.6].
 pub fn leases(servers: &[ServerStatus]) -> String {
     let seconds =
         |millis: Option<u64>| millis.map_or("-".into(), |millis| format!("{:.1} s", millis as f64 / 1e3));

@@ -1,6 +1,6 @@
 //! The papers' claims (`docs/claims/`) say which command shows each: every `ebb` command must exist, and what it prints
-//! must lie in the row's bands. Commands of seconds run by day, the others by night. `cargo xtask tidy` checks the rest of
-//! the data, and that `docs/papers.md` is what they give.
+//! must lie in the row's bands. Commands of seconds run by day, the others by night. `cargo xtask tidy` checks the rest
+//! of the data, and that `docs/papers.md` is what they give.
 
 use crate::harness::EBB;
 use serde::Deserialize;

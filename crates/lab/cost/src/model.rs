@@ -157,7 +157,8 @@ const STUDENT: [f64; 30] = [
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
-/// Student's quantile of 97.5 %, the end of an interval of 95 %; beyond the table an approximation that is right to a thousandth. `None` without freedom.
+/// Student's quantile of 97.5 %, the end of an interval of 95 %; beyond the table an approximation that is right to a
+/// thousandth. `None` without freedom.
 pub fn student(freedom: usize) -> Option<f64> {
     let index = freedom.checked_sub(1)?;
     Some(STUDENT.get(index).copied().unwrap_or(1.96 + 2.46 / freedom as f64))

@@ -337,7 +337,8 @@ fn shown(args: &LoadArgs, inputs: &[Input], reports: &[Report]) -> String {
             let traced: Vec<_> =
                 json.iter().zip(files).map(|(json, files)| provenance::traced(json, &files)).collect();
             // One series is an object, as it always was.
-            let text = if let [one] = &traced[..] { ebb_output::json(one) } else { ebb_output::json(&traced) };
+            let text =
+                if let [one] = &traced[..] { ebb_output::json(one) } else { ebb_output::json(&traced) };
             text + "\n"
         }
         Format::Csv => load::table_csv(&rows),

@@ -151,7 +151,7 @@ fn short(value: f64) -> String {
             let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 6) as usize;
             format!("{value:.digits$}")
         }
-        size if size == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         _ => format!("{value:.3e}"),
     }
 }
