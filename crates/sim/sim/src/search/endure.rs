@@ -6,7 +6,7 @@ use crate::world::World;
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::Node;
 use crate::world::server::Server;
-use ebb_types::{GroupEntry, PoolId, Random, ServerId, ServerState, SlotState, mix};
+use ebb_types::{ClusterStatus, GroupEntry, PoolId, Random, ServerId, ServerState, SlotState, TestStep, mix};
 
 /// Longest time until what went before is over.
 const SETTLES: u64 = 30 * SECOND;
@@ -65,6 +65,11 @@ fn a_disk_hangs(world: &mut World, random: &mut Random) {
     if world.invariants.rot_seen || world.servers[&id].is_patient(world.now) {
         return;
     }
+    // A shift puts servers to sleep for as long as the failure is not known, and moves what is kept for them: a second
+    // fault (seed 30310003165).
+    if shifts(world) {
+        return;
+    }
     // Every write needs r other servers, and those of an erasure-coded pool keep no copies.
     let state = world.newest_state();
     let keeps = |of: &&ServerId| state.server(**of).is_some_and(|e| e.pool == PoolId::REPLICATED);
@@ -92,6 +97,17 @@ fn recovers(world: &World) -> bool {
         || state.groups().any(|(_, entry)| behind(entry))
         || !world.servers.values().all(idle)
         || world.servers.values().any(switches)
+}
+
+/// A leader shifts gears or tests a server.
+fn shifts(world: &World) -> bool {
+    let led = world.members.values().filter(|m| m.up);
+    let mut led = led.filter_map(|m| m.member.status(m.clock.at(world.now)));
+    let tested = |status: &ClusterStatus| {
+        let mut tests = status.servers.iter().filter_map(|server| server.power.test.as_ref());
+        tests.any(|test| test.step != TestStep::Ended)
+    };
+    led.any(|status| status.gear.shifting || tested(&status))
 }
 
 fn the_leader_is_deaf(world: &mut World) {
