@@ -81,7 +81,8 @@ fn next_column(column: Column, fact: &ColumnFacts, epoch: Epoch) -> Column {
     let missing = match state {
         _ if fact.emptied => Some(nothing),
         SlotState::InSync => None,
-        SlotState::CatchingUp { .. } if fact.caught_up => None,
+        // One that has failed since it said so is not known to have been in sync: what it lacked stays on record.
+        SlotState::CatchingUp { .. } if fact.caught_up && fact.standing != Standing::Down => None,
         SlotState::CatchingUp { since } | SlotState::Away { since } => Some(since),
     };
     let (server, state) = match (fact.standing, missing) {
@@ -409,7 +410,11 @@ mod tests {
         assert_eq!(becomes(catching(3), DOWN), own(away(3)));
         assert_eq!(becomes(away(3), DOWN), None);
         let caught_up = ColumnFacts { caught_up: true, ..DOWN };
-        assert_eq!(becomes(catching(3), caught_up), own(away(8)), "it had everything");
+        assert_eq!(
+            becomes(catching(3), caught_up),
+            own(away(3)),
+            "seed 30320003459: it was never in sync on record"
+        );
         let expected = ColumnFacts { standing: Standing::Expected, ..UP };
         assert_eq!(becomes(SlotState::InSync, expected), None);
         assert_eq!(becomes(catching(3), expected), own(away(3)));
