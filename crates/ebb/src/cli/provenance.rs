@@ -205,6 +205,11 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     pairs.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
 }
 
+/// The JSON pointer of a member of what `pointer` names. [RFC 6901]
+pub fn pointer_to(pointer: &str, key: &str) -> String {
+    format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
+}
+
 fn date(at: UtcDateTime) -> String {
     let ((year, month, day), (hour, minute, second)) = (at.to_calendar_date(), at.as_hms());
     let month = u8::from(month);

@@ -59,7 +59,8 @@ impl SeriesArgs {
                 series.interval
             )));
         }
-        let per_server = per_server(&series, self.provision, servers).map_err(refused)?;
+        let per_server =
+            self.provision.per_server(&series, servers).map_err(|error| refused(error.to_string()))?;
         let begins = found.begins.and_then(|second| u64::try_from(second).ok()).unwrap_or(0);
         let peaks = peaks(&series, Duration::from_secs(begins), hour, per_server);
         if peaks.is_empty() {
@@ -68,21 +69,6 @@ impl SeriesArgs {
             )));
         }
         Ok(peaks)
-    }
-}
-
-/// The load that one server sustains, in the series' unit.
-fn per_server(series: &Series, provision: Provision, servers: u32) -> Result<f64, String> {
-    let peak = series.values.iter().flatten().copied().fold(0.0, f64::max);
-    match provision {
-        Provision::Peak if peak > 0.0 => Ok(peak / f64::from(servers.max(1))),
-        Provision::Peak => {
-            Err("it carries no load: give what a server sustains with --provision LOAD".into())
-        }
-        Provision::PerServer(each) if each > 0.0 && each.is_finite() => Ok(each),
-        Provision::PerServer(each) => {
-            Err(format!("a server cannot sustain a load of {each}: give --provision a number above 0"))
-        }
     }
 }
 
@@ -126,11 +112,11 @@ mod tests {
     #[test]
     fn a_server_sustains_its_share_of_the_peak_or_what_is_given() {
         let series = half_hours(&[Some(2.0), None, Some(18.0)]);
-        assert_eq!(per_server(&series, Provision::Peak, 9), Ok(2.0));
-        assert_eq!(per_server(&series, Provision::PerServer(5.0), 9), Ok(5.0));
-        assert!(per_server(&half_hours(&[Some(0.0)]), Provision::Peak, 9).is_err());
+        assert_eq!(Provision::Peak.per_server(&series, 9).ok(), Some(2.0));
+        assert_eq!(Provision::PerServer(5.0).per_server(&series, 9).ok(), Some(5.0));
+        assert!(Provision::Peak.per_server(&half_hours(&[Some(0.0)]), 9).is_err());
         for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(per_server(&series, Provision::PerServer(wrong), 9).is_err(), "{wrong}");
+            assert!(Provision::PerServer(wrong).per_server(&series, 9).is_err(), "{wrong}");
         }
     }
 

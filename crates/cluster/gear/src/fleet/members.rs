@@ -168,14 +168,9 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_types::Random;
 
     const GROUPS: [GearGroup; 3] = [GearGroup(0), GearGroup(1), GearGroup(2)];
-
-    /// A small generator: the same seed gives the same changes.
-    fn below(state: &mut u64, end: u64) -> u64 {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (*state >> 33) % end
-    }
 
     fn member(server: u16) -> Member {
         let (group, zero) = (GROUPS[usize::from(server % 3)], Moment::ZERO);
@@ -197,7 +192,7 @@ mod tests {
     fn lines_and_numbers_are_what_a_look_at_every_server_finds() {
         let mut members = Members::default();
         (0..40).for_each(|id| members.put(ServerId(id), member(id)));
-        let mut random = 7;
+        let mut random = Random::new(7);
         let states = [
             State::Awake,
             State::Waking,
@@ -207,11 +202,11 @@ mod tests {
         ];
         for second in 1..3000u64 {
             let now = Moment::ZERO + Duration::from_secs(second);
-            members.change(ServerId(below(&mut random, 40) as u16), |member| {
-                member.state = states[below(&mut random, 5) as usize];
-                let wake = Duration::from_secs(30 * below(&mut random, 2));
+            members.change(ServerId(random.below(40) as u16), |member| {
+                member.state = states[random.index(5)];
+                let wake = Duration::from_secs(30 * random.below(2));
                 member.wake = member.sleeps().then_some(wake);
-                member.wanted = below(&mut random, 2) == 0;
+                member.wanted = random.below(2) == 0;
                 // Several servers have the same.
                 member.since = Moment::ZERO + Duration::from_secs(second / 4 * 4);
             });

@@ -4,7 +4,7 @@
 //! files, and what would write one is left out of them ([`arguments`]). What drives storage, reads meters or runs other
 //! programs needs `--again`.
 
-use crate::cli::provenance::{InputFile, Inputs, Provenance};
+use crate::cli::provenance::{InputFile, Inputs, Provenance, pointer_to};
 use crate::cli::trace::Percent;
 use crate::error::{NodeError, io};
 use clap::Args;
@@ -270,7 +270,7 @@ impl Rule<'_> {
             (Value::Object(was), Value::Object(is)) => {
                 let keys: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
                 for key in keys {
-                    let below = format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"));
+                    let below = pointer_to(pointer, key);
                     self.walk(or_null(was.get(key)), or_null(is.get(key)), &below, found);
                 }
             }

@@ -5,7 +5,7 @@
 //! matched by what they call themselves, because a row may be missing with some seeds. Series over time are left out:
 //! their points are not figures.
 
-use crate::cli::provenance::Seeds;
+use crate::cli::provenance::{Seeds, pointer_to};
 use ebb_cost::model::student;
 use ebb_output::table;
 use serde::Serialize;
@@ -115,8 +115,7 @@ fn walk(value: &Value, what: &str, pointer: &str, tell: &mut dyn FnMut(&str, &st
         }
         Value::Object(members) => {
             for (key, value) in members.iter().filter(|(key, _)| !NO_FIGURES.contains(&key.as_str())) {
-                let step = key.replace('~', "~0").replace('/', "~1");
-                walk(value, &below(key), &format!("{pointer}/{step}"), tell);
+                walk(value, &below(key), &pointer_to(pointer, key), tell);
             }
         }
         Value::Array(elements) => {

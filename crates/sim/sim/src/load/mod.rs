@@ -122,6 +122,19 @@ pub enum Provision {
     PerServer(f64),
 }
 
+impl Provision {
+    /// The load that one of this many servers sustains, in the series' unit.
+    pub fn per_server(self, series: &Series, servers: u32) -> Result<f64, LoadError> {
+        let peak = series.values.iter().flatten().copied().fold(0.0, f64::max);
+        match self {
+            Provision::Peak if peak > 0.0 => Ok(peak / f64::from(servers)),
+            Provision::Peak => Err(LoadError::NoLoad),
+            Provision::PerServer(each) if each > 0.0 && each.is_finite() => Ok(each),
+            Provision::PerServer(each) => Err(LoadError::Provision { provision: each }),
+        }
+    }
+}
+
 /// The cluster, its power and its policy.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -250,13 +263,7 @@ impl Case {
             return Err(LoadError::Dwell { dwell, hour });
         }
         setup.fleet(step).check()?;
-        let peak = series.values.iter().flatten().copied().fold(0.0, f64::max);
-        let per_server = match setup.provision {
-            Provision::Peak if peak > 0.0 => peak / f64::from(servers),
-            Provision::Peak => return Err(LoadError::NoLoad),
-            Provision::PerServer(each) if each > 0.0 && each.is_finite() => each,
-            Provision::PerServer(each) => return Err(LoadError::Provision { provision: each }),
-        };
+        let per_server = setup.provision.per_server(series, servers)?;
         let first = setup.train_days as usize * series.per_day();
         let days = series.values.len() as f64 / series.per_day() as f64;
         if series.values.len() < first + series.per_day() {

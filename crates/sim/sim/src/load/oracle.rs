@@ -149,6 +149,7 @@ impl Oracles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_types::Random;
 
     fn budget(servers: u32, cycles: u64) -> Budget {
         Budget { servers, cycles, late: 0, step: Joules(1.0), up: Joules(0.0), down: Joules(0.0) }
@@ -190,11 +191,8 @@ mod tests {
 
     #[test]
     fn no_schedule_with_the_same_cycles_saves_more() {
-        let mut state = 1u64;
-        let mut below = |limit: u32| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as u32 % limit
-        };
+        let mut random = Random::new(1);
+        let mut below = |limit: u32| random.below(limit.into()) as u32;
         for case in 0..300 {
             let (servers, length) = if case % 2 == 0 { (3, 7) } else { (4, 5) };
             let steps: Vec<_> = (0..length).map(|_| (1 + below(servers), below(5) > 0)).collect();
