@@ -126,6 +126,7 @@ impl Rescue {
 mod tests {
     use super::*;
     use crate::Command;
+    use crate::Reply;
     use ebb_types::*;
 
     const STORE: StoreId = StoreId(5);
@@ -140,14 +141,15 @@ mod tests {
         state.apply(&Command::Init(bootstrap));
         for id in 0..4 {
             let state_of = if id < 3 { ServerState::Awake } else { ServerState::Asleep };
-            state.apply(&Command::SetServer {
-                server: ServerId(id),
-                state: state_of,
-                incarnation: Incarnation(1 << 24),
-                mark: StoreMark { store: STORE, position: 0 },
-            });
+            set(&mut state, id, state_of);
         }
         state
+    }
+
+    fn set(state: &mut State, id: u16, to: ServerState) {
+        let mark = StoreMark { store: STORE, position: 0 };
+        let set = Command::set_server(state, ServerId(id), to, Incarnation(1 << 24), mark);
+        assert_eq!(state.apply(&set), Reply::Done);
     }
 
     /// Of a server that was restarted since.
@@ -184,12 +186,7 @@ mod tests {
     fn the_newest_map_says_who_takes_part() {
         let mut rescue = Rescue::new(Moment(0));
         let mut newer = state();
-        newer.apply(&Command::SetServer {
-            server: ServerId(3),
-            state: ServerState::Awake,
-            incarnation: Incarnation(1 << 24),
-            mark: StoreMark { store: STORE, position: 0 },
-        });
+        set(&mut newer, 3, ServerState::Awake);
         (0..2).for_each(|id| rescue.take(ServerId(id), seen(3)));
         rescue.take(ServerId(2), Recollection { map: newer.delta(0), ..seen(newer.version()) });
         assert_eq!(waits(&mut rescue, 2000), [3], "it slept as far as this log knows");

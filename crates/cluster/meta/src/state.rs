@@ -37,8 +37,11 @@ pub enum Command {
         server: ServerId,
         address: String,
     },
+    /// Refused if the server is no longer what `expected` says: an administrator's verdict and the leader's own are
+    /// made side by side, and the later one did not know of the other.
     SetServer {
         server: ServerId,
+        expected: (ServerState, Incarnation),
         state: ServerState,
         incarnation: Incarnation,
         mark: StoreMark,
@@ -83,6 +86,25 @@ pub enum Command {
     },
     /// The first of a generation, after a rescue from a minority of the members. Refused if it is not a later one.
     Rescue(Recalled),
+}
+
+impl Command {
+    /// Changes the server from what it is in `state`.
+    ///
+    /// # Panics
+    ///
+    /// If the server is not part of the cluster.
+    pub fn set_server(
+        state: &State,
+        server: ServerId,
+        to: ServerState,
+        incarnation: Incarnation,
+        mark: StoreMark,
+    ) -> Command {
+        let entry = state.server(server).expect("a server of the cluster");
+        let expected = (entry.state, entry.incarnation);
+        Command::SetServer { server, expected, state: to, incarnation, mark }
+    }
 }
 
 /// A chunk group's next configuration, derived from the one at `expected`.
@@ -268,7 +290,12 @@ impl State {
                 let address = address.clone();
                 self.change_server(*server, |entry| entry.address = address)
             }
-            Command::SetServer { server, state, incarnation, mark } => {
+            Command::SetServer { server, expected, state, incarnation, mark } => {
+                if self.server(*server).is_some_and(|entry| (entry.state, entry.incarnation) != *expected) {
+                    return Reply::Refused(format!(
+                        "the state of {server} changed before this was decided: look at `ebb status`, then ask again"
+                    ));
+                }
                 let reply = self.change_server(*server, |entry| {
                     entry.state = *state;
                     entry.incarnation = *incarnation;

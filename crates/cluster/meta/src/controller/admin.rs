@@ -288,12 +288,8 @@ fn mark_lost(server: ServerId, accept_loss: bool, state: &State) -> Result<Comma
             server.0
         ));
     }
-    Ok(Command::SetServer {
-        server,
-        state: ServerState::Lost,
-        incarnation: entry.incarnation,
-        mark: StoreMark { store: entry.store, position: state.position(server) },
-    })
+    let mark = StoreMark { store: entry.store, position: state.position(server) };
+    Ok(Command::set_server(state, server, ServerState::Lost, entry.incarnation, mark))
 }
 
 /// Why data may depend on what the server has, and what would be lost with it.

@@ -156,11 +156,11 @@ impl Leading {
         for entry in servers.values().chain(coded.values()) {
             let before = state.server(entry.id).expect("a copy of the state's servers");
             if (before.state, before.incarnation) != (entry.state, entry.incarnation) {
-                let (server, state, incarnation) = (entry.id, entry.state, entry.incarnation);
+                let (server, to) = (entry.id, entry.state);
                 let position = self.servers.get(&server).map_or(0, |live| live.position);
                 let mark = StoreMark { store: entry.store, position };
-                commands.push(Command::SetServer { server, state, incarnation, mark });
-                if state == ServerState::Asleep {
+                commands.push(Command::set_server(state, server, to, entry.incarnation, mark));
+                if to == ServerState::Asleep {
                     let depth = self.gears.depth(server).unwrap_or(self.timing.depth);
                     let wears = self.timing.sleep.wears(depth);
                     let spent = f64::from(u8::from(wears));

@@ -57,18 +57,33 @@ fn a_configuration_decided_from_an_older_one_changes_nothing() {
     assert_eq!(state.apply(&Command::Reconfigure(vec![unknown])), Reply::Reconfigured { made: 0, stale: 1 });
 }
 
+/// The leader decided that the server is back, and an operator that it is lost: whichever comes second did not know.
+#[test]
+fn a_verdict_on_a_server_that_changed_meanwhile_is_refused() {
+    let (id, run, mark) = (ServerId(1), Incarnation(1), StoreMark::default());
+    for first in [ServerState::Lost, ServerState::Awake] {
+        let mut state = created();
+        state.apply(&Command::set_server(&state, id, ServerState::Failed, run, mark));
+        let mut verdicts =
+            [ServerState::Lost, ServerState::Awake].map(|to| Command::set_server(&state, id, to, run, mark));
+        if first == ServerState::Awake {
+            verdicts.reverse();
+        }
+        assert_eq!(state.apply(&verdicts[0]), Reply::Done);
+        let version = state.version();
+        assert!(matches!(state.apply(&verdicts[1]), Reply::Refused(why) if why.contains("ebb status")));
+        assert_eq!((state.server(id).unwrap().state, state.version()), (first, version));
+    }
+}
+
 #[test]
 fn a_delta_brings_a_reader_of_any_age_up_to_date() {
     let mut state = created();
     let mut readers = vec![(0, ClusterMap::default())];
     for step in 0..12u32 {
         let id = ServerId((step % 6) as u16);
-        let server = Command::SetServer {
-            server: id,
-            state: ServerState::Awake,
-            incarnation: Incarnation(step.into()),
-            mark: StoreMark::default(),
-        };
+        let run = Incarnation(step.into());
+        let server = Command::set_server(&state, id, ServerState::Awake, run, StoreMark::default());
         state.apply(&server);
         let change = next(&state, step % 4, |e| e.primary = Some(ServerId((step % 3) as u16)));
         state.apply(&Command::Reconfigure(vec![change]));
@@ -89,12 +104,8 @@ fn a_delta_brings_a_reader_of_any_age_up_to_date() {
 #[test]
 fn what_changes_nothing_leaves_the_map_version_alone() {
     let mut state = created();
-    let same = Command::SetServer {
-        server: ServerId(1),
-        state: ServerState::Waking,
-        incarnation: Incarnation(0),
-        mark: StoreMark::default(),
-    };
+    let (waking, run) = (ServerState::Waking, Incarnation(0));
+    let same = Command::set_server(&state, ServerId(1), waking, run, StoreMark::default());
     let version = state.version();
     state.apply(&same);
     state.apply(&Command::AllocateObjects { count: 7 });

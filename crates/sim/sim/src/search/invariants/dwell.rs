@@ -169,12 +169,8 @@ mod tests {
         let mut gears = Gears { term: 1, gear: 2, awake, raised: Some(at), ..Gears::default() };
         let mut see = |gears: &mut Gears, now, to| {
             let incarnation = state.server(server).expect("it is there").incarnation;
-            state.apply(&Command::SetServer {
-                server,
-                state: to,
-                incarnation,
-                mark: ebb_types::StoreMark::default(),
-            });
+            let mark = ebb_types::StoreMark::default();
+            state.apply(&Command::set_server(&state, server, to, incarnation, mark));
             gears.follow(now, 5 * SECOND, &state)
         };
         for (now, to) in [(0, ServerState::Asleep), (1, ServerState::Waking), (2, ServerState::Awake)] {

@@ -79,12 +79,8 @@ mod tests {
             state.apply(&Command::Init(bootstrap));
             for server in list.iter().map(|s| s.id) {
                 let (to, incarnation) = (ServerState::Awake, Incarnation(1));
-                state.apply(&Command::SetServer {
-                    server,
-                    state: to,
-                    incarnation,
-                    mark: ebb_types::StoreMark::default(),
-                });
+                let mark = ebb_types::StoreMark::default();
+                state.apply(&Command::set_server(&state, server, to, incarnation, mark));
             }
             state
         };

@@ -82,12 +82,8 @@ mod tests {
         let servers: Vec<_> = state.groups().flat_map(|(_, e)| e.slots.iter().map(|s| s.server)).collect();
         let mut set = |id, to| {
             let incarnation = state.server(id).expect("a server of the group").incarnation;
-            state.apply(&Command::SetServer {
-                server: id,
-                state: to,
-                incarnation,
-                mark: ebb_types::StoreMark::default(),
-            });
+            let mark = ebb_types::StoreMark::default();
+            state.apply(&Command::set_server(&state, id, to, incarnation, mark));
             left_alone(&state)
         };
         assert_eq!(set(servers[0], ServerState::Asleep), None);
