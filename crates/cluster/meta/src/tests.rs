@@ -813,6 +813,21 @@ fn a_lost_server_is_rebuilt_on_its_gear_group() {
     assert_transcript(&mut world, "lost_server");
 }
 
+/// It was heard, but never took part: its store is none that the state knows.
+#[test]
+fn a_server_that_is_declared_lost_before_it_took_part_does_not_come_back_on_the_same_store() {
+    let mut world = World::new(6, 3, 60);
+    world.servers.get_mut(&ServerId(4)).unwrap().stalled = true;
+    world.run(3000);
+    world.admin(AdminRequest::MarkLost { server: ServerId(4), accept_loss: false });
+    world.servers.get_mut(&ServerId(4)).unwrap().stalled = false;
+    world.run(6000);
+    assert_eq!(world.state.server(ServerId(4)).unwrap().state, ServerState::Lost);
+    world.restart_empty(4);
+    world.run(20_000);
+    assert_eq!(world.state.server(ServerId(4)).unwrap().state, ServerState::Awake);
+}
+
 #[test]
 fn copies_stand_in_different_racks_at_every_gear_and_after_a_failure() {
     for scheme in [ebb_gear::Scheme::Rotated, ebb_gear::Scheme::RackAligned] {

@@ -256,7 +256,7 @@ impl Leading {
                 }
                 Ok(Command::SetSchedule(*schedule))
             }
-            AdminRequest::MarkLost { server, accept_loss } => mark_lost(*server, *accept_loss, state),
+            AdminRequest::MarkLost { server, accept_loss } => self.mark_lost(*server, *accept_loss, state),
             AdminRequest::Status
             | AdminRequest::GearPlan
             | AdminRequest::ListHours
@@ -268,28 +268,36 @@ impl Leading {
             }
         }
     }
-}
 
-fn mark_lost(server: ServerId, accept_loss: bool, state: &State) -> Result<Command, String> {
-    let entry = state.server(server).ok_or_else(|| format!("{server} is not part of the cluster"))?;
-    if entry.state.is_live() {
-        return Err(format!("{server} still answers: stop it first, or wait until it counts as failed"));
+    fn mark_lost(&self, server: ServerId, accept_loss: bool, state: &State) -> Result<Command, String> {
+        let entry = state.server(server).ok_or_else(|| format!("{server} is not part of the cluster"))?;
+        if entry.state.is_live() {
+            return Err(format!("{server} still answers: stop it first, or wait until it counts as failed"));
+        }
+        let peers = |e: &&ServerEntry| {
+            e.gear_group == entry.gear_group && e.id != server && e.state != ServerState::Lost
+        };
+        let has_slots = entry.pool == PoolId::REPLICATED && !entry.is_logger();
+        if has_slots && state.servers().filter(peers).count() == 0 {
+            return Err(format!(
+                "{server} is the last of {}: no server can take its place",
+                entry.gear_group
+            ));
+        }
+        if let Some((why, loss)) = needed(server, state).filter(|_| !accept_loss) {
+            return Err(format!(
+                "{server} may have the only copy of acknowledged data: {why}; start what is down and wait until nothing \
+                 catches up, or accept the loss with `ebb lost {} --accept-loss`: {loss}",
+                server.0
+            ));
+        }
+        // What is lost is the store that spoke last, also if the state does not know that run yet: what it sent before
+        // this verdict does not bring it back.
+        let spoke = self.servers.get(&server).filter(|live| live.run > entry.incarnation);
+        let (run, store) = spoke.map_or((entry.incarnation, entry.store), |live| (live.run, live.store));
+        let position = if store == entry.store { state.position(server) } else { 0 };
+        Ok(Command::set_server(state, server, ServerState::Lost, run, StoreMark { store, position }))
     }
-    let peers =
-        |e: &&ServerEntry| e.gear_group == entry.gear_group && e.id != server && e.state != ServerState::Lost;
-    let has_slots = entry.pool == PoolId::REPLICATED && !entry.is_logger();
-    if has_slots && state.servers().filter(peers).count() == 0 {
-        return Err(format!("{server} is the last of {}: no server can take its place", entry.gear_group));
-    }
-    if let Some((why, loss)) = needed(server, state).filter(|_| !accept_loss) {
-        return Err(format!(
-            "{server} may have the only copy of acknowledged data: {why}; start what is down and wait until nothing \
-             catches up, or accept the loss with `ebb lost {} --accept-loss`: {loss}",
-            server.0
-        ));
-    }
-    let mark = StoreMark { store: entry.store, position: state.position(server) };
-    Ok(Command::set_server(state, server, ServerState::Lost, entry.incarnation, mark))
 }
 
 /// Why data may depend on what the server has, and what would be lost with it.

@@ -218,7 +218,7 @@ impl Leading {
                 entry.state = ServerState::Awake;
                 out.push(Output::Notice(Notice::Back { server }));
             }
-            ServerState::Lost if returned => {
+            ServerState::Lost if returned && store != entry.store => {
                 entry.incarnation = run;
                 entry.state = ServerState::Awake;
                 out.push(Output::Notice(Notice::BackEmpty { server }));
