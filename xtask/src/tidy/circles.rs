@@ -15,12 +15,6 @@ const CIRCLES: &[(&str, &str)] = &[
     ("client::client client::meta", "the client's parts get owners"),
     ("ebb::daemon::server ebb::daemon::server::driver", "one server shell, pure, for daemon and search"),
     (
-        "gateway gateway::answer gateway::bucket gateway::connections gateway::cors gateway::form gateway::intake \
-         gateway::janitor gateway::lifecycle gateway::list gateway::md5 gateway::moves gateway::pools gateway::reader \
-         gateway::s3 gateway::store gateway::tags",
-        "the gateway in four folders, its state out of lib.rs",
-    ),
-    (
         "sim::request sim::request::client sim::request::closed sim::request::copies sim::request::rebuild \
          sim::request::report sim::request::run sim::request::setup",
         "one engine: the world knows `Disturb`, `Judge` and a model of delays",

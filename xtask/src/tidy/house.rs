@@ -55,20 +55,20 @@ const MAY_STAND_STILL: &[&str] = &[
     // For how long a member has been asked.
     "crates/cluster/client/src/meta.rs",
     // For how long a request or a connection has been silent, and what one took.
-    "crates/cluster/gateway/src/answer.rs",
-    "crates/cluster/gateway/src/body.rs",
-    "crates/cluster/gateway/src/connections.rs",
+    "crates/cluster/gateway/src/http/answer.rs",
+    "crates/cluster/gateway/src/http/body.rs",
+    "crates/cluster/gateway/src/http/connections.rs",
     "crates/cluster/gateway/src/memory.rs",
-    "crates/cluster/gateway/src/store.rs",
+    "crates/cluster/gateway/src/bytes/store.rs",
     "crates/mirror/blockdev/src/nbd.rs",
     // When to look again: at keys, at locations, at what is garbage, at the load.
-    "crates/cluster/gateway/src/janitor.rs",
-    "crates/cluster/gateway/src/moves.rs",
-    "crates/cluster/gateway/src/pools.rs",
-    "crates/cluster/gateway/src/rights.rs",
+    "crates/cluster/gateway/src/upkeep/janitor.rs",
+    "crates/cluster/gateway/src/upkeep/moves.rs",
+    "crates/cluster/gateway/src/ops/bucket.rs",
+    "crates/cluster/gateway/src/http/rights.rs",
     // How long a pack has been open, or a round of rules takes.
-    "crates/cluster/gateway/src/lifecycle.rs",
-    "crates/cluster/gateway/src/place.rs",
+    "crates/cluster/gateway/src/upkeep/expire.rs",
+    "crates/cluster/gateway/src/bytes/place.rs",
     // For how long a program, a driver or a disk has been waited for.
     "crates/cluster/power/src/disk/rate.rs",
     "crates/cluster/power/src/program.rs",

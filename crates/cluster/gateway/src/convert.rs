@@ -1,7 +1,7 @@
 //! Conversion between S3's types and the namespace's.
 
-use super::backend::BackendError;
-use super::names::NameError;
+use crate::bytes::backend::BackendError;
+use crate::bytes::names::NameError;
 use ebb_types::{Checksum, ChecksumAlgorithm, ETag, NamespaceError};
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use s3s::checksum::ChecksumHasher;
@@ -52,7 +52,7 @@ impl From<BackendError> for S3Error {
 }
 
 /// There is no versioning: the only version of an object is "null".
-pub(super) fn check_version(version: Option<&str>) -> S3Result<()> {
+pub(crate) fn check_version(version: Option<&str>) -> S3Result<()> {
     match version {
         None | Some("null") => Ok(()),
         Some(_) => Err(s3_error!(NoSuchVersion, "objects have no versions here")),
@@ -60,7 +60,7 @@ pub(super) fn check_version(version: Option<&str>) -> S3Result<()> {
 }
 
 /// The algorithm of a list entry.
-pub(super) fn listed_algorithm(algorithm: ChecksumAlgorithm) -> s3s::dto::ChecksumAlgorithm {
+pub(crate) fn listed_algorithm(algorithm: ChecksumAlgorithm) -> s3s::dto::ChecksumAlgorithm {
     s3s::dto::ChecksumAlgorithm::from_static(algorithm_name(algorithm))
 }
 

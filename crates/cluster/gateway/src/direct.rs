@@ -1,10 +1,10 @@
 //! The gateway's operations without HTTP around them, for the fault search: the same code behind it.
 
-use super::backend::Backend;
-use super::convert::timestamp;
-use super::moves::Mover;
-use super::rights::Keys;
-use super::{Gateway, run_beside};
+use crate::bytes::backend::Backend;
+use crate::convert::timestamp;
+use crate::gateway::{Gateway, run_beside};
+use crate::http::rights::Keys;
+use crate::ops::{lifecycle, list};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use hyper::http::Extensions;
@@ -77,14 +77,14 @@ impl<B: Backend> Direct<B> {
     pub fn start(backend: Arc<B>, move_bytes_per_second: u64, expire_most: u64, first: usize) -> Direct<B> {
         let mut tasks = JoinSet::new();
         let gateway = Arc::new(Gateway::start(backend, Keys::fixed([].into()), &mut tasks));
-        let mover = Mover::new(&gateway, move_bytes_per_second).beginning_at(first);
+        let mover = gateway.mover(move_bytes_per_second).beginning_at(first);
         run_beside(&gateway, expire_most, Some(mover), &mut tasks);
         Direct { gateway, _tasks: tasks }
     }
 
     pub async fn create_bucket(&self, bucket: &str) -> Result<(), Refused> {
         let input = CreateBucketInput { bucket: bucket.to_owned(), ..Default::default() };
-        Ok(self.gateway.new_bucket(input).await?)
+        Ok(self.gateway.buckets.create(input).await?)
     }
 
     /// Objects below `expire` go after this many days, those below `dated` at this midnight in seconds since 1970;
@@ -128,7 +128,7 @@ impl<B: Backend> Direct<B> {
             lifecycle_configuration: Some(BucketLifecycleConfiguration { rules }),
             ..Default::default()
         };
-        Ok(self.gateway.set_lifecycle(input).await?)
+        Ok(lifecycle::set(&self.gateway.buckets, input).await?)
     }
 
     /// `class`: the pool, if it is not the bucket's.
@@ -145,7 +145,7 @@ impl<B: Backend> Direct<B> {
             storage_class: class_of(class),
             ..Default::default()
         };
-        self.gateway.put(request(input)).await?;
+        self.gateway.objects.put(request(input)).await?;
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl<B: Backend> Direct<B> {
         input.set_key(key.to_owned());
         input.set_range(range);
         let input = input.build().expect("it names a bucket and a key");
-        let output = self.gateway.get(request(input)).await?;
+        let output = self.gateway.objects.get(request(input)).await?;
         let Some(body) = output.body else { return Ok(Bytes::new()) };
         let parts: Result<Vec<Bytes>, StdError> = body.try_collect().await;
         let broken = |error: StdError| Refused { code: "Broken".to_owned(), why: error.to_string() };
@@ -172,7 +172,7 @@ impl<B: Backend> Direct<B> {
         let mut input = DeleteObjectInput::builder();
         input.set_bucket(bucket.to_owned());
         input.set_key(key.to_owned());
-        self.gateway.delete(request(input.build().expect("it names a bucket and a key"))).await?;
+        self.gateway.objects.delete(request(input.build().expect("it names a bucket and a key"))).await?;
         Ok(())
     }
 
@@ -183,7 +183,7 @@ impl<B: Backend> Direct<B> {
         input.set_bucket(bucket.to_owned());
         input.set_delete(Delete { objects, quiet: Some(true) });
         let input = input.build().expect("it names a bucket and keys");
-        let output = self.gateway.delete_many(request(input)).await?;
+        let output = self.gateway.objects.delete_many(request(input)).await?;
         Ok(output.errors.into_iter().flatten().filter_map(|error| error.key).collect())
     }
 
@@ -193,7 +193,7 @@ impl<B: Backend> Direct<B> {
         loop {
             let (bucket, max_keys) = (bucket.to_owned(), Some(page));
             let input = ListObjectsV2Input { bucket, max_keys, continuation_token, ..Default::default() };
-            let output = self.gateway.list_v2(input).await?;
+            let output = list::v2(&self.gateway.names, input).await?;
             let size = |object: &Object| object.size.and_then(|size| u64::try_from(size).ok());
             listed.extend(
                 output.contents.into_iter().flatten().filter_map(|o| Some((o.key.clone()?, size(&o)?))),
@@ -212,7 +212,7 @@ impl<B: Backend> Direct<B> {
         input.set_key(to.to_owned());
         input.set_copy_source(source(bucket, from));
         input.set_storage_class(class_of(class));
-        self.gateway.copy(request(input.build().expect("it names both"))).await?;
+        self.gateway.objects.copy(request(input.build().expect("it names both"))).await?;
         Ok(())
     }
 
@@ -231,7 +231,7 @@ impl<B: Backend> Direct<B> {
         part.set_copy_source(source(bucket, from));
         part.set_upload_id(upload_id.clone());
         part.set_part_number(1);
-        let copied = self.gateway.copy_part(request(part.build().expect("it is complete"))).await?;
+        let copied = self.gateway.uploads.copy_part(request(part.build().expect("it is complete"))).await?;
         let e_tag = copied.copy_part_result.and_then(|result| result.e_tag);
         Ok(self.complete_one((bucket, to), &upload_id, &e_tag).await?)
     }
@@ -265,7 +265,7 @@ impl<B: Backend> Direct<B> {
         input.set_bucket(name.0.to_owned());
         input.set_key(name.1.to_owned());
         input.set_upload_id(upload_id);
-        self.gateway.abort(input.build().expect("it is complete")).await?;
+        self.gateway.uploads.abort(input.build().expect("it is complete")).await?;
         Ok(())
     }
 
@@ -273,7 +273,7 @@ impl<B: Backend> Direct<B> {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
         let input =
             CreateMultipartUploadInput { bucket, key, storage_class: class_of(class), ..Default::default() };
-        let created = self.gateway.create_upload(request(input)).await?;
+        let created = self.gateway.uploads.create(request(input)).await?;
         Ok(created.upload_id.expect("a new upload has an id"))
     }
 
@@ -290,7 +290,7 @@ impl<B: Backend> Direct<B> {
         part.set_part_number(1);
         part.set_body(Some(body(bytes)));
         let part = part.build().expect("it is complete");
-        Ok(self.gateway.put_part(request(part)).await?.e_tag)
+        Ok(self.gateway.uploads.put_part(request(part)).await?.e_tag)
     }
 
     async fn complete_one(
@@ -306,7 +306,7 @@ impl<B: Backend> Direct<B> {
         input.set_upload_id(upload_id.to_owned());
         input.set_multipart_upload(Some(CompletedMultipartUpload { parts: Some(vec![part]) }));
         let input = input.build().expect("it is complete");
-        self.gateway.complete(request(input)).await?;
+        self.gateway.uploads.complete(request(input)).await?;
         Ok(())
     }
 }

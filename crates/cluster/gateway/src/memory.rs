@@ -1,7 +1,7 @@
 //! An in-memory cluster for tests: chunks in a map, and the real namespace. It can be made to fail, and it insists on
 //! the rules for writes to erasure-coded pools.
 
-use super::backend::{Backend, BackendError, Pool};
+use crate::bytes::backend::{Backend, BackendError, Pool};
 use ebb_client::Summed;
 use ebb_meta::Namespace;
 use ebb_types::{

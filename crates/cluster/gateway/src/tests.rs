@@ -5,13 +5,14 @@ mod compact;
 mod moved;
 mod operations;
 
-use super::backend::{Backend, BackendError, Pool};
-use super::intake::{Stated, Taken, take_in};
-use super::janitor::SILENCE;
-use super::lifecycle::{Gone, carry_out};
-use super::memory::Memory;
-use super::names::NameError;
 use super::{Gateway, GatewayConfig, Key, Keys, Limits, Right, Watcher, serve, tend};
+use crate::bytes::backend::{Backend, BackendError, Pool};
+use crate::bytes::intake::{Stated, Taken, take_in};
+use crate::bytes::names::NameError;
+use crate::memory::Memory;
+use crate::ops::lifecycle;
+use crate::upkeep::expire::{Gone, carry_out};
+use crate::upkeep::janitor::SILENCE;
 use bytes::Bytes;
 use ebb_testing::s3;
 use ebb_types::{
@@ -186,7 +187,7 @@ fn a_header_that_is_not_signed_does_nothing() {
 
 /// What the key's object contains.
 async fn content_in(gateway: &Gateway<Memory>, bucket: &str, key: &str) -> Vec<u8> {
-    let reader = gateway.open(bucket, key).await.unwrap();
+    let reader = gateway.objects.open(bucket, key).await.unwrap();
     let stream = reader.clone().stream(reader.pieces(0..reader.meta.size));
     stream.try_collect::<Vec<Bytes>>().await.unwrap().concat()
 }
@@ -272,7 +273,7 @@ async fn lifecycle_rules_remove_what_is_old_and_nothing_else() {
         lifecycle_configuration: Some(BucketLifecycleConfiguration { rules }),
         ..Default::default()
     };
-    gateway.set_lifecycle(input).await.unwrap();
+    lifecycle::set(&gateway.buckets, input).await.unwrap();
     let now = gateway.names.now().await.unwrap();
     let gone = |objects, uploads, left| Ok(Gone { objects, uploads, left });
     assert_eq!(carry_out(&gateway.names, now + DAY, 9).await, gone(0, 0, 9));
@@ -300,7 +301,7 @@ async fn no_round_of_the_rules_begins_while_the_clocks_disagree() {
         std::future::ready(Ok(()))
     };
     backend.set_clocks_apart(true);
-    let mut daily = std::pin::pin!(super::lifecycle::daily(&gateway.names, "do it", round));
+    let mut daily = std::pin::pin!(crate::upkeep::expire::daily(&gateway.names, "do it", round));
     assert!(tokio::time::timeout(Duration::from_secs(3600), &mut daily).await.is_err());
     assert_eq!(rounds.lock().unwrap().len(), 0);
     backend.set_clocks_apart(false);
@@ -372,7 +373,7 @@ fn new_bucket(backend: &Memory) -> NamespaceOp {
 
 /// Receives a body for the bucket `b`.
 async fn take(gateway: &Gateway<Memory>, body: Bytes) -> S3Result<Taken> {
-    let pool = gateway.destination("b", None).await?.pool;
+    let pool = gateway.buckets.destination("b", None).await?.pool;
     take_in(&gateway.store, &pool, futures_util::stream::iter([Ok(body)]), Stated::default()).await
 }
 
@@ -422,7 +423,7 @@ async fn small_objects_that_arrive_together_share_writes_and_commands() {
     let after = backend.counts();
     assert!(after.0 - before.0 <= 4 && after.1 - before.1 <= 6, "{before:?} {after:?}");
     for key in &keys {
-        let reader = gateway.open("b", key).await.unwrap();
+        let reader = gateway.objects.open("b", key).await.unwrap();
         let pieces = reader.pieces(0..reader.meta.size);
         assert_eq!(pieces.len(), 1);
         assert_eq!(reader.read_only(pieces[0]).await.unwrap(), key.repeat(700));
@@ -459,7 +460,7 @@ async fn bytes_that_are_not_those_that_were_put_are_not_given() {
         put(&gateway, &size.to_string(), Bytes::from(vec![3; size]), Condition::Any).await.unwrap();
     }
     let read = async |size: usize, range: std::ops::Range<u64>| {
-        let reader = gateway.open("b", &size.to_string()).await.unwrap();
+        let reader = gateway.objects.open("b", &size.to_string()).await.unwrap();
         let stream = reader.clone().stream(reader.pieces(range));
         futures_util::TryStreamExt::try_collect::<Vec<Bytes>>(stream).await
     };
@@ -518,7 +519,7 @@ async fn a_reader_never_sees_freed_bytes() {
     let gateway = gateway(&backend, &mut tasks).await;
     let body = Bytes::from(vec![9; 3 << 20]);
     put(&gateway, "key", body.clone(), Condition::Any).await.unwrap();
-    let reader = gateway.open("b", "key").await.unwrap();
+    let reader = gateway.objects.open("b", "key").await.unwrap();
     let pieces = reader.pieces(0..reader.meta.size);
     janitor_was_here().await;
     assert_eq!(
@@ -543,7 +544,7 @@ async fn a_reader_whose_machine_was_suspended_looks_its_key_up_again() {
     let mut tasks = JoinSet::new();
     let gateway = gateway(&backend, &mut tasks).await;
     put(&gateway, "key", Bytes::from(vec![9; 50_000]), Condition::Any).await.unwrap();
-    let reader = gateway.open("b", "key").await.unwrap();
+    let reader = gateway.objects.open("b", "key").await.unwrap();
     let piece = reader.pieces(4096..8192)[0];
     put(&gateway, "key", Bytes::from(vec![8; 50_000]), Condition::Any).await.unwrap();
     assert_eq!(reader.read(piece).await.unwrap().bytes, vec![9; 4096], "nothing is freed yet");
@@ -589,7 +590,7 @@ async fn who_reads_lost_bytes_is_told_which_they_are() {
     let mut tasks = JoinSet::new();
     let gateway = gateway(&backend, &mut tasks).await;
     put(&gateway, "key", vec![1; 600 << 10].into(), Condition::Any).await.unwrap();
-    let reader = gateway.open("b", "key").await.unwrap();
+    let reader = gateway.objects.open("b", "key").await.unwrap();
     let pieces = reader.pieces(0..600 << 10);
     backend.break_chunks(Some(BackendError::Lost("no copy is left".into())));
     let said = reader.read(pieces[1]).await.unwrap_err().to_string();
@@ -608,7 +609,7 @@ async fn busy_day(gateway: &Gateway<Memory>) {
         let _ = put(gateway, "gone", body.clone(), Condition::Any).await;
         delete(gateway, "gone").await;
     }
-    let Ok(destination) = gateway.destination("b", None).await else { return };
+    let Ok(destination) = gateway.buckets.destination("b", None).await else { return };
     let mut broken_off = gateway.store.writer(&destination.pool, None);
     let _ = broken_off.push(&large).await;
     drop(broken_off);
@@ -634,7 +635,7 @@ async fn named(gateway: &Gateway<Memory>) -> BTreeSet<ObjectId> {
     let mut named = BTreeSet::new();
     for key in ["small", "large", "gone"] {
         if let Ok(meta) = gateway.names.object("b", key).await {
-            let reader = gateway.open("b", key).await.unwrap();
+            let reader = gateway.objects.open("b", key).await.unwrap();
             for piece in reader.pieces(0..meta.size) {
                 let bytes = reader.read(piece).await.unwrap().bytes;
                 assert!(bytes.iter().all(|b| *b != 0), "{key} has lost bytes");

@@ -2,6 +2,7 @@
 //! twice.
 
 use super::*;
+use crate::ops::list;
 use ebb_types::Condition;
 use futures_util::TryStreamExt;
 use s3s::dto::*;
@@ -9,17 +10,17 @@ use s3s::{Body, S3Request};
 
 const ROW: usize = 96 << 10;
 
-pub(super) fn pools() -> Vec<Pool> {
+pub(crate) fn pools() -> Vec<Pool> {
     let pool = |id, name: &str, row_bytes| Pool { id: PoolId(id), name: name.into(), row_bytes };
     vec![pool(1, "cold", ROW), pool(2, "wide", 192 << 10)]
 }
 
 /// Its chunks do not end with a row.
-pub(super) fn memory() -> Memory {
+pub(crate) fn memory() -> Memory {
     Memory::with_pools(1 << 20, pools())
 }
 
-pub(super) fn request<T>(input: T) -> S3Request<T> {
+pub(crate) fn request<T>(input: T) -> S3Request<T> {
     S3Request {
         input,
         method: hyper::Method::PUT,
@@ -33,13 +34,16 @@ pub(super) fn request<T>(input: T) -> S3Request<T> {
     }
 }
 
-pub(super) async fn create(gateway: &Gateway<Memory>, bucket: &str, location: Option<&str>) -> S3Result<()> {
+pub(crate) async fn create(gateway: &Gateway<Memory>, bucket: &str, location: Option<&str>) -> S3Result<()> {
     let create_bucket_configuration = location.map(|name| CreateBucketConfiguration {
         location_constraint: Some(BucketLocationConstraint::from(name.to_owned())),
         ..Default::default()
     });
     let bucket = bucket.to_owned();
-    gateway.new_bucket(CreateBucketInput { bucket, create_bucket_configuration, ..Default::default() }).await
+    gateway
+        .buckets
+        .create(CreateBucketInput { bucket, create_bucket_configuration, ..Default::default() })
+        .await
 }
 
 async fn put_as(gateway: &Gateway<Memory>, bucket: &str, key: &str, class: Option<&str>) -> S3Result<()> {
@@ -50,33 +54,34 @@ async fn put_as(gateway: &Gateway<Memory>, bucket: &str, key: &str, class: Optio
         storage_class: class.map(|class| StorageClass::from(class.to_owned())),
         ..Default::default()
     };
-    gateway.put(request(input)).await.map(drop)
+    gateway.objects.put(request(input)).await.map(drop)
 }
 
-pub(super) async fn class_of(gateway: &Gateway<Memory>, bucket: &str, key: &str) -> Option<String> {
+pub(crate) async fn class_of(gateway: &Gateway<Memory>, bucket: &str, key: &str) -> Option<String> {
     let input = HeadObjectInput { bucket: bucket.into(), key: key.into(), ..Default::default() };
-    let head = gateway.head(request(input)).await.unwrap();
+    let head = gateway.objects.head(request(input)).await.unwrap();
     let input = GetObjectInput { bucket: bucket.into(), key: key.into(), ..Default::default() };
-    let get = gateway.get(request(input)).await.unwrap();
+    let get = gateway.objects.get(request(input)).await.unwrap();
     assert_eq!(head.output.storage_class, get.storage_class);
     let list = ListObjectsV2Input { bucket: bucket.into(), prefix: Some(key.into()), ..Default::default() };
-    let listed = gateway.list_v2(list).await.unwrap().contents.unwrap().remove(0).storage_class.unwrap();
+    let listed =
+        list::v2(&gateway.names, list).await.unwrap().contents.unwrap().remove(0).storage_class.unwrap();
     let shown = head.output.storage_class.map(|class| class.as_str().to_owned());
     assert_eq!(listed.as_str(), shown.as_deref().unwrap_or("STANDARD"));
     shown
 }
 
-pub(super) async fn pools_of(gateway: &Gateway<Memory>, bucket: &str, key: &str) -> BTreeSet<PoolId> {
+pub(crate) async fn pools_of(gateway: &Gateway<Memory>, bucket: &str, key: &str) -> BTreeSet<PoolId> {
     let meta = gateway.names.object(bucket, key).await.unwrap();
     meta.extents.iter().map(|extent| extent.object.pool()).collect()
 }
 
-pub(super) fn content_of(size: usize) -> Bytes {
+pub(crate) fn content_of(size: usize) -> Bytes {
     (0..size).map(|n| (n / 5 + n / 4096) as u8).collect::<Vec<u8>>().into()
 }
 
 async fn read(gateway: &Gateway<Memory>, key: &str, range: std::ops::Range<u64>) -> Vec<u8> {
-    let reader = gateway.open("b", key).await.unwrap();
+    let reader = gateway.objects.open("b", key).await.unwrap();
     let stream = reader.clone().stream(reader.pieces(range));
     stream.try_collect::<Vec<Bytes>>().await.unwrap().concat()
 }
@@ -227,7 +232,7 @@ async fn a_bucket_is_in_the_pool_that_its_location_names() {
         ("other", Some("wide"), Some("wide"), 2),
     ] {
         create(&gateway, bucket, location).await.unwrap();
-        assert_eq!(gateway.location(bucket.into()).await.unwrap().as_deref(), shown);
+        assert_eq!(gateway.buckets.location(bucket.into()).await.unwrap().as_deref(), shown);
         put_as(&gateway, bucket, "key", None).await.unwrap();
         assert_eq!(pools_of(&gateway, bucket, "key").await, [PoolId(pool)].into(), "{bucket}");
         assert_eq!(class_of(&gateway, bucket, "key").await, None);
@@ -238,8 +243,8 @@ async fn a_bucket_is_in_the_pool_that_its_location_names() {
     let missing = put_as(&gateway, "new", "key", None).await.unwrap_err();
     assert_eq!(*missing.code(), S3ErrorCode::NoSuchBucket);
     let input = DeleteObjectInput { bucket: "coded".into(), key: "key".into(), ..Default::default() };
-    gateway.delete(request(input)).await.unwrap();
-    gateway.delete_bucket_named("coded".into()).await.unwrap();
+    gateway.objects.delete(request(input)).await.unwrap();
+    gateway.buckets.delete("coded".into()).await.unwrap();
     create(&gateway, "coded", None).await.unwrap();
     put_as(&gateway, "coded", "key", None).await.unwrap();
     assert_eq!(pools_of(&gateway, "coded", "key").await, [PoolId(0)].into(), "the new bucket's");
@@ -271,7 +276,7 @@ async fn a_storage_class_sends_an_object_to_its_pool() {
         copy.set_key(key);
         copy.set_copy_source(source);
         copy.set_storage_class(class.map(|class| StorageClass::from(class.to_owned())));
-        gateway.copy(request(copy.build().unwrap()))
+        gateway.objects.copy(request(copy.build().unwrap()))
     };
     copy("e", None).await.unwrap();
     assert_eq!(class_of(&gateway, "warm", "e").await, None, "a copy does not inherit the class");
@@ -292,7 +297,7 @@ async fn the_parts_of_an_upload_go_to_its_class() {
         storage_class: Some(StorageClass::from("wide".to_owned())),
         ..Default::default()
     };
-    let upload_id = gateway.create_upload(request(input)).await.unwrap().upload_id.unwrap();
+    let upload_id = gateway.uploads.create(request(input)).await.unwrap().upload_id.unwrap();
     let mut parts = Vec::new();
     for (number, size) in [(1, (5 << 20) + 1), (2, 300_001)] {
         let mut part = UploadPartInput::builder();
@@ -301,12 +306,12 @@ async fn the_parts_of_an_upload_go_to_its_class() {
         part.set_upload_id(upload_id.clone());
         part.set_part_number(number);
         part.set_body(Some(StreamingBlob::from(Body::from(content_of(size)))));
-        let done = gateway.put_part(request(part.build().unwrap())).await.unwrap();
+        let done = gateway.uploads.put_part(request(part.build().unwrap())).await.unwrap();
         parts.push(CompletedPart { e_tag: done.e_tag, part_number: Some(number), ..Default::default() });
     }
     let mut listing = ListMultipartUploadsInput::builder();
     listing.set_bucket(bucket.clone());
-    let listed = gateway.list_uploads(listing.build().unwrap()).await.unwrap().uploads.unwrap();
+    let listed = gateway.uploads.list(listing.build().unwrap()).await.unwrap().uploads.unwrap();
     assert_eq!(listed[0].storage_class.as_ref().unwrap().as_str(), "wide");
     let input = CompleteMultipartUploadInput {
         bucket,
@@ -315,10 +320,10 @@ async fn the_parts_of_an_upload_go_to_its_class() {
         multipart_upload: Some(CompletedMultipartUpload { parts: Some(parts) }),
         ..Default::default()
     };
-    gateway.complete(request(input)).await.unwrap();
+    gateway.uploads.complete(request(input)).await.unwrap();
     assert_eq!(pools_of(&gateway, "warm", "key").await, [PoolId(2)].into());
     assert_eq!(class_of(&gateway, "warm", "key").await.as_deref(), Some("wide"));
-    let reader = gateway.open("warm", "key").await.unwrap();
+    let reader = gateway.objects.open("warm", "key").await.unwrap();
     let stream = reader.clone().stream(reader.pieces(0..reader.meta.size));
     let back = stream.try_collect::<Vec<Bytes>>().await.unwrap().concat();
     assert!(back == [content_of((5 << 20) + 1), content_of(300_001)].concat());
@@ -336,7 +341,7 @@ async fn restoring_an_object_wakes_what_it_needs_and_says_whether_that_slept() {
     }
     let restore = async |bucket: &str, key: &str| {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        gateway.restore(RestoreObjectInput { bucket, key, ..Default::default() }).await
+        gateway.objects.restore(RestoreObjectInput { bucket, key, ..Default::default() }).await
     };
     assert!(!restore("archive", "key").await.unwrap());
     backend.hibernate();

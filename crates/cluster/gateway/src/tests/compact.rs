@@ -2,7 +2,6 @@
 
 use super::coded::{content_of, memory};
 use super::*;
-use crate::moves::Mover;
 
 /// Small objects that share packs: ten fill one.
 const OBJECTS: usize = 40;
@@ -34,7 +33,7 @@ async fn what_is_left_in_a_pack_that_is_mostly_dead_moves_and_the_pack_is_freed(
     let mut tasks = JoinSet::new();
     let gateway = gateway(&backend, &mut tasks).await;
     put_all(&gateway).await;
-    let mover = Mover::new(&gateway, u64::MAX);
+    let mover = gateway.mover(u64::MAX);
     let before = named(&gateway, 0..OBJECTS).await;
     assert_eq!(mover.compact().await, Ok(0), "everything is alive");
     for n in (0..OBJECTS).filter(|n| n % 2 == 1) {
@@ -69,7 +68,7 @@ async fn several_gateways_compact_while_keys_are_replaced_and_deleted() {
     for n in (0..OBJECTS).filter(|n| n % 5 != 0) {
         delete(&gateway, &key(n)).await;
     }
-    let (one, two) = (Mover::new(&gateway, 10_000), Mover::new(&other, 10_000));
+    let (one, two) = (gateway.mover(10_000), other.mover(10_000));
     let meanwhile = async {
         tokio::time::sleep(Duration::from_millis(1500)).await;
         put(&gateway, &key(5), content_of(77), Condition::Any).await.unwrap();
@@ -107,7 +106,7 @@ async fn a_gateway_that_dies_while_it_compacts_loses_and_leaves_nothing() {
         let mortal = Arc::new(cluster.another(2, step));
         let mut tasks = JoinSet::new();
         let gateway = Gateway::start(mortal.clone(), keys(), &mut tasks);
-        let mover = Mover::new(&gateway, u64::MAX);
+        let mover = gateway.mover(u64::MAX);
         // A request to a cluster that is gone waits forever.
         let _ = tokio::time::timeout(Duration::from_secs(10), mover.compact()).await;
         tasks.abort_all();

@@ -2,7 +2,7 @@
 
 use super::coded::{class_of, content_of, create, memory, pools_of, request};
 use super::*;
-use crate::moves::Mover;
+use crate::ops::{lifecycle, tags};
 use futures_util::TryStreamExt;
 use s3s::Body;
 use s3s::dto::*;
@@ -45,7 +45,7 @@ async fn set_rules(gateway: &Gateway<Memory>, bucket: &str, rules: Vec<Lifecycle
         lifecycle_configuration: Some(BucketLifecycleConfiguration { rules }),
         ..Default::default()
     };
-    gateway.set_lifecycle(input).await
+    lifecycle::set(&gateway.buckets, input).await
 }
 
 async fn put_object(gateway: &Gateway<Memory>, key: &str, content: Bytes) {
@@ -58,13 +58,13 @@ async fn put_object(gateway: &Gateway<Memory>, key: &str, content: Bytes) {
         tagging: Some("k=v".into()),
         ..Default::default()
     };
-    gateway.put(request(input)).await.unwrap();
+    gateway.objects.put(request(input)).await.unwrap();
 }
 
 async fn put_in_parts(gateway: &Gateway<Memory>, key: &str, sizes: &[usize]) {
     let (bucket, key) = ("warm".to_owned(), key.to_owned());
     let input = CreateMultipartUploadInput { bucket: bucket.clone(), key: key.clone(), ..Default::default() };
-    let upload_id = gateway.create_upload(request(input)).await.unwrap().upload_id.unwrap();
+    let upload_id = gateway.uploads.create(request(input)).await.unwrap().upload_id.unwrap();
     let mut parts = Vec::new();
     for (number, size) in (1..).zip(sizes) {
         let mut part = UploadPartInput::builder();
@@ -73,13 +73,13 @@ async fn put_in_parts(gateway: &Gateway<Memory>, key: &str, sizes: &[usize]) {
         part.set_upload_id(upload_id.clone());
         part.set_part_number(number);
         part.set_body(Some(StreamingBlob::from(Body::from(content_of(*size)))));
-        let done = gateway.put_part(request(part.build().unwrap())).await.unwrap();
+        let done = gateway.uploads.put_part(request(part.build().unwrap())).await.unwrap();
         parts.push(CompletedPart { e_tag: done.e_tag, part_number: Some(number), ..Default::default() });
     }
     let multipart_upload = Some(CompletedMultipartUpload { parts: Some(parts) });
     let input =
         CompleteMultipartUploadInput { bucket, key, upload_id, multipart_upload, ..Default::default() };
-    gateway.complete(request(input)).await.unwrap();
+    gateway.uploads.complete(request(input)).await.unwrap();
 }
 
 async fn content(gateway: &Gateway<Memory>, key: &str) -> Vec<u8> {
@@ -118,7 +118,7 @@ async fn an_object_moves_when_it_is_old_enough_and_stays_what_it_was() {
     let gateway = moving_gateway(&backend, &mut tasks).await;
     let rules = vec![rule("old/", "cold", 30), rule("old/", "wide", 60)];
     set_rules(&gateway, "warm", rules.clone()).await.unwrap();
-    assert_eq!(gateway.lifecycle_rules("warm".into()).await.unwrap(), rules);
+    assert_eq!(lifecycle::rules(&gateway.buckets, "warm".into()).await.unwrap(), rules);
     let keys = ["old/small", "old/large", "old/parts", "other"];
     put_object(&gateway, keys[0], content_of(5000)).await;
     put_object(&gateway, keys[1], content_of(3_000_001)).await;
@@ -129,7 +129,7 @@ async fn an_object_moves_when_it_is_old_enough_and_stays_what_it_was() {
     for key in keys {
         before.push((meta_of(&gateway, key).await, content(&gateway, key).await));
     }
-    let mover = Mover::new(&gateway, QUICK);
+    let mover = gateway.mover(QUICK);
     assert_eq!(mover.round(now()).await, Ok(0));
     for (days, class, pool) in [(32, "cold", 1), (62, "wide", 2)] {
         let then = now() + days * 24 * 3600 * 1000;
@@ -175,20 +175,20 @@ async fn an_object_that_is_replaced_or_deleted_while_it_is_copied_is_left_alone(
     for key in ["replaced", "deleted", "tagged"] {
         put_object(&gateway, key, content_of(4 << 20)).await;
     }
-    let mover = Mover::new(&gateway, 1 << 20);
+    let mover = gateway.mover(1 << 20);
     let meanwhile = async {
         tokio::time::sleep(Duration::from_secs(3)).await;
         let copied = |id: &ObjectId| id.pool() == PoolId(1);
         assert!(backend.objects().iter().any(copied), "it has begun");
         put_object(&gateway, "replaced", content_of(4 << 20)).await;
         let input = DeleteObjectInput { bucket: "warm".into(), key: "deleted".into(), ..Default::default() };
-        gateway.delete(request(input)).await.unwrap();
+        gateway.objects.delete(request(input)).await.unwrap();
         let tag = Tag { key: Some("new".into()), value: Some("tag".into()) };
         let mut input = PutObjectTaggingInput::builder();
         input.set_bucket("warm".into());
         input.set_key("tagged".into());
         input.set_tagging(Tagging { tag_set: vec![tag] });
-        gateway.set_object_tags(input.build().unwrap()).await.unwrap();
+        tags::set(&gateway.names, input.build().unwrap()).await.unwrap();
         meta_of(&gateway, "replaced").await
     };
     let (moved, replaced) = tokio::join!(mover.round(now() + YEAR_MILLIS), meanwhile);
@@ -197,7 +197,7 @@ async fn an_object_that_is_replaced_or_deleted_while_it_is_copied_is_left_alone(
     assert!(gateway.names.object("warm", "deleted").await.is_err());
     assert_eq!(class_of(&gateway, "warm", "tagged").await.as_deref(), Some("cold"));
     let tagged = meta_of(&gateway, "tagged").await;
-    assert_eq!(crate::tags::of_object(&tagged), "new=tag");
+    assert_eq!(tags::of_object(&tagged), "new=tag");
     janitor_was_here().await;
     assert_eq!(backend.objects(), named_by(&gateway, &["replaced", "tagged"]).await);
 }
@@ -212,7 +212,7 @@ async fn several_gateways_at_once_move_each_object_once() {
     for (n, key) in keys.iter().enumerate() {
         put_object(&gateway, key, content_of(5000 + n * 700_000)).await;
     }
-    let (one, two) = (Mover::new(&gateway, 1 << 20), Mover::new(&other, 1 << 20));
+    let (one, two) = (gateway.mover(1 << 20), other.mover(1 << 20));
     let then = now() + YEAR_MILLIS;
     let (by_one, by_two) = tokio::join!(one.round(then), two.round(then));
     assert_eq!(by_one.unwrap() + by_two.unwrap(), 6);
@@ -239,7 +239,7 @@ async fn a_gateway_that_dies_while_it_moves_loses_and_leaves_nothing() {
         let mortal = Arc::new(cluster.another(2, step));
         let mut tasks = JoinSet::new();
         let gateway = Gateway::start(mortal.clone(), keys(), &mut tasks);
-        let mover = Mover::new(&gateway, QUICK);
+        let mover = gateway.mover(QUICK);
         // A request to a cluster that is gone waits forever.
         let _ = tokio::time::timeout(Duration::from_secs(10), mover.round(now() + YEAR_MILLIS)).await;
         tasks.abort_all();
@@ -256,7 +256,7 @@ async fn a_gateway_that_dies_while_it_moves_loses_and_leaves_nothing() {
             moved_by_dead += u32::from(mortal.is_cut_off() && class.is_some());
         }
         assert_eq!(heir.objects(), named_by(&gateway, &keys_of).await, "after step {step}");
-        let mover = Mover::new(&gateway, QUICK);
+        let mover = gateway.mover(QUICK);
         mover.round(now() + YEAR_MILLIS).await.unwrap();
         for key in keys_of {
             assert_eq!(class_of(&gateway, "warm", key).await.as_deref(), Some("cold"), "after step {step}");
@@ -276,11 +276,11 @@ async fn a_reader_goes_on_where_the_object_is_now() {
     let gateway = moving_gateway(&backend, &mut tasks).await;
     let whole = content_of((16 << 20) + 1);
     put_object(&gateway, "key", whole.clone()).await;
-    let reader = gateway.open("warm", "key").await.unwrap();
+    let reader = gateway.objects.open("warm", "key").await.unwrap();
     let pieces = reader.pieces(0..reader.meta.size);
     let mut stream = std::pin::pin!(reader.clone().stream(pieces.clone()));
     let mut back = stream.next().await.unwrap().unwrap().to_vec();
-    assert_eq!(Mover::new(&gateway, QUICK).round(now() + YEAR_MILLIS).await, Ok(1));
+    assert_eq!(gateway.mover(QUICK).round(now() + YEAR_MILLIS).await, Ok(1));
     janitor_was_here().await;
     assert!(backend.objects().iter().all(|id| id.pool() == PoolId(1)), "the old bytes are gone");
     back.extend(stream.try_collect::<Vec<Bytes>>().await.unwrap().concat());
@@ -298,7 +298,7 @@ async fn bytes_that_are_not_those_that_were_put_do_not_move() {
     put_object(&gateway, "key", content_of(3_000_001)).await;
     let before = meta_of(&gateway, "key").await;
     backend.garble();
-    assert_eq!(Mover::new(&gateway, QUICK).round(now() + YEAR_MILLIS).await, Ok(0));
+    assert_eq!(gateway.mover(QUICK).round(now() + YEAR_MILLIS).await, Ok(0));
     assert_eq!(meta_of(&gateway, "key").await, before);
 }
 
@@ -308,7 +308,7 @@ async fn objects_move_only_in_a_trough() {
     let mut tasks = JoinSet::new();
     let gateway = moving_gateway(&backend, &mut tasks).await;
     put_object(&gateway, "key", content_of(8 << 20)).await;
-    let mover = Mover::new(&gateway, 128 << 10);
+    let mover = gateway.mover(128 << 10);
     let round = mover.round(now() + YEAR_MILLIS);
     backend.be_busy(true);
     let load = async {

@@ -1,8 +1,8 @@
 //! What is not understood is refused, and nothing is done (R20).
 
-use super::super::understood::OPERATIONS;
 use super::coded::request;
 use super::*;
+use crate::http::understood::OPERATIONS;
 use s3s::dto::GetObjectInput;
 
 /// Every operation that an SDK has, with the least input: see `scripts/s3-operations`.
@@ -311,7 +311,7 @@ async fn a_get_whose_key_is_replaced_while_it_waits_returns_the_new_object() {
             tokio::time::sleep(Duration::from_secs(1)).await;
             put(&gateway, "key", vec![2; size].into(), Condition::Any).await.unwrap();
         };
-        let (answer, ()) = tokio::join!(gateway.get(request(input())), replaced);
+        let (answer, ()) = tokio::join!(gateway.objects.get(request(input())), replaced);
         let body = futures_util::TryStreamExt::try_collect::<Vec<Bytes>>(answer.unwrap().body.unwrap()).await;
         assert!(body.unwrap().concat() == vec![2; size], "{size} bytes");
 
@@ -320,7 +320,7 @@ async fn a_get_whose_key_is_replaced_while_it_waits_returns_the_new_object() {
             tokio::time::sleep(Duration::from_secs(1)).await;
             delete(&gateway, "key").await;
         };
-        let (answer, ()) = tokio::join!(gateway.get(request(input())), deleted);
+        let (answer, ()) = tokio::join!(gateway.objects.get(request(input())), deleted);
         assert_eq!(*answer.map(drop).unwrap_err().code(), S3ErrorCode::NoSuchKey, "{size} bytes");
     }
 }

@@ -4,10 +4,9 @@
 //! read here, and one that is not understood is refused: a write whose condition was dropped may destroy what its
 //! client means to keep.
 
-use super::Gateway;
-use super::backend::Backend;
-use super::convert::{etag, parse_etag, seconds};
-use super::names::NameError;
+use crate::bytes::backend::Backend;
+use crate::bytes::names::{NameError, Names};
+use crate::convert::{etag, parse_etag, seconds};
 use ebb_types::{Condition, ETag, NamespaceError, ObjectMeta};
 use hyper::HeaderMap;
 use hyper::header::{self, HeaderValue};
@@ -138,15 +137,20 @@ impl When {
     }
 }
 
-impl<B: Backend> Gateway<B> {
+impl When {
     /// The precondition of a change of this key.
-    pub(super) async fn when(&self, headers: &HeaderMap, bucket: &str, key: &str) -> S3Result<When> {
+    pub async fn of<B: Backend>(
+        names: &Names<B>,
+        headers: &HeaderMap,
+        bucket: &str,
+        key: &str,
+    ) -> S3Result<When> {
         let (tags, wanted) = match Wanted::of(headers)? {
             Wanted::One(condition) => return Ok(When { condition, found: false }),
             Wanted::Among(tags) => (tags, true),
             Wanted::NotAmong(tags) => (tags, false),
         };
-        let condition = match self.present(bucket, key).await? {
+        let condition = match present(names, bucket, key).await? {
             None if wanted => return Err(NameError::Refused(NamespaceError::NoSuchKey).into()),
             None => Condition::Absent,
             Some(tag) if tags.contains(&tag) == wanted => Condition::Matches(tag),
@@ -154,14 +158,14 @@ impl<B: Backend> Gateway<B> {
         };
         Ok(When { condition, found: true })
     }
+}
 
-    /// The ETag that a key has now.
-    pub(super) async fn present(&self, bucket: &str, key: &str) -> S3Result<Option<ETag>> {
-        match self.names.object(bucket, key).await {
-            Ok(meta) => Ok(Some(meta.etag)),
-            Err(NameError::Refused(NamespaceError::NoSuchKey)) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+/// The ETag that a key has now.
+pub async fn present<B: Backend>(names: &Names<B>, bucket: &str, key: &str) -> S3Result<Option<ETag>> {
+    match names.object(bucket, key).await {
+        Ok(meta) => Ok(Some(meta.etag)),
+        Err(NameError::Refused(NamespaceError::NoSuchKey)) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

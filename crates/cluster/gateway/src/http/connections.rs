@@ -4,9 +4,9 @@
 //! the limit the connection that has been idle longest is closed for the next. One that sends no request, stalls in its
 //! headers or does not read its response is closed. When the gateway stops, requests in flight are finished.
 
-use super::Backend;
-use super::answer::Front;
-use super::limits::Limits;
+use crate::bytes::backend::Backend;
+use crate::http::answer::Front;
+use crate::http::limits::Limits;
 use bytes::Bytes;
 use hyper::Request;
 use hyper::body::Incoming;

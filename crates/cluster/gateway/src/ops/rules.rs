@@ -1,34 +1,23 @@
 //! Lifecycle rules: objects that expire or go to another pool, and uploads that are never completed.
 //!
-//! Actions that Ebb does not have (on versions) are refused when a rule is set. Rules are carried out once a day; here
-//! those that delete, in [`super::moves`] those that move. A deletion names the ETag, size and time that it saw, so an
-//! object that was replaced meanwhile stays.
+//! What a rule says of an object, without I/O. Actions that Ebb does not have (on versions) are refused when a rule is
+//! set. Rules are carried out once a day: [`crate::upkeep::expire`] deletes, [`crate::upkeep::moves`] moves.
 
-use super::Gateway;
-use super::backend::Backend;
-use super::convert::{seconds, timestamp};
-use super::names::{NameError, Names};
-use super::tags;
-use ebb_types::{
-    BucketSetting, Condition, KeyListing, KeyPage, NamespaceAnswer, NamespaceError, NamespaceOp,
-    NamespaceQuery, ObjectMeta, OnlyIf, PAGE_MAX,
-};
+use crate::convert::{seconds, timestamp};
+use crate::ops::tags;
+use ebb_types::{KeyListing, ObjectMeta};
 use s3s::dto::{
     AbortIncompleteMultipartUpload, ExpirationStatus, LifecycleExpiration, LifecycleRule,
-    LifecycleRuleAndOperator, LifecycleRuleFilter, PutBucketLifecycleConfigurationInput, Tag, Timestamp,
-    TimestampFormat, Transition, TransitionDefaultMinimumObjectSize, TransitionStorageClass,
+    LifecycleRuleAndOperator, LifecycleRuleFilter, Tag, Timestamp, TimestampFormat, Transition,
+    TransitionDefaultMinimumObjectSize, TransitionStorageClass,
 };
-use s3s::{S3Error, S3Result, s3_error};
+use s3s::{S3Result, s3_error};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::Instant;
 
-const RULES_MAX: usize = 1000;
+/// Most rules of a bucket, as in S3.
+pub const RULES_MAX: usize = 1000;
 const ID_CHARS_MAX: usize = 255;
-/// Pause before the next attempt after an error.
-const RETRY: Duration = Duration::from_secs(600);
-const DAY_MILLIS: u64 = 24 * 3600 * 1000;
+pub const DAY_MILLIS: u64 = 24 * 3600 * 1000;
 /// The year 10000: the dates of HTTP have four digits for the year.
 const DATES_END_MILLIS: u64 = 253_402_300_800_000;
 /// How S3 calls it.
@@ -39,26 +28,26 @@ const MOVED_MIN: u64 = 128 << 10;
 /// A rule as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    id: Option<String>,
-    enabled: bool,
-    prefix: String,
-    tags: Vec<(String, String)>,
+    pub id: Option<String>,
+    pub enabled: bool,
+    pub prefix: String,
+    pub tags: Vec<(String, String)>,
     larger_than: Option<u64>,
     smaller_than: Option<u64>,
-    expire_days: Option<u64>,
+    pub expire_days: Option<u64>,
     /// Seconds since 1970.
-    expire_date: Option<u64>,
-    abort_days: Option<u64>,
+    pub expire_date: Option<u64>,
+    pub abort_days: Option<u64>,
     #[serde(default)]
-    moves: Vec<Move>,
+    pub moves: Vec<Move>,
     /// Whether the prefix is in the rule itself, as in the old format, and not in its filter.
     bare_prefix: bool,
 }
 
 /// A transition: from when on an object has a storage class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Move {
-    class: String,
+pub struct Move {
+    pub class: String,
     days: Option<u64>,
     /// Seconds since 1970.
     date: Option<u64>,
@@ -109,7 +98,7 @@ fn check_moves(rule: &Rule) -> S3Result<()> {
     Ok(())
 }
 
-fn kept(rule: LifecycleRule) -> S3Result<Rule> {
+pub fn kept(rule: LifecycleRule) -> S3Result<Rule> {
     let versions =
         rule.noncurrent_version_expiration.is_some() || rule.noncurrent_version_transitions.is_some();
     let marker = rule.expiration.as_ref().is_some_and(|e| e.expired_object_delete_marker.is_some());
@@ -177,7 +166,7 @@ fn shown_move(transition: Move) -> Transition {
     }
 }
 
-fn shown(rule: Rule) -> LifecycleRule {
+pub fn shown(rule: Rule) -> LifecycleRule {
     let days = |days: Option<u64>| days.and_then(|n| i32::try_from(n).ok());
     let bytes = |n: Option<u64>| n.and_then(|n| i64::try_from(n).ok());
     let tag = |(key, value)| Tag { key: Some(key), value: Some(value) };
@@ -221,7 +210,7 @@ fn shown(rule: Rule) -> LifecycleRule {
 }
 
 /// The midnight from which something that began at `start` is `days` days old, as S3 rounds.
-fn due(start: u64, days: u64) -> u64 {
+pub fn due(start: u64, days: u64) -> u64 {
     start.saturating_add(days.saturating_mul(DAY_MILLIS)).next_multiple_of(DAY_MILLIS)
 }
 
@@ -236,7 +225,7 @@ impl Rule {
     }
 
     /// Whether the object has to be deleted, its tags aside.
-    fn expires(&self, object: &KeyListing, now_millis: u64) -> bool {
+    pub fn expires(&self, object: &KeyListing, now_millis: u64) -> bool {
         self.expiry(&object.key, object.size, object.modified_millis).is_some_and(|at| at <= now_millis)
     }
 
@@ -272,7 +261,7 @@ impl Rule {
         come_to.filter(|(since, _)| *since <= now_millis).max()
     }
 
-    fn has_tags(&self, kept: &str) -> bool {
+    pub fn has_tags(&self, kept: &str) -> bool {
         let have: Vec<_> = form_urlencoded::parse(kept.as_bytes()).into_owned().collect();
         self.tags.iter().all(|tag| have.contains(tag))
     }
@@ -298,7 +287,7 @@ pub fn class_by<'a>(rules: &'a [Rule], key: &str, object: &ObjectMeta, now_milli
 }
 
 /// The header x-amz-expiration: when the first of these rules has the object deleted, and which one that is.
-fn expiration(rules: &[Rule], key: &str, object: &ObjectMeta) -> Option<String> {
+pub fn expiration(rules: &[Rule], key: &str, object: &ObjectMeta) -> Option<String> {
     let tags = tags::of_object(object);
     let of_rule = |rule: &Rule| rule.expiry(key, object.size, object.modified_millis);
     let for_it = rules.iter().filter(|rule| rule.enabled && rule.has_tags(tags));
@@ -311,266 +300,11 @@ fn expiration(rules: &[Rule], key: &str, object: &ObjectMeta) -> Option<String> 
     Some(format!("expiry-date=\"{}\", rule-id=\"{id}\"", String::from_utf8(date).ok()?))
 }
 
-impl<B: Backend> Gateway<B> {
-    /// The rules by which the bucket's objects expire. None if they cannot be had: an answer is not refused for lack of
-    /// a header.
-    async fn expiry_rules(&self, bucket: &str) -> Arc<Vec<Rule>> {
-        if let Some(rules) = self.expiry.get(bucket) {
-            return rules;
-        }
-        let Ok(text) = self.setting(bucket.to_owned(), BucketSetting::Lifecycle).await else {
-            return Arc::default();
-        };
-        let mut rules: Vec<Rule> = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-        rules.retain(|rule| rule.expire_days.is_some() || rule.expire_date.is_some());
-        let rules = Arc::new(rules);
-        self.expiry.set(bucket, rules.clone());
-        rules
-    }
-
-    /// The header x-amz-expiration of an object; `None`: no rule is for it.
-    pub(super) async fn expiration(&self, bucket: &str, key: &str, object: &ObjectMeta) -> Option<String> {
-        expiration(&self.expiry_rules(bucket).await, key, object)
-    }
-
-    /// The same of an object that was just written: the namespace knows when that was.
-    pub(super) async fn expiration_of_new(&self, bucket: &str, key: &str) -> Option<String> {
-        let rules = self.expiry_rules(bucket).await;
-        if rules.is_empty() {
-            return None;
-        }
-        expiration(&rules, key, &self.names.object(bucket, key).await.ok()?)
-    }
-
-    pub(super) async fn lifecycle_rules(&self, bucket: String) -> S3Result<Vec<LifecycleRule>> {
-        let Some(text) = self.setting(bucket, BucketSetting::Lifecycle).await? else {
-            return Err(s3_error!(NoSuchLifecycleConfiguration, "the bucket has no lifecycle configuration"));
-        };
-        let rules: Vec<Rule> = serde_json::from_str(&text).map_err(S3Error::internal_error)?;
-        Ok(rules.into_iter().map(shown).collect())
-    }
-
-    pub(super) async fn set_lifecycle(&self, input: PutBucketLifecycleConfigurationInput) -> S3Result<()> {
-        let least = input.transition_default_minimum_object_size;
-        if least.is_some_and(|least| least.as_str() != LEAST_SIZE) {
-            return Err(s3_error!(
-                NotImplemented,
-                "the default minimum size of a transition is {LEAST_SIZE}"
-            ));
-        }
-        let rules =
-            input.lifecycle_configuration.map(|configuration| configuration.rules).unwrap_or_default();
-        if rules.is_empty() || rules.len() > RULES_MAX {
-            return Err(s3_error!(MalformedXML, "a lifecycle configuration has 1 to {RULES_MAX} rules"));
-        }
-        let mut rules: Vec<Rule> = rules.into_iter().map(kept).collect::<S3Result<_>>()?;
-        for i in 0..rules.len() {
-            let id = rules[i].id.get_or_insert_with(|| format!("rule-{}", i + 1)).clone();
-            if rules[..i].iter().any(|rule| rule.id.as_ref() == Some(&id)) {
-                return Err(s3_error!(InvalidArgument, "two rules have the ID {id}"));
-            }
-        }
-        for to in rules.iter().flat_map(|rule| &rule.moves) {
-            if self.destination(&input.bucket, Some(&to.class)).await?.class.is_none() {
-                return Err(s3_error!(InvalidStorageClass, "no object moves to {}: name a pool", to.class));
-            }
-        }
-        let text = serde_json::to_string(&rules).map_err(S3Error::internal_error)?;
-        self.set(input.bucket, BucketSetting::Lifecycle, Some(text)).await
-    }
-}
-
-/// Does a round of the work now, and again after each midnight in UTC, when days end. The time is the namespace's, by
-/// which it stamped the objects: this machine's clock decides nothing.
-pub async fn daily<B: Backend, F: Future<Output = Result<(), NameError>>>(
-    names: &Names<B>,
-    what: &str,
-    round: impl Fn(u64) -> F,
-) {
-    loop {
-        let begun = Instant::now();
-        let done = match names.now().await {
-            Ok(now) => round(now).await.map(|()| DAY_MILLIS - now % DAY_MILLIS),
-            Err(error) => Err(error),
-        };
-        let wait = match done {
-            Ok(rest) => Duration::from_millis(rest).saturating_sub(begun.elapsed()),
-            Err(error) => {
-                tracing::warn!(%error, "lifecycle rules: cannot {what}; will retry");
-                RETRY
-            }
-        };
-        tokio::time::sleep(wait).await;
-    }
-}
-
-/// Carries out the rules that delete, in all buckets, as of `now_millis` since 1970. Removes at most `most` objects and
-/// uploads: a rule or a clock that is wrong is noticed before everything is gone.
-pub async fn clear_out<B: Backend>(names: &Names<B>, now_millis: u64, most: u64) -> Result<(), NameError> {
-    let Gone { objects, uploads, left } = carry_out(names, now_millis, most).await?;
-    if objects + uploads > 0 {
-        tracing::info!(objects, uploads, "lifecycle rules removed objects and aborted uploads");
-    }
-    if left == 0 {
-        tracing::warn!(
-            most,
-            "lifecycle rules may remove more today than one round does by itself: the rest waits for tomorrow; to remove more, raise \
-             `expire_most` of the [[gateway]] and restart it"
-        );
-    }
-    Ok(())
-}
-
-/// What a round removed, and how much more it might have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone {
-    pub objects: u64,
-    pub uploads: u64,
-    pub left: u64,
-}
-
-pub async fn carry_out<B: Backend>(names: &Names<B>, now_millis: u64, most: u64) -> Result<Gone, NameError> {
-    let mut gone = Gone { objects: 0, uploads: 0, left: most };
-    for (bucket, rules) in rules_of_all(names).await? {
-        for rule in rules.iter().filter(|rule| rule.enabled) {
-            let objects = expire(names, &bucket, rule, now_millis, gone.left).await?;
-            gone = Gone { objects: gone.objects + objects, left: gone.left - objects, ..gone };
-            let uploads = abort(names, &bucket, rule, now_millis, gone.left).await?;
-            gone = Gone { uploads: gone.uploads + uploads, left: gone.left - uploads, ..gone };
-        }
-    }
-    Ok(gone)
-}
-
-/// The buckets that have rules, with them.
-pub async fn rules_of_all<B: Backend>(names: &Names<B>) -> Result<Vec<(String, Vec<Rule>)>, NameError> {
-    let NamespaceAnswer::Buckets(buckets) = names.query(NamespaceQuery::Buckets).await? else {
-        return Ok(Vec::new());
-    };
-    let mut all = Vec::new();
-    for (bucket, _) in buckets {
-        let query = NamespaceQuery::Bucket { bucket: bucket.clone() };
-        let settings = match names.query(query).await {
-            Ok(NamespaceAnswer::Bucket { settings, .. }) => settings,
-            // It was deleted meanwhile.
-            Ok(_) | Err(NameError::Refused(_)) => continue,
-            Err(error) => return Err(error),
-        };
-        let Some(text) = settings.get(&BucketSetting::Lifecycle) else { continue };
-        match serde_json::from_slice(text) {
-            Ok(rules) => all.push((bucket, rules)),
-            Err(error) => {
-                tracing::warn!(%error, bucket, "cannot read the bucket's lifecycle rules: set them again");
-            }
-        }
-    }
-    Ok(all)
-}
-
-/// A page of the bucket's objects; empty if the bucket is gone.
-pub async fn page<B: Backend>(
-    names: &Names<B>,
-    bucket: &str,
-    prefix: &str,
-    after: String,
-) -> Result<KeyPage, NameError> {
-    let (prefix, delimiter) = (prefix.to_owned(), String::new());
-    let query = NamespaceQuery::List { bucket: bucket.to_owned(), prefix, delimiter, after, limit: PAGE_MAX };
-    match names.query(query).await {
-        Ok(NamespaceAnswer::List(page)) => Ok(page),
-        Ok(_) | Err(NameError::Refused(_)) => Ok(KeyPage::default()),
-        Err(error) => Err(error),
-    }
-}
-
-async fn expire<B: Backend>(
-    names: &Names<B>,
-    bucket: &str,
-    rule: &Rule,
-    now: u64,
-    most: u64,
-) -> Result<u64, NameError> {
-    let mut gone = 0;
-    let mut after = String::new();
-    let acts = rule.expire_days.is_some() || rule.expire_date.is_some_and(|date| date * 1000 <= now);
-    while acts && gone < most {
-        let page = page(names, bucket, &rule.prefix, after).await?;
-        let old = page.keys.iter().filter(|object| rule.expires(object, now)).take((most - gone) as usize);
-        let deletions = old.map(|object| delete(names, bucket, rule, object));
-        for outcome in futures_util::future::join_all(deletions).await {
-            gone += u64::from(outcome?);
-        }
-        match page.next {
-            Some(next) => after = next,
-            None => break,
-        }
-    }
-    Ok(gone)
-}
-
-/// Returns whether this call removed it.
-async fn delete<B: Backend>(
-    names: &Names<B>,
-    bucket: &str,
-    rule: &Rule,
-    object: &KeyListing,
-) -> Result<bool, NameError> {
-    if !rule.tags.is_empty() {
-        match names.object(bucket, &object.key).await {
-            Ok(meta) if rule.has_tags(tags::of_object(&meta)) => {}
-            Ok(_) | Err(NameError::Refused(_)) => return Ok(false),
-            Err(error) => return Err(error),
-        }
-    }
-    let op = NamespaceOp::Delete {
-        bucket: bucket.to_owned(),
-        key: object.key.clone(),
-        when: Condition::Matches(object.etag),
-        only_if: OnlyIf { size: Some(object.size), modified_seconds: Some(object.modified_millis / 1000) },
-    };
-    match names.commit(op).await {
-        Ok(_) => Ok(true),
-        // It was replaced or deleted meanwhile.
-        Err(NameError::Refused(_)) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-async fn abort<B: Backend>(
-    names: &Names<B>,
-    bucket: &str,
-    rule: &Rule,
-    now: u64,
-    most: u64,
-) -> Result<u64, NameError> {
-    let Some(days) = rule.abort_days else { return Ok(0) };
-    let mut gone = 0;
-    let mut after = (String::new(), 0);
-    loop {
-        let prefix = rule.prefix.clone();
-        let query = NamespaceQuery::Uploads { bucket: bucket.to_owned(), prefix, after, limit: PAGE_MAX };
-        let (uploads, more) = match names.query(query).await {
-            Ok(NamespaceAnswer::Uploads { uploads, more }) => (uploads, more),
-            Ok(_) | Err(NameError::Refused(_)) => return Ok(gone),
-            Err(error) => return Err(error),
-        };
-        let last = uploads.last().map(|upload| (upload.key.clone(), upload.upload));
-        for upload in uploads.into_iter().filter(|upload| due(upload.initiated_millis, days) <= now) {
-            if gone >= most {
-                return Ok(gone);
-            }
-            let (bucket, key) = (bucket.to_owned(), upload.key);
-            match names.commit(NamespaceOp::AbortUpload { bucket, key, upload: upload.upload }).await {
-                Ok(_) => gone += 1,
-                Err(NameError::Refused(NamespaceError::NoSuchUpload)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        match last.filter(|_| more) {
-            Some(last) => after = last,
-            None => return Ok(gone),
-        }
-    }
+/// Those of a bucket's stored rules by which objects expire. None if they cannot be read.
+pub fn expiring(stored: Option<&str>) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = stored.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    rules.retain(|rule| rule.expire_days.is_some() || rule.expire_date.is_some());
+    rules
 }
 
 #[cfg(test)]

@@ -1,20 +1,21 @@
 //! Put, get, head, delete and copy of objects.
 
-use super::Gateway;
-use super::answer::Id;
-use super::backend::Backend;
-use super::body::Progress;
-use super::conditions::{ReadCondition, When};
-use super::convert::{
+use crate::bytes::backend::Backend;
+use crate::bytes::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
+use crate::bytes::names::{NameError, Names};
+use crate::bytes::reader::Reader;
+use crate::bytes::store::Store;
+use crate::convert::{
     check_key, check_version, checksum_type, etag, give_checksum, give_headers, http_date, kept_headers,
     parse_etag, seconds, stated_checksum, timestamp,
 };
-use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
-use super::list::page_size;
-use super::names::NameError;
-use super::pools::shown_class;
-use super::reader::Reader;
-use super::tags::{self, TAGS};
+use crate::http::body::{Id, Progress};
+use crate::ops::bucket::Buckets;
+use crate::ops::conditions::{ReadCondition, When};
+use crate::ops::lifecycle::{expiration_of, expiration_of_new};
+use crate::ops::list::page_size;
+use crate::ops::pools::shown_class;
+use crate::ops::tags::{self, TAGS};
 use bytes::Bytes;
 use ebb_types::{
     ChecksumAlgorithm, ChunkId, Condition, ETag, Extent, NamespaceOp, ObjectMeta, OnlyIf, kept_class,
@@ -124,8 +125,25 @@ impl Selection {
     }
 }
 
-impl<B: Backend> Gateway<B> {
-    pub(super) async fn open(&self, bucket: &str, key: &str) -> Result<Arc<Reader<B>>, NameError> {
+/// Single objects: their bytes, and what their names say.
+pub struct Objects<B> {
+    backend: Arc<B>,
+    names: Arc<Names<B>>,
+    store: Arc<Store<B>>,
+    buckets: Arc<Buckets<B>>,
+}
+
+impl<B: Backend> Objects<B> {
+    pub fn new(
+        backend: Arc<B>,
+        names: Arc<Names<B>>,
+        store: Arc<Store<B>>,
+        buckets: Arc<Buckets<B>>,
+    ) -> Objects<B> {
+        Objects { backend, names, store, buckets }
+    }
+
+    pub async fn open(&self, bucket: &str, key: &str) -> Result<Arc<Reader<B>>, NameError> {
         Reader::open(&self.store, &self.names, bucket, key).await
     }
 
@@ -152,10 +170,10 @@ impl<B: Backend> Gateway<B> {
         Ok(())
     }
 
-    pub(super) async fn put(&self, req: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
+    pub async fn put(&self, req: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
         let mut input = req.input;
         check_key(&input.key)?;
-        let when = self.when(&req.headers, &input.bucket, &input.key).await?;
+        let when = When::of(&self.names, &req.headers, &input.bucket, &input.key).await?;
         let given = stated_checksum!(input)?;
         let stated = Stated {
             length: input.content_length.and_then(|n| u64::try_from(n).ok()),
@@ -165,7 +183,7 @@ impl<B: Backend> Gateway<B> {
         };
         let headers = with_tags(kept_headers!(input)?, input.tagging.as_deref())?;
         let class = input.storage_class.as_ref().map(StorageClass::as_str);
-        let destination = self.destination(&input.bucket, class).await?;
+        let destination = self.buckets.destination(&input.bucket, class).await?;
         let headers = destination.mark(headers);
         let body = input.body.unwrap_or_else(|| StreamingBlob::from(Body::empty()));
         let taken = take_in(&self.store, &destination.pool, body.map_err(body_error), stated).await?;
@@ -174,11 +192,11 @@ impl<B: Backend> Gateway<B> {
         output.checksum_type = taken.checksum.as_ref().map(|c| checksum_type(c.composite));
         let (bucket, key) = (input.bucket.clone(), input.key.clone());
         self.commit_put((input.bucket, input.key), taken, headers, when).await?;
-        output.expiration = self.expiration_of_new(&bucket, &key).await;
+        output.expiration = expiration_of_new(&self.buckets, &self.names, (&bucket, &key)).await;
         Ok(output)
     }
 
-    pub(super) async fn get(&self, mut req: S3Request<GetObjectInput>) -> S3Result<GetObjectOutput> {
+    pub async fn get(&self, mut req: S3Request<GetObjectInput>) -> S3Result<GetObjectOutput> {
         let id: Id = req.extensions.remove().unwrap_or_default();
         let input = req.input;
         check_version(input.version_id.as_deref())?;
@@ -202,7 +220,7 @@ impl<B: Backend> Gateway<B> {
             content_length: i64::try_from(selection.range.end - selection.range.start).ok(),
             content_range: selection.content_range(meta.size),
             e_tag: Some(etag(meta.etag)),
-            expiration: self.expiration(&input.bucket, &input.key, meta).await,
+            expiration: expiration_of(&self.buckets, (&input.bucket, &input.key), meta).await,
             last_modified: Some(timestamp(meta.modified_millis)),
             parts_count: input.part_number.and_then(|_| parts_count(meta)),
             tag_count: tags::count(meta),
@@ -217,10 +235,7 @@ impl<B: Backend> Gateway<B> {
         Ok(output)
     }
 
-    pub(super) async fn head(
-        &self,
-        req: S3Request<HeadObjectInput>,
-    ) -> S3Result<S3Response<HeadObjectOutput>> {
+    pub async fn head(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
         let input = req.input;
         check_version(input.version_id.as_deref())?;
         let times = (input.if_modified_since, input.if_unmodified_since);
@@ -233,7 +248,7 @@ impl<B: Backend> Gateway<B> {
             content_length: i64::try_from(selection.range.end - selection.range.start).ok(),
             content_range: selection.content_range(meta.size),
             e_tag: Some(etag(meta.etag)),
-            expiration: self.expiration(&input.bucket, &input.key, &meta).await,
+            expiration: expiration_of(&self.buckets, (&input.bucket, &input.key), &meta).await,
             last_modified: Some(timestamp(meta.modified_millis)),
             parts_count: input.part_number.and_then(|_| parts_count(&meta)),
             ..Default::default()
@@ -260,7 +275,7 @@ impl<B: Backend> Gateway<B> {
     }
 
     /// Has the servers woken that the object needs. Returns whether they slept.
-    pub(super) async fn restore(&self, input: RestoreObjectInput) -> S3Result<bool> {
+    pub async fn restore(&self, input: RestoreObjectInput) -> S3Result<bool> {
         check_version(input.version_id.as_deref())?;
         if input.restore_request.is_some_and(|asked| asked.type_.is_some() || asked.output_location.is_some())
         {
@@ -276,10 +291,10 @@ impl<B: Backend> Gateway<B> {
         Ok(self.backend.wake(meta.extents.iter().flat_map(of_extent).collect()).await?)
     }
 
-    pub(super) async fn delete(&self, req: S3Request<DeleteObjectInput>) -> S3Result<DeleteObjectOutput> {
+    pub async fn delete(&self, req: S3Request<DeleteObjectInput>) -> S3Result<DeleteObjectOutput> {
         let input = req.input;
         check_version(input.version_id.as_deref())?;
-        let when = self.when(&req.headers, &input.bucket, &input.key).await?;
+        let when = When::of(&self.names, &req.headers, &input.bucket, &input.key).await?;
         let only_if = only_if(input.if_match_size, input.if_match_last_modified_time.as_ref());
         let (bucket, key) = (input.bucket, input.key);
         let deletion = NamespaceOp::Delete { bucket, key, when: when.condition, only_if };
@@ -287,10 +302,7 @@ impl<B: Backend> Gateway<B> {
         Ok(DeleteObjectOutput::default())
     }
 
-    pub(super) async fn delete_many(
-        &self,
-        req: S3Request<DeleteObjectsInput>,
-    ) -> S3Result<DeleteObjectsOutput> {
+    pub async fn delete_many(&self, req: S3Request<DeleteObjectsInput>) -> S3Result<DeleteObjectsOutput> {
         let DeleteObjectsInput { bucket, delete, .. } = req.input;
         if delete.objects.len() > 1000 {
             return Err(s3_error!(MalformedXML, "at most 1000 keys are allowed"));
@@ -332,7 +344,7 @@ impl<B: Backend> Gateway<B> {
         Ok(())
     }
 
-    pub(super) async fn copy(&self, req: S3Request<CopyObjectInput>) -> S3Result<CopyObjectOutput> {
+    pub async fn copy(&self, req: S3Request<CopyObjectInput>) -> S3Result<CopyObjectOutput> {
         let mut input = req.input;
         check_key(&input.key)?;
         let times =
@@ -344,7 +356,7 @@ impl<B: Backend> Gateway<B> {
         let reader = self.open(from_bucket, from_key).await?;
         of_source.check_source(&reader.meta)?;
         let class = input.storage_class.as_ref().map(StorageClass::as_str);
-        let target = self.destination(&input.bucket, class).await?;
+        let target = self.buckets.destination(&input.bucket, class).await?;
         let moves = target.class.as_deref() != kept_class(&reader.meta.headers);
         if !replace && !moves && *from_bucket == *input.bucket && *from_key == *input.key {
             return Err(s3_error!(
@@ -352,7 +364,7 @@ impl<B: Backend> Gateway<B> {
                 "a copy to itself must replace the metadata, or change the storage class"
             ));
         }
-        let when = self.when(&req.headers, &input.bucket, &input.key).await?;
+        let when = When::of(&self.names, &req.headers, &input.bucket, &input.key).await?;
         let tags =
             if replace_tags { input.tagging.take() } else { Some(tags::of_object(&reader.meta).into()) };
         let headers = if replace { kept_headers!(input)? } else { reader.meta.headers.clone() };
@@ -381,11 +393,11 @@ impl<B: Backend> Gateway<B> {
         give_checksum!(result, &taken.checksum);
         let (bucket, key) = (input.bucket.clone(), input.key.clone());
         self.commit_put((input.bucket, input.key), taken, headers, when).await?;
-        let expiration = self.expiration_of_new(&bucket, &key).await;
+        let expiration = expiration_of_new(&self.buckets, &self.names, (&bucket, &key)).await;
         Ok(CopyObjectOutput { copy_object_result: Some(result), expiration, ..Default::default() })
     }
 
-    pub(super) async fn attributes(
+    pub async fn attributes(
         &self,
         req: S3Request<GetObjectAttributesInput>,
     ) -> S3Result<GetObjectAttributesOutput> {
@@ -450,7 +462,7 @@ fn parts_page(meta: &ObjectMeta, marker: i32, limit: u32) -> GetObjectAttributes
 }
 
 /// The headers to keep, with exactly these tags.
-pub(super) fn with_tags(
+pub(crate) fn with_tags(
     mut headers: Vec<(String, String)>,
     tags: Option<&str>,
 ) -> S3Result<Vec<(String, String)>> {
@@ -476,7 +488,7 @@ fn replaces(directive: Option<&str>) -> S3Result<bool> {
 }
 
 /// Bucket and key of a copy's source.
-pub(super) fn source(source: &CopySource) -> S3Result<(&str, &str)> {
+pub(crate) fn source(source: &CopySource) -> S3Result<(&str, &str)> {
     match source {
         CopySource::Bucket { bucket, key, version_id } => {
             check_version(version_id.as_deref())?;
@@ -487,7 +499,7 @@ pub(super) fn source(source: &CopySource) -> S3Result<(&str, &str)> {
 }
 
 /// A range of an object's bytes as a source for [`take_in`].
-pub(super) fn content<B: Backend>(
+pub(crate) fn content<B: Backend>(
     reader: Arc<Reader<B>>,
     range: Range<u64>,
 ) -> impl Stream<Item = S3Result<Bytes>> + Send {

@@ -3,7 +3,7 @@
 //! Keys are kept in a file that only its owner may read. It is read again when it changes, so `ebb key` takes effect at
 //! the next request. Without a key a client may do nothing.
 
-use super::understood;
+use crate::http::understood;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::{CopyObjectInput, CopySource, UploadPartCopyInput};
@@ -102,7 +102,7 @@ struct Known {
 
 impl Keys {
     /// Keys that never change.
-    pub(super) fn fixed(table: KeyTable) -> Keys {
+    pub(crate) fn fixed(table: KeyTable) -> Keys {
         Keys(Arc::new(Mutex::new(Known { table, file: None, modified: None, looked: Instant::now() })))
     }
 

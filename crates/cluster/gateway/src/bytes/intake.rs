@@ -1,10 +1,10 @@
 //! Receives the body of a request: one pass over the bytes for storing, MD5 and checksum.
 
-use super::backend::{Backend, Pool};
-use super::body::Stalled;
-use super::convert::{algorithm, algorithm_name, finished, hasher};
-use super::place::Unnamed;
-use super::store::Store;
+use crate::bytes::backend::{Backend, Pool};
+use crate::bytes::place::Unnamed;
+use crate::bytes::store::Store;
+use crate::convert::{algorithm, algorithm_name, finished, hasher};
+use crate::http::body::Stalled;
 use bytes::Bytes;
 use ebb_types::{Checksum, ChecksumAlgorithm, ETag};
 use futures_util::{Stream, StreamExt};

@@ -1,18 +1,21 @@
 //! Multipart uploads.
 
-use super::Gateway;
-use super::backend::{Backend, Pool};
-use super::body::Progress;
-use super::conditions::{ReadCondition, When};
-use super::convert::{
+use crate::bytes::backend::{Backend, Pool};
+use crate::bytes::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
+use crate::bytes::names::{NameError, Names};
+use crate::bytes::reader::Reader;
+use crate::bytes::store::Store;
+use crate::convert::{
     algorithm, algorithm_name, check_key, checksum_type, etag, give_checksum, kept_headers, listed_algorithm,
     multipart_checksum, parse_etag, stated_checksum, timestamp,
 };
-use super::intake::{Stated, StatedChecksum, Taken, body_error, take_in};
-use super::list::{Encoding, other_answer, owner, page_size};
-use super::names::NameError;
-use super::objects::{content, source, with_tags};
-use super::pools::shown_class;
+use crate::http::body::Progress;
+use crate::ops::bucket::Buckets;
+use crate::ops::conditions::{ReadCondition, When, present};
+use crate::ops::lifecycle::{expiration_of, expiration_of_new};
+use crate::ops::list::{Encoding, other_answer, owner, page_size};
+use crate::ops::objects::{content, source, with_tags};
+use crate::ops::pools::shown_class;
 use ebb_types::{
     self as ebb, ChecksumAlgorithm, Condition, ETag, NamespaceAnswer, NamespaceDone, NamespaceError,
     NamespaceOp, NamespaceQuery, PAGE_MAX, UploadListing, UploadMeta, is_same_secret, kept_class,
@@ -23,6 +26,7 @@ use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::*;
 use s3s::{Body, S3ErrorCode, S3Request, S3Result, s3_error};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 fn part_number(number: i32) -> S3Result<u16> {
     u16::try_from(number)
@@ -53,7 +57,24 @@ fn is_composite(algorithm: ChecksumAlgorithm, asked: Option<&ChecksumType>) -> S
 /// Bytes of the code in an upload's id.
 const CODE_BYTES: usize = 16;
 
-impl<B: Backend> Gateway<B> {
+/// Multipart uploads, until they are completed or aborted.
+pub struct Uploads<B> {
+    backend: Arc<B>,
+    names: Arc<Names<B>>,
+    store: Arc<Store<B>>,
+    buckets: Arc<Buckets<B>>,
+}
+
+impl<B: Backend> Uploads<B> {
+    pub fn new(
+        backend: Arc<B>,
+        names: Arc<Names<B>>,
+        store: Arc<Store<B>>,
+        buckets: Arc<Buckets<B>>,
+    ) -> Uploads<B> {
+        Uploads { backend, names, store, buckets }
+    }
+
     /// How clients name an upload. Uploads are counted, so an id has a code, too: who has one must not guess others.
     fn upload_id(&self, bucket: &str, key: &str, upload: u64) -> S3Result<String> {
         let parts: [&[u8]; 5] =
@@ -71,7 +92,7 @@ impl<B: Backend> Gateway<B> {
         }
     }
 
-    pub(super) async fn create_upload(
+    pub async fn create(
         &self,
         req: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<CreateMultipartUploadOutput> {
@@ -80,7 +101,7 @@ impl<B: Backend> Gateway<B> {
         self.check_now(&req.headers, &input.bucket, &input.key).await?;
         let headers = with_tags(kept_headers!(input)?, input.tagging.as_deref())?;
         let class = input.storage_class.as_ref().map(StorageClass::as_str);
-        let headers = self.destination(&input.bucket, class).await?.mark(headers);
+        let headers = self.buckets.destination(&input.bucket, class).await?.mark(headers);
         let checksum = match &input.checksum_algorithm {
             Some(name) => {
                 let algorithm = algorithm(name.as_str())?;
@@ -103,11 +124,11 @@ impl<B: Backend> Gateway<B> {
 
     /// A condition at the beginning of an upload holds for that moment; the one at its completion decides.
     async fn check_now(&self, headers: &HeaderMap, bucket: &str, key: &str) -> S3Result<()> {
-        let When { condition: when, found } = self.when(headers, bucket, key).await?;
+        let When { condition: when, found } = When::of(&self.names, headers, bucket, key).await?;
         if found || when == Condition::Any {
             return Ok(());
         }
-        let present = self.present(bucket, key).await?;
+        let present = present(&self.names, bucket, key).await?;
         let refused = match (when, present) {
             (Condition::Matches(_) | Condition::Present, None) => NamespaceError::NoSuchKey,
             (Condition::Matches(wanted), Some(etag)) if etag != wanted => NamespaceError::PreconditionFailed,
@@ -139,10 +160,10 @@ impl<B: Backend> Gateway<B> {
 
     /// The pool of an upload's parts.
     async fn pool_of(&self, bucket: &str, upload: &UploadMeta) -> S3Result<Pool> {
-        Ok(self.destination(bucket, kept_class(&upload.headers)).await?.pool)
+        Ok(self.buckets.destination(bucket, kept_class(&upload.headers)).await?.pool)
     }
 
-    pub(super) async fn put_part(&self, req: S3Request<UploadPartInput>) -> S3Result<UploadPartOutput> {
+    pub async fn put_part(&self, req: S3Request<UploadPartInput>) -> S3Result<UploadPartOutput> {
         let mut input = req.input;
         let upload = self.parse_upload_id(&input.bucket, &input.key, &input.upload_id)?;
         let number = part_number(input.part_number)?;
@@ -166,10 +187,7 @@ impl<B: Backend> Gateway<B> {
         Ok(output)
     }
 
-    pub(super) async fn copy_part(
-        &self,
-        req: S3Request<UploadPartCopyInput>,
-    ) -> S3Result<UploadPartCopyOutput> {
+    pub async fn copy_part(&self, req: S3Request<UploadPartCopyInput>) -> S3Result<UploadPartCopyOutput> {
         let mut input = req.input;
         let upload = self.parse_upload_id(&input.bucket, &input.key, &input.upload_id)?;
         let number = part_number(input.part_number)?;
@@ -177,7 +195,7 @@ impl<B: Backend> Gateway<B> {
             (input.copy_source_if_modified_since.take(), input.copy_source_if_unmodified_since.take());
         let condition = ReadCondition::of_source(&req.headers, times)?;
         let (from_bucket, from_key) = source(&input.copy_source)?;
-        let reader = self.open(from_bucket, from_key).await?;
+        let reader = Reader::open(&self.store, &self.names, from_bucket, from_key).await?;
         condition.check_source(&reader.meta)?;
         let range = source_range(input.copy_source_range.as_deref(), reader.meta.size)?;
         let name = (input.bucket.clone(), input.key.clone());
@@ -231,14 +249,14 @@ impl<B: Backend> Gateway<B> {
         }
     }
 
-    pub(super) async fn complete(
+    pub async fn complete(
         &self,
         req: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<CompleteMultipartUploadOutput> {
         let mut input = req.input;
         let name = (input.bucket.clone(), input.key.clone());
         let upload = self.parse_upload_id(&input.bucket, &input.key, &input.upload_id)?;
-        let when = self.when(&req.headers, &name.0, &name.1).await?;
+        let when = When::of(&self.names, &req.headers, &name.0, &name.1).await?;
         let named = input.multipart_upload.take().and_then(|u| u.parts).unwrap_or_default();
         if named.is_empty() {
             return Err(s3_error!(MalformedXML, "a completion names at least one part"));
@@ -268,7 +286,7 @@ impl<B: Backend> Gateway<B> {
         let (etag, condition) = (etag_of_all, when.condition);
         let op = NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag, checksum, when: condition };
         self.names.commit(op).await.map_err(|error| when.refused(error))?;
-        output.expiration = self.expiration_of_new(&name.0, &name.1).await;
+        output.expiration = expiration_of_new(&self.buckets, &self.names, (&name.0, &name.1)).await;
         Ok(output)
     }
 
@@ -286,18 +304,18 @@ impl<B: Backend> Gateway<B> {
         if !again {
             return None;
         }
-        let expiration = self.expiration(&name.0, &name.1, &meta).await;
+        let expiration = expiration_of(&self.buckets, (&name.0, &name.1), &meta).await;
         let made = completion(&name, meta.etag, &meta.checksum);
         Some(Ok(CompleteMultipartUploadOutput { expiration, ..made }))
     }
 
-    pub(super) async fn abort(&self, input: AbortMultipartUploadInput) -> S3Result<()> {
+    pub async fn abort(&self, input: AbortMultipartUploadInput) -> S3Result<()> {
         let upload = self.parse_upload_id(&input.bucket, &input.key, &input.upload_id)?;
         self.names.commit(NamespaceOp::AbortUpload { bucket: input.bucket, key: input.key, upload }).await?;
         Ok(())
     }
 
-    pub(super) async fn list_parts_of(&self, input: ListPartsInput) -> S3Result<ListPartsOutput> {
+    pub async fn list_parts(&self, input: ListPartsInput) -> S3Result<ListPartsOutput> {
         let name = (input.bucket.clone(), input.key.clone());
         let upload = self.parse_upload_id(&input.bucket, &input.key, &input.upload_id)?;
         let marker = input.part_number_marker.unwrap_or(0);
@@ -335,10 +353,7 @@ impl<B: Backend> Gateway<B> {
         })
     }
 
-    pub(super) async fn list_uploads(
-        &self,
-        input: ListMultipartUploadsInput,
-    ) -> S3Result<ListMultipartUploadsOutput> {
+    pub async fn list(&self, input: ListMultipartUploadsInput) -> S3Result<ListMultipartUploadsOutput> {
         let encoding = Encoding::of(input.encoding_type.as_ref())?;
         let limit = page_size(input.max_uploads)?;
         let key_marker = input.key_marker.clone().unwrap_or_default();

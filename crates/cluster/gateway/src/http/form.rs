@@ -3,7 +3,7 @@
 //! The library reads a form into memory before it checks who sent it, ignores unknown fields, and stores `${filename}`
 //! literally. So the fields before the file are read here first, up to a limit.
 
-use super::front::{check_wish, is_form, old_signature};
+use crate::http::front::{check_wish, is_form, old_signature};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use hyper::body::{Body as HttpBody, Frame};
@@ -48,7 +48,7 @@ pub async fn checked(boundary: &str, mut body: Body) -> S3Result<Body> {
             return Err(too_long());
         }
         match body.next().await {
-            Some(data) => head.extend_from_slice(&data.map_err(super::intake::body_error)?),
+            Some(data) => head.extend_from_slice(&data.map_err(crate::bytes::intake::body_error)?),
             None => return Err(s3_error!(MalformedPOSTRequest, "the form has no file")),
         }
     }

@@ -3,7 +3,7 @@
 //! A large object has its own object id and is written in pieces while it is still being received. Small ones are
 //! packed: those that arrive together are written one after another into a shared chunk with one write, each starting
 //! at a block boundary, because a write of one block costs much the same as one of many. A pack is only ever appended
-//! to ([`super::place`]). Several packs take turns, so that small objects spread over all servers.
+//! to ([`crate::bytes::place`]). Several packs take turns, so that small objects spread over all servers.
 //!
 //! Every write begins where a row of the object's pool does, so all pieces but the last of a chunk are whole rows.
 //!
@@ -11,10 +11,10 @@
 //! when it is dropped, whether because of an error or because the client disconnected. If this process dies first, the
 //! namespace does it: every object is leased before it is written to ([`NamespaceOp::Lease`]).
 
-use super::backend::{Backend, BackendError, Pool};
-use super::md5::{Lanes, Md5};
-use super::names::{NameError, Names};
-use super::place::{Item, Place, Unnamed};
+use crate::bytes::backend::{Backend, BackendError, Pool};
+use crate::bytes::md5::{Lanes, Md5};
+use crate::bytes::names::{NameError, Names};
+use crate::bytes::place::{Item, Place, Unnamed};
 use bytes::BytesMut;
 use ebb_client::Summed;
 use ebb_client::budget::{Budget, Share};
@@ -63,7 +63,7 @@ pub struct Store<B> {
     /// Shared by all writers.
     writing: Arc<()>,
     last_write: Mutex<Instant>,
-    pub(super) pieces: Budget,
+    pub(crate) pieces: Budget,
     md5: Lanes,
     /// Objects being read in several pieces.
     readers: AtomicUsize,

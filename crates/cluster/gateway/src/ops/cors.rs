@@ -3,8 +3,8 @@
 //! The browser first sends a request without a signature (OPTIONS), and reads the headers of the response. They grant
 //! no rights: the request itself still needs its signature.
 
-use super::Gateway;
-use super::backend::Backend;
+use crate::bytes::backend::Backend;
+use crate::ops::bucket::Buckets;
 use ebb_types::BucketSetting;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use s3s::dto::{CORSConfiguration, CORSRule};
@@ -114,33 +114,40 @@ pub fn answer(rules: &[Rule], asked: &Asked<'_>) -> Option<HeaderMap> {
     Some(headers)
 }
 
-impl<B: Backend> Gateway<B> {
-    async fn kept_cors(&self, bucket: String) -> S3Result<Vec<Rule>> {
-        let Some(text) = self.setting(bucket, BucketSetting::Cors).await? else { return Ok(Vec::new()) };
-        serde_json::from_str(&text).map_err(S3Error::internal_error)
-    }
+async fn stored<B: Backend>(buckets: &Buckets<B>, bucket: String) -> S3Result<Vec<Rule>> {
+    let Some(text) = buckets.setting(bucket, BucketSetting::Cors).await? else { return Ok(Vec::new()) };
+    serde_json::from_str(&text).map_err(S3Error::internal_error)
+}
 
-    pub(super) async fn cors_rules(&self, bucket: String) -> S3Result<Vec<CORSRule>> {
-        let rules = self.kept_cors(bucket).await?;
-        if rules.is_empty() {
-            return Err(s3_error!(NoSuchCORSConfiguration, "the bucket has no CORS configuration"));
-        }
-        Ok(rules.into_iter().map(shown).collect())
+/// The bucket's rules.
+pub async fn rules<B: Backend>(buckets: &Buckets<B>, bucket: String) -> S3Result<Vec<CORSRule>> {
+    let rules = stored(buckets, bucket).await?;
+    if rules.is_empty() {
+        return Err(s3_error!(NoSuchCORSConfiguration, "the bucket has no CORS configuration"));
     }
+    Ok(rules.into_iter().map(shown).collect())
+}
 
-    pub(super) async fn set_cors(&self, bucket: String, configuration: CORSConfiguration) -> S3Result<()> {
-        if configuration.cors_rules.is_empty() || configuration.cors_rules.len() > RULES_MAX {
-            return Err(s3_error!(MalformedXML, "a CORS configuration has 1 to {RULES_MAX} rules"));
-        }
-        let rules: Vec<Rule> = configuration.cors_rules.into_iter().map(kept).collect::<S3Result<_>>()?;
-        let text = serde_json::to_string(&rules).map_err(S3Error::internal_error)?;
-        self.set(bucket, BucketSetting::Cors, Some(text)).await
+pub async fn set<B: Backend>(
+    buckets: &Buckets<B>,
+    bucket: String,
+    configuration: CORSConfiguration,
+) -> S3Result<()> {
+    if configuration.cors_rules.is_empty() || configuration.cors_rules.len() > RULES_MAX {
+        return Err(s3_error!(MalformedXML, "a CORS configuration has 1 to {RULES_MAX} rules"));
     }
+    let rules: Vec<Rule> = configuration.cors_rules.into_iter().map(kept).collect::<S3Result<_>>()?;
+    let text = serde_json::to_string(&rules).map_err(S3Error::internal_error)?;
+    buckets.set(bucket, BucketSetting::Cors, Some(text)).await
+}
 
-    /// Like [`answer`]; also `None` if the bucket cannot be read: a client without a key learns nothing more.
-    pub(super) async fn cors(&self, bucket: &str, asked: &Asked<'_>) -> Option<HeaderMap> {
-        answer(&self.kept_cors(bucket.to_owned()).await.ok()?, asked)
-    }
+/// Like [`answer`]; also `None` if the bucket cannot be read: a client without a key learns nothing more.
+pub async fn answer_of<B: Backend>(
+    buckets: &Buckets<B>,
+    bucket: &str,
+    asked: &Asked<'_>,
+) -> Option<HeaderMap> {
+    answer(&stored(buckets, bucket.to_owned()).await.ok()?, asked)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //!
 //! A stream's bytes wait for other streams until all lanes are taken, or there is no other stream, or a caller needs
 //! the result. An object's write takes longer than its hash, so no request waits for company. (A
-//! [`Batcher`](crate::batch::Batcher) does the opposite: it never waits, and takes what came while it was busy.)
+//! [`Batcher`](crate::bytes::batch::Batcher) does the opposite: it never waits, and takes what came while it was busy.)
 
 use bytes::Bytes;
 use std::array::from_fn;

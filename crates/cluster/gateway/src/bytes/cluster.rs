@@ -1,6 +1,6 @@
 //! The gateway's cluster: [`Backend`] over the client library.
 
-use super::backend::{Backend, BackendError, Pool};
+use crate::bytes::backend::{Backend, BackendError, Pool};
 use ebb_client::{Client, ClientError, Summed};
 use ebb_types::{
     AdminReply, AdminRequest, ChunkError, ChunkId, GearStatus, MetaFailure, MetaReply, MetaRequest, Moment,

@@ -1,15 +1,14 @@
 //! From a request to its response: the front door, the protocol library, and the work that both leave over.
 
-use super::Backend;
-use super::Gateway;
-use super::Watcher;
-use super::body::{Paced, Progress};
-use super::chunked::{self, Chunked};
-use super::convert::REGION;
-use super::cors::Asked;
-use super::limits::Limits;
-use super::s3::Place;
-use super::{form, front};
+use crate::bytes::backend::Backend;
+use crate::convert::REGION;
+use crate::gateway::Gateway;
+use crate::http::body::{Id, Paced, Progress};
+use crate::http::chunked::{self, Chunked};
+use crate::http::limits::Limits;
+use crate::http::{form, front};
+use crate::ops::cors::{self, Asked};
+use crate::ops::s3::Place;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
@@ -22,12 +21,15 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+/// Called for every request. Must be cheap: it is called on the way to the answer.
+pub trait Watcher: Send + Sync {
+    fn asked(&self);
+    /// `status`: `None`: the client went away before its answer. `took`: until the answer's head.
+    fn answered(&self, method: &Method, status: Option<StatusCode>, took: Duration);
+}
+
 /// Browser forms that are received at once: the library holds each one in memory until it is complete.
 const FORMS_AT_ONCE: usize = 2;
-
-/// A request's id.
-#[derive(Clone, Default)]
-pub struct Id(pub String);
 
 pub struct Front<B> {
     pub gateway: Arc<Gateway<B>>,
@@ -70,7 +72,8 @@ impl<B: Backend> Front<B> {
         };
         finish(&mut answer, &id, &method, &uri);
         if let Some(page) = &page
-            && let Some(headers) = self.gateway.cors(&page.bucket, &page.asked(&method)).await
+            && let Some(headers) =
+                cors::answer_of(&self.gateway.buckets, &page.bucket, &page.asked(&method)).await
         {
             answer.headers_mut().extend(headers);
         }
@@ -130,7 +133,12 @@ impl<B: Backend> Front<B> {
             ));
         };
         let headers = text(header::ACCESS_CONTROL_REQUEST_HEADERS).unwrap_or_default();
-        let allowed = self.gateway.cors(&page.bucket, &Asked { origin: &page.origin, method, headers }).await;
+        let allowed = cors::answer_of(
+            &self.gateway.buckets,
+            &page.bucket,
+            &Asked { origin: &page.origin, method, headers },
+        )
+        .await;
         let Some(allowed) = allowed else {
             let code = S3ErrorCode::Custom("AccessForbidden".into());
             let mut error =

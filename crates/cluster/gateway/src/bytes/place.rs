@@ -3,9 +3,9 @@
 //! Every write begins where a row of the pool does. In the replicated pool a row is a block. In an erasure-coded one,
 //! what a write leaves of its last row stays unused: rows are immutable.
 
-use super::backend::{Backend, BackendError, Pool};
-use super::batch::{Batcher, Limits};
-use super::names::{NameError, Names};
+use crate::bytes::backend::{Backend, BackendError, Pool};
+use crate::bytes::batch::{Batcher, Limits};
+use crate::bytes::names::{NameError, Names};
 use bytes::BytesMut;
 use ebb_client::Summed;
 use ebb_types::{BLOCK_BYTES, ChunkId, Extent, NamespaceError, NamespaceOp, ObjectId, PoolId};

@@ -5,8 +5,8 @@
 //! meaning in S3 must be signed. And a request for something that Ebb cannot do is refused: ignoring it silently would
 //! be a lie.
 
-use super::convert::{OWNER, REGION, algorithm};
-use super::understood::OF_SIGNATURE;
+use crate::convert::{OWNER, REGION, algorithm};
+use crate::http::understood::OF_SIGNATURE;
 use form_urlencoded::parse;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
@@ -67,7 +67,8 @@ pub fn admit(request: &mut Parts) -> S3Result<()> {
     Ok(())
 }
 
-/// The library wants trailers announced even if there are none. [`super::intake`] refuses those that come unannounced.
+/// The library wants trailers announced even if there are none. [`crate::bytes::intake`] refuses those that come
+/// unannounced.
 fn announce_trailer(headers: &mut HeaderMap) {
     let unsigned = headers.get("x-amz-content-sha256").is_some_and(|kind| kind == UNSIGNED_CHUNKS);
     if unsigned && !headers.contains_key("x-amz-trailer") {

@@ -1,7 +1,7 @@
 //! The gateway's access to the namespace: commits and lookups of concurrent requests travel together.
 
-use super::backend::{Backend, BackendError};
-use super::batch::{Batcher, Limits};
+use crate::bytes::backend::{Backend, BackendError};
+use crate::bytes::batch::{Batcher, Limits};
 use ebb_types::{
     Extent, LOOKUPS_MAX, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
     ObjectMeta,

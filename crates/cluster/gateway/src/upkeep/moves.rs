@@ -6,13 +6,13 @@
 //! become garbage. So an object is where it was or where it goes, and two gateways that move the same object do no
 //! harm. What a dead gateway had copied was leased to it, and is freed.
 
-use super::Gateway;
-use super::backend::{Backend, BackendError, Pool};
-use super::lifecycle::{Rule, class_by, daily, may_move, page, rules_of_all};
-use super::names::{NameError, Names};
-use super::place::Unnamed;
-use super::reader::Reader;
-use super::store::Store;
+use crate::bytes::backend::{Backend, BackendError, Pool};
+use crate::bytes::names::{NameError, Names};
+use crate::bytes::place::Unnamed;
+use crate::bytes::reader::Reader;
+use crate::bytes::store::Store;
+use crate::ops::rules::{Rule, class_by, may_move};
+use crate::upkeep::expire::{daily, page, rules_of_all};
 use ebb_types::{Extent, NamespaceError, NamespaceOp, hold_the_same, kept_class};
 use futures_util::StreamExt;
 use std::hash::{BuildHasher, RandomState};
@@ -24,12 +24,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 /// How often the cluster is asked whether it is in a trough, while something is moved or waits for that.
 const ASK: Duration = Duration::from_secs(15);
 /// Objects moved concurrently: small ones share writes and commits.
-pub(super) const MOVES_AHEAD: usize = 4;
+pub(crate) const MOVES_AHEAD: usize = 4;
 
 pub struct Mover<B> {
-    pub(super) backend: Arc<B>,
-    pub(super) names: Arc<Names<B>>,
-    pub(super) store: Arc<Store<B>>,
+    pub(crate) backend: Arc<B>,
+    pub(crate) names: Arc<Names<B>>,
+    pub(crate) store: Arc<Store<B>>,
     bytes_per_second: u64,
     pace: Mutex<Pace>,
     /// Where in a page of keys this gateway begins: others begin elsewhere, so they do not copy the same objects.
@@ -51,8 +51,12 @@ struct Plan {
 }
 
 impl<B: Backend> Mover<B> {
-    pub fn new(gateway: &Gateway<B>, bytes_per_second: u64) -> Mover<B> {
-        let (backend, names, store) = (gateway.backend.clone(), gateway.names.clone(), gateway.store.clone());
+    pub fn new(
+        backend: Arc<B>,
+        names: Arc<Names<B>>,
+        store: Arc<Store<B>>,
+        bytes_per_second: u64,
+    ) -> Mover<B> {
         let pace = Mutex::new(Pace { trough: None, next: Instant::now() });
         let first = RandomState::new().hash_one(()) as usize;
         Mover { backend, names, store, bytes_per_second, pace, first }
@@ -143,7 +147,7 @@ impl<B: Backend> Mover<B> {
     }
 
     /// Copies one extent, which is this range of the object.
-    pub(super) async fn copy(
+    pub(crate) async fn copy(
         &self,
         reader: &Arc<Reader<B>>,
         extent: &Extent,
@@ -181,7 +185,7 @@ impl<B: Backend> Mover<B> {
         turn
     }
 
-    pub(super) async fn await_trough(&self) -> Result<(), NameError> {
+    pub(crate) async fn await_trough(&self) -> Result<(), NameError> {
         while !self.is_in_trough().await? {
             sleep(ASK).await;
         }
@@ -201,7 +205,7 @@ impl<B: Backend> Mover<B> {
 }
 
 /// What became of one object, if others can be moved all the same.
-pub(super) fn go_on(outcome: Result<bool, NameError>, bucket: &str, key: &str) -> Result<bool, NameError> {
+pub(crate) fn go_on(outcome: Result<bool, NameError>, bucket: &str, key: &str) -> Result<bool, NameError> {
     use NamespaceError::{NoSuchBucket, NoSuchKey, PreconditionFailed};
     match outcome {
         // It was replaced or deleted meanwhile.

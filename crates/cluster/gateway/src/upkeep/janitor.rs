@@ -7,10 +7,10 @@
 //! Beside a volume's server it works for a cluster that may have no gateway ([`super::tend`]). Nothing of what others
 //! do passes through it there, so it looks every [`ROUND`].
 
-use super::backend::{Backend, BackendError};
-use super::names::{NameError, Names};
-use super::reader::GRACE;
-use super::store::Store;
+use crate::bytes::backend::{Backend, BackendError};
+use crate::bytes::names::{NameError, Names};
+use crate::bytes::reader::GRACE;
+use crate::bytes::store::Store;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Extent, NamespaceAnswer, NamespaceOp, NamespaceQuery, OPS_MAX, ObjectId, PAGE_MAX,
     PoolId,

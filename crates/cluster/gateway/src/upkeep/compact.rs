@@ -7,10 +7,10 @@
 //! In the replicated pool there is nothing to gain: what is dead in a pack was set to zero, and a store punches whole
 //! blocks of zeroes out of its files.
 
-use super::backend::{Backend, BackendError};
-use super::moves::{MOVES_AHEAD, Mover, go_on};
-use super::names::NameError;
-use super::reader::Reader;
+use crate::bytes::backend::{Backend, BackendError};
+use crate::bytes::names::NameError;
+use crate::bytes::reader::Reader;
+use crate::upkeep::moves::{MOVES_AHEAD, Mover, go_on};
 use ebb_types::{Named, NamespaceAnswer, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX};
 use futures_util::StreamExt;
 use std::collections::BTreeSet;

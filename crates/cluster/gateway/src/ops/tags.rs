@@ -1,21 +1,22 @@
 //! Tags of objects and buckets: stored as one form-encoded text, as in the header x-amz-tagging.
 
-use super::Gateway;
-use super::backend::Backend;
-use super::convert::{check_version, unwritable};
-use ebb_types::{BucketSetting, NamespaceOp, ObjectMeta};
+use crate::bytes::backend::Backend;
+use crate::bytes::names::Names;
+use crate::convert::{check_version, unwritable};
+use ebb_types::{NamespaceOp, ObjectMeta};
 use s3s::dto::{
-    DeleteObjectTaggingInput, GetBucketTaggingOutput, GetObjectTaggingInput, GetObjectTaggingOutput,
-    PutObjectTaggingInput, Tag, Tagging,
+    DeleteObjectTaggingInput, GetObjectTaggingInput, GetObjectTaggingOutput, PutObjectTaggingInput, Tag,
+    Tagging,
 };
 use s3s::{S3Result, s3_error};
 use std::collections::BTreeSet;
 
 /// The kept header that holds an object's tags.
 pub const TAGS: &str = "x-amz-tagging";
-/// Most tags of an object, and of a bucket.
+/// Most tags of an object.
 const OBJECT_TAGS_MAX: usize = 10;
-const BUCKET_TAGS_MAX: usize = 50;
+/// Most tags of a bucket.
+pub const BUCKET_TAGS_MAX: usize = 50;
 /// Longest key and value, in characters.
 const KEY_CHARS_MAX: usize = 128;
 const VALUE_CHARS_MAX: usize = 256;
@@ -26,7 +27,7 @@ pub fn from_header(text: &str) -> S3Result<Option<String>> {
     checked(pairs, OBJECT_TAGS_MAX)
 }
 
-fn from_set(tagging: Tagging, max: usize) -> S3Result<Option<String>> {
+pub fn from_set(tagging: Tagging, max: usize) -> S3Result<Option<String>> {
     let pairs = tagging.tag_set.into_iter().map(|tag| match (tag.key, tag.value) {
         (Some(key), value) => Ok((key, value.unwrap_or_default())),
         (None, _) => Err(s3_error!(InvalidTag, "a tag needs a key")),
@@ -34,7 +35,7 @@ fn from_set(tagging: Tagging, max: usize) -> S3Result<Option<String>> {
     checked(pairs.collect::<S3Result<_>>()?, max)
 }
 
-fn to_set(kept: &str) -> Vec<Tag> {
+pub fn to_set(kept: &str) -> Vec<Tag> {
     let pairs = form_urlencoded::parse(kept.as_bytes()).into_owned();
     pairs.map(|(key, value)| Tag { key: Some(key), value: Some(value) }).collect()
 }
@@ -75,39 +76,28 @@ pub fn count(meta: &ObjectMeta) -> Option<i32> {
     (!tags.is_empty()).then(|| form_urlencoded::parse(tags.as_bytes()).count() as i32)
 }
 
-impl<B: Backend> Gateway<B> {
-    pub(super) async fn object_tags(&self, input: GetObjectTaggingInput) -> S3Result<GetObjectTaggingOutput> {
-        check_version(input.version_id.as_deref())?;
-        let meta = self.names.object(&input.bucket, &input.key).await?;
-        Ok(GetObjectTaggingOutput { tag_set: to_set(of_object(&meta)), version_id: None })
-    }
+pub async fn get<B: Backend>(
+    names: &Names<B>,
+    input: GetObjectTaggingInput,
+) -> S3Result<GetObjectTaggingOutput> {
+    check_version(input.version_id.as_deref())?;
+    let meta = names.object(&input.bucket, &input.key).await?;
+    Ok(GetObjectTaggingOutput { tag_set: to_set(of_object(&meta)), version_id: None })
+}
 
-    pub(super) async fn set_object_tags(&self, input: PutObjectTaggingInput) -> S3Result<()> {
-        check_version(input.version_id.as_deref())?;
-        let value = from_set(input.tagging, OBJECT_TAGS_MAX)?;
-        let (bucket, key) = (input.bucket, input.key);
-        self.names.commit(NamespaceOp::SetHeader { bucket, key, name: TAGS.into(), value }).await?;
-        Ok(())
-    }
+pub async fn set<B: Backend>(names: &Names<B>, input: PutObjectTaggingInput) -> S3Result<()> {
+    check_version(input.version_id.as_deref())?;
+    let value = from_set(input.tagging, OBJECT_TAGS_MAX)?;
+    let (bucket, key) = (input.bucket, input.key);
+    names.commit(NamespaceOp::SetHeader { bucket, key, name: TAGS.into(), value }).await?;
+    Ok(())
+}
 
-    pub(super) async fn remove_object_tags(&self, input: DeleteObjectTaggingInput) -> S3Result<()> {
-        check_version(input.version_id.as_deref())?;
-        let (bucket, key) = (input.bucket, input.key);
-        self.names.commit(NamespaceOp::SetHeader { bucket, key, name: TAGS.into(), value: None }).await?;
-        Ok(())
-    }
-
-    pub(super) async fn bucket_tags(&self, bucket: String) -> S3Result<GetBucketTaggingOutput> {
-        match self.setting(bucket, BucketSetting::Tags).await? {
-            Some(tags) => Ok(GetBucketTaggingOutput { tag_set: to_set(&tags) }),
-            None => Err(s3_error!(NoSuchTagSet, "the bucket has no tags")),
-        }
-    }
-
-    pub(super) async fn set_bucket_tags(&self, bucket: String, tagging: Tagging) -> S3Result<()> {
-        let tags = from_set(tagging, BUCKET_TAGS_MAX)?;
-        self.set(bucket, BucketSetting::Tags, tags).await
-    }
+pub async fn remove<B: Backend>(names: &Names<B>, input: DeleteObjectTaggingInput) -> S3Result<()> {
+    check_version(input.version_id.as_deref())?;
+    let (bucket, key) = (input.bucket, input.key);
+    names.commit(NamespaceOp::SetHeader { bucket, key, name: TAGS.into(), value: None }).await?;
+    Ok(())
 }
 
 #[cfg(test)]

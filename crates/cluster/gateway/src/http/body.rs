@@ -14,6 +14,10 @@ use tokio::time::{Instant, Sleep};
 /// A client may take as long as its bytes need at this rate, in bytes per second, plus a grace period.
 const RATE_MIN: u64 = 1 << 10;
 
+/// A request's id.
+#[derive(Clone, Default)]
+pub struct Id(pub String);
+
 /// Progress of a request.
 #[derive(Clone)]
 pub struct Progress(Arc<Mutex<State>>);

@@ -10,9 +10,9 @@
 //! computed when its bytes were received (R14). A range of an extent has only its blocks' checksums, which the client
 //! library compares: the namespace keeps one sum per extent, and a sum per block would take as much room as its names.
 
-use super::backend::{Backend, BackendError};
-use super::names::{NameError, Names};
-use super::store::{Piece, Store};
+use crate::bytes::backend::{Backend, BackendError};
+use crate::bytes::names::{NameError, Names};
+use crate::bytes::store::{Piece, Store};
 use bytes::{Bytes, BytesMut};
 use ebb_client::Summed;
 use ebb_types::{CrcOfBlocks, Extent, Moment, NamespaceError, ObjectMeta, hold_the_same};
@@ -66,7 +66,7 @@ impl<B: Backend> Reader<B> {
         self.store.pieces(&self.meta.extents, range)
     }
 
-    pub(super) async fn read(&self, piece: Piece) -> Result<Summed, NameError> {
+    pub(crate) async fn read(&self, piece: Piece) -> Result<Summed, NameError> {
         // Check before reading too: servers would search everywhere for freed bytes, and wake sleeping servers for
         // them.
         let mut place = self.still_named().await?;
