@@ -12,7 +12,6 @@ use std::path::Path;
 
 /// The sets of modules that import each other, each with the step that will open it.
 const CIRCLES: &[(&str, &str)] = &[
-    ("client::client client::meta", "the client's parts get owners"),
     ("ebb::daemon::server ebb::daemon::server::driver", "one server shell, pure, for daemon and search"),
     (
         "sim::request sim::request::client sim::request::closed sim::request::copies sim::request::rebuild \
@@ -25,7 +24,6 @@ const CIRCLES: &[(&str, &str)] = &[
          sim::world::standstill",
         "one engine: the world knows `Disturb`, `Judge` and a model of delays",
     ),
-    ("volume volume::mover volume::owner", "the volume's state out of lib.rs"),
 ];
 
 type Modules = BTreeMap<String, String>;

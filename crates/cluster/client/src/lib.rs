@@ -17,11 +17,13 @@ mod meta;
 mod object;
 mod run;
 mod secret;
+mod shared;
 mod strangers;
 pub mod transport;
 
-pub use client::{Client, ClientConfig, Counters};
+pub use client::{Client, Counters};
 pub use clock::{Clock, since_boot};
 pub use ebb_client_core::{Patience, Summed, Trouble};
 pub use error::ClientError;
 pub use secret::{Key, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};
+pub use shared::ClientConfig;

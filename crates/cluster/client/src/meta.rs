@@ -5,9 +5,9 @@
 //! only one that connects; a caller that finds the leader silent or deposed closes the connection, and the
 //! task moves on to the next.
 
-use crate::client::Shared;
 use crate::error::ClientError;
-use crate::link::{Link, Lost};
+use crate::link::Lost;
+use crate::shared::{Leader, MetaLink, Shared};
 use crate::transport::{Frame, TransportError, connect, kind};
 use bytes::Bytes;
 use ebb_client_core::Trouble;
@@ -26,19 +26,6 @@ const RETRY_MAX: Duration = Duration::from_millis(100);
 /// Bounds of the pause between two rounds of connecting.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-
-pub(crate) type MetaLink = Link<MetaReply>;
-
-/// Whether there is a leader to talk to.
-#[derive(Clone, Debug)]
-pub(crate) enum Leader {
-    /// Why there is none, as far as known. `refused`: the configuration is wrong.
-    Searched {
-        last: Trouble,
-        refused: Option<ClientError>,
-    },
-    Found(Arc<MetaLink>),
-}
 
 /// Why a connection to a metadata server ended.
 struct Ended {

@@ -1,10 +1,11 @@
 //! Reads and writes of an open volume.
 
+use crate::Volume;
 use crate::backend::{self, Backend, PlantedBug};
 use crate::error::VolumeError;
 use crate::order::Doing;
 use crate::slice::{Slice, Stretch};
-use crate::{Inner, Volume};
+use crate::state::Inner;
 use bytes::{Bytes, BytesMut};
 use ebb_types::{BLOCK_BYTES, ObjectId, SLICE_BYTES};
 use std::sync::Arc;

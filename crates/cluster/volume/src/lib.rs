@@ -24,6 +24,7 @@ mod mover;
 mod order;
 mod owner;
 mod slice;
+mod state;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -33,16 +34,17 @@ pub use error::VolumeError;
 
 use ebb_client::Client;
 use ebb_types::{
-    BLOCK_BYTES, CLAIMS_FROM, NAME_BYTES_MAX, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery,
-    ObjectId, PAGE_MAX, SLICE_BYTES, VolumeHome, VolumeMeta, VolumeStatus,
+    BLOCK_BYTES, CLAIMS_FROM, NAME_BYTES_MAX, NamespaceAnswer, NamespaceOp, NamespaceQuery, SLICE_BYTES,
+    VolumeHome, VolumeMeta, VolumeStatus,
 };
-use owner::Owner;
+use owner::{Owner, ROUND};
 use slice::Slice;
-use std::collections::{BTreeMap, BTreeSet};
+use state::{Inner, commit, query, slices};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use tokio::time::sleep;
 use turns::Turns;
 
 /// Chunks are whole slices, and have fewer numbers than this.
@@ -57,35 +59,6 @@ pub struct Volume<B = Client> {
 impl<B> Clone for Volume<B> {
     fn clone(&self) -> Volume<B> {
         Volume { inner: self.inner.clone() }
-    }
-}
-
-struct Inner<B> {
-    backend: B,
-    name: String,
-    meta: VolumeMeta,
-    owner: Owner,
-    turns: Turns,
-    /// Those that were touched, or that have an object.
-    slices: Mutex<BTreeMap<u32, Arc<Slice>>>,
-    /// Blocks that are known to be in the front.
-    front: AtomicU64,
-    /// Counts writes: shows which slice was written last.
-    writes: AtomicU64,
-    /// The front has grown.
-    grown: Arc<Notify>,
-    /// The front has shrunk, or cannot now.
-    room: Notify,
-    /// Objects in the home pool that are leased and were not written to.
-    ids: Mutex<Vec<ObjectId>>,
-    /// Objects that were deleted and may still be in the namespace's garbage.
-    former: Mutex<BTreeSet<ObjectId>>,
-    tasks: Mutex<Vec<AbortHandle>>,
-}
-
-impl<B> Drop for Inner<B> {
-    fn drop(&mut self) {
-        self.tasks.lock().expect("nothing panics under this lock").iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -143,7 +116,7 @@ impl<B: Backend> Volume<B> {
             tasks: Mutex::default(),
         });
         let weak = Arc::downgrade(&inner);
-        let mut tasks = vec![tokio::spawn(owner::stay(weak.clone())).abort_handle()];
+        let mut tasks = vec![tokio::spawn(stay(weak.clone())).abort_handle()];
         if let Some(home) = inner.meta.home {
             tasks.push(tokio::spawn(mover::run(weak, home)).abort_handle());
         }
@@ -197,49 +170,12 @@ impl<B: Backend> Volume<B> {
     }
 }
 
-impl<B> Inner<B> {
-    fn slice(&self, number: u32) -> Arc<Slice> {
-        let mut slices = self.slices.lock().expect("nothing panics under this lock");
-        slices.entry(number).or_insert_with(|| Arc::new(Slice::new(number, None))).clone()
-    }
-
-    /// The length of a slice: the last one may be shorter.
-    fn slice_len(&self, number: u32) -> u32 {
-        let start = u64::from(number) * u64::from(SLICE_BYTES);
-        (self.meta.size - start).min(SLICE_BYTES.into()) as u32
-    }
-}
-
-/// Sends one op to the namespace.
-async fn commit<B: Backend>(backend: &B, op: NamespaceOp) -> Result<(), VolumeError> {
-    backend.namespace(op).await?.map(drop).map_err(VolumeError::from)
-}
-
-async fn query<B: Backend>(backend: &B, query: NamespaceQuery) -> Result<NamespaceAnswer, VolumeError> {
-    backend.query(query).await?.map_err(VolumeError::from)
-}
-
-/// All moved slices.
-async fn slices<B: Backend>(backend: &B, name: &str) -> Result<Vec<(u32, ObjectId)>, VolumeError> {
-    let mut all: Vec<(u32, ObjectId)> = Vec::new();
-    loop {
-        let after = all.last().map(|(slice, _)| *slice);
-        let page = NamespaceQuery::Slices { name: name.to_owned(), after, limit: PAGE_MAX };
-        let NamespaceAnswer::Slices { slices, more } = query(backend, page).await? else {
-            return Err(VolumeError::Nonsense);
-        };
-        all.extend(slices);
-        if !more {
-            return Ok(all);
-        }
-    }
-}
-
-impl From<NamespaceError> for VolumeError {
-    fn from(why: NamespaceError) -> VolumeError {
-        match why {
-            NamespaceError::VolumeTaken => VolumeError::Taken,
-            why => VolumeError::Refused(why),
-        }
+/// Gives signs of life until the volume is closed or taken over.
+async fn stay<B: Backend>(weak: Weak<Inner<B>>) {
+    let mut pause = Some(ROUND);
+    while let Some(until_next) = pause {
+        sleep(until_next).await;
+        let Some(volume) = weak.upgrade() else { return };
+        pause = volume.owner.confirm(&volume.backend, &volume.name).await;
     }
 }

@@ -15,7 +15,7 @@
 use crate::backend::Backend;
 use crate::error::VolumeError;
 use crate::slice::Slice;
-use crate::{Inner, commit, query};
+use crate::state::{Inner, commit, query};
 use ebb_types::{
     BLOCK_BYTES, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX, PoolId,
     SLICE_BYTES, VolumeHome, slice_extent,

@@ -10,17 +10,16 @@
 //! without confirmations for as long as no primary refuses. All of these times run on while the machine is suspended
 //! ([`Clock`]).
 
-use crate::Inner;
 use crate::backend::Backend;
 use crate::error::VolumeError;
 use ebb_client::Clock;
 use ebb_types::{Extent, Moment, NamespaceDone, NamespaceError, NamespaceOp, VolumeOwner};
-use std::sync::{Mutex, MutexGuard, Weak};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout_at};
 
-const ROUND: Duration = Duration::from_secs(4);
+pub(crate) const ROUND: Duration = Duration::from_secs(4);
 /// Pause after a claim that could not be sent.
 const RETRY: Duration = Duration::from_secs(1);
 pub(crate) const TRUST: Duration = Duration::from_secs(9);
@@ -108,6 +107,29 @@ impl Owner {
         }
     }
 
+    /// A sign of life. Returns the pause until the next one; `None`: the volume is lost.
+    pub async fn confirm<B: Backend>(&self, backend: &B, volume: &str) -> Option<Duration> {
+        let sent = self.clock.now();
+        let claim = NamespaceOp::ClaimVolume { name: volume.to_owned(), from: None, noted: self.noted };
+        match send(backend, claim).await {
+            // It was given back or taken, and claimed again by this run: what was noted is not this claim.
+            Ok(number) if number != self.number => self.end(),
+            Ok(_) => {
+                self.set(Claim::Held { since: sent });
+                return Some(ROUND);
+            }
+            Err(VolumeError::Refused(error)) => {
+                tracing::error!(volume, %error, "this process no longer serves the volume");
+                self.end();
+            }
+            Err(error) => {
+                tracing::warn!(volume, %error, "cannot confirm that this process serves the volume; will retry");
+                return Some(RETRY);
+            }
+        }
+        None
+    }
+
     fn known(&self) -> MutexGuard<'_, Claim> {
         self.claim.lock().expect("nothing panics under this lock")
     }
@@ -154,33 +176,5 @@ async fn send<B: Backend>(backend: &B, claim: NamespaceOp) -> Result<u64, Volume
     match backend.namespace(claim).await?? {
         NamespaceDone::Claimed(number) => Ok(number),
         _ => Err(VolumeError::Nonsense),
-    }
-}
-
-/// Gives signs of life until the volume is closed or taken over.
-pub(crate) async fn stay<B: Backend>(weak: Weak<Inner<B>>) {
-    let mut pause = ROUND;
-    loop {
-        sleep(pause).await;
-        let Some(volume) = weak.upgrade() else { return };
-        let sent = volume.owner.clock.now();
-        let claim =
-            NamespaceOp::ClaimVolume { name: volume.name.clone(), from: None, noted: volume.owner.noted };
-        pause = match send(&volume.backend, claim).await {
-            // It was given back or taken, and claimed again by this run: what was noted is not this claim.
-            Ok(number) if number != volume.owner.number => return volume.owner.end(),
-            Ok(_) => {
-                volume.owner.set(Claim::Held { since: sent });
-                ROUND
-            }
-            Err(VolumeError::Refused(error)) => {
-                tracing::error!(volume = volume.name, %error, "this process no longer serves the volume");
-                return volume.owner.end();
-            }
-            Err(error) => {
-                tracing::warn!(volume = volume.name, %error, "cannot confirm that this process serves the volume; will retry");
-                RETRY
-            }
-        };
     }
 }

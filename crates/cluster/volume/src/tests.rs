@@ -6,9 +6,10 @@ use bytes::Bytes;
 use ebb_client::{ClientError, Clock};
 use ebb_meta::Namespace;
 use ebb_types::{
-    ChunkError, ChunkId, Epoch, Extent, Looked, NamespaceCommand, NamespaceDone, PoolId, Random, RequestId,
-    Version,
+    ChunkError, ChunkId, Epoch, Extent, Looked, NamespaceCommand, NamespaceDone, NamespaceError, ObjectId,
+    PoolId, Random, RequestId, Version,
 };
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -1,0 +1,94 @@
+//! What an open volume consists of, and its words with the namespace.
+
+use crate::backend::Backend;
+use crate::error::VolumeError;
+use crate::owner::Owner;
+use crate::slice::Slice;
+use crate::turns::Turns;
+use ebb_types::{
+    NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX, SLICE_BYTES, VolumeMeta,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+pub(crate) struct Inner<B> {
+    pub backend: B,
+    pub name: String,
+    pub meta: VolumeMeta,
+    pub owner: Owner,
+    pub turns: Turns,
+    /// Those that were touched, or that have an object.
+    pub slices: Mutex<BTreeMap<u32, Arc<Slice>>>,
+    /// Blocks that are known to be in the front.
+    pub front: AtomicU64,
+    /// Counts writes: shows which slice was written last.
+    pub writes: AtomicU64,
+    /// The front has grown.
+    pub grown: Arc<Notify>,
+    /// The front has shrunk, or cannot now.
+    pub room: Notify,
+    /// Objects in the home pool that are leased and were not written to.
+    pub ids: Mutex<Vec<ObjectId>>,
+    /// Objects that were deleted and may still be in the namespace's garbage.
+    pub former: Mutex<BTreeSet<ObjectId>>,
+    pub tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl<B> Drop for Inner<B> {
+    fn drop(&mut self) {
+        self.tasks.lock().expect("nothing panics under this lock").iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl<B> Inner<B> {
+    pub fn slice(&self, number: u32) -> Arc<Slice> {
+        let mut slices = self.slices.lock().expect("nothing panics under this lock");
+        slices.entry(number).or_insert_with(|| Arc::new(Slice::new(number, None))).clone()
+    }
+
+    /// The length of a slice: the last one may be shorter.
+    pub fn slice_len(&self, number: u32) -> u32 {
+        let start = u64::from(number) * u64::from(SLICE_BYTES);
+        (self.meta.size - start).min(SLICE_BYTES.into()) as u32
+    }
+}
+
+/// Sends one op to the namespace.
+pub(crate) async fn commit<B: Backend>(backend: &B, op: NamespaceOp) -> Result<(), VolumeError> {
+    backend.namespace(op).await?.map(drop).map_err(VolumeError::from)
+}
+
+pub(crate) async fn query<B: Backend>(
+    backend: &B,
+    query: NamespaceQuery,
+) -> Result<NamespaceAnswer, VolumeError> {
+    backend.query(query).await?.map_err(VolumeError::from)
+}
+
+/// All moved slices.
+pub(crate) async fn slices<B: Backend>(backend: &B, name: &str) -> Result<Vec<(u32, ObjectId)>, VolumeError> {
+    let mut all: Vec<(u32, ObjectId)> = Vec::new();
+    loop {
+        let after = all.last().map(|(slice, _)| *slice);
+        let page = NamespaceQuery::Slices { name: name.to_owned(), after, limit: PAGE_MAX };
+        let NamespaceAnswer::Slices { slices, more } = query(backend, page).await? else {
+            return Err(VolumeError::Nonsense);
+        };
+        all.extend(slices);
+        if !more {
+            return Ok(all);
+        }
+    }
+}
+
+impl From<NamespaceError> for VolumeError {
+    fn from(why: NamespaceError) -> VolumeError {
+        match why {
+            NamespaceError::VolumeTaken => VolumeError::Taken,
+            why => VolumeError::Refused(why),
+        }
+    }
+}
