@@ -251,8 +251,7 @@ impl Namespace {
             NamespaceOp::AbortUpload { bucket, key, upload } => self.abort_upload(bucket, key, *upload),
             NamespaceOp::CreateVolume { name, size, object, home } => {
                 check_name(name)?;
-                self.volumes.create(name, (*size, *object), *home, now)?;
-                Ok(NamespaceDone::Done)
+                self.volumes.create(name, (*size, *object), *home, now).map(|()| NamespaceDone::Done)
             }
             NamespaceOp::DeleteVolume { name } => {
                 let dead = self.volumes.delete(sender, name)?;
@@ -263,8 +262,7 @@ impl Namespace {
                 self.volumes.claim(sender, name, *from, *noted).map(NamespaceDone::Claimed)
             }
             NamespaceOp::ReleaseVolume { name } => {
-                self.volumes.release(sender, name)?;
-                Ok(NamespaceDone::Done)
+                self.volumes.release(sender, name).map(|()| NamespaceDone::Done)
             }
             NamespaceOp::MoveSlice { name, claim, slice, was, to } => {
                 let by = (sender, *claim);
@@ -278,18 +276,16 @@ impl Namespace {
             }
             NamespaceOp::Close { packs, unused } => {
                 let dead = self.leases.close(sender, packs, unused);
-                dead.into_iter().for_each(|extent| self.add_garbage(extent));
-                Ok(NamespaceDone::Done)
+                Ok(self.throw_away(dead))
             }
             NamespaceOp::EndRun { run, stamp } => {
                 let dead = self.leases.end(*run, *stamp);
-                dead.into_iter().for_each(|extent| self.add_garbage(extent));
-                Ok(NamespaceDone::Done)
+                Ok(self.throw_away(dead))
             }
             NamespaceOp::Discard { extents } => {
                 for extent in extents.iter().filter(|e| e.len > 0) {
                     let garbage = self.leases.give_up(sender, *extent);
-                    garbage.into_iter().for_each(|extent| self.add_garbage(extent));
+                    self.throw_away(garbage);
                 }
                 Ok(NamespaceDone::Done)
             }
@@ -304,6 +300,12 @@ impl Namespace {
             }
             NamespaceOp::Repack { bucket, key, was, to } => self.repack(sender, (bucket, key), *was, *to),
         }
+    }
+
+    /// Queues extents that are neither named nor leased.
+    fn throw_away(&mut self, dead: impl IntoIterator<Item = Extent>) -> NamespaceDone {
+        dead.into_iter().for_each(|extent| self.add_garbage(extent));
+        NamespaceDone::Done
     }
 
     /// Queues extents that have lost their name.

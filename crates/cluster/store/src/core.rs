@@ -434,6 +434,41 @@ impl StoreCore {
         Ok(())
     }
 
+    /// The records that a write appends; none if the store has its record already. `fits`: whether this commit fits,
+    /// and whether what must fit does.
+    fn staged(
+        &mut self,
+        op: Op,
+        (fits, must_fits): (bool, bool),
+        before: &[(usize, Staged)],
+        direct: &mut BTreeMap<FileKey, Arc<dyn DiskFile>>,
+    ) -> Result<Vec<Staged>, StoreError> {
+        match op {
+            Op::Apply { role, record, repair: None, .. } if self.is_known(role, &record, before) => {
+                Ok(Vec::new())
+            }
+            Op::Apply { payload, must_fit, .. }
+                if !payload.is_empty() && !(if must_fit { must_fits } else { fits }) =>
+            {
+                Err(self.no_space())
+            }
+            Op::Apply { role, record, payload, repair: None, committed, .. } => {
+                let mut record = self.stage(role, record, payload, false, before, direct);
+                if let Ok(Some(Staged { head, .. })) = &mut record {
+                    head.committed = Head::committed_by(head.version, committed);
+                }
+                record.map(Vec::from_iter)
+            }
+            Op::Apply { role, record, payload, repair: Some(lost), .. } => {
+                self.stage_repair((role, lost), record, payload, before, direct)
+            }
+            Op::DropOffload { group, stands_for } => {
+                Ok(vec![Staged::marker(HeadKind::Drop, Role::Offload { stands_for }, group)])
+            }
+            _ => unreachable!("only writes are committed"),
+        }
+    }
+
     /// One group commit of applies and offload drops.
     fn commit(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>) {
         if ops.is_empty() {
@@ -455,31 +490,10 @@ impl StoreCore {
                 continue;
             }
             let outcome = if matches!(op, Op::Apply { .. }) { Outcome::Applied } else { Outcome::Done };
-            let result = match op {
+            let result = match &begun {
                 _ if self.is_poisoned() => Err(StoreError::Poisoned),
-                _ if begun.is_err() => begun.clone().map(|()| Vec::new()),
-                Op::Apply { role, record, repair: None, .. } if self.is_known(role, &record, &staged) => {
-                    Ok(Vec::new())
-                }
-                Op::Apply { payload, must_fit, .. }
-                    if !payload.is_empty() && !(if must_fit { must_fits } else { fits }) =>
-                {
-                    Err(self.no_space())
-                }
-                Op::Apply { role, record, payload, repair: None, committed, .. } => {
-                    let mut record = self.stage(role, record, payload, false, &staged, &mut direct);
-                    if let Ok(Some(Staged { head, .. })) = &mut record {
-                        head.committed = Head::committed_by(head.version, committed);
-                    }
-                    record.map(Vec::from_iter)
-                }
-                Op::Apply { role, record, payload, repair: Some(lost), .. } => {
-                    self.stage_repair((role, lost), record, payload, &staged, &mut direct)
-                }
-                Op::DropOffload { group, stands_for } => {
-                    Ok(vec![Staged::marker(HeadKind::Drop, Role::Offload { stands_for }, group)])
-                }
-                _ => unreachable!("only writes are committed"),
+                Err(error) => Err(error.clone()),
+                Ok(()) => self.staged(op, (fits, must_fits), &staged, &mut direct),
             };
             if let Err(error @ StoreError::NotNow { .. }) = &result {
                 short = Some(error.clone());

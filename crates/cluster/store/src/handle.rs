@@ -161,64 +161,20 @@ fn payload_bytes(op: &Op) -> usize {
 }
 
 fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completion>)) {
-    let mut answer = |core: &mut StoreCore, mut ops: Vec<(Token, Op)>| {
-        while !ops.is_empty() {
-            let mut done = Vec::with_capacity(ops.len());
-            core.execute(ops.clone(), &mut done);
-            let again = put_off(core, inbox, &mut ops, &mut done);
-            if !done.is_empty() {
-                core.shared.moved();
-            }
-            inbox.pending.fetch_sub(ops.iter().map(|(_, op)| payload_bytes(op)).sum(), Ordering::Relaxed);
-            inbox.open.fetch_sub(ops.len(), Ordering::Relaxed);
-            if !done.is_empty() {
-                deliver(done);
-            }
-            ops = again;
-            if !ops.is_empty() {
-                let pause = |queue: &mut Queue| !queue.stop;
-                drop(inbox.wake.wait_timeout_while(inbox.lock(), SHORTAGE, pause));
-            }
-        }
-    };
     let mut unsettled = false;
     // Nothing was written since the store came to rest.
     let mut rests = false;
     loop {
-        let ops = {
-            let mut queue = inbox.lock();
-            while queue.ops.is_empty() && !queue.stop {
-                queue.idle = true;
-                if rests && !unsettled {
-                    queue = inbox.wake.wait(queue).expect("nothing panics under this lock");
-                    continue;
-                }
-                let pause = if unsettled { LULL } else { QUIET };
-                let waited = inbox.wake.wait_timeout(queue, pause).expect("nothing panics under this lock");
-                queue = waited.0;
-                if !waited.1.timed_out() || !queue.ops.is_empty() || queue.stop {
-                    continue;
-                }
-                if unsettled {
-                    break;
-                }
-                drop(queue);
-                // A failure poisons the store, and shows at the next operation.
-                let _ = core.rest();
-                rests = true;
-                queue = inbox.lock();
+        let ops = match wait(&mut core, inbox, unsettled, &mut rests) {
+            Waited::Ops(ops) => ops,
+            Waited::Lull => {
+                unsettled = core.settle();
+                rests = false;
+                continue;
             }
-            queue.idle = false;
-            if queue.ops.is_empty() && queue.stop {
-                return;
-            }
-            std::mem::take(&mut queue.ops)
+            Waited::Stop => return,
         };
-        if ops.is_empty() {
-            unsettled = core.settle();
-            rests = false;
-            continue;
-        }
+        let mut answer = |core: &mut StoreCore, ops| answer(core, inbox, ops, &mut deliver);
         // Reads are quick, writes wait for a sync, the others may take long: no operation waits for a slower kind.
         let (reads, others): (Vec<_>, Vec<_>) = ops.into_iter().partition(|(_, op)| is_read(op));
         let (writes, slow): (Vec<_>, Vec<_>) = others.into_iter().partition(|(_, op)| op.is_write());
@@ -234,6 +190,73 @@ fn run(mut core: StoreCore, inbox: &Inbox, mut deliver: impl FnMut(Vec<Completio
             answer(&mut core, vec![op]);
         }
         unsettled |= core.settle_paced();
+    }
+}
+
+/// What the store's thread has waited for.
+enum Waited {
+    Ops(Vec<(Token, Op)>),
+    /// There was nothing to do for a moment: deferred work may go on.
+    Lull,
+    Stop,
+}
+
+/// Waits for operations. Comes to rest meanwhile, if nothing is written for long.
+fn wait(core: &mut StoreCore, inbox: &Inbox, unsettled: bool, rests: &mut bool) -> Waited {
+    let mut queue = inbox.lock();
+    while queue.ops.is_empty() && !queue.stop {
+        queue.idle = true;
+        if *rests && !unsettled {
+            queue = inbox.wake.wait(queue).expect("nothing panics under this lock");
+            continue;
+        }
+        let pause = if unsettled { LULL } else { QUIET };
+        let waited = inbox.wake.wait_timeout(queue, pause).expect("nothing panics under this lock");
+        queue = waited.0;
+        if !waited.1.timed_out() || !queue.ops.is_empty() || queue.stop {
+            continue;
+        }
+        if unsettled {
+            queue.idle = false;
+            return Waited::Lull;
+        }
+        drop(queue);
+        // A failure poisons the store, and shows at the next operation.
+        let _ = core.rest();
+        *rests = true;
+        queue = inbox.lock();
+    }
+    queue.idle = false;
+    match queue.ops.is_empty() {
+        true => Waited::Stop,
+        false => Waited::Ops(std::mem::take(&mut queue.ops)),
+    }
+}
+
+/// Carries out operations, again after a pause those that failed for a shortage, and delivers their completions.
+fn answer(
+    core: &mut StoreCore,
+    inbox: &Inbox,
+    mut ops: Vec<(Token, Op)>,
+    deliver: &mut impl FnMut(Vec<Completion>),
+) {
+    while !ops.is_empty() {
+        let mut done = Vec::with_capacity(ops.len());
+        core.execute(ops.clone(), &mut done);
+        let again = put_off(core, inbox, &mut ops, &mut done);
+        if !done.is_empty() {
+            core.shared.moved();
+        }
+        inbox.pending.fetch_sub(ops.iter().map(|(_, op)| payload_bytes(op)).sum(), Ordering::Relaxed);
+        inbox.open.fetch_sub(ops.len(), Ordering::Relaxed);
+        if !done.is_empty() {
+            deliver(done);
+        }
+        ops = again;
+        if !ops.is_empty() {
+            let pause = |queue: &mut Queue| !queue.stop;
+            drop(inbox.wake.wait_timeout_while(inbox.lock(), SHORTAGE, pause));
+        }
     }
 }
 

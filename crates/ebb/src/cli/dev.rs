@@ -277,6 +277,21 @@ fn pools_of_servers(servers: u16, replicas: u8, pools: &[DevPool]) -> Result<Vec
 
 /// Writes a new cluster's configuration, secrets and keys.
 fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), NodeError> {
+    let config = configuration(data, options, free_ports)?;
+    config.check()?;
+    secrets::make(&config)?;
+    let (id, key) = new_key(Right::ALL.into(), None)?;
+    secrets::write_new(&data.join("keys.toml"), &as_text(&[(id, key)].into())?)?;
+    for disk in config.server.iter().flat_map(|server| server.disks.iter().flatten()) {
+        make_disk(&config.path(disk))?;
+    }
+    daemon::meta::found(&config)?;
+    let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
+    // Last: a cluster with a configuration file is complete.
+    ebb_files::replace_file(&config.file, text.as_bytes(), 0o600).map_err(io("write", &config.file))
+}
+
+fn configuration(data: &Path, options: &DevOptions, free_ports: bool) -> Result<Config, NodeError> {
     let servers = options.servers.unwrap_or(SERVERS);
     let racks = options.racks.unwrap_or(3);
     if racks == 0 || servers == 0 {
@@ -289,8 +304,28 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
     let ports = ports(options.port, free_ports, usize::from(servers + loggers) + usize::from(metas) + 1)?;
     let address = |index: usize| format!("127.0.0.1:{}", ports[index].own);
     let metrics = |index: usize| Some(format!("127.0.0.1:{}", ports[index].metrics));
-    let file = data.join("cluster.toml");
-    let config = Config {
+    let meta = |n: u16| MetaSection {
+        id: u64::from(n),
+        address: address(usize::from(n)),
+        metrics: metrics(usize::from(n)),
+        data: format!("meta-{n}").into(),
+    };
+    // Loggers are the last, in the racks from the first on.
+    let server = |(n, pool): (u16, Option<String>)| ServerSection {
+        id: n,
+        rack: if n > servers { (n - servers - 1) % racks + 1 } else { (n - 1) % racks + 1 },
+        role: if n > servers { Role::Logger } else { Role::Chunks },
+        pool,
+        address: address(usize::from(metas) + usize::from(n)),
+        metrics: metrics(usize::from(metas) + usize::from(n)),
+        data: format!("server-{n}").into(),
+        disks: options.mirrored.then(|| DISKS.map(|disk| format!("server-{n}/{disk}").into())),
+        capacity_mib: None,
+        power: Vec::new(),
+    };
+    let emulated =
+        || MirrorSection { log_mib: LOG_MIB, driver: DriverKind::Emulated, ..MirrorSection::default() };
+    Ok(Config {
         cluster: ClusterSection {
             id: hex(&random::bytes::<8>()?),
             secret_file: "secret".into(),
@@ -308,36 +343,12 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
         scheduler: SchedulerSection::default(),
         scrub: ScrubSection::default(),
         power: PowerSection { depth: options.depth.unwrap_or_default(), ..PowerSection::default() },
-        mirror: match options.mirrored {
-            true => {
-                MirrorSection { log_mib: LOG_MIB, driver: DriverKind::Emulated, ..MirrorSection::default() }
-            }
-            false => MirrorSection::default(),
-        },
-        meta: (1..=metas)
-            .map(|n| MetaSection {
-                id: u64::from(n),
-                address: address(usize::from(n)),
-                metrics: metrics(usize::from(n)),
-                data: format!("meta-{n}").into(),
-            })
-            .collect(),
+        mirror: if options.mirrored { emulated() } else { MirrorSection::default() },
+        meta: (1..=metas).map(meta).collect(),
         pool: options.pools.iter().map(|pool| PoolSection::of_code(pool.name.clone(), pool.code)).collect(),
-        // Loggers are the last, in the racks from the first on.
         server: (1..=servers + loggers)
             .zip(pools.into_iter().chain(std::iter::repeat(None)))
-            .map(|(n, pool)| ServerSection {
-                id: n,
-                rack: if n > servers { (n - servers - 1) % racks + 1 } else { (n - 1) % racks + 1 },
-                role: if n > servers { Role::Logger } else { Role::Chunks },
-                pool,
-                address: address(usize::from(metas) + usize::from(n)),
-                metrics: metrics(usize::from(metas) + usize::from(n)),
-                data: format!("server-{n}").into(),
-                disks: options.mirrored.then(|| DISKS.map(|disk| format!("server-{n}/{disk}").into())),
-                capacity_mib: None,
-                power: Vec::new(),
-            })
+            .map(server)
             .collect(),
         gateway: vec![GatewaySection {
             address: address(0),
@@ -347,19 +358,8 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
             move_bytes_per_second: moved_per_second(),
             expire_most: expired_at_most(),
         }],
-        file: file.clone(),
-    };
-    config.check()?;
-    secrets::make(&config)?;
-    let (id, key) = new_key(Right::ALL.into(), None)?;
-    secrets::write_new(&data.join("keys.toml"), &as_text(&[(id, key)].into())?)?;
-    for disk in config.server.iter().flat_map(|server| server.disks.iter().flatten()) {
-        make_disk(&config.path(disk))?;
-    }
-    daemon::meta::found(&config)?;
-    let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
-    // Last: a cluster with a configuration file is complete.
-    ebb_files::replace_file(&file, text.as_bytes(), 0o600).map_err(io("write", &file))
+        file: data.join("cluster.toml"),
+    })
 }
 
 /// A sparse file.

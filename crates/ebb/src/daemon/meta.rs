@@ -59,6 +59,23 @@ struct Meta {
     next_connection: u64,
 }
 
+impl Meta {
+    /// `wake` is signalled when there are inputs.
+    fn new(wake: Rc<Notify>) -> Meta {
+        Meta {
+            inputs: Vec::new(),
+            wake,
+            servers: BTreeMap::new(),
+            ordered: BTreeMap::new(),
+            members: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            watchers: BTreeMap::new(),
+            next_token: 0,
+            next_connection: 0,
+        }
+    }
+}
+
 /// A chunk server with a connection.
 struct Reached {
     sender: Sender,
@@ -150,17 +167,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         .await
         .map_err(listen(&section.address, IN_THE_FILE))?;
     let wake = Rc::new(Notify::new());
-    let shared: Shared = Rc::new(RefCell::new(Meta {
-        inputs: Vec::new(),
-        wake: wake.clone(),
-        servers: BTreeMap::new(),
-        ordered: BTreeMap::new(),
-        members: BTreeMap::new(),
-        calls: BTreeMap::new(),
-        watchers: BTreeMap::new(),
-        next_token: 0,
-        next_connection: 0,
-    }));
+    let shared: Shared = Rc::new(RefCell::new(Meta::new(wake.clone())));
     spawn_local(accept(shared.clone(), listener));
     spawn_local(heap::give_back_when_quiet());
     for other in config.meta.iter().filter(|m| m.id != section.id) {

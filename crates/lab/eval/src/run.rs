@@ -238,7 +238,7 @@ impl<'b> Lane<'_, 'b> {
                 }
                 let percent = self.matrix.levels[cell.level];
                 self.show(done, &format!("{} {} at {percent} %", target.name, workload.name()));
-                let started = SystemTime::now();
+                let mut record = self.blank(cell, SystemTime::now(), &machine);
                 let measured = peak.clone().and_then(|peak| {
                     if full.is_none() && !is_reference(cell) {
                         let why = "the replay at 100 %, which the load is measured against, failed";
@@ -246,28 +246,22 @@ impl<'b> Lane<'_, 'b> {
                     }
                     Ok((self.measure(&mut bench, &place, cell, trace.as_ref(), full)?, peak))
                 });
-                let mut record = self.blank(cell, started, &machine);
-                let mut series = Vec::new();
-                let error = match measured {
-                    Ok(((performance, draw), peak)) => {
-                        fill(&mut record, &performance, &draw, &peak, target);
-                        let whole = *full.get_or_insert_with(|| Full::of(&record));
-                        record.load_percent_iops = share(record.iops, whole.iops);
-                        record.load_percent_bytes = share(record.mb_per_second, whole.mb_per_second);
-                        series = performance.series;
-                        None
-                    }
-                    Err(error) => Some(error),
-                };
-                record.error = error.as_ref().map(ToString::to_string);
+                let filled = measured.map(|((performance, draw), peak)| {
+                    fill(&mut record, &performance, &draw, &peak, target);
+                    let whole = *full.get_or_insert_with(|| Full::of(&record));
+                    record.load_percent_iops = share(record.iops, whole.iops);
+                    record.load_percent_bytes = share(record.mb_per_second, whole.mb_per_second);
+                    performance.series
+                });
+                record.error = filled.as_ref().err().map(ToString::to_string);
                 if is_reference(cell) {
                     failed_full.clone_from(&record.error);
                 }
                 let repeated = extra.as_ref().is_some_and(|extra| extra == cell);
                 done += usize::from(!repeated);
-                self.add(&record, &series, repeated)?;
-                failures = if error.is_some() { failures + 1 } else { 0 };
-                match error {
+                self.add(&record, filled.as_deref().unwrap_or_default(), repeated)?;
+                failures = if filled.is_err() { failures + 1 } else { 0 };
+                match filled.err() {
                     Some(error) if failures == FAILURES_MAX || matches!(error, RunError::Lost(_)) => {
                         return self.give_up(target, &error);
                     }

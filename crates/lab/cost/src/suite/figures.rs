@@ -139,65 +139,129 @@ fn mean(rows: &[Row], of: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
 
 /// What the paper's text says, figure by figure.
 fn beside(rows: &[Row]) -> Vec<Beside> {
-    let mut lines = Vec::new();
-    let mut add = |figure, what: &str, unit, paper: (Option<f64>, Option<f64>), here| {
-        let what = what.to_owned();
-        lines.push(Beside { figure, what, unit, disks: paper.0, flash: paper.1, here });
-    };
-    let both = |disks, flash| (Some(disks), Some(flash));
-    let flash = |value| (None, Some(value));
-    let one = |paper: &str, of: &dyn Fn(&Row) -> Option<f64>| {
-        rows.iter().find(|row| row.paper.as_deref() == Some(paper)).and_then(of)
-    };
+    let mut lines = Lines { rows, all: Vec::new() };
+    times_and_joules(&mut lines);
+    system_part(&mut lines);
+    guests(&mut lines);
+    projections(&mut lines);
+    lines.all
+}
+
+/// The lines so far.
+struct Lines<'a> {
+    rows: &'a [Row],
+    all: Vec<Beside>,
+}
+
+impl Lines<'_> {
+    /// `paper`: on disks and on flash.
+    fn add(
+        &mut self,
+        figure: u8,
+        what: &str,
+        unit: &'static str,
+        (disks, flash): (Option<f64>, Option<f64>),
+        here: Option<f64>,
+    ) {
+        self.all.push(Beside { figure, what: what.to_owned(), unit, disks, flash, here });
+    }
+
+    /// Of the workload that stands for this one of the paper.
+    fn one(&self, paper: &str, of: &dyn Fn(&Row) -> Option<f64>) -> Option<f64> {
+        self.rows.iter().find(|row| row.paper.as_deref() == Some(paper)).and_then(of)
+    }
+}
+
+fn both(disks: f64, flash: f64) -> (Option<f64>, Option<f64>) {
+    (Some(disks), Some(flash))
+}
+
+fn flash(value: f64) -> (Option<f64>, Option<f64>) {
+    (None, Some(value))
+}
+
+fn times_and_joules(lines: &mut Lines<'_>) {
+    let rows = lines.rows;
     // §5. User time is the rest.
-    add(1, "user time, mean", "%", both(0.26, 0.57), mean(rows, |row| Some(row.shares.user)));
-    add(1, "system time, mean", "%", both(0.02, 0.26), mean(rows, |row| Some(row.shares.system)));
-    add(1, "idle time, mean", "%", both(0.30, 0.07), mean(rows, |row| Some(row.shares.idle)));
-    add(1, "iowait time, mean", "%", both(0.42, 0.10), mean(rows, |row| Some(row.shares.iowait)));
+    lines.add(1, "user time, mean", "%", both(0.26, 0.57), mean(rows, |row| Some(row.shares.user)));
+    lines.add(1, "system time, mean", "%", both(0.02, 0.26), mean(rows, |row| Some(row.shares.system)));
+    lines.add(1, "idle time, mean", "%", both(0.30, 0.07), mean(rows, |row| Some(row.shares.idle)));
+    lines.add(1, "iowait time, mean", "%", both(0.42, 0.10), mean(rows, |row| Some(row.shares.iowait)));
     // §6 and §7.
     for (paper, share) in [("Dedup", 0.006), ("Metis", 0.072), ("BDB", 0.10), ("TPC-E", 0.36)] {
-        add(
+        lines.add(
             1,
             &format!("system time of {paper}"),
             "%",
             flash(share),
-            one(paper, &|row| Some(row.shares.system)),
+            lines.one(paper, &|row| Some(row.shares.system)),
         );
     }
     let by_idle_power = |row: &Row| {
         (row.emio_without_idle_power_joules > 0.0)
             .then(|| row.emio_joules / row.emio_without_idle_power_joules)
     };
-    add(2, "emio at idle power 0.7 by that at 0, mean", "×", (Some(4.0), None), mean(rows, by_idle_power));
-    add(2, "emio by that of the other machine, idle power 0.7", "×", (Some(6.0), Some(1.0)), None);
-    add(2, "emio by that of the other machine, idle power 0", "×", (Some(1.58), Some(1.0)), None);
+    lines.add(
+        2,
+        "emio at idle power 0.7 by that at 0, mean",
+        "×",
+        (Some(4.0), None),
+        mean(rows, by_idle_power),
+    );
+    lines.add(2, "emio by that of the other machine, idle power 0.7", "×", (Some(6.0), Some(1.0)), None);
+    lines.add(2, "emio by that of the other machine, idle power 0", "×", (Some(1.58), Some(1.0)), None);
+}
+
+fn system_part(lines: &mut Lines<'_>) {
+    let rows = lines.rows;
     let significant: Vec<Row> =
         rows.iter().filter(|row| row.shares.system >= SIGNIFICANT_SYSTEM).cloned().collect();
     let overhead = |row: &Row| row.system_overhead;
     let what = format!("system part, mean of the {} workloads with 10 % of system time", significant.len());
-    add(3, &what, "%", both(0.0, 0.6), mean(&significant, overhead));
-    add(3, "system part, mean of all", "%", (None, None), mean(rows, overhead));
-    add(3, "system part of Psearchy", "%", flash(2.5), one("Psearchy", &overhead));
+    lines.add(3, &what, "%", both(0.0, 0.6), mean(&significant, overhead));
+    lines.add(3, "system part, mean of all", "%", (None, None), mean(rows, overhead));
+    lines.add(3, "system part of Psearchy", "%", flash(2.5), lines.one("Psearchy", &overhead));
+}
+
+fn guests(lines: &mut Lines<'_>) {
+    let rows = lines.rows;
     let guests = |count, of: fn(&GuestsRow) -> f64| {
         move |row: &Row| row.guests.iter().find(|guests| guests.guests == count).map(of)
     };
-    add(4, "cpio, one guest, mean", "%", flash(1.5), mean(rows, guests(1, |g| g.cpio_increase)));
-    add(4, "emio, one guest, mean", "%", flash(1.8), mean(rows, guests(1, |g| g.emio_increase)));
-    add(4, "cpio, two guests, mean", "%", (None, None), mean(rows, guests(2, |g| g.cpio_increase)));
-    add(4, "emio, two guests, mean", "%", (None, None), mean(rows, guests(2, |g| g.emio_increase)));
-    add(4, "cpio of Dedup, one guest", "%", flash(0.28), one("Dedup", &guests(1, |g| g.cpio_increase)));
-    add(4, "cpio of Dedup, two guests", "%", flash(2.0), one("Dedup", &guests(2, |g| g.cpio_increase)));
+    lines.add(4, "cpio, one guest, mean", "%", flash(1.5), mean(rows, guests(1, |g| g.cpio_increase)));
+    lines.add(4, "emio, one guest, mean", "%", flash(1.8), mean(rows, guests(1, |g| g.emio_increase)));
+    lines.add(4, "cpio, two guests, mean", "%", (None, None), mean(rows, guests(2, |g| g.cpio_increase)));
+    lines.add(4, "emio, two guests, mean", "%", (None, None), mean(rows, guests(2, |g| g.emio_increase)));
+    lines.add(
+        4,
+        "cpio of Dedup, one guest",
+        "%",
+        flash(0.28),
+        lines.one("Dedup", &guests(1, |g| g.cpio_increase)),
+    );
+    lines.add(
+        4,
+        "cpio of Dedup, two guests",
+        "%",
+        flash(2.0),
+        lines.one("Dedup", &guests(2, |g| g.cpio_increase)),
+    );
     for (paper, change) in [("IOR", -0.16), ("BLAST", -0.25)] {
-        let here = one(paper, &|row| {
-            let (one, two) = (guests(1, |g| g.cpio_increase)(row)?, guests(2, |g| g.cpio_increase)(row)?);
-            Some((1.0 + two) / (1.0 + one) - 1.0)
+        let here = lines.one(paper, &|row| {
+            let (first, second) =
+                (guests(1, |g| g.cpio_increase)(row)?, guests(2, |g| g.cpio_increase)(row)?);
+            Some((1.0 + second) / (1.0 + first) - 1.0)
         });
-        add(4, &format!("cpio of {paper}, two guests by one"), "%", flash(change), here);
+        lines.add(4, &format!("cpio of {paper}, two guests by one"), "%", flash(change), here);
     }
     for (paper, increase) in [("HBase", 3.5), ("TPC-E", 4.0)] {
-        let here = one(paper, &guests(1, |g| g.emio_increase));
-        add(4, &format!("emio of {paper}, one guest"), "%", flash(increase), here);
+        let here = lines.one(paper, &guests(1, |g| g.emio_increase));
+        lines.add(4, &format!("emio of {paper}, one guest"), "%", flash(increase), here);
     }
+}
+
+fn projections(lines: &mut Lines<'_>) {
+    let rows = lines.rows;
     for (at, (cores, growth)) in [(128, 12.0), (256, 24.0), (1024, 92.0)].into_iter().enumerate() {
         let growth_here = |row: &Row| row.projected.get(at)?.growth;
         let rising = rows.iter().filter_map(growth_here).count();
@@ -205,9 +269,8 @@ fn beside(rows: &[Row]) -> Vec<Beside> {
             "system cycles per I/O on {cores} cores by those on one, mean of the {rising} of {} lines that stay above zero",
             rows.len()
         );
-        add(5, &what, "×", flash(growth), mean(rows, growth_here));
+        lines.add(5, &what, "×", flash(growth), mean(rows, growth_here));
     }
-    lines
 }
 
 #[cfg(test)]

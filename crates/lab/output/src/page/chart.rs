@@ -80,6 +80,23 @@ impl Frame<'_> {
         Some(self.bottom - self.y.place(value)?.clamp(-0.1, 1.1) * (self.bottom - self.top))
     }
 
+    /// Horizontal lines with their labels.
+    fn grid(&self, svg: &mut String, ticks: &[(f64, String)]) {
+        for (value, label) in ticks {
+            let Some(at) = self.y(*value) else { continue };
+            let _ = write!(
+                svg,
+                "<path class=\"g\" d=\"M{} {at}H{}\"/><text class=\"e\" x=\"{}\" y=\"{}\">{}</text>",
+                n(self.left),
+                n(self.right),
+                n(self.left - 6.0),
+                n(at + 4.0),
+                escape(label),
+                at = n(at)
+            );
+        }
+    }
+
     fn point(&self, (x, y): (f64, f64)) -> Option<(f64, f64)> {
         Some((self.x(x)?, self.y(y)?))
     }
@@ -147,19 +164,7 @@ impl Chart {
         let frame = Frame { left, right, top, bottom: top + PLOT_HEIGHT, x, y };
 
         let mut body = String::new();
-        for (value, label) in &y_ticks {
-            let Some(at) = frame.y(*value) else { continue };
-            let _ = write!(
-                body,
-                "<path class=\"g\" d=\"M{} {at}H{}\"/><text class=\"e\" x=\"{}\" y=\"{}\">{}</text>",
-                n(frame.left),
-                n(frame.right),
-                n(frame.left - 6.0),
-                n(at + 4.0),
-                escape(label),
-                at = n(at)
-            );
-        }
+        frame.grid(&mut body, &y_ticks);
         let height = self.x_axis(&mut body, &frame);
         // The clip's name must differ between the charts of one page, and be the same in every run.
         let clip = format!("c{:08x}", fingerprint(&format!("{wide} {self:?}")));

@@ -3,7 +3,7 @@
 use crate::request::client::Retries;
 use crate::request::energy::{DepthRow, Energy, Taken};
 use crate::request::measure::{Done, Migration, PHASES, Phase, Reclaim, Sample};
-use crate::request::network::{TRAFFICS, Traffic};
+use crate::request::network::{Fabric, TRAFFICS, Traffic};
 use crate::request::pairs::PairsReport;
 use crate::request::setup::{Gears, Setup};
 use crate::world::World;
@@ -116,6 +116,14 @@ pub struct TrafficRow {
     pub cross_rack_bytes: u64,
 }
 
+impl TrafficRow {
+    fn of(traffic: Traffic, fabric: &Fabric) -> TrafficRow {
+        let (bytes, cross_rack_bytes) =
+            (fabric.bytes[traffic as usize], fabric.cross_rack_bytes[traffic as usize]);
+        TrafficRow { traffic, bytes, cross_rack_bytes }
+    }
+}
+
 /// Queues at holders: store commands in flight, all of them and those for offload.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HolderRow {
@@ -196,14 +204,7 @@ pub(super) fn report(
         },
         latency: latency_rows(&done, setup.replicas),
         retries: models.clients.retries,
-        traffic: TRAFFICS
-            .into_iter()
-            .map(|traffic| TrafficRow {
-                traffic,
-                bytes: models.fabric.bytes[traffic as usize],
-                cross_rack_bytes: models.fabric.cross_rack_bytes[traffic as usize],
-            })
-            .collect(),
+        traffic: TRAFFICS.map(|traffic| TrafficRow::of(traffic, &models.fabric)).into(),
         holders: holders(models),
         shifts,
         migrations: models.watch.migrations.clone(),
