@@ -3,7 +3,8 @@
 //! test.
 //!
 //! What stands before the first heading of the page is prose, and stays as it is. That a row's command exists, and that
-//! its figures lie in their bands, a test of the program asks (`crates/ebb/tests/all/papers.rs`).
+//! its figures lie in their bands, a test of the program asks (`crates/ebb/tests/all/papers.rs`). How far a figure
+//! ranges over seeds `cargo xtask papers --ranges` measures and writes into the tables (`ranges.rs`).
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use std::path::Path;
 
 const PAGE: &str = "docs/papers.md";
 /// The tables of `docs/claims/`, in the order of the page.
-const TABLES: [&str; 5] = ["sierra", "tracer", "os-layers", "logstore", "ecs2"];
+pub const TABLES: [&str; 5] = ["sierra", "tracer", "os-layers", "logstore", "ecs2"];
 /// A paper with fewer rows was not read to its end.
 const FEWEST_ROWS: usize = 15;
 const HEAD: &str =
@@ -27,8 +28,20 @@ pub struct Claims {
     paper: String,
     /// With which the names of its rows begin.
     letter: String,
+    /// Of the figures' spreads; absent: none has one.
+    pub ranges: Option<Ranges>,
     #[serde(rename = "row")]
     pub rows: Vec<Row>,
+}
+
+/// How the ranges over seeds were last made.
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Ranges {
+    pub date: String,
+    pub machine: String,
+    /// Of the program; absent: its builder named none.
+    pub commit: Option<String>,
 }
 
 /// One claim. What is absent is a dash on the page.
@@ -44,7 +57,7 @@ pub struct Row {
     #[serde(default)]
     pub command: Vec<String>,
     #[serde(default)]
-    figures: Vec<Figure>,
+    pub figures: Vec<Figure>,
     /// The first command takes more than seconds, so that its figures are looked up by night.
     #[serde(default)]
     nightly: bool,
@@ -54,7 +67,7 @@ pub struct Row {
     ours: Option<String>,
     state: State,
     /// First and last seed that `ours` is of.
-    seeds: Option<[u64; 2]>,
+    pub seeds: Option<[u64; 2]>,
     /// Where `ours` was measured, and the day on which it came into the project; absent: nothing of a machine is in it.
     machine: Option<String>,
     date: Option<String>,
@@ -65,10 +78,74 @@ pub struct Row {
 /// A value of a command's `--json`, and between what it must lie.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Figure {
+pub struct Figure {
     /// As in RFC 6901; an element of an array also by its `name` or its `what`.
-    pointer: String,
-    band: [f64; 2],
+    pub pointer: String,
+    /// Of the command as it stands, which has seed 1.
+    pub band: [f64; 2],
+    /// Absent: it was not measured with other seeds, or is the same with each.
+    pub spread: Option<Spread>,
+}
+
+/// A figure over several seeds.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Spread {
+    /// The first and the last. The first is 1, the command's own.
+    pub seeds: [u64; 2],
+    /// With the first seed.
+    pub value: f64,
+    pub mean: f64,
+    pub range: [f64; 2],
+}
+
+impl Figure {
+    /// `energy 61.04 (60.07 to 62.53)`; without a spread the row's text says what it is.
+    fn over_seeds(&self) -> Option<String> {
+        let Spread { value, range: [least, most], .. } = self.spread.as_ref()?;
+        let [value, least, most] = [value, least, most].map(|number| short(*number));
+        let mut steps = self.pointer.rsplit('/').filter(|step| *step != "here");
+        let name = steps.next().unwrap_or_default().replace("~1", "/").replace("~0", "~");
+        Some(format!("{name} {value} ({least} to {most})"))
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let Figure { pointer, band: [least, most], spread } = self;
+        let mut faults = Vec::new();
+        if !pointer.starts_with('/') {
+            faults.push(format!("{pointer:?} is no pointer: it begins with a slash"));
+        }
+        if !(least.is_finite() && most.is_finite() && least <= most) {
+            faults.push(format!("{pointer}: a band from {least} to {most} holds nothing"));
+        }
+        let Some(Spread { seeds: [first, last], value, mean, range }) = spread else { return faults };
+        let [low, high] = range;
+        if *first != 1 || last <= first {
+            faults.push(format!("{pointer}: no spread over the seeds {first} to {last}: several, from 1 on"));
+        }
+        for (what, number) in [("value", value), ("mean", mean)] {
+            if !(low..=high).contains(&number) {
+                faults.push(format!("{pointer}: the {what} {number} is outside of {low} to {high}"));
+            }
+        }
+        if !(least..=most).contains(&value) {
+            faults.push(format!("{pointer}: the value {value} is outside of its band, {least} to {most}"));
+        }
+        faults
+    }
+}
+
+/// Four digits, and all of a whole number.
+fn short(value: f64) -> String {
+    if value == 0.0 || value.abs() >= 1000.0 {
+        return format!("{value:.0}");
+    }
+    let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 9) as usize;
+    let text = format!("{value:.digits$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq)]
@@ -105,10 +182,16 @@ impl State {
 impl Row {
     /// A value alone would pass for one that shows the claim.
     fn ours(&self) -> String {
-        match &self.ours {
-            Some(value) if self.state.is_there() => value.clone(),
-            Some(value) => format!("{}: {value}", self.state.word()),
-            None => self.state.word().to_owned(),
+        let over_seeds: Vec<String> = self.figures.iter().filter_map(Figure::over_seeds).collect();
+        let spread = self.figures.iter().find_map(|figure| figure.spread.as_ref());
+        let ranges = spread.map(|Spread { seeds: [first, last], .. }| {
+            format!("seed {first} and the range of {first} to {last}: {}", over_seeds.join("; "))
+        });
+        let parts: Vec<String> = self.ours.iter().cloned().chain(ranges).collect();
+        match parts.is_empty() {
+            true => self.state.word().to_owned(),
+            false if self.state.is_there() => parts.join("; "),
+            false => format!("{}: {}", self.state.word(), parts.join("; ")),
         }
     }
 
@@ -150,14 +233,10 @@ impl Row {
                 Some(_) => {}
             }
         }
-        for Figure { pointer, band: [least, most] } in &self.figures {
-            if !pointer.starts_with('/') {
-                faults.push(format!("{pointer:?} is no pointer: it begins with a slash"));
-            }
-            let holds = least.is_finite() && most.is_finite() && least <= most;
-            if !holds {
-                faults.push(format!("{pointer}: a band from {least} to {most} holds nothing"));
-            }
+        faults.extend(self.figures.iter().flat_map(Figure::faults));
+        let mut seeds = self.figures.iter().filter_map(|figure| Some(figure.spread.as_ref()?.seeds));
+        if seeds.next().is_some_and(|first| seeds.any(|other| other != first)) {
+            faults.push("its figures are of different seeds: run `cargo xtask papers --ranges`".to_owned());
         }
         if let Some([first, last]) = self.seeds.filter(|[first, last]| first > last) {
             faults.push(format!("there are no seeds {first} to {last}"));
@@ -186,12 +265,17 @@ fn is_date(text: &str) -> bool {
 
 /// Every table, or what cannot be read.
 pub fn read(root: &Path) -> Result<Vec<Claims>, String> {
-    let one = |name: &str| -> Result<Claims, String> {
-        let path = format!("docs/claims/{name}.toml");
-        let text = std::fs::read_to_string(root.join(&path)).map_err(|error| format!("{path}: {error}"))?;
-        toml::from_str(&text).map_err(|error| format!("{path}: {error}"))
-    };
-    TABLES.into_iter().map(one).collect()
+    TABLES.into_iter().map(|name| read_one(root, &path(name))).collect()
+}
+
+/// Where a table is.
+pub fn path(name: &str) -> String {
+    format!("docs/claims/{name}.toml")
+}
+
+pub fn read_one(root: &Path, path: &str) -> Result<Claims, String> {
+    let text = std::fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"))?;
+    toml::from_str(&text).map_err(|error| format!("{path}: {error}"))
 }
 
 /// What is wrong with the data, and whether the page is what they give.
@@ -211,7 +295,11 @@ fn data_faults(papers: &[Claims]) -> Vec<String> {
     let mut faults = Vec::new();
     // By first command, whether it runs by night.
     let mut nightly: BTreeMap<&str, bool> = BTreeMap::new();
-    for Claims { paper, letter, rows } in papers {
+    for Claims { paper, letter, ranges, rows } in papers {
+        let mut figures = rows.iter().flat_map(|row| &row.figures);
+        if ranges.is_some() != figures.any(|figure| figure.spread.is_some()) {
+            faults.push(format!("{paper} has ranges without a date, or a date without ranges"));
+        }
         if rows.len() < FEWEST_ROWS {
             faults.push(format!("{paper} has {} rows", rows.len()));
         }
@@ -236,8 +324,13 @@ fn written(page: &str, papers: &[Claims]) -> String {
     let prose = page.split("\n## ").next().unwrap_or_default().trim_end();
     let mut text = format!("{prose}\n\n## How many\n\n");
     text += &counts(papers);
-    for Claims { paper, rows, .. } in papers {
-        let _ = writeln!(text, "\n## {paper}\n\n{HEAD}\n{RULE}");
+    for Claims { paper, ranges, rows, .. } in papers {
+        let _ = writeln!(text, "\n## {paper}\n");
+        if let Some(Ranges { date, machine, commit }) = ranges {
+            let commit = commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}"));
+            let _ = writeln!(text, "Ranges over seeds: {date}, {machine}{commit}.\n");
+        }
+        let _ = writeln!(text, "{HEAD}\n{RULE}");
         for row in rows {
             let _ = writeln!(text, "{}", row.line());
         }
@@ -284,7 +377,8 @@ pub fn check(root: &Path) -> bool {
     })
 }
 
-fn told(faults: Vec<String>) -> bool {
+/// Says what is wrong, and returns whether nothing is.
+pub fn told(faults: Vec<String>) -> bool {
     faults.iter().for_each(|fault| eprintln!("papers: {fault}"));
     faults.is_empty()
 }
@@ -300,7 +394,7 @@ mod tests {
     }
 
     fn paper(rows: Vec<Row>) -> Claims {
-        Claims { paper: "X".to_owned(), letter: "X".to_owned(), rows }
+        Claims { paper: "X".to_owned(), letter: "X".to_owned(), ranges: None, rows }
     }
 
     #[test]
@@ -320,7 +414,16 @@ mod tests {
             |pointer: &str, band: &str| format!("figures = [{{ pointer = \"{pointer}\", band = {band} }}]\n");
         let run = "command = [\"ebb simulate paper ecs2\"]\n";
         let well = figure("/a/0", "[1.0, 2.0]");
+        let spread = |first: u64, value: f64, range: &str| {
+            let spread = format!("{{ seeds = [{first}, 20], value = {value}, mean = 1.5, range = {range} }}");
+            format!("{run}{}", well.replace(" }]", &format!(", spread = {spread} }}]")))
+        };
         assert_eq!(row(&format!("{run}{well}nightly = true")).faults(), Vec::<String>::new());
+        assert_eq!(
+            row(&spread(1, 1.5, "[1.0, 2.5]")).faults(),
+            Vec::<String>::new(),
+            "another seed may leave it"
+        );
         for (fields, why) in [
             (well.clone(), "no command"),
             (format!("command = [\"ebb lab trace info TRACE\"]\n{well}"), "name all its arguments"),
@@ -331,6 +434,11 @@ mod tests {
             (format!("{run}{}", figure("/a", "[nan, 1.0]")), "holds nothing"),
             (format!("{run}nightly = true"), "no figures"),
             ("seeds = [2, 1]".to_owned(), "no seeds"),
+            (spread(1, 1.5, "[1.0, 1.9]").replace("[1, 20]", "[1, 1]"), "no spread over the seeds"),
+            (spread(2, 1.5, "[1.0, 1.9]"), "no spread over the seeds"),
+            (spread(1, 1.9, "[1.0, 1.8]"), "the value 1.9 is outside of 1 to 1.8"),
+            (spread(1, 2.5, "[1.0, 3.0]"), "outside of its band"),
+            (spread(1, 1.5, "[1.5, 1.6]").replace("mean = 1.5", "mean = 1.7"), "the mean 1.7"),
             ("machine = \"m\"".to_owned(), "without a date"),
             ("machine = \"m\"\ndate = \"27 November\"".to_owned(), "no date"),
             ("in_ebb = \"a | b\"".to_owned(), "a bar"),
@@ -355,10 +463,37 @@ mod tests {
         let mut both = all();
         for (row, nightly) in both.iter_mut().zip([true, false]) {
             row.command = vec!["ebb x".to_owned()];
-            row.figures = vec![Figure { pointer: "/a".to_owned(), band: [0.0, 1.0] }];
+            row.figures = vec![Figure { pointer: "/a".to_owned(), band: [0.0, 1.0], spread: None }];
             row.nightly = nightly;
         }
         assert!(data_faults(&[paper(both)])[0].contains("by night in one row"));
+    }
+
+    #[test]
+    fn a_figure_is_shown_with_its_range_over_seeds_and_the_table_with_when_and_where() {
+        let spread = |value, range| Some(Spread { seeds: [1, 20], value, mean: value, range });
+        let figure = |pointer: &str, spread| Figure { pointer: pointer.to_owned(), band: [0.0, 9e9], spread };
+        let mut row = row("ours = \"as printed\"");
+        row.figures = vec![
+            figure("/experiments/Table 3/rows/2x: a~1b/here", spread(61.0444, [60.0, 62.53])),
+            figure("/same", None),
+            figure("/trace/requests", spread(347_125.0, [0.012_345, 347_126.0])),
+        ];
+        let ranges = "seed 1 and the range of 1 to 20: 2x: a/b 61.04 (60 to 62.53); requests 347125 (0.01235 to 347126)";
+        assert_eq!(row.ours(), format!("as printed; {ranges}"));
+        (row.ours, row.state) = (None, State::Partly);
+        assert_eq!(row.ours(), format!("partly: {ranges}"));
+        let mut papers = [paper(vec![row])];
+        assert!(data_faults(&papers).iter().any(|fault| fault.contains("without a date")));
+        papers[0].ranges = Some(Ranges {
+            date: "2026-11-30".into(),
+            machine: "m, 2 cores".into(),
+            commit: Some("c".into()),
+        });
+        let said = "## X\n\nRanges over seeds: 2026-11-30, m, 2 cores, commit c.\n\n| row |";
+        assert!(written("# T\n", &papers).contains(said));
+        papers[0].rows[0].figures[0].spread.as_mut().unwrap().seeds = [1, 4];
+        assert!(papers[0].rows[0].faults().iter().any(|fault| fault.contains("different seeds")));
     }
 
     #[test]

@@ -10,9 +10,9 @@ use clap::{ArgGroup, Args, Subcommand};
 use ebb_client::Secret;
 use ebb_eval::agent::{Agent, AgentEvent, Allowed, RemoteAnalyzer, RemoteGenerator};
 use ebb_eval::{
-    Activity, AgentSpec, Analyzer, Bench, Connect, Content, Generator, LocalAnalyzer, LocalGenerator, Matrix,
-    Outcome, Progress, Proportion, Record, RunError, Score, SeriesRow, Side, Store, Target, Watched,
-    Workload, compare, csv, proportions, report, run, score, series_csv,
+    Activity, AgentSpec, Analyzer, Bench, Connect, Content, Generator, LateLoads, LocalAnalyzer,
+    LocalGenerator, Matrix, Outcome, Progress, Proportion, Record, RunError, Score, SeriesRow, Side, Store,
+    Target, Watched, Workload, compare, csv, late_loads, proportions, report, run, score, series_csv,
 };
 use ebb_output::json;
 use progress::Writer;
@@ -453,6 +453,7 @@ struct Shown {
     contents: Vec<Content>,
     runs: Vec<Record>,
     proportions: Vec<Proportion>,
+    late_loads: Vec<LateLoads>,
 }
 
 fn show(db: &Path, which: &Which, workload: Option<&str>, json: bool) -> Result<ExitCode, NodeError> {
@@ -461,11 +462,13 @@ fn show(db: &Path, which: &Which, workload: Option<&str>, json: bool) -> Result<
     let mut runs = store.records(which.campaign.as_deref(), which.target.as_deref()).map_err(refused)?;
     let mut proportions = proportions(&runs);
     proportions.retain(|found| workload.is_none_or(|part| found.workload.contains(part)));
+    let mut late_loads = late_loads(&runs);
+    late_loads.retain(|found| workload.is_none_or(|part| found.workload.contains(part)));
     match workload {
         Some(part) => runs.retain(|run| run.workload.contains(part)),
         None => keep_highest_level(&mut runs),
     }
-    print(&Shown { contents, runs, proportions }, json, &Inputs::of([db]));
+    print(&Shown { contents, runs, proportions, late_loads }, json, &Inputs::of([db]));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -529,7 +532,7 @@ impl std::fmt::Display for Shown {
         for found in &self.proportions {
             writeln!(f, "{}/{}: {found}", found.campaign, found.target)?;
         }
-        Ok(())
+        self.late_loads.iter().try_for_each(|found| writeln!(f, "{found}"))
     }
 }
 
@@ -564,7 +567,10 @@ mod tests {
             ..Record::default()
         };
         let runs = vec![run(1, 180.0), run(2, 181.0), run(1, 0.25)];
-        let text = Shown { contents: Vec::new(), runs, proportions: Vec::new() }.to_string();
+        let shown =
+            |runs, late_loads| Shown { contents: Vec::new(), runs, proportions: Vec::new(), late_loads };
+        let text = shown(runs.clone(), late_loads(&runs)).to_string();
+        assert!(!text.contains("too high"), "no load is stored: {text}");
         let lines: Vec<&str> = text.lines().filter(|line| line.contains("100 %")).collect();
         assert!(
             lines[0].contains(" 180.00 ")
@@ -576,5 +582,19 @@ mod tests {
             "only the first is a reference: {text}"
         );
         assert!(lines[2].contains(" 0.25 ") && !lines[2].contains("late"), "{text}");
+        // As files of earlier versions have it; another workload's reference was not late.
+        let level = |workload: &str, load_percent_iops| Record {
+            workload: workload.into(),
+            load_percent: 50.0,
+            load_percent_iops,
+            ..Record::default()
+        };
+        let other = Record { workload: "b".into(), ..runs[2].clone() };
+        let stored = [runs[0].clone(), level("", Some(54.8)), level("", None), other, level("b", Some(50.0))];
+        let found = late_loads(&stored);
+        assert_eq!((found.len(), found[0].runs, found[0].workload.as_str()), (1, 1, ""), "{found:?}");
+        let text = shown(stored.to_vec(), found).to_string();
+        let said = "1 runs have their load in percent of a replay at 100 % that was 9.0 % behind its trace";
+        assert!(text.contains(said), "{text}");
     }
 }

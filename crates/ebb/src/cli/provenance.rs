@@ -9,6 +9,7 @@
 //!   a commit from which the files differ, and would compile this crate again after each.
 //! - Inputs are read again for their digests when the report is written, and only for JSON.
 
+use ebb_output::Machine;
 use ebb_types::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -18,6 +19,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use time::UtcDateTime;
 
+/// The page of the known inputs: one table for people and for reports.
+const KNOWN_INPUTS: &str = include_str!("../../../../docs/inputs.md");
 /// What stands in the place of a secret.
 const REDACTED: &str = "[redacted]";
 /// Parts of the names of secrets.
@@ -83,20 +86,12 @@ pub struct InputFile {
     /// Of the file as it is, compressed or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-}
-
-/// The machine on which the command ran. What the kernel does not say is absent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Machine {
+    /// Its name among the known inputs, if it is one of them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<String>,
-    /// That the program may use.
+    pub known_as: Option<String>,
+    /// Where the recording is from, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cores: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kernel: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_bytes: Option<u64>,
+    pub from: Option<String>,
 }
 
 /// What a command knows of its own provenance: the files that it read, and its seeds.
@@ -181,28 +176,27 @@ impl InputFile {
     /// The file as it is now.
     pub fn at(path: &Path) -> InputFile {
         let (bytes, sha256) = digest(path).unzip();
-        InputFile { path: path.display().to_string(), bytes, sha256 }
+        let known = sha256.as_deref().and_then(|sum| known().find(|known| known.sha256 == sum));
+        let (known_as, from) = known.map(|known| (known.name.to_owned(), known.from.to_owned())).unzip();
+        InputFile { path: path.display().to_string(), bytes, sha256, known_as, from }
     }
 }
 
-impl Machine {
-    fn this() -> Machine {
-        let read = |path: &str| std::fs::read_to_string(path).ok();
-        let kib =
-            read("/proc/meminfo").and_then(|text| field(&text, "MemTotal")?.split(' ').next()?.parse().ok());
-        Machine {
-            cpu: read("/proc/cpuinfo").and_then(|text| field(&text, "model name").map(str::to_owned)),
-            cores: std::thread::available_parallelism().ok().map(std::num::NonZeroUsize::get),
-            kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()),
-            memory_bytes: kib.map(|kib: u64| kib << 10),
-        }
-    }
+/// A row of the page.
+#[derive(Debug)]
+struct Known {
+    name: &'static str,
+    from: &'static str,
+    sha256: &'static str,
 }
 
-/// The value of the first line `NAME: VALUE`.
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
-    pairs.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
+/// The rows of the page: name, what, from, licence, digest.
+fn known() -> impl Iterator<Item = Known> {
+    KNOWN_INPUTS.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.strip_prefix("| `")?.strip_suffix("` |")?.split(" | ").collect();
+        let [name, _, from, _, sha256] = cells[..] else { return None };
+        Some(Known { name: name.split('`').next()?, from, sha256: sha256.strip_prefix('`')? })
+    })
 }
 
 /// The JSON pointer of a member of what `pointer` names. [RFC 6901]
@@ -347,6 +341,34 @@ mod tests {
     }
 
     #[test]
+    fn a_known_input_has_its_name_and_where_it_is_from_whatever_its_file_is_called() {
+        let all: Vec<Known> = known().collect();
+        let rows = KNOWN_INPUTS.lines().filter(|line| line.starts_with("| `")).count();
+        assert!(rows > 10 && all.len() == rows, "{rows} rows, of which {} can be read", all.len());
+        for Known { name, from, sha256 } in &all {
+            let is_digest = sha256.len() == 64 && sha256.bytes().all(|b| b.is_ascii_hexdigit());
+            assert!(is_digest && !name.contains(' ') && !from.is_empty(), "{name}: {sha256}");
+            let same = all.iter().filter(|other| other.name == *name || other.sha256 == *sha256).count();
+            assert_eq!(same, 1, "{name} is twice in the page");
+        }
+        let web = all.iter().find(|known| known.name == "WebSearch1.first60s.spc").unwrap();
+        assert_eq!(web.from, "UMass Trace Repository, WebSearch1");
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("mine"), "1").unwrap();
+        let mine = InputFile::at(&dir.path().join("mine"));
+        assert_eq!((mine.known_as, mine.from), (None, None), "its own is not known");
+        // Those that are given to the project's tests.
+        let given = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+        for (folder, name) in [("block", "WebSearch1.first60s.spc"), ("load", "worldcup98.hourly.csv")] {
+            let path = given.join(folder).join(name);
+            if !path.exists() {
+                return ebb_testing::skip("no real traces at ../shared/traces");
+            }
+            assert_eq!(InputFile::at(&path).known_as.as_deref(), Some(name));
+        }
+    }
+
+    #[test]
     fn a_report_has_its_own_keys_and_where_it_comes_from_and_is_read_again() {
         let text = json(&serde_json::json!({ "iops": 812.5 }), &Inputs::default());
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -359,9 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_and_a_date_are_read_as_they_are_written() {
-        let text = "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\nmodel name\t: B\n";
-        assert_eq!((field(text, "model name"), field(text, "MemTotal")), (Some("A CPU @ 2 GHz"), None));
+    fn a_date_is_written_in_utc() {
         let at = UtcDateTime::UNIX_EPOCH + std::time::Duration::from_secs(1_795_308_367);
         assert_eq!(date(at), "2026-11-22T00:46:07Z");
     }

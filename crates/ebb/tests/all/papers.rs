@@ -31,6 +31,13 @@ struct Row {
 struct Figure {
     pointer: String,
     band: [f64; 2],
+    /// Over several seeds, of which the command's own is the first.
+    spread: Option<Spread>,
+}
+
+#[derive(Deserialize)]
+struct Spread {
+    range: [f64; 2],
 }
 
 /// The rows of all papers.
@@ -61,12 +68,19 @@ fn at<'a>(value: &'a Value, pointer: &str) -> Option<&'a Value> {
 
 /// Why a figure is not what the row says.
 fn outside(printed: &Value, figure: &Figure) -> Option<String> {
-    let Figure { pointer, band: [least, most] } = figure;
-    match at(printed, pointer).and_then(Value::as_f64) {
-        Some(found) if (*least..=*most).contains(&found) => None,
-        Some(found) => Some(format!("{pointer} is {found}, outside {least} to {most}")),
-        None => Some(format!("{pointer} is no number that it prints")),
+    let Figure { pointer, band, spread } = figure;
+    let Some(found) = at(printed, pointer).and_then(Value::as_f64) else {
+        return Some(format!("{pointer} is no number that it prints"));
+    };
+    let within = |[least, most]: &[f64; 2]| (*least..=*most).contains(&found);
+    if !within(band) {
+        return Some(format!("{pointer} is {found}, outside {} to {}", band[0], band[1]));
     }
+    let range = spread.as_ref().map(|spread| spread.range).filter(|range| !within(range))?;
+    let [least, most] = range;
+    Some(format!(
+        "{pointer} is {found}, outside of its range over seeds, {least} to {most}: measure that again"
+    ))
 }
 
 /// What a command prints as JSON.
@@ -118,8 +132,13 @@ fn a_figure_outside_its_band_is_noticed() {
         "experiments": [{ "name": "Table 1", "rows": [{ "what": "a/b", "here": 2.0 }, { "what": "c", "here": null }] }],
         "list": [1, 5]
     });
-    let why = |pointer: &str, band| outside(&printed, &Figure { pointer: pointer.to_owned(), band });
+    let figure = |pointer: &str, band| Figure { pointer: pointer.to_owned(), band, spread: None };
+    let why = |pointer: &str, band| outside(&printed, &figure(pointer, band));
     assert_eq!(why("/experiments/Table 1/rows/a~1b/here", [2.0, 2.0]), None);
+    let ranging = |range| Figure { spread: Some(Spread { range }), ..figure("/list/1", [4.0, 6.0]) };
+    assert_eq!(outside(&printed, &ranging([4.5, 7.0])), None);
+    let found = outside(&printed, &ranging([5.1, 6.0]));
+    assert!(found.is_some_and(|why| why.contains("range over seeds")), "within its band alone");
     assert_eq!(why("/list/1", [4.0, 6.0]), None);
     for (pointer, band, said) in [
         ("/list/1", [1.0, 4.9], "outside"),

@@ -169,7 +169,7 @@ pub struct CostReport {
     pub idle_fractions: Vec<f64>,
     /// One per number of cores, in the order of the runs.
     pub points: Vec<Point>,
-    /// Present with two or more numbers of cores.
+    /// Present with at least [`model::LEAST_NUMBERS`] numbers of cores.
     pub projection: Option<Projection>,
     /// How it was measured, and caveats.
     pub notes: Vec<String>,
@@ -285,17 +285,23 @@ fn report(
              of the chosen cores, each with 1/{all} of the peak watts"
         ));
     }
+    if (2..model::LEAST_NUMBERS).contains(&points.len()) {
+        let least = model::LEAST_NUMBERS;
+        notes
+            .add(format!("any line fits two numbers of cores: measure {least} for one that reaches further"));
+    }
     let system = |point: &Point| {
         let runs = point.runs.iter().map(|run| run.machine.cpio.system);
         runs.map(|system| (point.cores, system)).collect::<Vec<_>>()
     };
+    let described = ebb_output::Machine::this();
     Ok(CostReport {
         version: REPORT_VERSION,
-        label: options.label.clone().or_else(|| machine.host()).unwrap_or_else(|| "this machine".into()),
+        label: options.label.clone().or_else(ebb_output::host).unwrap_or_else(|| "this machine".into()),
         command,
         window_seconds: options.window.map(|window| window.as_secs_f64()),
-        cpu: machine.cpu_model(),
-        kernel: machine.kernel(),
+        cpu: described.cpu,
+        kernel: described.kernel,
         machine_cores: all,
         peak_watts: options.peak.0,
         idle_fractions: options.idle_fractions.clone(),

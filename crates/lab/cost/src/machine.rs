@@ -307,29 +307,6 @@ impl Machine {
         let own = own.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
         Some(mount.join(own))
     }
-
-    pub fn kernel(&self) -> Option<String> {
-        self.trimmed("proc/sys/kernel/osrelease")
-    }
-
-    pub fn host(&self) -> Option<String> {
-        self.trimmed("proc/sys/kernel/hostname")
-    }
-
-    /// The CPU's name, and whether this is a virtual machine.
-    pub fn cpu_model(&self) -> Option<String> {
-        let text = self.trimmed("proc/cpuinfo")?;
-        let value = |wanted: &str| {
-            text.lines()
-                .filter_map(|line| line.split_once(':'))
-                .find(|(key, _)| key.trim() == wanted)
-                .map(|(_, v)| v)
-        };
-        let guest = value("flags")
-            .is_some_and(|flags| flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"));
-        let model = value("model name")?.trim();
-        Some(if guest { format!("{model} (virtual machine)") } else { model.to_owned() })
-    }
 }
 
 /// CPU time of a v2 cgroup.

@@ -11,12 +11,16 @@
 
 use ebb_types::{Joules, Watts};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Bytes of one I/O [OS layers §3].
 pub const IO_BYTES: u64 = 512;
 /// Numbers of cores to which the core sweep is projected [OS layers §7].
 pub const PROJECTED_CORES: [u32; 3] = [128, 256, 1024];
+/// Different numbers of cores of which a projection is made: a line passes through any two, however little they say
+/// about a third.
+pub const LEAST_NUMBERS: usize = 3;
 
 /// Cycles per second of a core.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
@@ -131,7 +135,7 @@ pub struct Projection {
     pub slope: Cycles,
     #[serde(rename = "intercept_cycles")]
     pub intercept: Cycles,
-    /// Share of the runs' variance that the line explains. Absent with two runs: any line fits those.
+    /// Share of the runs' variance that the line explains. Absent: the runs do not differ.
     pub r_squared: Option<f64>,
     /// One per [`PROJECTED_CORES`].
     pub at: Vec<Projected>,
@@ -145,8 +149,8 @@ pub struct Projected {
     pub cycles: Option<Cycles>,
     /// Relative to the measured mean at the fewest cores.
     pub growth: Option<f64>,
-    /// Where the growth of one more run would be with a probability of 95 %, if the line were the truth. Absent with
-    /// two runs. It may reach below zero: then the runs do not tell growth from decline.
+    /// Where the growth of one more run would be with a probability of 95 %, if the line were the truth. It may reach
+    /// below zero: then the runs do not tell growth from decline.
     pub growth_low: Option<f64>,
     pub growth_high: Option<f64>,
 }
@@ -165,9 +169,12 @@ pub fn student(freedom: usize) -> Option<f64> {
 }
 
 impl Projection {
-    /// Least squares. `runs`: cores and system cycles per I/O of each. `None`: fewer than two different numbers of
-    /// cores.
+    /// Least squares. `runs`: cores and system cycles per I/O of each. `None`: fewer than [`LEAST_NUMBERS`] of cores.
     pub fn new(runs: &[(usize, Cycles)]) -> Option<Projection> {
+        let numbers: BTreeSet<usize> = runs.iter().map(|run| run.0).collect();
+        if numbers.len() < LEAST_NUMBERS {
+            return None;
+        }
         let count = runs.len() as f64;
         let (x, y) = (|p: &(usize, Cycles)| p.0 as f64, |p: &(usize, Cycles)| p.1.0);
         let mean_x = runs.iter().map(x).sum::<f64>() / count;
@@ -175,11 +182,7 @@ impl Projection {
         let xx: f64 = runs.iter().map(|p| (x(p) - mean_x).powi(2)).sum();
         let xy: f64 = runs.iter().map(|p| (x(p) - mean_x) * (y(p) - mean_y)).sum();
         let yy: f64 = runs.iter().map(|p| (y(p) - mean_y).powi(2)).sum();
-        // Written so that an empty list (whose mean is NaN) is refused too.
-        if xx.is_nan() || xx <= 0.0 {
-            return None;
-        }
-        let fewest = runs.iter().map(|p| p.0).min()?;
+        let fewest = *numbers.first()?;
         let least: Vec<f64> = runs.iter().filter(|p| p.0 == fewest).map(y).collect();
         let base = least.iter().sum::<f64>() / least.len() as f64;
         let slope = xy / xx;
@@ -204,7 +207,7 @@ impl Projection {
         Some(Projection {
             slope: Cycles(slope),
             intercept: Cycles(intercept),
-            r_squared: (runs.len() > 2 && yy > 0.0).then(|| xy * xy / (xx * yy)),
+            r_squared: (yy > 0.0).then(|| xy * xy / (xx * yy)),
             at: PROJECTED_CORES.map(at).to_vec(),
         })
     }
@@ -300,24 +303,26 @@ mod tests {
 
     #[test]
     fn runs_that_scatter_leave_the_projection_open() {
-        // Two runs on one core and two on two: means 110 and 120, each run 10 away from its mean.
-        let runs = [(1, Cycles(100.0)), (1, Cycles(120.0)), (2, Cycles(110.0)), (2, Cycles(130.0))];
-        let found = Projection::new(&runs).unwrap();
+        // Two runs each on one, two and three cores: means 110, 120 and 130, each run 10 away from its mean.
+        let runs = [(1, 100.0), (1, 120.0), (2, 110.0), (2, 130.0), (3, 120.0), (3, 140.0)];
+        let found = Projection::new(&runs.map(|(cores, cycles)| (cores, Cycles(cycles)))).unwrap();
         assert_eq!((found.slope, found.intercept), (Cycles(10.0), Cycles(100.0)));
-        // Relative to 110, the mean on one core. Deviation sqrt(400 / 2) = 14.142.
+        // Relative to 110, the mean on one core. Deviation sqrt(600 / 4) = 12.247.
         let at = found.at[0];
         assert!((at.growth.unwrap() - 1380.0 / 110.0).abs() < 1e-9, "{at:?}");
-        let half = 4.303 * 14.142_136 * (1.25_f64 + 126.5 * 126.5).sqrt() / 110.0;
+        let half = 2.776 * 12.247_449 * (1.0 + 1.0 / 6.0 + 126.0 * 126.0 / 4.0_f64).sqrt() / 110.0;
         assert!((at.growth_high.unwrap() - (1380.0 / 110.0 + half)).abs() < 1e-4, "{at:?}");
         assert!(at.growth_low.unwrap() < 0.0, "{at:?}");
     }
 
     #[test]
-    fn a_projection_needs_two_numbers_of_cores_and_a_line_that_stays_above_zero() {
+    fn a_projection_needs_three_numbers_of_cores_and_a_line_that_stays_above_zero() {
         assert_eq!(Projection::new(&[]), None);
-        assert_eq!(Projection::new(&[(2, Cycles(5.0)), (2, Cycles(6.0))]), None);
-        let falling = Projection::new(&[(1, Cycles(10.0)), (2, Cycles(9.0))]).unwrap();
+        let two = [(1, 5.0), (2, 6.0), (2, 7.0), (1, 5.0)].map(|(cores, cycles)| (cores, Cycles(cycles)));
+        assert_eq!(Projection::new(&two), None, "any line fits two");
+        let falling = [(1, 10.0), (2, 9.0), (4, 7.0)].map(|(cores, cycles)| (cores, Cycles(cycles)));
+        let falling = Projection::new(&falling).unwrap();
         let at = falling.farthest().unwrap();
-        assert_eq!((at.cycles, at.growth, at.growth_high, falling.r_squared), (None, None, None, None));
+        assert_eq!((at.cycles, at.growth), (None, None));
     }
 }

@@ -175,7 +175,7 @@ impl Display for CostReport {
             }
             match line.r_squared {
                 Some(r2) => writeln!(f, " (R² {r2:.2})")?,
-                None => writeln!(f, " (two runs: any line fits them)")?,
+                None => writeln!(f)?,
             }
         }
         self.show_sources(f)

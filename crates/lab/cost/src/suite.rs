@@ -168,10 +168,11 @@ pub fn run_suite(
             guests,
         });
     }
+    let described = ebb_output::Machine::this();
     Ok(SuiteReport {
-        host: machine.host(),
-        cpu: machine.cpu_model(),
-        kernel: machine.kernel(),
+        host: ebb_output::host(),
+        cpu: described.cpu,
+        kernel: described.kernel,
         machine_cores: machine.cpus()?.len(),
         cores: cost.cores,
         runs: cost.runs,

@@ -3,7 +3,7 @@
 use super::compare::{Metric, mean};
 use super::idle::{self, is_idle};
 use super::proportion;
-use super::record::{Record, SeriesRow};
+use super::record::{Record, SeriesRow, late_loads};
 use super::workload::Workload;
 use ebb_output::{Axis, Chart, Mark, Page, Series};
 use std::collections::{BTreeMap, BTreeSet};
@@ -244,8 +244,12 @@ fn late_references(records: &[&Record]) -> Option<String> {
     let late: Vec<&Record> = records.iter().filter(|r| r.is_late_reference()).copied().collect();
     let worst = late.iter().filter_map(|r| r.behind()).max_by(f64::total_cmp)?;
     let names: Vec<&str> = late.iter().map(|r| r.workload.as_str()).collect();
+    let loads = match late_loads(records).iter().map(|found| found.runs).sum::<usize>() {
+        0 => "no load is measured against it".to_owned(),
+        runs => format!("the loads of {runs} runs, stored against it, are too high by about as much"),
+    };
     Some(format!(
-        "The replay at 100 % was behind its trace itself, by up to {:.1} % of its length ({}): no load is measured against it. \
+        "The replay at 100 % was behind its trace itself, by up to {:.1} % of its length ({}): {loads}. \
          Throughput, latency and watts hold. Delete the campaign and run it again on a quiet machine, or with longer runs.",
         100.0 * worst,
         names.join(", ")
@@ -617,6 +621,10 @@ mod tests {
             // 39 ms are within 2 % of two seconds.
             run.queue_p99_millis = Some(if run.read_percent == Some(100.0) { 190.0 } else { 39.0 });
         }
+        let page = report(&runs, &[]);
+        let said = "by up to 9.5 % of its length (4KiB-random50-read100): the loads of 2 runs, stored";
+        assert!(page.contains(said), "{page}");
+        runs.iter_mut().for_each(|run| run.load_percent_iops = None);
         let page = report(&runs, &[]);
         assert!(page.contains("by up to 9.5 % of its length (4KiB-random50-read100): no load"), "{page}");
     }

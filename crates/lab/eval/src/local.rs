@@ -445,14 +445,10 @@ fn describe(info: &TargetInfo) -> String {
 
 /// Facts about this machine.
 fn this_machine() -> Machine {
-    let read = |path| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    let cpu = read("/proc/cpuinfo").and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("model name"))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    });
+    let ebb_output::Machine { cpu, kernel, .. } = ebb_output::Machine::this();
     Machine {
-        host: read("/proc/sys/kernel/hostname"),
-        kernel: read("/proc/sys/kernel/osrelease"),
+        host: ebb_output::host(),
+        kernel,
         cpu,
         device: None,
         medium: String::new(),

@@ -3,6 +3,8 @@
 
 use rusqlite::{Row, ToSql};
 use serde::Serialize;
+use std::borrow::Borrow;
+use std::fmt;
 
 macro_rules! columns {
     ($($(#[$doc:meta])* $name:ident: $type:ty, $sql:literal;)*) => {
@@ -112,6 +114,45 @@ impl Record {
     pub fn is_late_reference(&self) -> bool {
         let is_reference = self.load_percent == 100.0 && self.repetition == 1 && self.error.is_none();
         is_reference && self.behind().is_some_and(|share| share > BEHIND_MOST)
+    }
+}
+
+/// Loads that a file has in percent of a replay at 100 % that was late itself: earlier versions stored them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LateLoads {
+    pub campaign: String,
+    pub target: String,
+    pub workload: String,
+    /// How far that replay was behind its trace, as a share of its length: the loads are too high by about as much.
+    pub behind: f64,
+    /// Runs with such a load.
+    pub runs: usize,
+}
+
+/// Of every workload that has some.
+pub fn late_loads(records: &[impl Borrow<Record>]) -> Vec<LateLoads> {
+    let all = || records.iter().map(Borrow::<Record>::borrow);
+    let found = all().filter(|record| record.is_late_reference()).filter_map(|reference| {
+        let key = |run: &Record| (run.campaign.clone(), run.target.clone(), run.workload.clone());
+        let (campaign, target, workload) = key(reference);
+        let has_load = |run: &&Record| run.load_percent_iops.or(run.load_percent_bytes).is_some();
+        let runs = all().filter(has_load).filter(|run| key(run) == key(reference)).count();
+        let behind = reference.behind().filter(|_| runs > 0)?;
+        Some(LateLoads { campaign, target, workload, behind, runs })
+    });
+    found.collect()
+}
+
+impl fmt::Display for LateLoads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LateLoads { campaign, target, workload, behind, runs } = self;
+        write!(
+            f,
+            "{campaign}/{target}: {workload}: {runs} runs have their load in percent of a replay at 100 % that was {:.1} % behind its \
+             trace: these loads are too high by about as much. Delete the campaign and run it again on a quiet machine, or \
+             with longer runs",
+            100.0 * behind
+        )
     }
 }
 

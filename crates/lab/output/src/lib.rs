@@ -1,16 +1,19 @@
-//! How results are shown: pages with charts, tables, latencies, JSON, and progress on a terminal.
+//! How results are shown: pages with charts, tables, latencies, JSON, progress on a terminal, and the machine that they
+//! are of.
 //!
 //! It knows nothing about storage. Callers have their figures as plain data: `Serialize` for machines, `Display` for
 //! people. This crate has what they share, so that all reports look alike.
 
 mod latency;
 mod lines;
+mod machine;
 mod page;
 mod progress;
 mod table;
 
 pub use latency::{Histogram, Latency, distribution};
 pub use lines::wrapped;
+pub use machine::{Machine, host};
 pub use page::{Axis, Chart, Mark, Page, Series, Ticks};
 pub use progress::{Progress, clear_line};
 pub use table::table;

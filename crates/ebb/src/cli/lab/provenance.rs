@@ -337,6 +337,9 @@ impl fmt::Display for Origin {
                 State::Unknown => "not checked: the report has no digest of it",
             };
             writeln!(f, "input    {}{bytes}: {state}", file.path)?;
+            if let (Some(name), Some(from)) = (&file.known_as, &file.from) {
+                writeln!(f, "         known as {name}, from {from}")?;
+            }
         }
         if (program(of), machine(of)) != (program(here), machine(here)) {
             writeln!(f, "here     {}; {}", program(here), machine(here))?;

@@ -44,27 +44,32 @@ pub fn frontier(case: &Case, mut progress: impl FnMut(usize, usize)) -> Result<V
         grid.chain([(sierras.short_goal, sierras.cycles_per_day, true)]).collect();
     settings.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.total_cmp(&b.0)));
     let mut points: Vec<Point> = Vec::new();
-    for (short_goal, cycles_per_day, at_sierras_shortage) in settings {
+    // What the oracles save depends on the budget alone, so they run once for each.
+    for of_budget in settings.chunk_by(|a, b| a.1 == b.1) {
         let mut case = case.clone();
-        (case.setup.cycles_per_day, case.setup.short_goal) = (cycles_per_day, short_goal);
-        let before = points.len() * steps;
-        let mut tell = |done| progress(before + done, SETTINGS * steps);
-        let (outcome, _) = case.play_heard(Policy::Ebb, &mut tell)?;
-        let goal_met = outcome.short_time <= short_goal;
-        let asleep = 1.0 - outcome.mean_awake / f64::from(case.setup.servers);
-        let limits = (outcome.short_time, outcome.cycles_per_server_per_day);
-        let asleep_bound = bound.as_ref().map(|bound| bound.asleep(limits.0, limits.1));
-        let shares = Oracles::of(&case)?.shares(outcome.savings);
-        points.push(Point {
-            short_goal,
-            cycles_per_day,
-            at_sierras_shortage,
-            outcome,
-            goal_met,
-            shares,
-            asleep,
-            asleep_bound,
-        });
+        case.setup.cycles_per_day = of_budget[0].1;
+        let oracles = Oracles::of(&case)?;
+        for (short_goal, cycles_per_day, at_sierras_shortage) in of_budget.iter().copied() {
+            case.setup.short_goal = short_goal;
+            let before = points.len() * steps;
+            let mut tell = |done| progress(before + done, SETTINGS * steps);
+            let (outcome, _) = case.play_heard(Policy::Ebb, &mut tell)?;
+            let goal_met = outcome.short_time <= short_goal;
+            let asleep = 1.0 - outcome.mean_awake / f64::from(case.setup.servers);
+            let limits = (outcome.short_time, outcome.cycles_per_server_per_day);
+            let asleep_bound = bound.as_ref().map(|bound| bound.asleep(limits.0, limits.1));
+            let shares = oracles.shares(outcome.savings);
+            points.push(Point {
+                short_goal,
+                cycles_per_day,
+                at_sierras_shortage,
+                outcome,
+                goal_met,
+                shares,
+                asleep,
+                asleep_bound,
+            });
+        }
     }
     Ok(points)
 }

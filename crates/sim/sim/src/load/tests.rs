@@ -92,6 +92,8 @@ fn a_point_of_the_frontier_is_its_setting_alone_and_says_a_goal_that_it_misses()
         (alone.setup.short_goal, alone.setup.cycles_per_day) = (point.short_goal, point.cycles_per_day);
         assert_eq!(play(&alone, Policy::Ebb), point.outcome, "nothing is carried over from other settings");
         assert_eq!(point.goal_met, point.outcome.short_time <= point.short_goal);
+        let oracles = Oracles::of(&alone).unwrap();
+        assert_eq!(point.shares, oracles.shares(point.outcome.savings), "of oracles with the same budget");
     }
     let mut point = points[0].clone();
     (point.cycles_per_day, point.outcome.short_time, point.goal_met) = (2.172323759791123, 0.0104, false);

@@ -98,7 +98,7 @@ fn growth_is_relative_to_the_fewest_cores() {
     few.cores = 1;
     few.runs[0].machine.cpio.system = Cycles(8000.0);
     report.points.insert(0, few);
-    report.projection = Projection::new(&[(1, Cycles(8000.0)), (2, Cycles(10_000.0))]);
+    report.projection = Projection::new(&[(1, Cycles(8000.0)), (2, Cycles(10_000.0)), (4, Cycles(14_000.0))]);
     let one = WorkloadResult { outcome: Outcome::Measured(Box::new(report)), ..result("TPC-E") };
     let figures = Figures::of(&[one, result("IOR")]);
     assert_eq!(figures.rows[0].growth, [(1, 1.0), (2, 1.25)]);
