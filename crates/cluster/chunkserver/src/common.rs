@@ -6,6 +6,7 @@ pub(crate) mod config;
 pub(crate) mod context;
 pub(crate) mod deleted;
 pub(crate) mod due;
+pub(crate) mod limit;
 pub(crate) mod run_map;
 pub(crate) mod stall;
 pub(crate) mod wait;

@@ -13,6 +13,6 @@ mod replicated;
 pub use common::api::*;
 pub use common::config::{Config, PlantedBug, REMEMBERED};
 pub use common::stall::{Moves, Stall};
-pub use replica::{Replica, TICK};
+pub use replica::Replica;
 pub use replicated::catch_up::{FETCH_BLOCKS, FETCHES_MAX};
 pub use replicated::primary::claims::{Claims, Judged};

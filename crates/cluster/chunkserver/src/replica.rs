@@ -22,8 +22,6 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Longest time between two [`Event::Tick`]s while [`Replica::wants_ticks`].
-pub const TICK: Duration = Duration::from_millis(100);
 /// Maximum client requests waiting in one group; more are turned away.
 const WAITING_MAX: usize = 4096;
 /// Under load, scrubs run at this fraction (1/n) of their quiet-time rate.

@@ -3,8 +3,11 @@
 //! - **Threshold.** All are woken when the fullest data server has filled the threshold's share of what it has for
 //!   parity. The share is uniform, since the fullest server would determine the time anyway and the emptiest the
 //!   frequency [ECS² §3.4]. It is never higher than formula (5) allows for the present fill rate: what is written while
-//!   parity servers start must find room. Under heavy load it is lower by a deviation.
-//! - **Failures.** One failed data server wakes P1 alone, two wake two, more wake all [ECS² Algorithm 2].
+//!   parity servers start must find room. Under heavy load it is lower by a deviation, and it may be lower while a data
+//!   server is rebuilt, so that less is owed meanwhile [ECS² §6].
+//! - **Failures.** One failed data server wakes one parity server, two wake two, more wake all [ECS² Algorithm 2]. They
+//!   take turns: P1 helps first, and after each time that all is restored the next one does [ECS² §6].
+//! - **Awake.** A number of parity servers, in the same order, may stay awake whatever happens [ECS² Figure 1(b)].
 //! - **Sleep.** A parity server that has everything sleeps again, unless a failed data server needs it, or the buffers
 //!   would be at the threshold again before the sleep has paid for its transitions: then it stays awake and takes
 //!   changes at once. The paper names that case (formula 6), without a rule for it.
@@ -26,6 +29,8 @@ pub struct Settings {
     pub threshold: f64,
     /// Less than that under heavy load [ECS² §5.3.3].
     pub deviation: f64,
+    /// Most of it while a data server is failed or rebuilt [ECS² §6].
+    pub threshold_while_failed: f64,
     /// Load is heavy when buffers fill faster than on average by this factor.
     pub heavy: f64,
     /// How long a parity server takes to wake.
@@ -36,12 +41,13 @@ pub struct Settings {
     pub break_even: Duration,
 }
 
-/// The paper's, for its server.
+/// The paper's, for its server. In its experiments, failures do not change the threshold.
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
             threshold: 0.9,
             deviation: 0.1,
+            threshold_while_failed: 1.0,
             heavy: 2.0,
             up: Duration::from_secs(13),
             down: Duration::from_secs(7),
@@ -136,6 +142,10 @@ impl FillRate {
 pub struct Standby {
     settings: Settings,
     parity: Vec<State>,
+    /// Whose turn it is to help.
+    first: usize,
+    /// How many stay awake.
+    awake: usize,
     failed: usize,
     fill: FillRate,
     share: f64,
@@ -152,7 +162,13 @@ impl Standby {
 
     /// Takes over parity servers in these states. Nothing is known of the buffers yet.
     pub fn resume(parity: Vec<State>, settings: Settings) -> Standby {
-        Standby { settings, parity, failed: 0, fill: FillRate::default(), share: 0.0 }
+        let fill = FillRate::default();
+        Standby { settings, parity, first: 0, awake: 0, failed: 0, fill, share: 0.0 }
+    }
+
+    /// From the next event on, this many stay awake.
+    pub fn keep_awake(&mut self, count: usize) {
+        self.awake = count;
     }
 
     pub fn state(&self, parity: usize) -> State {
@@ -172,7 +188,12 @@ impl Standby {
             Event::Synchronised { parity } => self.parity[parity] = State::InSync,
             Event::Down { parity } => self.parity[parity] = State::Asleep,
             Event::Failed => self.failed += 1,
-            Event::Restored => self.failed = self.failed.saturating_sub(1),
+            Event::Restored => {
+                self.failed = self.failed.saturating_sub(1);
+                if self.failed == 0 {
+                    self.first = (self.first + 1) % self.parity.len();
+                }
+            }
         }
         self.wake(out);
         self.sleep(out);
@@ -180,10 +201,11 @@ impl Standby {
 
     /// Fill at which all parity servers are woken now, 0 to 1.
     pub fn threshold(&self) -> f64 {
-        let Settings { threshold, deviation, heavy, up, .. } = self.settings;
+        let Settings { threshold, deviation, threshold_while_failed, heavy, up, .. } = self.settings;
         let is_heavy = self.fill.recent > heavy * self.fill.average;
         let wanted = if is_heavy { threshold - deviation } else { threshold };
-        wanted.min(1.0 - self.fill.recent * up.as_secs_f64()).max(0.0)
+        let most = if self.failed > 0 { threshold_while_failed } else { 1.0 };
+        wanted.min(most).min(1.0 - self.fill.recent * up.as_secs_f64()).max(0.0)
     }
 
     /// How long until the buffers reach the threshold at the present rate; `None` while they do not fill, or no parity
@@ -194,15 +216,24 @@ impl Standby {
         (self.parity.contains(&State::Asleep) && time <= FORESEEN).then_some(time)
     }
 
-    /// How many parity servers the failed data servers need.
+    /// How many parity servers are to be awake, however empty the buffers are: the failed data servers need them, or
+    /// they always stay.
     pub fn needed(&self) -> usize {
-        if self.failed > 2 { self.parity.len() } else { self.failed.min(self.parity.len()) }
+        let help = if self.failed > 2 { self.parity.len() } else { self.failed };
+        help.max(self.awake).min(self.parity.len())
+    }
+
+    /// The parity servers in the order in which they are to be the needed ones.
+    pub fn order(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, count) = (self.first, self.parity.len());
+        (0..count).map(move |nth| (first + nth) % count)
     }
 
     fn wake(&mut self, out: &mut Vec<Command>) {
         let is_full = self.share > 0.0 && self.share >= self.threshold();
         let wanted = if is_full { self.parity.len() } else { self.needed() };
-        for (parity, state) in self.parity[..wanted].iter_mut().enumerate() {
+        for parity in self.order().take(wanted) {
+            let state = &mut self.parity[parity];
             if *state == State::Asleep {
                 *state = State::Waking;
                 out.push(Command::Wake { parity });
@@ -214,8 +245,8 @@ impl Standby {
         if !self.pays() {
             return;
         }
-        let needed = self.needed();
-        for (parity, state) in self.parity.iter_mut().enumerate().skip(needed) {
+        for parity in self.order().skip(self.needed()) {
+            let state = &mut self.parity[parity];
             if *state == State::InSync {
                 *state = State::GoingDown;
                 out.push(Command::Sleep { parity });
@@ -330,6 +361,49 @@ mod tests {
             [Synchronise { parity: 1 }],
             "what is awake takes what is kept"
         );
+    }
+
+    #[test]
+    fn parity_servers_take_turns_to_help() {
+        let mut set = Set::new();
+        for parity in [0, 1, 2, 0] {
+            assert_eq!(set.on(Event::Failed), [Wake { parity }]);
+            set.on(Event::Up { parity });
+            assert_eq!(set.on(Event::Synchronised { parity }), []);
+            assert_eq!(set.on(Event::Restored), [Sleep { parity }]);
+            set.on(Event::Down { parity });
+        }
+    }
+
+    #[test]
+    fn those_that_stay_awake_help_first_and_do_not_go_to_sleep() {
+        let mut set = Set::new();
+        set.standby.keep_awake(1);
+        assert_eq!(set.on(Event::Filled { share: 0.0 }), [Wake { parity: 0 }]);
+        set.on(Event::Up { parity: 0 });
+        assert_eq!(set.on(Event::Synchronised { parity: 0 }), []);
+        assert_eq!(set.on(Event::Failed), [], "it is there to help");
+        assert_eq!(set.on(Event::Failed), [Wake { parity: 1 }]);
+        set.on(Event::Restored);
+        let (_, out) = set.fill(0.0, 0.001);
+        assert_eq!(out, [Wake { parity: 2 }], "the rest of them, at the threshold");
+        set.standby.keep_awake(4);
+        assert_eq!(set.standby.needed(), 3, "no more than there are");
+        set.standby.keep_awake(0);
+        assert_eq!(set.on(Event::Restored), [Sleep { parity: 0 }]);
+    }
+
+    #[test]
+    fn while_a_data_server_is_rebuilt_the_threshold_may_be_lower() {
+        let settings = Settings { threshold_while_failed: 0.5, ..Settings::default() };
+        let mut standby = Standby::new(Shape::new(6, 3).unwrap(), settings);
+        let mut on = |event| {
+            standby.on(Moment::ZERO, event, &mut Vec::new());
+            standby.threshold()
+        };
+        let filled = Event::Filled { share: 0.1 };
+        assert_eq!([filled, Event::Failed, Event::Restored].map(&mut on), [0.9, 0.5, 0.9]);
+        assert_eq!(Standby::new(Shape::new(6, 3).unwrap(), Settings::default()).threshold(), 0.9);
     }
 
     #[test]

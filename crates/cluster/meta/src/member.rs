@@ -619,7 +619,7 @@ impl<L: LogFile> Member<L> {
         }
     }
 
-    /// Creates the cluster if it does not exist, or adopts addresses, and pools' `hibernate_after`, that changed in the
+    /// Creates the cluster if it does not exist, or adopts addresses, and pools' settings, that changed in the
     /// configuration file.
     fn bootstrap(&mut self) {
         let Some(bootstrap) = &self.config.bootstrap else { return };
@@ -637,10 +637,8 @@ impl<L: LogFile> Member<L> {
             }
         }
         for pool in &bootstrap.pools {
-            let after_millis = pool.hibernate_after_millis;
-            if self.state.pool(pool.id).is_some_and(|known| known.hibernate_after_millis != after_millis) {
-                let command = Command::SetHibernation { pool: pool.id, after_millis };
-                self.queue.push((command, Waiter::Nobody));
+            if self.state.pool(pool.id).is_some_and(|known| known.with_settings_of(pool) != *known) {
+                self.queue.push((Command::SetPool(pool.clone()), Waiter::Nobody));
             }
         }
     }

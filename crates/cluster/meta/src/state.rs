@@ -72,11 +72,8 @@ pub enum Command {
         unix_millis: u64,
         agreed: bool,
     },
-    /// When the pool's sets hibernate; `None`: never.
-    SetHibernation {
-        pool: PoolId,
-        after_millis: Option<u64>,
-    },
+    /// The pool's settings that may change become those of this entry.
+    SetPool(PoolEntry),
     AddPool(NewPool),
     /// Something about a server's power switch; at this time by the leader's clock.
     NotePower {
@@ -344,7 +341,7 @@ impl State {
                 self.namespace.pass_time(*millis, *unix_millis, *agreed);
                 Reply::Done
             }
-            Command::SetHibernation { pool, after_millis } => self.set_hibernation(*pool, *after_millis),
+            Command::SetPool(pool) => self.set_pool(pool),
             Command::AddPool(new) => self.add_pool(new),
             Command::NotePower { server, at_unix_millis, fact } => {
                 self.note_power(*server, *at_unix_millis, fact)

@@ -63,6 +63,10 @@ pub struct Pool {
     parity_sleeps: bool,
     /// Idle time after which a set hibernates; absent: never.
     hibernate_after_millis: Option<u64>,
+    /// Parity servers of each set that stay awake.
+    awake_parity: u8,
+    /// What a server may fetch to fill a column that was lost; absent: as much as it can.
+    rebuild_bytes_per_second: Option<u64>,
     /// Expected wake-up time of a hibernating set, from recent wake-ups.
     wakes_within_millis: u64,
     #[serde(flatten)]
@@ -177,6 +181,8 @@ fn view(status: &PoolStatus, servers: &[ServerStatus]) -> Pool {
         parity_buffer_bytes: pool.parity_buffer_bytes,
         parity_sleeps: pool.shape.may_sleep().is_ok(),
         hibernate_after_millis: pool.hibernate_after_millis,
+        awake_parity: pool.awake_parity,
+        rebuild_bytes_per_second: pool.rebuild_bytes_per_second,
         wakes_within_millis: status.wakes_within_millis,
         stored: Stored::of_all(&status.sets),
         energy: status.energy,
@@ -289,10 +295,14 @@ pub fn list(pools: &[Pool]) -> String {
             ParityDebt::Segment => "on the data servers' disks",
             ParityDebt::Ram => "in the data servers' memory",
         };
+        let but_for = match pool.awake_parity {
+            0 => String::new(),
+            awake => format!(", but for {awake} of {}", pool.code.parity()),
+        };
         let _ = match pool.parity_sleeps {
             true => writeln!(
                 out,
-                "parity   sleeps; what it misses waits {place}, up to {} on each",
+                "parity   sleeps{but_for}; what it misses waits {place}, up to {} on each",
                 Bytes(pool.parity_buffer_bytes)
             ),
             false => writeln!(
@@ -357,7 +367,7 @@ fn or_none(text: String) -> String {
     }
 }
 
-/// `pool     archive, code 6+3: stores 1.50 bytes per byte, 2 sets, 1 spare`
+/// `pool     archive, code 6+3: stores 1.50 bytes per byte, 2 sets, 1 spare`, and the limit of rebuilds if there is one.
 fn heading(out: &mut String, pool: &Pool) {
     if !out.is_empty() {
         out.push('\n');
@@ -371,6 +381,9 @@ fn heading(out: &mut String, pool: &Pool) {
         count(pool.sets.len(), "set"),
         count(pool.spares.len(), "spare"),
     );
+    if let Some(bytes) = pool.rebuild_bytes_per_second {
+        let _ = writeln!(out, "rebuild  a server fetches at most {}/s to fill a lost column", Bytes(bytes));
+    }
 }
 
 fn count(number: usize, what: &str) -> String {
@@ -577,6 +590,8 @@ mod tests {
             parity_debt: ParityDebt::Segment,
             parity_buffer_bytes: 1 << 30,
             hibernate_after_millis: None,
+            rebuild_bytes_per_second: None,
+            awake_parity: 0,
             sets: sets.iter().map(|set| set.id).collect(),
         };
         let energy =
@@ -636,6 +651,23 @@ server  set    role       state     column
 19      -      spare      awake     -
 ";
         assert_eq!(list(&views("6+3", &[&RESTING])), expected);
+    }
+
+    #[test]
+    fn what_stays_awake_and_the_limit_of_rebuilds_are_shown() {
+        let (mut pool, servers) = made_up("6+3", &[&RESTING]);
+        pool.pool.awake_parity = 1;
+        pool.pool.rebuild_bytes_per_second = Some(50 << 20);
+        let views = [view(&pool, &servers)];
+        let text = list(&views);
+        assert!(text.contains("\nparity   sleeps, but for 1 of 3; what it misses"), "{text}");
+        let limit = "\nrebuild  a server fetches at most 50.0 MiB/s to fill a lost column\n";
+        assert!(text.contains(limit) && page(&views).contains(limit), "{text}");
+        let json = serde_json::to_value(&views).unwrap();
+        assert_eq!(
+            (&json[0]["awake_parity"], &json[0]["rebuild_bytes_per_second"]),
+            (&1.into(), &52_428_800.into())
+        );
     }
 
     #[test]

@@ -34,6 +34,9 @@ const PROCESS: &str = "driver = \"process\"";
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 const DAY_SECONDS: u64 = 86_400;
+/// Fill at which parity servers are woken while a data server of their set is failed or rebuilt: about half of what is
+/// owed else, since the disks that would send it are read for the rebuild [ECS² §6].
+const THRESHOLD_WHILE_FAILED: f64 = 0.5;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -793,6 +796,7 @@ impl Config {
             up: Duration::from_secs_f64(up.seconds),
             down: Duration::from_secs_f64(down.seconds),
             break_even: self.break_even(light).unwrap_or(NEVER),
+            threshold_while_failed: THRESHOLD_WHILE_FAILED,
             ..standby::Settings::default()
         }
     }
@@ -1071,8 +1075,10 @@ mod tests {
         let found: PoolSection = toml::from_str(&settings.collect::<Vec<_>>().join("\n")).unwrap();
         let (name, code) = ("archive".to_owned(), "6+3".parse().unwrap());
         let hibernate_after = Some(Pause(Duration::from_secs(900)));
-        let expected = PoolSection { hibernate_after, ..PoolSection::of_code(name, code) };
-        assert_eq!(found, expected, "but for hibernate_after the defaults");
+        let rebuild_mib_per_second = Some(100);
+        let expected =
+            PoolSection { hibernate_after, rebuild_mib_per_second, ..PoolSection::of_code(name, code) };
+        assert_eq!(found, expected, "but for these the defaults");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Pools are founded with the cluster, like chunk groups, or come to it later with servers of their own (`ebb pool
 //! create`): ids follow the order of the sections, from 1, and sets follow from the servers and their racks. The
 //! metadata service keeps what it has, so a file that says otherwise is an error ([`unchanged`]), not a wish. Only
-//! `hibernate_after` may change.
+//! `hibernate_after`, `awake_parity` and `rebuild_mib_per_second` may change.
 //!
 //! Sections are checked before anything is founded ([`check`]): [`found`] relies on it.
 
@@ -39,6 +39,12 @@ pub struct PoolSection {
     /// Idle time after which a whole set sleeps; absent: never. Unlike the rest, it may change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hibernate_after: Option<Pause>,
+    /// Parity servers of each set that stay awake. It may change.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub awake_parity: u8,
+    /// What a server may fetch to fill a column that was lost; absent: as much as it can. It may change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebuild_mib_per_second: Option<u32>,
 }
 
 /// A time as people write it.
@@ -64,7 +70,15 @@ impl PoolSection {
     /// With the default of every other setting.
     pub fn of_code(name: String, code: Shape) -> PoolSection {
         let (parity_debt, parity_buffer_mib) = (segment(), one_gib());
-        PoolSection { name, code, parity_debt, parity_buffer_mib, hibernate_after: None }
+        PoolSection {
+            name,
+            code,
+            parity_debt,
+            parity_buffer_mib,
+            hibernate_after: None,
+            awake_parity: 0,
+            rebuild_mib_per_second: None,
+        }
     }
 }
 
@@ -73,6 +87,10 @@ fn segment() -> ParityDebt {
 }
 fn one_gib() -> u32 {
     1024
+}
+/// As serde asks.
+fn is_zero(count: &u8) -> bool {
+    *count == 0
 }
 
 /// A chunk server as the file places it.
@@ -114,6 +132,14 @@ pub enum PoolError {
         "pool {0}: hibernate_after is for servers that draw less asleep than idle, and by [power.model] these do not: leave it out"
     )]
     HibernateInVain(String),
+    #[error("pool {pool}: awake_parity is {found} and must be at most {most}, the parity servers of a set of {code}",
+        most = code.parity()
+    )]
+    Awake { pool: String, found: u8, code: Shape },
+    #[error(
+        "pool {0}: rebuild_mib_per_second is 0, so no lost column would ever be filled: leave it out for no limit"
+    )]
+    NoRebuild(String),
     #[error("server {server} is in pool {pool:?}, which has no [[pool]]: {known}")]
     Unknown { server: u16, pool: String, known: String },
     #[error(
@@ -198,6 +224,13 @@ fn check_section(pool: &PoolSection, chunk_bytes: u32) -> Result<(), PoolError> 
     if u64::from(pool.parity_buffer_mib) < least {
         return Err(PoolError::Buffer { pool: pool.name.clone(), found: pool.parity_buffer_mib, least });
     }
+    if usize::from(pool.awake_parity) > pool.code.parity() {
+        let (found, code) = (pool.awake_parity, pool.code);
+        return Err(PoolError::Awake { pool: pool.name.clone(), found, code });
+    }
+    if pool.rebuild_mib_per_second == Some(0) {
+        return Err(PoolError::NoRebuild(pool.name.clone()));
+    }
     Ok(())
 }
 
@@ -257,6 +290,8 @@ pub fn found(pools: &[PoolSection], servers: &[Placed], into: &mut Bootstrap) ->
             parity_debt: section.parity_debt,
             parity_buffer_bytes: u64::from(section.parity_buffer_mib) * MIB,
             hibernate_after_millis: section.hibernate_after.map(|pause| pause.0.as_millis() as u64),
+            rebuild_bytes_per_second: section.rebuild_mib_per_second.map(|mib| u64::from(mib) * MIB),
+            awake_parity: section.awake_parity,
             sets: (first..into.sets.len() as u16).map(SetId).collect(),
         });
         let members = servers.iter().filter(|server| server.pool == Some(&section.name));
@@ -410,6 +445,16 @@ mod tests {
             (vec![section("replicated", "6+3")], &enough, "means the servers without a pool"),
             (vec![archive(), archive()], &enough, "\"archive\" twice"),
             (vec![PoolSection { parity_buffer_mib: 10, ..archive() }], &enough, "must be at least 11"),
+            (
+                vec![PoolSection { awake_parity: 4, ..archive() }],
+                &enough,
+                "awake_parity is 4 and must be at most 3",
+            ),
+            (
+                vec![PoolSection { rebuild_mib_per_second: Some(0), ..archive() }],
+                &enough,
+                "leave it out for no limit",
+            ),
             (
                 vec![section("other", "6+3")],
                 &enough,

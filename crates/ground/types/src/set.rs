@@ -46,6 +46,10 @@ pub struct PoolEntry {
     pub parity_buffer_bytes: u64,
     /// Idle time after which a set hibernates; `None`: never.
     pub hibernate_after_millis: Option<u64>,
+    /// What a server may fetch per second to fill a column that was lost; `None`: as much as it can.
+    pub rebuild_bytes_per_second: Option<u64>,
+    /// Parity servers of each set that stay awake.
+    pub awake_parity: u8,
     /// A chunk's set is chosen by hash, so this list never changes.
     pub sets: Vec<SetId>,
 }
@@ -53,6 +57,16 @@ pub struct PoolEntry {
 impl PoolEntry {
     pub fn hibernate_after(&self) -> Option<Duration> {
         self.hibernate_after_millis.map(Duration::from_millis)
+    }
+
+    /// The pool with the settings of `other` that may change at any time.
+    pub fn with_settings_of(&self, other: &PoolEntry) -> PoolEntry {
+        PoolEntry {
+            hibernate_after_millis: other.hibernate_after_millis,
+            rebuild_bytes_per_second: other.rebuild_bytes_per_second,
+            awake_parity: other.awake_parity,
+            ..self.clone()
+        }
     }
 }
 

@@ -1,6 +1,10 @@
 //! Fills columns: finds out what they lack from the listings of all live servers of the set, and has it rebuilt. One
 //! pass per epoch serves all columns that this server fills.
 //!
+//! If one of them lacks everything while parity servers lack something, a pass over what those lack comes first: rows
+//! of which the parity is only kept by data servers bear fewer losses than what is on all disks [ECS² Algorithm 2]. It
+//! takes what can be had, and leaves every judgement to the pass over everything.
+//!
 //! The listings are merged chunk by chunk: a chunk is looked at when every listing is past it, so that memory does not
 //! grow with the column. What cannot be had now makes the pass incomplete, and it is repeated after a pause.
 
@@ -29,6 +33,8 @@ pub(super) struct Fill {
     pass: u64,
     /// The columns, and the epoch from which on each may lack strips.
     columns: Vec<(usize, Epoch)>,
+    /// The pass is over what is no older than this; `None`: over everything.
+    recent: Option<Epoch>,
     members: Vec<ServerId>,
     listings: Vec<Listing>,
     /// Jobs and deletions that have not ended.
@@ -67,8 +73,10 @@ impl Fill {
         if columns.is_empty() {
             return None;
         }
+        let lacks_all = columns.iter().any(|(_, since)| *since == Epoch(0));
         let mut fill = Fill {
             pass: 0,
+            recent: known.parity_lacks_since().filter(|_| lacks_all),
             columns,
             members: Vec::new(),
             listings: Vec::new(),
@@ -109,7 +117,7 @@ impl Fill {
     }
 
     pub fn is_complete(&self) -> bool {
-        self.is_through() && !self.incomplete
+        self.is_through() && self.recent.is_none() && !self.incomplete
     }
 
     fn is_through(&self) -> bool {
@@ -141,6 +149,10 @@ impl Fill {
             let listed = self.take(chunk);
             self.plan(cx, known, rebuilds, chunk, &listed);
         }
+        if self.is_through() && self.recent.take().is_some() {
+            self.begin(cx, known);
+            return self.pump(cx, known, rebuilds, may_list_own);
+        }
         if self.is_through() && self.incomplete && self.again.is_none() {
             self.again = Some(cx.now + self.pause);
         }
@@ -148,7 +160,7 @@ impl Fill {
 
     /// Asks for the next page of each listing that is not past the chunk.
     fn ask(&mut self, cx: &mut Context, known: &Known, next: Option<ChunkId>, may_list_own: bool) {
-        let since = self.columns.iter().map(|(_, since)| *since).min().unwrap_or(Epoch(0));
+        let since = self.sought().map(|(_, since)| since).min().unwrap_or(Epoch(0));
         for listing in &mut self.listings {
             let behind = !listing.ended && next.is_none_or(|chunk| !listing.is_past(chunk));
             if !behind || listing.token.is_some() || listing.due > cx.now {
@@ -220,6 +232,12 @@ impl Fill {
         }
     }
 
+    /// The columns, and from which epoch on what they lack is looked for in this pass.
+    fn sought(&self) -> impl Iterator<Item = (usize, Epoch)> {
+        let recent = self.recent.unwrap_or(Epoch(0));
+        self.columns.iter().map(move |(column, since)| (*column, recent.max(*since)))
+    }
+
     fn take(&mut self, chunk: ChunkId) -> Vec<Listed> {
         let mut all = Vec::new();
         for listing in &mut self.listings {
@@ -248,8 +266,7 @@ impl Fill {
         }
         let targets = known.entry.targets(chunk);
         let mine = |column: usize| known.is_own(cx.me, column) || targets.get(column) == Some(&Some(cx.me));
-        let columns: Vec<(usize, Epoch)> =
-            self.columns.iter().copied().filter(|(column, _)| mine(*column)).collect();
+        let columns: Vec<(usize, Epoch)> = self.sought().filter(|(column, _)| mine(*column)).collect();
         for segment in segments(listed) {
             for &(column, since) in &columns {
                 self.plan_segment(cx, known, rebuilds, (chunk, column, since), &segment);
@@ -264,7 +281,9 @@ impl Fill {
     fn left_over(&self, cx: &Context, known: &Known, listed: &[Listed]) -> Option<Version> {
         let whole = |(column, since): &(usize, Epoch)| *since == Epoch(0) && known.is_own(cx.me, *column);
         let older = |l: &Listed| l.server == cx.me && l.run.version.epoch < known.epoch();
-        let compares = self.columns.iter().any(whole) && known.one_has_all(cx.me, &self.members);
+        let compares = self.recent.is_none()
+            && self.columns.iter().any(whole)
+            && known.one_has_all(cx.me, &self.members);
         (compares && listed.iter().all(older)).then(|| listed.iter().map(|l| l.run.version).max())?
     }
 
@@ -289,6 +308,9 @@ impl Fill {
         let Segment { first, count, .. } = *segment;
         let of = Blocks { column, chunk, first, count };
         if !present.contains(&column) && code.sources(&present, &[column]).is_none() {
+            if self.recent.is_some() {
+                return;
+            }
             let is_listed = |column| segment.present.iter().any(|p| p.column == column);
             let may = !known.is_remnant(cx.me, &self.members, is_listed)
                 && known.may_be_elsewhere(cx.map, (chunk, column), &present, Some(oldest.epoch));
@@ -308,7 +330,7 @@ impl Fill {
             |p: &&super::plan::Present| Candidate { column: p.column, server: p.server, first, count };
         let candidates = sources.iter().map(candidate).collect();
         self.in_progress += 1;
-        rebuilds.fill(known, of, (self.pass, newest, here.is_some()), candidates);
+        rebuilds.fill(known, (of, since == Epoch(0)), (self.pass, newest, here.is_some()), candidates);
     }
 
     /// A tombstone anywhere deletes what is here, and the own column remembers it.

@@ -190,6 +190,12 @@ impl Known {
         all
     }
 
+    /// Since which epoch a parity column lacks strips that were written, but is not lost: it sleeps, or catches up.
+    pub fn parity_lacks_since(&self) -> Option<Epoch> {
+        let parity = self.entry.shape.data()..self.entry.columns.len();
+        parity.filter_map(|column| self.entry.missing_since(column)).filter(|since| *since > Epoch(0)).min()
+    }
+
     /// The servers of the set that can be asked.
     pub fn others(&self, me: ServerId, map: &ClusterMap) -> Vec<ServerId> {
         let servers = self.entry.columns.iter().map(|column| column.server);

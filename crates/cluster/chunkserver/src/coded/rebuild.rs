@@ -6,6 +6,9 @@
 //! strips are sound. A fill stores a lost block as such, and goes on: one row must not keep a column out of sync for
 //! ever.
 //!
+//! What a lost column lacks is fetched no faster than its pool allows [ECS² §5.3.2]. What clients and scrubs want, and
+//! what a server missed while it was away, is not held back, and does not wait behind it.
+//!
 //! Invariants: `Shared::fetches` counts the started jobs of fills and scrubs, `Shared::rebuild_bytes` the bytes of all
 //! started jobs.
 
@@ -15,6 +18,7 @@ use crate::common::api::{StoreCommand, StoreOutcome};
 use crate::common::blocks::{BLOCK, split_payload};
 use crate::common::config::PlantedBug;
 use crate::common::context::Context;
+use crate::common::limit::Limit;
 use crate::common::wait::{ColumnWait, Wait};
 use bytes::{Bytes, BytesMut};
 use ebb_erasure::{Code, Coding};
@@ -88,6 +92,8 @@ struct Job {
     wanted: For,
     /// The blocks here fail their checksum.
     repair: bool,
+    /// It is part of the rebuild of a lost column.
+    limited: bool,
     started: bool,
     /// Newest known version of the blocks.
     version: Version,
@@ -115,6 +121,9 @@ pub(super) struct Rebuilds {
     next: u64,
     jobs: BTreeMap<u64, Job>,
     queue: VecDeque<u64>,
+    /// Those that are limited wait by themselves.
+    limited: VecDeque<u64>,
+    limit: Limit,
     by_token: BTreeMap<u64, u64>,
     ended: Vec<Ended>,
 }
@@ -220,15 +229,20 @@ impl Rebuilds {
         self.queue.push_front(id);
     }
 
+    /// `limited`: as part of the rebuild of a lost column.
     pub fn fill(
         &mut self,
         known: &Known,
-        of: Blocks,
+        (of, limited): (Blocks, bool),
         (pass, version, repair): (u64, Version, bool),
         candidates: Vec<Candidate>,
     ) {
         let id = self.add(known, of, For::Fill { pass }, (version, repair), candidates);
-        self.queue.push_back(id);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.limited = limited;
+        }
+        let queue = if limited { &mut self.limited } else { &mut self.queue };
+        queue.push_back(id);
     }
 
     /// Has blocks stored as lost: too few of their strips are sound anywhere. `version`, `oldest`: of what is.
@@ -272,6 +286,7 @@ impl Rebuilds {
             of,
             wanted,
             repair,
+            limited: false,
             started: false,
             version,
             oldest: None,
@@ -293,20 +308,25 @@ impl Rebuilds {
         id
     }
 
-    /// Starts as many jobs as the server's budget allows, those of clients first.
+    /// Starts as many jobs as the server's budget allows, those of clients first, and of those that are limited as
+    /// many as the pool allows.
     pub fn pump(&mut self, cx: &mut Context, known: &mut Known) {
-        while let Some(&id) = self.queue.front() {
-            let Some(job) = self.jobs.get_mut(&id) else {
-                self.queue.pop_front();
-                continue;
-            };
+        let pool = cx.map.pools.get(&known.entry.pool);
+        self.limit.rate = pool.and_then(|pool| pool.rebuild_bytes_per_second);
+        self.queue.retain(|id| self.jobs.contains_key(id));
+        self.limited.retain(|id| self.jobs.contains_key(id));
+        loop {
+            let may = self.limit.allows(cx.now);
+            let next = self.queue.front().or(self.limited.front().filter(|_| may)).copied();
+            let Some((id, job)) = next.and_then(|id| Some((id, self.jobs.get_mut(&id)?))) else { return };
             let cost = job.cost(known);
             let is_fill = !job.is_of_client();
             let room = cx.shared.rebuild_bytes == 0 || cx.shared.rebuild_bytes + cost <= BYTES_MAX;
             if !room || (is_fill && !cx.shared.may_fetch()) {
                 return;
             }
-            self.queue.pop_front();
+            let queue = if job.limited { &mut self.limited } else { &mut self.queue };
+            queue.pop_front();
             job.started = true;
             cx.shared.rebuild_bytes += cost;
             cx.shared.fetches += usize::from(is_fill);
@@ -358,6 +378,9 @@ impl Rebuilds {
             let command = StoreCommand::Read { role, group, chunk, first, count };
             cx.store(Wait::Column(ColumnWait::Source { token }), command);
         } else {
+            if job.limited {
+                self.limit.spend(cx.now, u64::from(count * BLOCK));
+            }
             // The receiver knows in which role it keeps it.
             let (epoch, role, whole) = (known.epoch(), Role::Replica, false);
             cx.send(server, PeerMessage::Fetch { group, epoch, token, role, chunk, first, count, whole });

@@ -6,10 +6,13 @@ use ebb_types::{
     PeerMessage, Role, ScrubMark, ScrubVitals, ServerId, ServerReport, Version,
 };
 pub use ebb_types::{Recovered, StoreCommand, StoreOutcome};
+use std::time::Duration;
 
 /// Maximum bytes in flight on a server for client writes, and likewise for client reads (R12). The driver admits no
 /// more and leaves the rest in the sockets.
 pub const CLIENT_BYTES: usize = 16 << 20;
+/// Longest time between two [`Event::Tick`]s while [`crate::Replica::wants_ticks`].
+pub const TICK: Duration = Duration::from_millis(100);
 
 /// Identifies a client request that awaits its reply; chosen by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,7 +54,7 @@ pub enum Event {
     Beat { unix_seconds: u64 },
     /// An administrator wants all replicas here scrubbed now. They are requested at the next [`Event::Beat`].
     ScrubAll,
-    /// Time passed: sent at least every [`crate::TICK`] while [`crate::Replica::wants_ticks`], otherwise not at all.
+    /// Time passed: sent at least every [`TICK`] while [`crate::Replica::wants_ticks`], otherwise not at all.
     Tick,
 }
 

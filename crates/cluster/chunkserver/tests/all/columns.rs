@@ -203,6 +203,69 @@ fn a_lost_data_server_is_filled_when_parity_wakes() {
     rows.iter().for_each(|row| world.assert_has(row, 2, id(2)));
 }
 
+/// What data servers alone keep the parity of bears fewer losses than what is on all disks [ECS² Algorithm 2].
+#[test]
+fn a_lost_column_is_filled_with_what_sleeping_parity_lacks_first() {
+    let mut world = fresh();
+    let mut rows = with_rows(&mut world, 0, 6);
+    world.sleep(&PARITY);
+    let recent = with_rows(&mut world, 10, 6);
+    world.crash(2);
+    world.restart(6);
+    world.run();
+    world.replace(2);
+    let is_recent = |row: &Row| recent.iter().any(|other| other.chunk == row.chunk);
+    rows.extend(recent.iter().cloned());
+    let (mut filled, mut steps): (Vec<bool>, u32) = (Vec::new(), 0);
+    while !rows.is_empty() {
+        steps += 1;
+        assert!(steps < 20_000, "{} rows are not filled", rows.len());
+        for server in world.ids() {
+            world.next_map(server);
+        }
+        match (world.works().first().copied(), world.net.is_empty()) {
+            (Some(server), _) => world.work(server, 0),
+            (None, false) => world.deliver(0),
+            (None, true) => world.tick(),
+        }
+        let is_there = |row: &mut Row| world.holders(2, row.chunk).contains(&id(2));
+        filled.extend(rows.extract_if(.., is_there).map(|row| is_recent(&row)));
+    }
+    assert_eq!(filled, [[true; 6], [false; 6]].concat());
+}
+
+#[test]
+fn a_rebuild_keeps_to_its_limit_and_nothing_else_does() {
+    let mut world = World::new(6, 3);
+    world.rebuild_bytes_per_second = Some(1 << 20);
+    world.run();
+    // Six strips of 36 KiB are fetched for each.
+    let rows = with_rows(&mut world, 0, 20);
+    let seconds = |world: &mut World| {
+        let began = world.now;
+        world.run();
+        (world.now - began) as f64 / 1e9
+    };
+    world.sleep(&[8]);
+    let missed = with_rows(&mut world, 100, 20);
+    world.restart(8);
+    let caught_up = seconds(&mut world);
+    assert_eq!(world.entry.columns[8].state, SlotState::InSync);
+    assert!(caught_up < 3.0, "it was away for a while, and catches up at once: {caught_up} s");
+    world.crash(2);
+    world.run();
+    world.replace(2);
+    world.flow();
+    let asked = world.ask(rows[19].chunk, 2, 4096).expect("there is a target");
+    world.flow();
+    let (reply, _) = &world.replies[&asked];
+    assert!(matches!(reply, ClientReply::Data { .. }), "a client does not wait: {reply:?}");
+    let rebuilt = seconds(&mut world);
+    assert_eq!(world.entry.columns[2].state, SlotState::InSync);
+    assert!((7.5..10.0).contains(&rebuilt), "40 rows: {rebuilt} s");
+    rows.iter().chain(&missed).for_each(|row| world.assert_at_home(row));
+}
+
 /// Seed 13 of the fault search: a server that returned when all others had failed listed itself, found nothing to fill
 /// in, and reported that it had everything.
 #[test]

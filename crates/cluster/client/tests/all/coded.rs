@@ -104,6 +104,8 @@ async fn cluster(map: SetEntry, entries: impl Fn(usize) -> SetEntry) -> Cluster 
         parity_debt: ParityDebt::Segment,
         parity_buffer_bytes: 1 << 30,
         hibernate_after_millis: None,
+        rebuild_bytes_per_second: None,
+        awake_parity: 0,
         sets: vec![SET],
     };
     let meta = meta_server(move |request, _| {

@@ -8,7 +8,7 @@
 //! Which parity servers are awake is decided by one [`Standby`] per set, in the leader's memory [ECS² §3.3 to §3.5];
 //! beside it
 //! - parity servers that are gone do not count as the help that failed data servers need (Algorithm 2 has no such
-//!   case);
+//!   case), nor among those that stay awake;
 //! - the sets of a pool are woken to synchronise one after another, so that not all draw power at once: the fullest
 //!   first, and each at [`NEARLY_FULL`](super::watch::NEARLY_FULL) at the latest;
 //! - a report of damage keeps a whole set awake for a while (R9);
@@ -128,7 +128,8 @@ impl Leading {
                 continue;
             }
             let mut needed = watch.standby.needed();
-            for (parity, column) in entry.columns[entry.shape.data()..].iter().enumerate() {
+            for parity in watch.standby.order() {
+                let column = &entry.columns[entry.shape.data() + parity];
                 let server = &coded[&column.server];
                 let helps = needed > 0 && !is_gone(server);
                 needed -= usize::from(helps);

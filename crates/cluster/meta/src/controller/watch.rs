@@ -48,6 +48,8 @@ impl Watch {
 
     /// Reports to `standby` what happened since the last time. Its commands need no answer: its states are looked up.
     pub fn follow(&mut self, now: Moment, entry: &SetEntry, state: &State) {
+        let awake = state.pool(entry.pool).map_or(0, |pool| pool.awake_parity);
+        self.standby.keep_awake(awake.into());
         let data = &entry.columns[..entry.shape.data()];
         let failing = data.iter().filter(|column| column.state != SlotState::InSync).count();
         let (failed, restored) = (failing.saturating_sub(self.failing), self.failing.saturating_sub(failing));

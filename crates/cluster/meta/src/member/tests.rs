@@ -164,9 +164,9 @@ fn a_restarted_member_continues_from_its_log() {
 }
 
 #[test]
-fn a_pools_hibernation_follows_the_configuration_file() {
+fn a_pools_settings_follow_the_configuration_file() {
     let shape = ebb_types::Shape::new(2, 1).unwrap();
-    let with = |after_millis| {
+    let with = |(hibernate_after_millis, rebuild_bytes_per_second, awake_parity)| {
         let mut config = config(1, 1);
         let boot = config.bootstrap.as_mut().unwrap();
         let pool = PoolId(1);
@@ -186,16 +186,22 @@ fn a_pools_hibernation_follows_the_configuration_file() {
             shape,
             parity_debt: ebb_types::ParityDebt::Segment,
             parity_buffer_bytes: 1,
-            hibernate_after_millis: after_millis,
+            hibernate_after_millis,
+            rebuild_bytes_per_second,
+            awake_parity,
             sets: vec![SetId(0)],
         }];
         config
     };
     let mut log = founded(1, 1);
-    for after in [None, Some(60_000), Some(90_000), None] {
-        let mut member = Member::open(with(after), log, Moment(1), 0).unwrap();
+    for settings in
+        [(None, None, 0), (Some(60_000), None, 0), (Some(60_000), Some(1 << 20), 1), (None, None, 0)]
+    {
+        let mut member = Member::open(with(settings), log, Moment(1), 0).unwrap();
         member.on(Moment(1), Vec::new(), &mut Vec::new()).unwrap();
-        assert_eq!(member.state().pool(PoolId(1)).unwrap().hibernate_after_millis, after);
+        let pool = member.state().pool(PoolId(1)).unwrap();
+        let found = (pool.hibernate_after_millis, pool.rebuild_bytes_per_second, pool.awake_parity);
+        assert_eq!(found, settings);
         log = member.into_log();
     }
 }
@@ -224,6 +230,8 @@ fn a_pool_is_created_when_an_administrator_asks() {
         parity_debt: ebb_types::ParityDebt::Segment,
         parity_buffer_bytes: 1,
         hibernate_after_millis: None,
+        rebuild_bytes_per_second: None,
+        awake_parity: 0,
         sets: vec![SetId(0)],
     }];
     let mut member = Member::open(config, single().into_log(), Moment(1), 0).unwrap();

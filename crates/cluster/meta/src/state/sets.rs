@@ -36,14 +36,14 @@ impl State {
         (0u16..).map(SetId).zip(&self.sets).map(|(id, v)| (id, &v.item))
     }
 
-    pub(super) fn set_hibernation(&mut self, pool: PoolId, after_millis: Option<u64>) -> Reply {
-        let Some(known) = self.pools.get_mut(&pool) else {
-            return Reply::Refused(format!("there is no {pool}"));
+    pub(super) fn set_pool(&mut self, pool: &PoolEntry) -> Reply {
+        let Some(known) = self.pools.get_mut(&pool.id) else {
+            return Reply::Refused(format!("there is no {}", pool.id));
         };
-        if known.item.hibernate_after_millis != after_millis {
+        let item = known.item.with_settings_of(pool);
+        if known.item != item {
             self.version += 1;
-            known.item.hibernate_after_millis = after_millis;
-            known.changed = self.version;
+            *known = Versioned { item, changed: self.version };
         }
         Reply::Done
     }

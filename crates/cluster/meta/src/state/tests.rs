@@ -233,6 +233,8 @@ fn with_sets() -> Bootstrap {
         parity_debt: ParityDebt::Segment,
         parity_buffer_bytes: 1 << 30,
         hibernate_after_millis: None,
+        rebuild_bytes_per_second: None,
+        awake_parity: 0,
         sets: vec![SetId(0), SetId(1)],
     }];
     boot

@@ -166,6 +166,8 @@ fn bootstrap_of(sets: u16, spares: u16) -> Bootstrap {
         parity_debt: ParityDebt::Ram,
         parity_buffer_bytes: 100,
         hibernate_after_millis: None,
+        rebuild_bytes_per_second: None,
+        awake_parity: 0,
         sets: (0..sets).map(SetId).collect(),
     }];
     boot
@@ -305,6 +307,45 @@ fn one_failed_data_server_wakes_p1_two_wake_two_three_wake_all() {
     }
     world.run(10_000);
     assert_eq!((world.coded_states(0), world.set(0)), ("AAAAAAzzz".into(), "ssssss ---".into()));
+    world.rows.assert_kept(&world.state);
+}
+
+#[test]
+fn parity_servers_take_turns_to_help() {
+    let mut world = at_rest(1, 0);
+    for states in ["FAAAAAAzz", "FAAAAAzAz", "FAAAAAzzA", "FAAAAAAzz"] {
+        world.crash(9);
+        world.run(5000);
+        assert_eq!(world.coded_states(0), states);
+        world.restart(9);
+        world.run(10_000);
+        assert_eq!(world.coded_states(0), "AAAAAAzzz");
+    }
+    world.rows.assert_kept(&world.state);
+}
+
+#[test]
+fn a_number_of_parity_servers_stays_awake_if_the_pool_says_so() {
+    let mut boot = bootstrap_of(1, 0);
+    boot.pools[0].awake_parity = 1;
+    let mut world = World::of(boot, Controller::new(Timing::default(), processes()));
+    world.run(6000);
+    assert_eq!((world.coded_states(0), world.set(0)), ("AAAAAAAzz".into(), "ssssss s--".into()));
+    world.crash(9);
+    world.run(5000);
+    assert_eq!(world.coded_states(0), "FAAAAAAzz", "it is there to help");
+    world.crash(15);
+    world.run(5000);
+    assert_eq!(world.coded_states(0), "FAAAAAFAz", "another one stays in its place");
+    world.restart(9);
+    world.restart(15);
+    world.run(20_000);
+    assert_eq!(world.coded_states(0).matches('A').count(), 7, "{}", world.coded_states(0));
+    let pool = world.state.pool(POOL).unwrap().clone();
+    world.apply(&[Command::SetPool(PoolEntry { awake_parity: 0, ..pool })]);
+    world.event(Event::Applied { own: false });
+    world.run(8000);
+    assert_eq!(world.coded_states(0), "AAAAAAzzz");
     world.rows.assert_kept(&world.state);
 }
 
@@ -955,7 +996,8 @@ fn the_highest_gear_and_a_pool_without_the_setting_keep_sets_awake() {
     world.gear(2);
     world.run(30_000);
     assert!(world.hibernates(0));
-    world.apply(&[Command::SetHibernation { pool: POOL, after_millis: None }]);
+    let pool = world.state.pool(POOL).unwrap().clone();
+    world.apply(&[Command::SetPool(PoolEntry { hibernate_after_millis: None, ..pool })]);
     world.event(Event::Applied { own: false });
     world.run(8000);
     assert_eq!((world.hibernates(0), world.coded_states(0)), (false, "AAAAAAzzz".into()));

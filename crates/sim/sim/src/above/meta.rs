@@ -72,6 +72,8 @@ fn config(id: u64, members: u64, log_bytes: usize) -> MemberConfig {
         parity_debt: ParityDebt::Ram,
         parity_buffer_bytes: 1 << 20,
         hibernate_after_millis: None,
+        rebuild_bytes_per_second: None,
+        awake_parity: 0,
         sets: vec![SetId(0)],
     };
     let replicated = (0..3).map(|id| server(id, PoolId::REPLICATED, GearGroup(id as u8)));

@@ -294,6 +294,7 @@ impl Scenario {
         if Random::new(seed ^ 0x25e7).chance(TWO_SETS) {
             self.add_set();
         }
+        self.draw_pools(&mut Random::new(seed ^ 0xec52));
         self.draw_beyond(&mut Random::new(seed ^ 0x0be1));
         self.draw_metadata(&mut Random::new(seed ^ 0x3e35));
         self.draw_links(&mut Random::new(seed ^ 0x11a5));
@@ -302,6 +303,22 @@ impl Scenario {
             self.faults.overload = random.between(40, 150);
         }
         self.draw_leaders(&mut Random::new(seed ^ 0xdcba));
+    }
+
+    /// Parity servers that stay awake, rebuilds that are held back, parity that wakes earlier beside a failure.
+    fn draw_pools(&mut self, random: &mut Random) {
+        for pool in &mut self.bootstrap.pools {
+            if random.chance(200) {
+                pool.awake_parity = random.between(1, pool.shape.parity() as u64) as u8;
+            }
+            // A few hundred blocks in a second: a round is long enough for all of them.
+            if random.chance(300) {
+                pool.rebuild_bytes_per_second = Some(random.between(1, 8) << 20);
+            }
+        }
+        if random.chance(300) {
+            self.timing.standby.threshold_while_failed = random.between(30, 80) as f64 / 100.0;
+        }
     }
 
     /// Short logs, networks that part some and not others, clocks that jump, damage that cannot be borne.
@@ -440,6 +457,8 @@ impl Scenario {
             parity_debt: ParityDebt::Segment,
             parity_buffer_bytes: random.between(8, 400) * BLOCK_BYTES as u64,
             hibernate_after_millis: None,
+            rebuild_bytes_per_second: None,
+            awake_parity: 0,
             sets: vec![SetId(0)],
         }];
         self.coders = random.between(1, 3) as u32;

@@ -59,6 +59,8 @@ pub struct World {
     pub follows: bool,
     /// Bytes of memory for the strips of sleeping parity servers, if they are kept there.
     memory: Option<u64>,
+    /// The pool's limit for rebuilds.
+    pub rebuild_bytes_per_second: Option<u64>,
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<ebb_chunkserver::PlantedBug>,
 }
@@ -102,6 +104,7 @@ impl World {
             slow: None,
             follows: true,
             memory,
+            rebuild_bytes_per_second: None,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         };
@@ -149,6 +152,8 @@ impl World {
             parity_debt: if self.memory.is_some() { ParityDebt::Ram } else { ParityDebt::Segment },
             parity_buffer_bytes: self.memory.unwrap_or(1 << 30),
             hibernate_after_millis: None,
+            rebuild_bytes_per_second: self.rebuild_bytes_per_second,
+            awake_parity: 0,
             sets: vec![SET],
         };
         let delta = MapDelta {
