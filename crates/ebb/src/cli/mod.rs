@@ -36,6 +36,8 @@ pub mod report;
 pub mod series;
 #[cfg(feature = "lab")]
 pub mod simulate;
+#[cfg(feature = "lab")]
+pub mod simulated;
 pub mod space;
 pub mod status;
 pub mod tool;

@@ -5,6 +5,7 @@ use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::measured::{Measured, Measuring};
 use crate::cli::provenance::Inputs;
 use crate::cli::report::ReportArgs;
+use crate::cli::simulated::{self, Simulated};
 use crate::cli::trace::{Percent, reading};
 use crate::cli::trace_options::TraceOptions;
 use crate::cli::{verify, volume};
@@ -23,7 +24,7 @@ use ebb_replay::drive::{
 };
 use ebb_replay::{Cluster, Comparison, ReplayOptions, ReplayReport};
 use ebb_trace::{BalancedFilter, Scaled, Trace, TraceReader};
-use ebb_types::{AdminReply, AdminRequest, Bytes, VolumeHome, parse_bytes, parse_duration};
+use ebb_types::{AdminReply, AdminRequest, Bytes, GearSteps, VolumeHome, parse_bytes, parse_duration};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,7 @@ Examples:
   ebb lab replay week.srt --speed 2000 --provision peak       on a cluster started for it
   ebb lab replay web.spc --config data/cluster.toml --json  on the cluster of `ebb dev`
   ebb lab replay web.spc --config cluster.toml --measure      beside the modelled watts those of the management controllers
+  ebb lab replay day.spc --servers 30 --speed 250 --provision peak --beside-simulated  live, simulated and oracles in one table
   ebb lab replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, at 30 % of the load
   ebb lab replay web.spc --target nbd://127.0.0.1/disk --check             checks every byte read";
 
@@ -128,6 +130,21 @@ pub struct ReplayArgs {
     storage: StorageArgs,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StepsArg {
+    Servers,
+    Groups,
+}
+
+impl From<StepsArg> for GearSteps {
+    fn from(steps: StepsArg) -> GearSteps {
+        match steps {
+            StepsArg::Servers => GearSteps::Servers,
+            StepsArg::Groups => GearSteps::Groups,
+        }
+    }
+}
+
 #[derive(Args)]
 struct ClusterArgs {
     /// Configure the servers' rates so that the trace's peak needs all servers (peak) or N of them [default: as
@@ -150,6 +167,13 @@ struct ClusterArgs {
     /// Replay a second time with every server awake, and compare the response times of the same stretches
     #[arg(long)]
     beside_always_on: bool,
+    /// Afterwards simulate the same requests on the same cluster, with single servers and with whole gears, and show both
+    /// beside what was replayed, oracles, and what no policy exceeds
+    #[arg(long)]
+    beside_simulated: bool,
+    /// What wakes and sleeps at a time: servers, or groups (whole gears) [default: as configured]
+    #[arg(long, value_name = "servers|groups")]
+    steps: Option<StepsArg>,
     /// Move the volumes' cold data to this erasure-coded pool; with the code of a started cluster's, such as
     /// archive=6+3
     #[arg(long, value_name = "NAME[=K+M]")]
@@ -251,6 +275,8 @@ impl ClusterArgs {
             ("--measure", self.measure),
             ("--forget-hours", self.forget_hours),
             ("--beside-always-on", self.beside_always_on),
+            ("--beside-simulated", self.beside_simulated),
+            ("--steps", self.steps.is_some()),
             ("--pool", self.pool.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
@@ -282,9 +308,19 @@ struct Replayed<R> {
     intensity_percent: Option<f64>,
     #[serde(flatten)]
     report: R,
+    #[serde(flatten)]
+    beside: Beside,
+}
+
+/// What a replay on a cluster is compared with.
+#[derive(Default, Serialize)]
+struct Beside {
     /// With `--measure`.
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Measured>,
+    /// With `--beside-simulated`; absent too if Ctrl-C ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    simulated: Option<Simulated>,
 }
 
 impl<R: fmt::Display> fmt::Display for Replayed<R> {
@@ -296,7 +332,9 @@ impl<R: fmt::Display> fmt::Display for Replayed<R> {
             }
         }
         write!(f, "\n{}", self.report)?;
-        self.measured.as_ref().map_or(Ok(()), |measured| write!(f, "{measured}"))
+        let Beside { measured, simulated } = &self.beside;
+        measured.as_ref().map_or(Ok(()), |measured| write!(f, "{measured}"))?;
+        simulated.as_ref().map_or(Ok(()), |simulated| write!(f, "{simulated}"))
     }
 }
 
@@ -345,7 +383,7 @@ impl ReplayArgs {
     fn show<R: Serialize + fmt::Display>(
         &self,
         report: R,
-        measured: Option<Measured>,
+        beside: Beside,
         page: impl FnOnce(&R) -> Page,
     ) -> Result<(), NodeError> {
         if let Some(path) = &self.html {
@@ -356,9 +394,14 @@ impl ReplayArgs {
             load_percent: self.load.map(|percent| percent.0),
             intensity_percent: self.intensity.map(|percent| percent.0),
             report,
-            measured,
+            beside,
         };
-        self.report.write(&replayed, &Inputs::of(&self.traces).and(&self.config))
+        let inputs = Inputs::of(&self.traces).and(&self.config);
+        let inputs = match &replayed.beside.simulated {
+            Some(_) => inputs.seeded(simulated::SEED),
+            None => inputs,
+        };
+        self.report.write(&replayed, &inputs)
     }
 }
 
@@ -385,7 +428,7 @@ impl ReplayArgs {
             (false, 0) => ExitCode::from(DIFFERENT),
             (false, _) => ExitCode::FAILURE,
         };
-        self.show(report, None, DriveReport::page)?;
+        self.show(report, Beside::default(), DriveReport::page)?;
         Ok(code)
     }
 
@@ -495,6 +538,9 @@ impl ReplayArgs {
         config: &Config,
         interrupt: &Interrupt,
     ) -> Result<ExitCode, NodeError> {
+        if self.cluster.beside_simulated {
+            simulated::check(config)?;
+        }
         // No other client writes to the volumes.
         let client = Connector::new(config)?.sole_writer().connect_for_a_person(None).await?;
         self.cluster.may_forget(&client).await?;
@@ -502,6 +548,7 @@ impl ReplayArgs {
             home: self.cluster.home(&client, trace)?,
             speed: self.speed,
             provision: self.cluster.provision.map(|provision| provision.0),
+            steps: self.cluster.steps.map(GearSteps::from),
             in_flight: self.in_flight,
             beside_always_on: self.cluster.beside_always_on,
             power: config.power.model,
@@ -527,7 +574,11 @@ impl ReplayArgs {
         let report = report.map_err(refused)?;
         let measured = measuring.map(|measuring| measuring.stop(&report.modelled_energy.cluster, self.speed));
         let (passed, behind) = (report.passed(), report.fell_behind());
-        self.show(report, measured, ReplayReport::page)?;
+        let simulated = match self.cluster.beside_simulated && !interrupt.halt.is_set() {
+            true => simulated::beside(&report, trace, config, interrupt).await?,
+            false => None,
+        };
+        self.show(report, Beside { measured, simulated }, ReplayReport::page)?;
         Ok(match behind {
             _ if interrupt.halt.is_set() => ExitCode::from(INTERRUPTED),
             _ if !passed => ExitCode::from(DIFFERENT),

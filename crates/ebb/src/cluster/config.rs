@@ -710,7 +710,8 @@ impl Config {
         all.collect()
     }
 
-    fn layout(&self) -> Result<ebb_gear::layout::Layout, ConfigError> {
+    /// Of the replicated pool.
+    pub fn layout(&self) -> Result<ebb_gear::layout::Layout, ConfigError> {
         let servers = pools::of_pool(&self.placed(), None);
         let params = self.params()?;
         Ok(layout(&servers, params.replicas, params.groups, params.cluster, self.cluster.layout)?)

@@ -5,12 +5,15 @@
 //! state that lasted one second at speed 2000 lasted 2000. A transition costs its joules once, whatever the speed. So a
 //! wake-up that takes half a second of the clock is charged as 1000 seconds of being on: that is the price of the
 //! rehearsal, not of the cluster, and it makes the savings look smaller, never larger.
+//!
+//! An [`Account`] adds up whatever serves the load, from the states of its servers: a cluster that was observed, the same
+//! one simulated, and oracles. So between two of them only what they did makes a difference.
 
-use ebb_gear::LoadSeries;
+use ebb_gear::{Load, LoadSeries, Policy, lowest_gear, oracle};
 use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Savings};
-use ebb_types::{GearGroup, Moment, NO_GEAR, RackId, ServerId};
+use ebb_types::{GearGroup, Moment, NO_GEAR, RackId, Schedule, ServerId, ServerState};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A server is switched on or to standby, at a moment of the trace. Ordered by time; every server has one at time zero.
@@ -20,6 +23,9 @@ pub struct Change {
     pub server: ServerId,
     pub on: bool,
 }
+
+/// States of servers by the clock, from the start on: the first of each at time zero, then each change.
+pub type States = [(Duration, ServerId, ServerState)];
 
 /// Total consumption of the servers, by cause. Seconds are server-seconds of the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -98,6 +104,133 @@ impl EnergyReport {
     }
 }
 
+/// A server, as far as its energy depends on it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Member {
+    pub id: ServerId,
+    pub rack: RackId,
+    /// [`NO_GEAR`]: it takes none of the load, and no oracle lets it sleep.
+    pub gear_group: GearGroup,
+}
+
+/// What energy is added up by: the load of a trace, and the servers that may serve it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Account {
+    pub power: PowerModel,
+    pub load: LoadSeries,
+    pub schedule: Schedule,
+    pub replicas: u8,
+    pub servers: Vec<Member>,
+    /// Trace seconds per second of the clock.
+    pub speed: f64,
+    /// Where it ends, in trace time.
+    pub end: Duration,
+}
+
+impl Account {
+    /// Of servers that were in these states. A failed server still draws power; one that wakes or drains is on.
+    pub fn of_states(&self, states: &States) -> Result<ModelledEnergy, ModelError> {
+        self.of_changes(&changes(states, self.speed, is_on))
+    }
+
+    /// Of one gear for each hour.
+    pub fn of_gears(&self, gears: &[u8]) -> Result<ModelledEnergy, ModelError> {
+        let servers: Vec<_> = self.servers.iter().map(|server| (server.id, server.gear_group)).collect();
+        self.of_changes(&changes_of(gears, self.load.hour, &servers))
+    }
+
+    /// The lowest gear for the peak of each hour, known in advance.
+    pub fn oracle_gears(&self) -> Vec<u8> {
+        let servers = self.geared().count() as u32;
+        let lowest = self.schedule.g_min.max(lowest_gear(servers, self.replicas));
+        oracle(0, &self.load.peaks(), servers, self.replicas, lowest).gears
+    }
+
+    /// Of an oracle that wakes single servers: as few as carry the load of each minute, or of each sample if these are
+    /// longer. It knows it in advance, and shifts take no time.
+    pub fn of_oracle(&self) -> Result<ModelledEnergy, ModelError> {
+        let policy = self.policy();
+        let samples = (60.0 / self.load.interval.as_secs_f64()).ceil().max(1.0) as usize;
+        let peak = |samples: &[Load]| samples.iter().copied().fold(Load::ZERO, Load::max);
+        let needed = self.load.samples.chunks(samples).map(|samples| policy.servers_needed(peak(samples)));
+        self.of_counts(needed, self.load.interval * samples as u32)
+    }
+
+    /// Of the fewest servers that any policy keeps awake, throughout: none saves more, whatever the load.
+    pub fn of_fewest(&self) -> Result<ModelledEnergy, ModelError> {
+        self.of_counts([self.policy().servers_needed(Load::ZERO)], self.end)
+    }
+
+    /// Share of the time in which fewer servers served than the load needed.
+    pub fn short(&self, states: &States) -> f64 {
+        let (policy, serves) = (self.policy(), changes(states, self.speed, ServerState::is_live));
+        let geared: BTreeSet<ServerId> = self.geared().map(|server| server.id).collect();
+        let mut short = Duration::ZERO;
+        pieces(&self.load, &serves, self.end, |from, to, serving, _| {
+            let serving = serving.iter().filter(|(id, serves)| **serves && geared.contains(id)).count();
+            if (serving as u32) < policy.servers_needed(self.load.at(from)) {
+                short += to - from;
+            }
+        });
+        short.as_secs_f64() / self.end.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    fn of_changes(&self, changes: &[Change]) -> Result<ModelledEnergy, ModelError> {
+        let racks: Vec<_> = self.servers.iter().map(|server| (server.id, server.rack)).collect();
+        modelled(&self.power, &self.load, changes, &racks, self.end)
+    }
+
+    /// So many servers awake in each step, in the order of their gear groups.
+    fn of_counts(
+        &self,
+        counts: impl IntoIterator<Item = u32>,
+        step: Duration,
+    ) -> Result<ModelledEnergy, ModelError> {
+        let mut line: Vec<&Member> = self.geared().collect();
+        line.sort_by_key(|server| (server.gear_group.0, server.id));
+        let others = self.servers.iter().filter(|server| server.gear_group == NO_GEAR);
+        let mut changes: Vec<Change> =
+            others.map(|server| Change { at: Duration::ZERO, server: server.id, on: true }).collect();
+        let mut last = None;
+        for (index, count) in counts.into_iter().enumerate() {
+            for (place, server) in (0..).zip(&line) {
+                let on = place < count;
+                if last.is_none_or(|last| on != (place < last)) {
+                    changes.push(Change { at: step * index as u32, server: server.id, on });
+                }
+            }
+            last = Some(count);
+        }
+        self.of_changes(&changes)
+    }
+
+    fn geared(&self) -> impl Iterator<Item = &Member> {
+        self.servers.iter().filter(|server| server.gear_group != NO_GEAR)
+    }
+
+    fn policy(&self) -> Policy {
+        let of = |group: u8| self.geared().filter(|server| server.gear_group.0 == group).count() as u32;
+        Policy::of(&self.schedule, (0..self.replicas).map(of).collect())
+    }
+}
+
+fn is_on(state: ServerState) -> bool {
+    !matches!(state, ServerState::Asleep | ServerState::Lost)
+}
+
+/// When `is_so` begins and ceases to hold of servers in these states, in trace time.
+fn changes(states: &States, speed: f64, is_so: impl Fn(ServerState) -> bool) -> Vec<Change> {
+    let mut so: BTreeMap<ServerId, bool> = BTreeMap::new();
+    let mut changes = Vec::new();
+    for (at, server, state) in states {
+        let on = is_so(*state);
+        if so.insert(*server, on) != Some(on) {
+            changes.push(Change { at: at.mul_f64(speed), server: *server, on });
+        }
+    }
+    changes
+}
+
 /// Modelled energy from time zero to `end`. The load is spread evenly over the servers that are on.
 pub fn modelled(
     model: &PowerModel,
@@ -108,31 +241,46 @@ pub fn modelled(
 ) -> Result<ModelledEnergy, ModelError> {
     let mut meter = EnergyMeter::new(*model, 1.0)?;
     racks.iter().for_each(|(server, rack)| meter.set_rack(*server, *rack));
+    let mut drawn = f64::NAN;
+    pieces(load, changes, end, |now, _, on, changed| {
+        let awake = on.values().filter(|on| **on).count().max(1);
+        let utilisation = load.at(now).0 / awake as f64;
+        if changed || utilisation != drawn {
+            for (server, on) in on {
+                let draw = if *on { Draw::On { utilisation } } else { Draw::Standby };
+                meter.set(moment(now), *server, draw);
+            }
+            drawn = utilisation;
+        }
+    });
+    Ok(meter.energy(moment(end)))
+}
+
+/// Calls `piece` for each piece of time in which neither the load nor a server changes: with its begin and end, the
+/// servers, and whether any of them has just changed.
+fn pieces(
+    load: &LoadSeries,
+    changes: &[Change],
+    end: Duration,
+    mut piece: impl FnMut(Duration, Duration, &BTreeMap<ServerId, bool>, bool),
+) {
     let mut on: BTreeMap<ServerId, bool> = BTreeMap::new();
     let mut changes = changes.iter().peekable();
-    let (mut now, mut sample, mut drawn) = (Duration::ZERO, 0u32, f64::NAN);
+    let (mut now, mut sample) = (Duration::ZERO, 0u32);
     while now <= end {
         let mut changed = false;
         while let Some(change) = changes.next_if(|change| change.at <= now) {
             on.insert(change.server, change.on);
             changed = true;
         }
-        let awake = on.values().filter(|on| **on).count().max(1);
-        let utilisation = load.at(now).0 / awake as f64;
-        if changed || utilisation != drawn {
-            for (server, on) in &on {
-                let draw = if *on { Draw::On { utilisation } } else { Draw::Standby };
-                meter.set(moment(now), *server, draw);
-            }
-            drawn = utilisation;
-        }
         while load.interval * sample <= now {
             sample += 1;
         }
         let next = load.interval * sample;
-        now = changes.peek().map_or(next, |change| change.at.min(next));
+        let next = changes.peek().map_or(next, |change| change.at.min(next));
+        piece(now, next.min(end), &on, changed);
+        now = next;
     }
-    Ok(meter.energy(moment(end)))
 }
 
 fn moment(at: Duration) -> Moment {
@@ -226,6 +374,59 @@ mod tests {
         let changes = changes_of(&[1, 3], HOUR, &with_pool);
         let of_pool: Vec<&Change> = changes.iter().filter(|change| change.server == ServerId(20)).collect();
         assert_eq!(of_pool, [&Change { at: Duration::ZERO, server: ServerId(20), on: true }]);
+    }
+
+    /// Nine servers and a logger, at speed 1000, for four hours of which the second needs five of them.
+    fn account() -> Account {
+        let (speed, mut load) = (1000.0, quiet());
+        for (index, sample) in load.samples.iter_mut().enumerate() {
+            let hour = load.interval.mul_f64(index as f64 + 0.5).as_secs() / 3600;
+            *sample = ebb_gear::Load(if hour == 1 { 4.5 } else { 0.5 });
+        }
+        let member = |(id, gear_group)| Member { id, rack: RackId(0), gear_group };
+        let servers = servers().into_iter().chain([(ServerId(20), NO_GEAR)]).map(member).collect();
+        let (power, schedule) = (PowerModel::default(), Schedule::default());
+        Account { power, load, schedule, replicas: 3, servers, speed, end: HOUR * 4 }
+    }
+
+    /// By the clock, at speed 1000.
+    fn at(hours: f64) -> Duration {
+        Duration::from_secs_f64(hours * 3.6)
+    }
+
+    #[test]
+    fn an_oracle_of_single_servers_wakes_as_few_as_carry_each_minute() {
+        let account = account();
+        let oracle = account.of_oracle().unwrap();
+        // Two of them wake and sleep again; the logger is on.
+        assert_eq!(oracle.standby.transitions(), 4);
+        close(oracle.on_seconds, 4.0 * 4.0 * 3600.0 + 2.0 * (3600.0 - 13.0));
+        let fewest = account.of_fewest().unwrap();
+        assert_eq!(fewest.standby.transitions(), 0);
+        close(fewest.on_seconds, 4.0 * 4.0 * 3600.0);
+        let whole = account.of_gears(&account.oracle_gears()).unwrap();
+        close(whole.on_seconds, 4.0 * 4.0 * 3600.0 + 3.0 * (3600.0 - 13.0));
+        assert!(fewest.total() < oracle.total() && oracle.total() < whole.total());
+    }
+
+    #[test]
+    fn time_is_short_while_fewer_serve_than_the_load_needs() {
+        use ServerState::{Asleep, Awake, Waking};
+        let account = account();
+        let first =
+            |(id, _): (ServerId, GearGroup)| (Duration::ZERO, id, if id.0 < 3 { Awake } else { Asleep });
+        let mut states: Vec<_> =
+            servers().into_iter().map(first).chain([(at(0.0), ServerId(20), Awake)]).collect();
+        close(account.short(&states), 0.25);
+        // One serves from before its hour on, the other from the middle of it; on its way up it does not serve yet.
+        states.extend([
+            (at(0.5), ServerId(3), Awake),
+            (at(0.9), ServerId(4), Waking),
+            (at(1.5), ServerId(4), Awake),
+        ]);
+        close(account.short(&states), 0.125);
+        let energy = account.of_states(&states).unwrap();
+        close(energy.on_seconds, 3600.0 * (4.0 * 4.0 + 3.5 + 3.1) - 2.0 * 13.0);
     }
 
     #[test]

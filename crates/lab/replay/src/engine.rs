@@ -1,7 +1,7 @@
 //! The run: prepare, replay in open loop, settle, compare, clean up.
 
-use super::energy::{Change, EnergyReport, changes_of, modelled};
-use super::observe::{Observer, Stretch, Stretches};
+use super::energy::{Account, EnergyReport, Member};
+use super::observe::{Observer, Stretches};
 use super::options::{Progress, ReplayError, ReplayOptions};
 use super::report::{
     AlwaysOnReport, Behind, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,
@@ -19,7 +19,7 @@ use ebb_gear::{LoadSeries, rehearsal};
 use ebb_trace::{Kind, Trace};
 use ebb_types::{
     AdminReply, AdminRequest, BLOCK_BYTES, ChunkId, ClusterStatus, GearMode, GearSteps, GearWish, HourRecord,
-    ObjectId, PoolId, Schedule, ServerId, ServerStatus, ShiftRecord,
+    NO_GEAR, ObjectId, PoolId, Schedule, ServerId, ServerStatus, ShiftRecord,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -79,9 +79,10 @@ struct Setting {
 impl Setting {
     fn new(options: &ReplayOptions, trace: &Trace, before: ClusterStatus) -> Result<Setting, ReplayError> {
         let mut schedule = rehearsal(&before.schedule, options.speed)?;
+        schedule.steps = options.steps.unwrap_or(schedule.steps);
         let (replicas, chunk_bytes) = (before.params.replicas, before.params.chunk_bytes);
         let mut load = LoadSeries::new(trace.loads(chunk_bytes)?, options.speed, &schedule, replicas)?;
-        let servers = geared(&before);
+        let servers = before.servers.iter().filter(|server| is_geared(server)).count() as u32;
         let provision = |provision| load.provision(&mut schedule, provision, servers);
         let provisioned = options.provision.map(provision).transpose()?;
         Ok(Setting { before, schedule, load, provisioned })
@@ -92,10 +93,9 @@ impl Setting {
     }
 }
 
-/// The number of servers of the replicated pool, which take the load and shift gears.
-fn geared(status: &ClusterStatus) -> u32 {
-    let is_geared = |server: &&ServerStatus| server.pool == PoolId::REPLICATED && !server.logger;
-    status.servers.iter().filter(is_geared).count() as u32
+/// The server is of the replicated pool, whose servers take the load and shift gears.
+fn is_geared(server: &ServerStatus) -> bool {
+    server.pool == PoolId::REPLICATED && !server.logger
 }
 
 /// See [`super::replay`].
@@ -191,7 +191,7 @@ async fn run_on<T: Target>(
     let comparison =
         if settled { Some(target.compare().await.map_err(cluster("compare the replicas"))?) } else { None };
     let stretches = match gears {
-        Gears::Automatic => run.seen.stretches(),
+        Gears::Automatic => Stretches::of(&run.seen.changes),
         Gears::AlwaysOn(stretches) => stretches,
     };
     let mut report = run.report(setting, performance, &stretches, shifts)?;
@@ -505,9 +505,12 @@ impl<T: Target> Run<'_, T> {
         shifts: Vec<ShiftRecord>,
     ) -> Result<ReplayReport, ReplayError> {
         let (offloaded_bytes, reclaimed_bytes) = self.seen.moved();
-        let oracle = self.oracle(setting);
+        let account = self.account(setting);
+        let oracle = account.oracle_gears();
         let behind = Behind::of(&performance, setting.hour());
-        let mut modelled_energy = self.energy(setting, &oracle)?;
+        let cluster = account.of_states(&self.seen.changes)?;
+        let always_on = account.of_gears(&[setting.before.params.replicas])?;
+        let mut modelled_energy = EnergyReport::new(cluster, always_on, account.of_gears(&oracle)?);
         if behind.is_some() {
             modelled_energy.compared = None;
         }
@@ -535,25 +538,26 @@ impl<T: Target> Run<'_, T> {
             notes: Vec::new(),
             retries: self.retries,
             performance,
+            account,
+            states: self.seen.changes,
         })
     }
 
-    fn oracle(&self, setting: &Setting) -> Vec<u8> {
-        let (servers, replicas) = (geared(&setting.before), setting.before.params.replicas);
-        let lowest = setting.schedule.g_min.max(ebb_gear::lowest_gear(servers, replicas));
-        ebb_gear::oracle(0, &setting.load.peaks(), servers, replicas, lowest).gears
-    }
-
-    fn energy(&self, setting: &Setting, oracle: &[u8]) -> Result<EnergyReport, ReplayError> {
-        let (power, load) = (&self.options.power, &setting.load);
-        let end = self.end.duration_since(self.start).mul_f64(self.options.speed).max(self.played);
-        let servers: Vec<_> = setting.before.servers.iter().map(|s| (s.id, s.gear_group)).collect();
-        let racks: Vec<_> = setting.before.servers.iter().map(|s| (s.id, s.rack)).collect();
-        let of_changes = |changes: &[Change]| modelled(power, load, changes, &racks, end);
-        let of_gears = |gears: &[u8]| of_changes(&changes_of(gears, load.hour, &servers));
-        let cluster = of_changes(&self.seen.power_changes(self.options.speed))?;
-        let always_on = of_gears(&[setting.before.params.replicas])?;
-        Ok(EnergyReport::new(cluster, always_on, of_gears(oracle)?))
+    fn account(&self, setting: &Setting) -> Account {
+        let member = |server: &ServerStatus| Member {
+            id: server.id,
+            rack: server.rack,
+            gear_group: if is_geared(server) { server.gear_group } else { NO_GEAR },
+        };
+        Account {
+            power: self.options.power,
+            load: setting.load.clone(),
+            schedule: setting.schedule,
+            replicas: setting.before.params.replicas,
+            servers: setting.before.servers.iter().map(member).collect(),
+            speed: self.options.speed,
+            end: self.end.duration_since(self.start).mul_f64(self.options.speed).max(self.played),
+        }
     }
 
     fn latencies(&self, stretches: &Stretches) -> LatencyReport {
@@ -565,17 +569,9 @@ impl<T: Target> Run<'_, T> {
                 KindLatency::of(self.answered.iter().filter(|answered| gear_of(answered) == gear));
             GearLatency { gear, reads, writes }
         });
-        let of = |stretch| {
-            KindLatency::of(self.answered.iter().filter(move |a| stretches.at(since(a)) == stretch))
-        };
-        LatencyReport {
-            by_gear: by_gear.collect(),
-            stretches: StretchLatency {
-                steady: of(Stretch::Steady),
-                up_shifts: of(Stretch::UpShift),
-                down_shifts: of(Stretch::DownShift),
-            },
-        }
+        let answered =
+            self.answered.iter().map(|answered| (since(answered), answered.kind, answered.service));
+        LatencyReport { by_gear: by_gear.collect(), stretches: StretchLatency::of(stretches, answered) }
     }
 
     fn hour_reports(&self, setting: &Setting, oracle: &[u8]) -> Vec<HourReport> {

@@ -20,7 +20,8 @@ mod page;
 mod report;
 mod target;
 
-pub use energy::{Compared, EnergyFigures, EnergyReport};
+pub use energy::{Account, Compared, EnergyFigures, EnergyReport};
+pub use observe::{Stretch, Stretches};
 pub use options::{Progress, ReplayError, ReplayOptions};
 pub use report::{
     AlwaysOnReport, Behind, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,

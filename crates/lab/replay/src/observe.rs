@@ -1,7 +1,7 @@
 //! Observes the cluster during a replay: server states as the map changes; gear, load and debt as reported by the
 //! metadata service. Observing wakes no server.
 
-use super::energy::Change;
+use super::energy::States;
 use ebb_types::{ClusterStatus, ServerId, ServerState};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct Observer {
 
 /// What the cluster did when a request was issued [Sierra §4.5, Figure 11].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stretch {
+pub enum Stretch {
     Steady,
     /// Servers woke, whatever else went on.
     UpShift,
@@ -31,12 +31,19 @@ pub(crate) enum Stretch {
 
 /// The times at which a server's state changed, and whether it woke.
 #[derive(Clone, Default)]
-pub(crate) struct Stretches(Vec<(Duration, bool)>);
+pub struct Stretches(Vec<(Duration, bool)>);
 
 /// A change counts for requests issued within this time before or after it.
 const AROUND_SHIFT: Duration = Duration::from_secs(2);
 
 impl Stretches {
+    /// Of servers that were in these states. The first ones are no change.
+    pub fn of(states: &States) -> Stretches {
+        let woke = |state| matches!(state, ServerState::Waking | ServerState::Awake);
+        let changes = states.iter().filter(|(when, ..)| !when.is_zero());
+        Stretches(changes.map(|(when, _, state)| (*when, woke(*state))).collect())
+    }
+
     pub fn at(&self, at: Duration) -> Stretch {
         let from = self.0.partition_point(|(when, _)| *when + AROUND_SHIFT < at);
         let near = self.0[from..].iter().take_while(|(when, _)| *when <= at + AROUND_SHIFT);
@@ -105,27 +112,6 @@ impl Observer {
         let after = self.gears.partition_point(|(from, _)| *from <= at);
         self.gears.get(after.saturating_sub(1)).map_or(0, |(_, gear)| *gear)
     }
-
-    /// The first states are no change.
-    pub fn stretches(&self) -> Stretches {
-        let woke = |state| matches!(state, ServerState::Waking | ServerState::Awake);
-        let changes = self.changes.iter().filter(|(when, ..)| !when.is_zero());
-        Stretches(changes.map(|(when, _, state)| (*when, woke(*state))).collect())
-    }
-
-    /// The changes as the power model counts them, in trace time. A failed server still draws power; one that wakes or
-    /// drains is on.
-    pub fn power_changes(&self, speed: f64) -> Vec<Change> {
-        let mut on: BTreeMap<ServerId, bool> = BTreeMap::new();
-        let mut changes = Vec::new();
-        for (at, server, state) in &self.changes {
-            let is_on = !matches!(state, ServerState::Asleep | ServerState::Lost);
-            if on.insert(*server, is_on) != Some(is_on) {
-                changes.push(Change { at: at.mul_f64(speed), server: *server, on: is_on });
-            }
-        }
-        changes
-    }
 }
 
 #[cfg(test)]
@@ -141,15 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn only_switching_on_and_to_standby_count_as_power_changes_and_requests_near_any_are_around_shifts() {
+    fn every_change_of_a_state_is_recorded_once_and_requests_near_any_are_around_shifts() {
         let mut seen = Observer::default();
         for (at, state) in [(0, Awake), (5, Awake), (10, Draining), (11, Asleep), (20, Waking), (21, Awake)] {
             seen.servers(seconds(at), &[(A, state)]);
         }
-        let change = |at, on| Change { at: seconds(at), server: A, on };
-        assert_eq!(seen.power_changes(10.0), [change(0, true), change(110, false), change(200, true)]);
-        assert_eq!(seen.awake(), 1);
-        let stretches = seen.stretches();
+        assert_eq!((seen.changes.len(), seen.changes[3], seen.awake()), (6, (seconds(11), A, Asleep), 1));
+        let stretches = Stretches::of(&seen.changes);
         let at = [1, 8, 13, 15, 18, 23, 24].map(|at| stretches.at(seconds(at)));
         assert_eq!(at, [Steady, DownShift, DownShift, Steady, UpShift, UpShift, Steady]);
     }

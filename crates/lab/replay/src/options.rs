@@ -5,7 +5,7 @@ use crate::drive::{DriveError, Halt};
 use ebb_gear::{Provision, RehearsalError};
 use ebb_power::{ModelError, PowerModel};
 use ebb_trace::RangeError;
-use ebb_types::VolumeHome;
+use ebb_types::{GearSteps, VolumeHome};
 use std::time::Duration;
 
 /// How to replay.
@@ -15,6 +15,8 @@ pub struct ReplayOptions {
     pub speed: f64,
     /// `None`: the servers' rates stay as configured in the cluster.
     pub provision: Option<Provision>,
+    /// What the cluster wakes and puts to sleep at a time; `None`: as configured in it.
+    pub steps: Option<GearSteps>,
     /// Most requests in flight. At the limit later ones wait, which is reported as queue time.
     pub in_flight: usize,
     /// Power model of the servers.
@@ -34,6 +36,7 @@ impl Default for ReplayOptions {
         ReplayOptions {
             speed: 1.0,
             provision: None,
+            steps: None,
             in_flight: 4096,
             power: PowerModel::default(),
             home: None,

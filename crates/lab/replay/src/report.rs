@@ -1,12 +1,13 @@
 //! Results of a replay: plain data, as text for people and as JSON for machines (`docs/json.md`, section "replay").
 
-use super::energy::EnergyReport;
+use super::energy::{Account, EnergyReport};
+use super::observe::{Stretch, Stretches};
 use super::target::Comparison;
 use crate::drive::engine::Answered;
 use crate::drive::{DriveReport, PlacedReport};
 use ebb_output::Latency;
 use ebb_trace::Kind;
-use ebb_types::{Bytes, Schedule, ShiftRecord, counted};
+use ebb_types::{Bytes, Schedule, ServerId, ServerState, ShiftRecord, counted};
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -47,6 +48,12 @@ pub struct ReplayReport {
     pub volumes: Vec<VolumeReport>,
     /// Problems that do not end a replay, such as volumes that could not be deleted.
     pub notes: Vec<String>,
+    /// What `modelled_energy` is added up by, and the states that its `cluster` is of: to compare others with it. Not
+    /// part of the JSON.
+    #[serde(skip)]
+    pub account: Account,
+    #[serde(skip)]
+    pub states: Vec<(Duration, ServerId, ServerState)>,
 }
 
 /// The longest that one request in twenty may wait to be issued, where an hour of the schedule is longer.
@@ -185,13 +192,33 @@ pub struct VolumeReport {
 
 impl KindLatency {
     pub(crate) fn of<'a>(answered: impl Iterator<Item = &'a Answered> + Clone) -> KindLatency {
-        let of = |kind| Latency::of(answered.clone().filter(|a| a.kind == kind).map(|a| a.service));
+        KindLatency::of_times(answered.map(|answered| (answered.kind, answered.service)))
+    }
+
+    fn of_times(answered: impl Iterator<Item = (Kind, Duration)> + Clone) -> KindLatency {
+        let of = |kind| Latency::of(answered.clone().filter(|(of, _)| *of == kind).map(|(_, took)| took));
         KindLatency { reads: of(Kind::Read), writes: of(Kind::Write) }
     }
 }
 
 impl StretchLatency {
-    pub(super) fn named(&self) -> [(&'static str, &KindLatency); 3] {
+    /// Of requests by when they were issued, by the clock since the start, and how long each took.
+    pub fn of(
+        stretches: &Stretches,
+        answered: impl Iterator<Item = (Duration, Kind, Duration)> + Clone,
+    ) -> StretchLatency {
+        let of = |stretch| {
+            let within = answered.clone().filter(move |(at, ..)| stretches.at(*at) == stretch);
+            KindLatency::of_times(within.map(|(_, kind, took)| (kind, took)))
+        };
+        StretchLatency {
+            steady: of(Stretch::Steady),
+            up_shifts: of(Stretch::UpShift),
+            down_shifts: of(Stretch::DownShift),
+        }
+    }
+
+    pub fn named(&self) -> [(&'static str, &KindLatency); 3] {
         [("steady", &self.steady), ("up-shifts", &self.up_shifts), ("down-shifts", &self.down_shifts)]
     }
 }

@@ -140,7 +140,7 @@ pub struct DepthRow {
 impl DepthRow {
     /// Of these depths, over `server_days`, of all servers together.
     pub(super) fn all(
-        depths: impl Iterator<Item = (Depth, DepthModel, Way)>,
+        depths: Vec<(Depth, DepthModel, Way)>,
         sleep: &Sleep,
         taken: &ModelledEnergy,
         server_days: f64,
@@ -163,7 +163,7 @@ impl DepthRow {
                 transition_joules: energy.transition,
             }
         };
-        depths.map(row).collect()
+        depths.into_iter().map(row).collect()
     }
 
     /// Header of the table of all depths.

@@ -56,6 +56,9 @@ pub struct Watch {
     returning: Option<Returning>,
     pub reclaims: Vec<Reclaim>,
     pub samples: Vec<Sample>,
+    known: BTreeMap<ServerId, ServerState>,
+    /// Servers' states by the clock since the start of the trace: the first of each at zero, then each change.
+    pub states: Vec<(Duration, ServerId, ServerState)>,
     sampled: Sampled,
     /// What the disks' work adds to the energy of servers that idle: by the clock, and at the trace's own speed.
     pub work: Joules,
@@ -129,6 +132,7 @@ impl World<'_> {
         let view = view(state);
         let (debt, fetched) = (models.debt_bytes(), models.fabric.bytes[Traffic::CatchUp as usize]);
         let start = models.feed.start;
+        models.watch.follow_states(Duration::from_nanos(now.saturating_sub(start)), state);
         models.watch.follow_primaries(now, start, &view, state);
         models.watch.follow_offload(now, start, &view, debt, fetched);
         if (view.gear, view.phase) != (models.watch.gear, models.watch.phase) {
@@ -229,6 +233,8 @@ impl World<'_> {
         models.watch.spans.clear();
         models.watch.migrations.clear();
         models.watch.reclaims.clear();
+        let first = models.watch.known.iter().map(|(server, state)| (Duration::ZERO, *server, *state));
+        models.watch.states = first.collect();
         let busy = models.machines.iter().map(|(id, m)| (*id, m.disk.busy(now))).collect();
         models.watch.sampled =
             Sampled { at: now, arrived: models.clients.arrived, busy, ..Sampled::default() };
@@ -238,6 +244,14 @@ impl World<'_> {
 }
 
 impl Watch {
+    fn follow_states(&mut self, at: Duration, state: &State) {
+        for server in state.servers() {
+            if self.known.insert(server.id, server.state) != Some(server.state) {
+                self.states.push((at, server.id, server.state));
+            }
+        }
+    }
+
     fn follow_primaries(&mut self, now: u64, start: u64, view: &View, state: &State) {
         if view.phase != Phase::Down {
             if let Some(Moving { from, moved, last, .. }) = self.moving.take()

@@ -46,7 +46,7 @@ pub use rebuild::{Rebuilt, rebuild};
 pub use report::{LatencyRow, Report};
 pub use run::{hours, minutes, simulate};
 pub use settings::SettingsError;
-pub use setup::{Gears, Setup, SimError};
+pub use setup::{Existing, Gears, Setup, SimError};
 pub use store::ChunkData;
 
 use crate::world::net::Node;
@@ -367,7 +367,9 @@ impl<'a> World<'a> {
             }
         };
         models.energy.set(Moment(now), server, draw);
-        let Way { up, down } = models.ways[models.slept.get(&server).unwrap_or(&Depth::Off)];
+        // One that never slept comes from the deepest.
+        let (deepest, _) = models.ways.last_key_value().expect("there is a depth of sleep");
+        let Way { up, down } = models.ways[models.slept.get(&server).unwrap_or(deepest)];
         let free = self.server(server).switch_free.max(now);
         let (at, until) = match action {
             SwitchAction::Wake { .. } => (free + up.as_nanos() as u64, free + up.as_nanos() as u64),

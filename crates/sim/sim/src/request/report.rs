@@ -11,7 +11,7 @@ use ebb_gear::{Load, LoadSeries};
 use ebb_meta::State;
 use ebb_output::{Latency, table};
 use ebb_trace::Trace;
-use ebb_types::{Bytes, ChunkId, Schedule};
+use ebb_types::{Bytes, ChunkId, Schedule, ServerId, ServerState};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -46,6 +46,10 @@ pub struct Report {
     /// Every request, in order of its answer. Not part of the JSON.
     #[serde(skip)]
     pub done: Vec<Done>,
+    /// Servers' states by the clock since the start of the trace: the first of each at zero, then each change. Not part
+    /// of the JSON.
+    #[serde(skip)]
+    pub states: Vec<(Duration, ServerId, ServerState)>,
     /// Chunks that exist when the run ends, and the metadata state then. Not part of the JSON.
     #[serde(skip)]
     pub chunks: u64,
@@ -226,6 +230,7 @@ pub(super) fn report(
         pairs,
         samples: models.watch.samples.clone(),
         done,
+        states: std::mem::take(&mut models.watch.states),
         chunks: chunks.len() as u64,
         state,
     }

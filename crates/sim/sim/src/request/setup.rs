@@ -37,6 +37,19 @@ pub enum Gears {
     Fixed(u8),
 }
 
+/// A cluster that exists: its own settings, in place of those that follow from the models and from the numbers of servers
+/// and racks. So it can be simulated as it runs.
+#[derive(Clone, Debug)]
+pub struct Existing {
+    pub layout: Layout,
+    pub loggers: Vec<(ServerId, RackId)>,
+    /// Its rates too.
+    pub schedule: Schedule,
+    pub timing: Timing,
+    /// From switching a server on until it is up, at each depth. It is down at once.
+    pub up: Duration,
+}
+
 /// A cluster and its workload settings.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -72,6 +85,8 @@ pub struct Setup {
     pub provision: Option<Provision>,
     pub heartbeat: Duration,
     pub lease: Duration,
+    /// `None`: there is none yet.
+    pub existing: Option<Existing>,
     pub seed: u64,
 }
 
@@ -100,6 +115,7 @@ impl Default for Setup {
             // One heartbeat per second suffices for the load samples, with half of the default's events.
             heartbeat: Duration::from_secs(1),
             lease: Duration::from_secs(5),
+            existing: None,
             seed: 1,
         }
     }
@@ -186,8 +202,13 @@ impl Setup {
     /// The schedule with the disk's rates.
     pub(super) fn schedule(&self) -> Result<Schedule, SimError> {
         let steps = if self.gears == Gears::Groups { GearSteps::Groups } else { GearSteps::Servers };
-        let schedule = Schedule { steps, g_min: self.g_min, ..Schedule::default() };
-        let schedule = self.disk.rates().in_schedule(schedule);
+        let schedule = match &self.existing {
+            Some(existing) => Schedule { steps, g_min: self.g_min, ..existing.schedule },
+            None => {
+                let schedule = Schedule { steps, g_min: self.g_min, ..Schedule::default() };
+                self.disk.rates().in_schedule(schedule)
+            }
+        };
         Ok(rehearsal(&schedule, self.speed)?)
     }
 
@@ -201,14 +222,20 @@ impl Setup {
     }
 
     pub(super) fn layout(&self) -> Result<Layout, SimError> {
+        if let Some(existing) = &self.existing {
+            return Ok(existing.layout.clone());
+        }
         let server = |n: u16| ebb_gear::Server { id: ServerId(n), rack: self.rack(n) };
         let servers: Vec<ebb_gear::Server> = (1..=self.servers).map(server).collect();
         let groups = groups(servers.len(), self.groups_per_server);
         Ok(layout(&servers, self.replicas, groups, self.seed, self.layout)?)
     }
 
-    fn loggers(&self) -> impl Iterator<Item = (ServerId, RackId)> + '_ {
-        (1..=self.loggers).map(move |n| (ServerId(self.servers + n), self.rack(n)))
+    fn loggers(&self) -> Vec<(ServerId, RackId)> {
+        match &self.existing {
+            Some(existing) => existing.loggers.clone(),
+            None => (1..=self.loggers).map(|n| (ServerId(self.servers + n), self.rack(n))).collect(),
+        }
     }
 
     pub(super) fn scenario(&self, layout: &Layout, schedule: Schedule) -> Scenario {
@@ -222,44 +249,61 @@ impl Setup {
         };
         let address = |id: ServerId, _| format!("server-{}:1", id.0);
         let mut bootstrap = Bootstrap::of_layout(params, layout, schedule, address);
-        bootstrap.servers.extend(self.loggers().map(|(id, rack)| NewServer {
+        bootstrap.servers.extend(self.loggers().into_iter().map(|(id, rack)| NewServer {
             id,
             rack,
             pool: PoolId::REPLICATED,
             gear_group: NO_GEAR,
             address: address(id, rack),
         }));
-        let wake = self.depths().map(|(_, _, way)| way.up + way.down).max().unwrap_or_default();
-        let timing = Timing {
-            heartbeat: self.heartbeat,
-            wake_limit: wake * 2 + Duration::from_secs(10),
-            sleep: self.sleep(),
-            depth: Depth::Off,
-            ..Timing::default()
-        };
-        Scenario::calm(self.seed, bootstrap, timing)
+        Scenario::calm(self.seed, bootstrap, self.timing())
+    }
+
+    fn timing(&self) -> Timing {
+        let ways = self.depths().into_iter().map(|(_, _, way)| way.up + way.down);
+        let wake_limit = ways.max().unwrap_or_default() * 2 + Duration::from_secs(10);
+        match &self.existing {
+            Some(existing) => Timing { wake_limit, ..existing.timing },
+            None => Timing {
+                heartbeat: self.heartbeat,
+                wake_limit,
+                sleep: self.sleep(),
+                depth: Depth::Off,
+                ..Timing::default()
+            },
+        }
     }
 
     pub(super) fn sleep(&self) -> Sleep {
-        depths::sleep(&self.power, self.wake, self.suspend, self.cycles_per_day)
+        match &self.existing {
+            Some(existing) => existing.timing.sleep,
+            None => depths::sleep(&self.power, self.wake, self.suspend, self.cycles_per_day),
+        }
     }
 
     /// The depths of sleep, the shallowest first: what each draws and costs, and how long the switch takes.
-    pub(super) fn depths(&self) -> impl Iterator<Item = (Depth, DepthModel, Way)> {
+    pub(super) fn depths(&self) -> Vec<(Depth, DepthModel, Way)> {
+        if let Some(Existing { timing: Timing { sleep, .. }, up, .. }) = &self.existing {
+            let both = [(Depth::Standby, sleep.standby), (Depth::Off, sleep.off)];
+            let way = Way { up: *up, down: Duration::ZERO };
+            let used = both.into_iter().filter(|(_, cost)| cost.is_some());
+            return used.map(|(depth, _)| (depth, self.power.asleep(depth), way)).collect();
+        }
         let suspended = self.suspend.map(|suspend| (Depth::Standby, suspend.model(&self.power), None));
         let off = (Depth::Off, depths::off(&self.power), self.wake);
-        suspended.into_iter().chain([off]).map(|(depth, model, wake)| {
+        let both = suspended.into_iter().chain([off]).map(|(depth, model, wake)| {
             let seconds = Duration::from_secs_f64;
             let up = wake.unwrap_or(seconds(model.up.seconds));
             (depth, model, Way { up, down: seconds(model.down.seconds) })
-        })
+        });
+        both.collect()
     }
 
     /// Of servers that are not known to it yet.
     pub(super) fn meters(&self) -> Result<Meters, SimError> {
         let meter = |speed| {
             let mut meter = EnergyMeter::new(self.power, speed)?;
-            self.depths().for_each(|(depth, model, _)| meter.set_depth(depth, model));
+            self.depths().into_iter().for_each(|(depth, model, _)| meter.set_depth(depth, model));
             Ok::<_, ModelError>(meter)
         };
         Ok(Meters { clock: meter(1.0)?, own: meter(self.speed)? })
@@ -271,9 +315,12 @@ impl Setup {
             let disk = Device::new(&self.disk, &self.mirroring, self.chunk_bytes, random.fork());
             (id, Machine::new(id, disk, self.chunk_bytes))
         };
-        // The fabric counts racks from zero.
         let places = layout.servers.iter().map(|(id, place)| (*id, place.rack)).chain(self.loggers());
-        let racks: BTreeMap<ServerId, u16> = places.map(|(id, rack)| (id, rack.0 - 1)).collect();
+        let places: BTreeMap<ServerId, RackId> = places.collect();
+        // The fabric counts racks from zero.
+        let numbers: BTreeSet<RackId> = places.values().copied().collect();
+        let numbers: BTreeMap<RackId, u16> = numbers.into_iter().zip(0..).collect();
+        let racks: BTreeMap<ServerId, u16> = places.iter().map(|(id, rack)| (*id, numbers[rack])).collect();
         Ok(Models {
             fabric: Fabric::new(&self.network, &racks),
             machines: racks.keys().map(|id| machine(*id)).collect(),
@@ -284,7 +331,7 @@ impl Setup {
             on: racks.keys().copied().collect::<BTreeSet<_>>(),
             slept: BTreeMap::new(),
             watch: Watch::default(),
-            ways: self.depths().map(|(depth, _, way)| (depth, way)).collect(),
+            ways: self.depths().into_iter().map(|(depth, _, way)| (depth, way)).collect(),
             sample_every: SECOND,
             sample_until: u64::MAX,
         })

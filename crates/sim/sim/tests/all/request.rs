@@ -1,16 +1,17 @@
 //! Whole runs of the request level: every request is answered, the same arguments give the same report, the figures add
 //! up.
 
-use ebb_gear::{Provision, Scheme};
+use ebb_gear::{Provision, Scheme, Server, layout};
+use ebb_meta::Timing;
 use ebb_power::PowerModel;
 use ebb_sim::mirror::{PolicyKind, Settings, Thresholds};
 use ebb_sim::request::{
-    DepthRow, DiskModel, Gears, Mirroring, NetworkModel, PHASES, Phase, Report, Setup, SimError, Suspend,
-    Traffic, simulate,
+    DepthRow, DiskModel, Existing, Gears, Mirroring, NetworkModel, PHASES, Phase, Report, Setup, SimError,
+    Suspend, Traffic, simulate,
 };
 use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};
-use ebb_types::{Depth, Watts};
+use ebb_types::{Depth, RackId, Schedule, ServerId, ServerState, Watts};
 use std::time::Duration;
 
 fn run(trace: &Trace, setup: &Setup) -> Report {
@@ -246,6 +247,38 @@ fn a_single_depth_is_off_with_the_power_models_transitions_or_a_wake_time_of_its
     let text = usual.to_string();
     assert!(text.contains("costs 20 times its real share"), "{text}");
     assert!(text.contains(&format!("saved at the trace's own speed: {:.1} %", own.saved * 100.0)), "{text}");
+}
+
+#[test]
+fn a_cluster_that_exists_is_simulated_as_it_is() {
+    let trace = busy_and_quiet(3);
+    let rack = |n: u16| RackId([4, 7, 9][usize::from(n % 3)]);
+    let servers: Vec<Server> = (0..9).map(|n| Server { id: ServerId(10 + 2 * n), rack: rack(n) }).collect();
+    let existing = Existing {
+        layout: layout(&servers, 3, 72, 1, Scheme::Rotated).unwrap(),
+        loggers: vec![(ServerId(40), RackId(7))],
+        schedule: Schedule::default(),
+        timing: Timing::default(),
+        up: Duration::from_secs(2),
+    };
+    let report = run(&trace, &Setup { loggers: 1, existing: Some(existing), ..shifting() });
+    assert!(report.all_served(), "{report}");
+    let [standby] = &report.depths[..] else { panic!("one depth: {:?}", report.depths) };
+    assert_eq!((standby.depth, standby.up_seconds, standby.wears), (Depth::Standby, 2.0, true));
+    assert_eq!(report.samples[0].awake_by_rack.len(), 3);
+    let (first, later): (Vec<_>, Vec<_>) = report.states.iter().partition(|(at, ..)| at.is_zero());
+    let ids: Vec<u16> = first.iter().map(|(_, id, _)| id.0).collect();
+    assert_eq!(ids, [10, 12, 14, 16, 18, 20, 22, 24, 26, 40]);
+    // From the decision on: the switch takes two seconds, and the server is heard of soon after.
+    let woke = |id: ServerId| later.iter().filter(move |(_, of, _)| *of == id);
+    let mut wakes = Vec::new();
+    for id in first.iter().map(|(_, id, _)| *id) {
+        for (from, to) in woke(id).zip(woke(id).skip(1)).filter(|(from, _)| from.2 == ServerState::Waking) {
+            assert_eq!(to.2, ServerState::Awake);
+            wakes.push((to.0 - from.0).as_secs_f64());
+        }
+    }
+    assert!(wakes.len() >= 3 && wakes.iter().all(|took| *took >= 2.0 && *took < 4.0), "{wakes:?}");
 }
 
 #[test]
