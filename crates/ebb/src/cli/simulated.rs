@@ -205,7 +205,7 @@ impl Simulated {
             let energy = EnergyFigures::from(energy);
             let share = energy.total_joules / report.modelled_energy.always_on.total_joules;
             let mean_servers_awake = energy.on_seconds / account.end.as_secs_f64().max(f64::MIN_POSITIVE);
-            let saved_percent = (holds && share.is_finite()).then(|| 100.0 * (1.0 - share));
+            let saved_percent = (holds && share.is_finite()).then_some(100.0 * (1.0 - share));
             Row { gears, by, saved_percent, mean_servers_awake, short_percent, energy }
         };
         let of_states = |gears, by, states: &States, holds| {

@@ -107,7 +107,7 @@ fn offload_dropped_before_it_is_reclaimed_is_found() {
 
 #[test]
 fn a_settlement_that_forgets_requests_is_found() {
-    in_server(935, PlantedBug::ForgetRequests, &["linearizability"]);
+    in_server(780, PlantedBug::ForgetRequests, &["linearizability"]);
 }
 
 #[test]
