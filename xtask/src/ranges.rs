@@ -1,4 +1,5 @@
-//! `cargo xtask papers --ranges`: how far the papers' figures range over seeds, measured and written into `docs/claims`.
+//! `cargo xtask papers --ranges`: how far the papers' figures range over seeds, measured and written into
+//! `docs/claims`.
 //!
 //! One seed is one draw. A row's command is run with `--seeds A..B`, and each of its figures that differs between seeds
 //! gets its value with the first seed, its mean and its range. A figure's line is edited and nothing else, so that the

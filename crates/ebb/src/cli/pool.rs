@@ -367,7 +367,8 @@ fn or_none(text: String) -> String {
     }
 }
 
-/// `pool     archive, code 6+3: stores 1.50 bytes per byte, 2 sets, 1 spare`, and the limit of rebuilds if there is one.
+/// `pool     archive, code 6+3: stores 1.50 bytes per byte, 2 sets, 1 spare`, and the limit of rebuilds if there is
+/// one.
 fn heading(out: &mut String, pool: &Pool) {
     if !out.is_empty() {
         out.push('\n');

@@ -167,8 +167,8 @@ struct ClusterArgs {
     /// Replay a second time with every server awake, and compare the response times of the same stretches
     #[arg(long)]
     beside_always_on: bool,
-    /// Afterwards simulate the same requests on the same cluster, with single servers and with whole gears, and show both
-    /// beside what was replayed, oracles, and what no policy exceeds
+    /// Afterwards simulate the same requests on the same cluster, with single servers and with whole gears, and show
+    /// both beside what was replayed, oracles, and what no policy exceeds
     #[arg(long)]
     beside_simulated: bool,
     /// What wakes and sleeps at a time: servers, or groups (whole gears) [default: as configured]

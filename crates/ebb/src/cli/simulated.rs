@@ -1,9 +1,10 @@
 //! A replay on a cluster beside the same requests on the same cluster, simulated: what single servers and whole gears
 //! save, live and simulated, and what nothing can exceed.
 //!
-//! The simulator runs the cluster's own code by the cluster's configuration: its servers, racks and layout, its schedule,
-//! what its sleep costs. It cannot know how long a server takes to wake: that is the replay's mean. All rows are added up
-//! by the replay's account ([`ebb_replay::Account`]), so they differ by what the servers did, and by nothing else.
+//! The simulator runs the cluster's own code by the cluster's configuration: its servers, racks and layout, its
+//! schedule, what its sleep costs. It cannot know how long a server takes to wake: that is the replay's mean. All rows
+//! are added up by the replay's account ([`ebb_replay::Account`]), so they differ by what the servers did, and by
+//! nothing else.
 //!
 //! Response times differ by more: servers that are processes of one machine wake, catch up and serve on the same
 //! processors, while in the simulator, as in reality, each has its own. So both are shown, by the same stretches.

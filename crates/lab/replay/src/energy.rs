@@ -6,8 +6,8 @@
 //! wake-up that takes half a second of the clock is charged as 1000 seconds of being on: that is the price of the
 //! rehearsal, not of the cluster, and it makes the savings look smaller, never larger.
 //!
-//! An [`Account`] adds up whatever serves the load, from the states of its servers: a cluster that was observed, the same
-//! one simulated, and oracles. So between two of them only what they did makes a difference.
+//! An [`Account`] adds up whatever serves the load, from the states of its servers: a cluster that was observed, the
+//! same one simulated, and oracles. So between two of them only what they did makes a difference.
 
 use ebb_gear::{Load, LoadSeries, Policy, lowest_gear, oracle};
 use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Savings};

@@ -37,8 +37,8 @@ pub enum Gears {
     Fixed(u8),
 }
 
-/// A cluster that exists: its own settings, in place of those that follow from the models and from the numbers of servers
-/// and racks. So it can be simulated as it runs.
+/// A cluster that exists: its own settings, in place of those that follow from the models and from the numbers of
+/// servers and racks. So it can be simulated as it runs.
 #[derive(Clone, Debug)]
 pub struct Existing {
     pub layout: Layout,
