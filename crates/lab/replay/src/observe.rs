@@ -132,7 +132,7 @@ mod tests {
         for (at, state) in [(0, Awake), (5, Awake), (10, Draining), (11, Asleep), (20, Waking), (21, Awake)] {
             seen.servers(seconds(at), &[(A, state)]);
         }
-        assert_eq!((seen.changes.len(), seen.changes[3], seen.awake()), (6, (seconds(11), A, Asleep), 1));
+        assert_eq!((seen.changes.len(), seen.changes[2], seen.awake()), (5, (seconds(11), A, Asleep), 1));
         let stretches = Stretches::of(&seen.changes);
         let at = [1, 8, 13, 15, 18, 23, 24].map(|at| stretches.at(seconds(at)));
         assert_eq!(at, [Steady, DownShift, DownShift, Steady, UpShift, UpShift, Steady]);
