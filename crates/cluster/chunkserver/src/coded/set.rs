@@ -279,7 +279,8 @@ impl CodedSet {
             ColumnWait::KeptList { kept, chunk, version } => {
                 self.delete_listed(cx, kept, (chunk, version), outcome)
             }
-            ColumnWait::KeptDeleted { .. } => {}
+            // A scrub compares with a server that may not know this epoch yet: nothing else forgets what it found.
+            ColumnWait::KeptDeleted { .. } => self.forgets |= self.known.entry.is_in_sync(),
             ColumnWait::ForgottenList { epoch } => self.on_forgotten_list(epoch, outcome),
             ColumnWait::ScrubList { token } => {
                 let page = if let StoreOutcome::Listed(page) = outcome { Some(page) } else { None };

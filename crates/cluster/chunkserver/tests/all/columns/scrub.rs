@@ -180,6 +180,27 @@ fn a_deletion_that_was_missed_is_carried_out() {
     }
 }
 
+/// Of the others, some may not know the epoch yet under which this server has forgotten all deletions before it. This
+/// one, whose deletion did not reach it, would have remembered it until the next epoch.
+#[test]
+fn a_deletion_of_an_earlier_epoch_is_carried_out_and_forgotten() {
+    let mut world = fresh();
+    let rows = with_rows(&mut world, 0, 3);
+    let old = world.nodes[&id(0)].store.clone();
+    assert!(world.delete(rows[1].chunk));
+    let others: Vec<_> = (1..9).map(|n| (n, world.nodes[&id(n)].store.clone())).collect();
+    world.restart(8);
+    world.run();
+    assert_eq!(world.nodes.values().map(|node| node.store.tombstones()).sum::<usize>(), 0);
+    world.nodes.get_mut(&id(0)).unwrap().store = old;
+    for (n, store) in others {
+        world.nodes.get_mut(&id(n)).unwrap().store = store;
+    }
+    assert!(scrub(&mut world, 0));
+    assert_eq!(world.holders(0, rows[1].chunk), [] as [ServerId; 0]);
+    assert_eq!(world.nodes[&id(0)].store.tombstones(), 0);
+}
+
 #[test]
 fn the_rest_of_a_failed_write_is_passed_over() {
     let mut world = fresh();
