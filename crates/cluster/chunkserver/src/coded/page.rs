@@ -20,6 +20,9 @@ pub(super) struct Scrub {
     pub end: Option<Cursor>,
     pub sound: bool,
     pub listed: bool,
+    /// What is here, as it was listed, and whether another column in sync was listed beside it.
+    pub own: Vec<Run>,
+    pub compared: bool,
     pub windows: VecDeque<Window>,
     pub step: Step,
 }
@@ -28,9 +31,10 @@ pub(super) struct Scrub {
 #[derive(Clone, Copy)]
 pub(super) enum Why {
     Missing,
-    /// `lost`: the damaged block, if not even its version is known here.
+    /// `lost`: not even its version is known here.
     Damaged {
-        lost: Option<u32>,
+        block: u32,
+        lost: bool,
     },
     /// This number of blocks differs from the data, from which alone they are then rebuilt; no block here is newer than
     /// this.
@@ -116,6 +120,18 @@ impl Scrub {
         let is_here =
             |chunk: &ChunkId| own.runs.iter().any(|run| run.chunk == *chunk && run.kind != Kind::Delete);
         there.into_iter().filter(|(chunk, _)| is_here(chunk) && !here.contains_key(chunk)).collect()
+    }
+}
+
+impl Scrub {
+    /// The version of a block that is here and not on the other column, which is in sync: that has a strip of each row
+    /// that was acknowledged in earlier epochs.
+    pub fn remnant(&self, window: Window, block: u32) -> Option<Version> {
+        let has = |run: &&Run| {
+            run.chunk == window.chunk && (run.first..run.first.saturating_add(run.count)).contains(&block)
+        };
+        let alone = self.compared && window.others & window.bit(block) == 0;
+        self.own.iter().filter(|_| alone).find(has).map(|run| run.version)
     }
 }
 

@@ -7,6 +7,9 @@
 //! differs from its own blocks, it is stored in their place: every block has a checksum of its own, so which strip of a
 //! row is wrong cannot be told, but the data is what clients have read.
 //!
+//! A damaged block that no other column has is the rest of a write that failed, if its epoch has ended: it becomes
+//! zeroes, which is what the others count it as.
+//!
 //! Rows are immutable, so nothing waits for a scrub, and nothing that is written meanwhile is in its way. A parity
 //! column is scrubbed only while all data columns are in sync. No server is woken for it, and a set that hibernates is
 //! not scrubbed. What is kept for other columns is not scrubbed: it is read and checked when they return.
@@ -45,8 +48,17 @@ impl CodedSet {
         if let Some((group, true)) = self.scrubs(cx.me, cx.map)
             && let Some((_, column)) = group.column()
         {
-            let (windows, step) = (VecDeque::new(), Step::Ready);
-            self.scrub = Some(Scrub { column, after, end: None, sound: true, listed: false, windows, step });
+            self.scrub = Some(Scrub {
+                column,
+                after,
+                end: None,
+                sound: true,
+                listed: false,
+                own: Vec::new(),
+                compared: false,
+                windows: VecDeque::new(),
+                step: Step::Ready,
+            });
         }
     }
 
@@ -110,7 +122,9 @@ impl CodedSet {
                 page.next.is_none_or(|next| Some(next) > after)
                     && page.runs.iter().all(|run| is_sane(run, blocks))
             };
-            *other = Some(page.filter(sane).unwrap_or_default());
+            let page = page.filter(sane);
+            scrub.compared = page.is_some();
+            *other = Some(page.unwrap_or_default());
         } else if page.is_some() {
             *own = page;
         } else {
@@ -119,6 +133,7 @@ impl CodedSet {
         let (Some(own), Some(other)) = (own, other) else { return };
         let (own, other) = (std::mem::take(own), std::mem::take(other));
         let deleted = scrub.take_windows(&own, &other);
+        scrub.own = own.runs;
         let column = scrub.column;
         for (chunk, version) in deleted {
             self.delete_in(cx, (column, Role::Replica), chunk, version);
@@ -145,7 +160,7 @@ impl CodedSet {
         match outcome {
             StoreOutcome::Read { records, payload } => self.on_scrub_blocks(cx, window, records, &payload),
             StoreOutcome::Damaged { block, lost, .. } if window.is_untried(block) => {
-                let why = Why::Damaged { lost: lost.map(|_| block) };
+                let why = Why::Damaged { block, lost: lost.is_some() };
                 self.rebuild_for_scrub(cx, window, why, vec![(block, 1)]);
             }
             StoreOutcome::Damaged { .. } => self.end_window(cx, false, 0),
@@ -217,8 +232,10 @@ impl CodedSet {
                 }
                 let window = *window;
                 match *why {
-                    Why::Damaged { lost: Some(block) } if ended.absent.contains(&block) => {
-                        return self.clear_for_scrub(cx, window, block);
+                    Why::Damaged { block, lost } if ended.absent.contains(&block) => {
+                        // A block whose version is lost was never written as a whole.
+                        let version = if lost { Some(Version::ZERO) } else { scrub.remnant(window, block) };
+                        return self.clear_for_scrub(cx, window, block, version);
                     }
                     Why::Differing { blocks, .. } if done => cx.shared.stats.scrub.equalled_blocks += blocks,
                     _ => {}
@@ -256,14 +273,18 @@ impl CodedSet {
         self.rebuild_for_scrub(cx, window, why, runs_of(&untried));
     }
 
-    /// A block whose version is lost was never written as a whole.
-    fn clear_for_scrub(&mut self, cx: &mut Context, window: Window, block: u32) {
+    /// `version`: of the rest of a write that failed, if it is that. One of this epoch may still succeed.
+    fn clear_for_scrub(&mut self, cx: &mut Context, window: Window, block: u32, version: Option<Version>) {
+        let (epoch, in_sync) = (self.epoch(), self.known.entry.is_in_sync());
+        let Some(version) = version.filter(|version| version.epoch < epoch) else {
+            self.wants_epoch |= version.is_some() && in_sync;
+            return self.read_window(cx, window);
+        };
         let Some(scrub) = &mut self.scrub else { return };
         let (token, group, role) = (cx.shared.token(), self.known.group(scrub.column), Role::Replica);
         scrub.step = Step::Reading { token, window };
-        let (version, content) = (Version::ZERO, Content::Zero);
-        let record =
-            Record { group, chunk: window.chunk, first: block, count: 1, version, request: None, content };
+        let (chunk, content) = (window.chunk, Content::Zero);
+        let record = Record { group, chunk, first: block, count: 1, version, request: None, content };
         let command = StoreCommand::Repair { role, record, payload: Bytes::new(), lost: Version::MAX };
         cx.store(Wait::Column(ColumnWait::ScrubCleared { token }), command);
     }

@@ -40,7 +40,7 @@ pub(crate) struct CodedSet {
     /// Deletions that the own column has carried out in this epoch.
     deletions: usize,
     /// They are so many that another epoch is asked for.
-    wants_epoch: bool,
+    pub(super) wants_epoch: bool,
     reported: Option<Moment>,
     pub(super) damage_reported: Option<Moment>,
 }

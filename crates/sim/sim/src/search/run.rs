@@ -30,6 +30,8 @@ const SURVIVAL: u64 = 60 * SECOND;
 pub const LINES: usize = 400;
 /// Operations of each client of the erasure-coded pool per round.
 const CODED_OPS: u32 = 40;
+/// How often replicas may move while the cluster comes to be quiet.
+const MOVES: u32 = 30;
 
 /// A run in figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -218,8 +220,9 @@ fn rest(world: &mut World, round: u32) {
     }
     world.r4_replicas_are_equal();
     world.r4_columns_are_right();
-    // What was said last of commits is still on its way.
-    world.run_until(world.now + SECOND, |_| false);
+    if !comes_to_be_quiet(world) {
+        return;
+    }
     world.r19_deletions_are_forgotten();
     world.r19_roles_are_needed();
     world.r19_records_are_settled(round);
@@ -239,6 +242,22 @@ fn rest(world: &mut World, round: u32) {
 fn comes_to_rest(world: &mut World) -> bool {
     let end = world.now + REST;
     world.run_until(end, |world| trouble(world, false).is_none()) || !unrest(world)
+}
+
+/// At rest nothing happens for a second: what was said last of commits has arrived, and no replica has moved since.
+fn comes_to_be_quiet(world: &mut World) -> bool {
+    for _ in 0..MOVES {
+        let version = world.newest_state().version();
+        world.run_until(world.now + SECOND, |_| false);
+        if world.newest_state().version() == version {
+            return true;
+        }
+        if !comes_to_rest(world) {
+            return false;
+        }
+    }
+    world.fail("liveness", format!("{MOVES} times replicas moved although all was at rest"));
+    false
 }
 
 /// Whether anything is in progress that should have ended by now.

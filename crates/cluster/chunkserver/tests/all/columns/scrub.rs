@@ -4,7 +4,9 @@ use super::world::{BLOCKS, Row, SET, World, id};
 use super::{PARITY, fresh, with_rows};
 use bytes::Bytes;
 use ebb_chunkserver::{Event, Stats};
-use ebb_types::{ChunkError, ChunkId, ClientReply, Epoch, GroupId, Role, ServerId, SlotState, Version};
+use ebb_types::{
+    ChunkError, ChunkId, ClientReply, Epoch, GroupId, Role, ServerId, ServerReport, SlotState, Version,
+};
 
 fn stats(world: &World, n: usize) -> Stats {
     world.nodes[&id(n)].replica.as_ref().unwrap().stats()
@@ -214,6 +216,29 @@ fn the_rest_of_a_failed_write_is_passed_over() {
         assert!(scrub(&mut world, n), "{n}");
         assert_eq!((stats(&world, n).scrub.differing_blocks, stats(&world, n).repaired_blocks), (0, 0));
         assert_eq!(world.holders(n, row.chunk).is_empty(), ![0, 1, 7].contains(&n));
+    }
+}
+
+/// No other column has anything to rebuild it from, and none ever will: it once made every scrub fail for ever.
+#[test]
+fn rot_in_the_rest_of_a_failed_write_is_cleared_once_its_epoch_has_ended() {
+    for n in 0..9 {
+        let mut world = fresh();
+        let rows = with_rows(&mut world, 0, 2);
+        let row = world.row(7, BLOCKS, &mut ebb_types::Random::new(1));
+        world.send_strip(&row, n, id(n), Epoch(1));
+        world.run();
+        damage(&mut world, n, row.chunk, 1);
+        assert!(!scrub(&mut world, n), "the write may still succeed");
+        let asks = |(_, report): &(_, ServerReport)| matches!(report, ServerReport::Remembers { .. });
+        assert!(world.reports.iter().any(asks), "{:?}", world.reports);
+        world.configure(&[]);
+        world.run();
+        assert!(scrub(&mut world, n));
+        assert!(world.nodes[&id(n)].store.damaged.is_empty());
+        assert_eq!(block(&mut world, &row, n, 1), &(Version { epoch: Epoch(1), seq: 1 }, None));
+        rows.iter().for_each(|row| world.assert_at_home(row));
+        assert!((0..9).all(|other| other == n || world.holders(other, row.chunk).is_empty()));
     }
 }
 
