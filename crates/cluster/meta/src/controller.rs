@@ -189,6 +189,7 @@ impl Leading {
             dirty: true,
             emergency: false,
             short_of_room: false,
+            relieves: BTreeMap::new(),
             wanted: BTreeSet::new(),
             insured: BTreeSet::new(),
             examinee: None,

@@ -135,6 +135,8 @@ pub(crate) struct Leading {
     pub emergency: bool,
     /// Awake servers lack room, so more are kept awake than the gear asks for (R10).
     pub short_of_room: bool,
+    /// Servers that are awake since who stood in for them is short of room, and who that is.
+    pub relieves: BTreeMap<ServerId, ServerId>,
     /// Servers that the last plan wants awake.
     pub wanted: BTreeSet<ServerId>,
     /// Those of them that are awake because others rely on their waking.

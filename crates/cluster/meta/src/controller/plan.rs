@@ -325,15 +325,17 @@ impl Leading {
     }
 
     /// Sleeping servers to wake because awake ones fill up (R10): those whose offload is held by a server short of
-    /// room, so that it can be reclaimed; or all of them, if too few servers are left that can be holders.
+    /// room, so that it can be reclaimed; or all of them, if too few servers are left that can be holders. Once awake,
+    /// one stays so until that holder has room: it would be chosen again, in the same moment.
     fn lacking_room(
-        &self,
+        &mut self,
         state: &State,
         servers: &Servers,
         wanted: &BTreeSet<ServerId>,
     ) -> BTreeSet<ServerId> {
         let room = |id: &ServerId| self.servers.get(id).map_or(Room::default(), |live| live.room);
         let strained = ByServer::those(servers, |e| e.state.is_live() && room(&e.id) != Room::default());
+        self.relieves.retain(|_, holder| strained.has(*holder));
         if !servers.keys().any(|id| strained.has(*id)) {
             return BTreeSet::new();
         }
@@ -346,7 +348,9 @@ impl Leading {
             return servers.keys().copied().collect();
         }
         let slots = state.groups().flat_map(|(_, entry)| &entry.slots);
-        slots.filter(|s| s.holder.is_some_and(|i| strained.has(i.server))).map(|s| s.server).collect()
+        let held = slots.filter_map(|slot| Some((slot.server, slot.holder?.server)));
+        self.relieves.extend(held.filter(|(_, holder)| strained.has(*holder)));
+        self.relieves.keys().copied().collect()
     }
 
     fn plan_groups(&mut self, now: Moment, state: &State, servers: &Servers) -> Vec<Change> {

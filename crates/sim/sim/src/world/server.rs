@@ -26,6 +26,8 @@ const BEGINNING: u64 = 1_700_000_000;
 /// records what was written.
 const LULL: u64 = 5 * MILLI;
 const QUIET: u64 = SECOND;
+/// Of a disk that is not full.
+const CAPACITY: u64 = 1 << 40;
 /// Starts per mille that crash, while faults are injected.
 const CRASHES_AT_START: u64 = 80;
 
@@ -492,6 +494,8 @@ impl World<'_> {
             Some(models) => models.figures(id),
             None => (0, store.offload_bytes(), 0),
         };
+        // The operator keeps it full.
+        let used_bytes = if self.servers[&id].soft_full { CAPACITY } else { used_bytes };
         let own_bytes = if self.modelled.is_some() { 0 } else { store.own_bytes() };
         if self.servers[&id].soft_full {
             self.server_event(id, Event::NoteCommits);
@@ -508,7 +512,7 @@ impl World<'_> {
             load_millis: ((now - std::mem::replace(&mut server.counted_since, now)) / MILLI) as u32,
             latencies: ServedLatencies::default(),
             used_bytes,
-            capacity_bytes: 1 << 40,
+            capacity_bytes: CAPACITY,
             own_bytes,
             debt_bytes: debt_bytes + stats.memory_bytes,
             memory_bytes: stats.memory_bytes,
