@@ -12,7 +12,6 @@ use std::path::Path;
 
 /// The sets of modules that import each other, each with the step that will open it.
 const CIRCLES: &[(&str, &str)] = &[
-    ("ebb::daemon::server ebb::daemon::server::driver", "one server shell, pure, for daemon and search"),
     (
         "sim::request sim::request::client sim::request::closed sim::request::copies sim::request::rebuild \
          sim::request::report sim::request::run sim::request::setup",
@@ -20,7 +19,7 @@ const CIRCLES: &[(&str, &str)] = &[
     ),
     (
         "sim::search::faults sim::search::invariants sim::search::invariants::dwell sim::search::scenario sim::world \
-         sim::world::client sim::world::coder sim::world::member sim::world::net sim::world::server \
+         sim::world::client sim::world::coder sim::world::member sim::world::net sim::world::own_sleep sim::world::server \
          sim::world::standstill",
         "one engine: the world knows `Disturb`, `Judge` and a model of delays",
     ),

@@ -9,6 +9,7 @@ mod coded;
 mod common;
 mod replica;
 mod replicated;
+pub mod shell;
 
 pub use common::api::*;
 pub use common::config::{Config, PlantedBug, REMEMBERED};

@@ -108,6 +108,8 @@ pub enum PlantedBug {
     ForgetFallback,
     /// A lost replica does not cause a wake-up.
     LeaveAlone,
+    /// A server that was woken to relieve a full one is drained again at once.
+    ForgetRelief,
     /// Holders are chosen as if all servers stood in one rack.
     IgnoreRacks,
     /// A wake-up that does not come is asked for by the same path again.

@@ -2,8 +2,8 @@
 //! `StoreHandle` does the same on one I/O thread and delivers [`Completion`]s.
 
 use ebb_types::{
-    Bytes, CHUNK_BYTES_MAX, ChunkId, Cursor, Epoch, GroupId, Incarnation, ListPage, Record, RecoveredTail,
-    Refusal, Role, Run, ServerId, StoreCommand, StoreId, StoreMark, StoreOutcome, Version,
+    Bytes, CHUNK_BYTES_MAX, ChunkId, Cursor, Epoch, GroupId, Incarnation, ListPage, Membership, Record,
+    RecoveredTail, Refusal, Role, Run, ServerId, StoreCommand, StoreId, StoreOutcome, StoreTask, Version,
 };
 use std::collections::BTreeMap;
 
@@ -181,6 +181,20 @@ pub enum Outcome {
     Failed(StoreError),
 }
 
+impl From<StoreTask> for Op {
+    fn from(task: StoreTask) -> Op {
+        match task {
+            StoreTask::Drop { group, role: Role::Replica } => Op::DropReplica { group },
+            StoreTask::Drop { group, role: Role::Offload { stands_for } } => {
+                Op::DropOffload { group, stands_for }
+            }
+            StoreTask::ForgetTombstones { group, up_to } => Op::ForgetTombstones { group, up_to },
+            StoreTask::Remember(membership) => Op::Remember(membership),
+            StoreTask::Flush => Op::Flush,
+        }
+    }
+}
+
 impl From<Outcome> for StoreOutcome {
     fn from(outcome: Outcome) -> StoreOutcome {
         match outcome {
@@ -196,7 +210,7 @@ impl From<Outcome> for StoreOutcome {
             }
             Outcome::Failed(error) => StoreOutcome::Failed(error.refusal()),
             Outcome::Digest(_) | Outcome::Space(_) => {
-                unreachable!("the protocol core asks for no digest and no space")
+                unreachable!("no server asks for a digest or for space")
             }
         }
     }
@@ -235,32 +249,6 @@ pub struct GroupSpace {
     pub chunks: BTreeMap<ChunkId, u64>,
     /// Deletions that are remembered.
     pub tombstones: u64,
-}
-
-/// Figures for the heartbeat.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
-    /// On disk, segments included.
-    pub used: Bytes,
-    pub capacity: Bytes,
-    /// Bytes of data kept as strips of the server's own columns.
-    pub own: Bytes,
-    /// Bytes of data kept as offload: the debt.
-    pub offload: Bytes,
-    pub poisoned: bool,
-    /// The errno for which the I/O thread waits and tries again ([`StoreError::NotNow`]).
-    pub not_now: Option<i32>,
-    pub mark: StoreMark,
-}
-
-/// The metadata that the store served under. Kept so that it does not obey a cluster that was founded again, or
-/// metadata that was rolled back: what such metadata says about this data is not true (R11).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Membership {
-    /// `ClusterParams::instance`; zero: the store never served.
-    pub instance: u64,
-    /// The newest version of the cluster map seen here, or one from shortly before.
-    pub map_version: u64,
 }
 
 /// What recovery found at start.

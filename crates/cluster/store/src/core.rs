@@ -22,8 +22,9 @@ use crate::open::{OpenSegment, Staged, write_batch};
 use crate::overlay::Position;
 use crate::recent::Recent;
 use crate::superblock::write_superblock;
-use crate::{Completion, Config, Figures, Op, Outcome, PlantedBug, StoreError, Token};
+use crate::{Completion, Config, Op, Outcome, PlantedBug, StoreError, Token};
 use bytes::Bytes;
+use ebb_types::StoreFigures;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, GroupId, RECORD_BLOCKS_MAX, Record, Role, StoreId, StoreMark, Version,
 };
@@ -62,12 +63,12 @@ impl Shared {
         self.moves.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> StoreFigures {
         let (used, kept, position) = {
             let index = self.index();
             (index.used(), index.kept, index.position())
         };
-        Figures {
+        StoreFigures {
             used: ebb_types::Bytes(used),
             capacity: ebb_types::Bytes(self.capacity(used)),
             own: ebb_types::Bytes(kept.own),
@@ -260,7 +261,7 @@ impl StoreCore {
         })
     }
 
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> StoreFigures {
         self.shared.figures()
     }
 

@@ -6,7 +6,8 @@
 
 use crate::core::{BATCH_BYTES, Shared, StoreCore, not_now};
 use crate::query::{Piece, ReadFault, ReadPlan, check_range};
-use crate::{Completion, Figures, Op, ReadBlocks, StoreError, Token};
+use crate::{Completion, Op, ReadBlocks, StoreError, Token};
+use ebb_types::StoreFigures;
 use ebb_types::{ChunkId, GroupId, RECORD_BLOCKS_MAX, Role};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -104,7 +105,7 @@ impl StoreHandle {
         (self.inbox.open.load(Ordering::Relaxed) > 0, self.shared.moves.load(Ordering::Relaxed))
     }
 
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> StoreFigures {
         self.shared.figures()
     }
 

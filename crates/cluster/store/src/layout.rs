@@ -2,7 +2,7 @@
 //! Pure encoding and decoding. All numbers are little endian, and everything that is read back is protected by a
 //! CRC-32C.
 
-use crate::Membership;
+use ebb_types::Membership;
 use ebb_types::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, Epoch, GroupId, Incarnation, ObjectId, RECORD_BLOCKS_MAX,
     RequestId, Role, ServerId, StoreId, Version, crc32c,

@@ -8,7 +8,7 @@
 //! StoreHandle::start(core, deliver: impl FnMut(Vec<Completion>) + Send + 'static) -> io::Result<StoreHandle>  // one I/O thread
 //! StoreHandle::submit(&self, token, op);  StoreHandle::wake(&self)   // after the last of several
 //! StoreHandle::try_read(&self, role, group, chunk, first, count) -> Option<ReadBlocks>  // None: submit a Read
-//! StoreHandle::figures(&self) -> Figures;  StoreHandle::queued(&self) -> usize
+//! StoreHandle::figures(&self) -> StoreFigures;  StoreHandle::queued(&self) -> usize
 //! ```
 //! `docs/disk-format.md` draws the bytes.
 

@@ -8,19 +8,21 @@
 mod disks;
 mod driver;
 mod machine;
+mod news;
 mod scrubs;
-mod silence;
 
 use crate::cluster::config::Config;
 use crate::cluster::launch::Stop;
 use crate::cluster::random;
+use crate::daemon::clock;
 use crate::daemon::files;
 use crate::daemon::heap;
 use crate::daemon::metrics;
 use crate::error::{IN_THE_FILE, NodeError, io, listen};
 use disks::Ground;
-use driver::{About, Ended, Server, inbox_has_room, wake_store};
+use driver::{About, Server, Shared, inbox_has_room, wake_store};
 use ebb_chunkserver::Replica;
+use ebb_chunkserver::shell::{self, Ended, Shell};
 use ebb_client::transport::{
     Connection, Identity, Listener, Party, Receiver, Sender, TransportError, connect, kind,
 };
@@ -42,8 +44,6 @@ const META_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Nothing is lost: the next start recovers the store.
 const STORE_ENDED: &str = "the store's thread ended because of a bug in this program, which its log shows: start the server again and report it";
-
-type Shared = Rc<RefCell<Server>>;
 
 /// Runs the chunk server with this id until it is stopped.
 pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
@@ -154,24 +154,25 @@ async fn run_once(
     let recovered = ebb_chunkserver::Recovered { scrubs: scrubs.load(), ..recovered.for_the_core() };
     let replica = Replica::new(core_config, recovered);
     let heartbeat = Duration::from_millis(config.cluster.heartbeat_millis.into());
+    let about = shell::About { me, incarnation, params: params.clone(), heartbeat, membership: remembered };
+    let shell = Shell::new(clock::now(), about, replica);
     let stopping = Rc::new(Notify::new());
     let shared: Shared = Rc::new_cyclic(|this| {
         let metas = config.meta.len();
         RefCell::new(Server::new(
             this.clone(),
-            replica,
+            shell,
             store,
             metas,
             stopping.clone(),
             About {
                 me,
                 incarnation,
-                params,
+                cluster: params.cluster,
                 secret,
-                heartbeat,
-                remembered,
                 scrubs,
                 own_machine: own_machine.clone(),
+                dial: |shared, to, address, pause| drop(spawn_local(dial(shared, to, address, pause))),
             },
         ))
     });
@@ -283,7 +284,7 @@ async fn dial(shared: Shared, to: ServerId, address: String, pause: Duration) {
     }
     let (secret, own) = {
         let about = &shared.borrow().about;
-        (about.secret.clone(), Identity { cluster: about.params.cluster, party: Party::Server(about.me) })
+        (about.secret.clone(), Identity { cluster: about.cluster, party: Party::Server(about.me) })
     };
     match connect(&address, &secret, own).await {
         Ok(connection) if connection.peer.party == Party::Server(to) => serve(shared, connection).await,

@@ -28,6 +28,25 @@ pub enum StoreCommand {
     Newer { role: Role, group: GroupId, runs: Vec<Run> },
 }
 
+/// What a server has its store do besides what its protocol core commands. Each ends in one [`StoreOutcome`].
+#[derive(Clone, Debug)]
+pub enum StoreTask {
+    /// Drop all that is kept for the group in this role.
+    Drop {
+        group: GroupId,
+        role: Role,
+    },
+    /// The replica of the group need not remember deletions up to this version. Takes effect after all that was given
+    /// before it.
+    ForgetTombstones {
+        group: GroupId,
+        up_to: Version,
+    },
+    Remember(Membership),
+    /// Make everything durable that was given before, such that a start has nothing to do.
+    Flush,
+}
+
 #[derive(Clone, Debug)]
 pub enum StoreOutcome {
     Applied,
@@ -49,6 +68,32 @@ pub enum StoreOutcome {
         all: bool,
     },
     Failed(Refusal),
+}
+
+/// The metadata that the store served under. Kept so that it does not obey a cluster that was founded again, or
+/// metadata that was rolled back: what such metadata says about this data is not true (R11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// `ClusterParams::instance`; zero: the store never served.
+    pub instance: u64,
+    /// The newest version of the cluster map seen here, or one from shortly before.
+    pub map_version: u64,
+}
+
+/// What the store says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreFigures {
+    /// On disk, segments included.
+    pub used: crate::Bytes,
+    pub capacity: crate::Bytes,
+    /// Bytes of data kept as strips of the server's own columns.
+    pub own: crate::Bytes,
+    /// Bytes of data kept as offload: the debt.
+    pub offload: crate::Bytes,
+    pub poisoned: bool,
+    /// The errno for which its thread waits and tries again.
+    pub not_now: Option<i32>,
+    pub mark: crate::StoreMark,
 }
 
 /// The last records of a group, as found at start.

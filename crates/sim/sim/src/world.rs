@@ -9,6 +9,7 @@ pub(crate) mod clock;
 pub(crate) mod coder;
 pub(crate) mod member;
 pub(crate) mod net;
+pub mod own_sleep;
 pub(crate) mod server;
 mod standstill;
 pub(crate) mod store;
@@ -30,9 +31,9 @@ use bytes::Bytes;
 use ebb_chunkserver::{StoreCommand, StoreToken};
 use ebb_gear::Mode;
 use ebb_meta::SwitchAction;
-use ebb_store::Membership;
 use ebb_types::{
     ClientReply, ClientRequest, MetaPush, MetaReply, MetaRequest, PeerMessage, ServerId, ServerMessage,
+    SleepOrder, SleepRefusal, StoreTask,
 };
 use ebb_types::{Random, mix};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -51,6 +52,8 @@ pub enum Message {
     Reply { attempt: u64, reply: ClientReply, payload: Bytes },
     ToMeta(ServerMessage),
     Push(MetaPush),
+    Order(SleepOrder),
+    Refuses(SleepRefusal),
     AskMeta { number: u64, request: MetaRequest },
     MetaReply { number: u64, reply: MetaReply },
     Raft(Vec<u8>),
@@ -96,10 +99,18 @@ pub enum Happening {
         writes: u64,
         rest: bool,
     },
-    Remember {
+    Task {
         server: ServerId,
         life: u64,
-        membership: Membership,
+        token: StoreToken,
+        task: StoreTask,
+    },
+    /// A server knows whether its machine can be put to sleep.
+    Checked {
+        server: ServerId,
+        life: u64,
+        order: SleepOrder,
+        outcome: Result<(), String>,
     },
     Tick {
         server: ServerId,
@@ -110,11 +121,6 @@ pub enum Happening {
         server: ServerId,
         life: u64,
         timer: u64,
-    },
-    Flushed {
-        server: ServerId,
-        life: u64,
-        map_version: u64,
     },
     MemberWake {
         member: u64,
@@ -139,11 +145,6 @@ pub enum Happening {
     },
     DiskGoesOn {
         server: ServerId,
-    },
-    /// A flush that waited behind all that hung has ended.
-    Unstalled {
-        server: ServerId,
-        life: u64,
     },
     /// A switch acts again, or only now.
     LateSwitch {
@@ -492,10 +493,9 @@ impl<'a> World<'a> {
             | Happening::Complete { server, .. }
             | Happening::Answer { server, .. }
             | Happening::Lull { server, .. }
-            | Happening::Remember { server, .. }
+            | Happening::Task { server, .. }
+            | Happening::Checked { server, .. }
             | Happening::Tick { server, .. }
-            | Happening::Flushed { server, .. }
-            | Happening::Unstalled { server, .. }
             | Happening::Beat { server, .. } => self.server_receives(server, due.what),
             Happening::MemberWake { member, stamp } => self.member_wakes(member, stamp),
             Happening::Client { client, stamp } => self.client_wakes(client, stamp),

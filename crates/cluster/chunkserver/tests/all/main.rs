@@ -13,6 +13,7 @@ mod quick_changes;
 mod repair;
 mod scrub;
 mod settlement;
+mod shell;
 mod too_late;
 
 use ebb_types::{GearGroup, Incarnation, PoolId, RackId, ServerEntry, ServerId, ServerState, StoreId};

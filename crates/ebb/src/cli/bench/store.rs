@@ -69,7 +69,7 @@ impl StoreTarget {
     }
 
     #[cfg(test)]
-    pub fn figures(&self) -> ebb_store::Figures {
+    pub fn figures(&self) -> ebb_types::StoreFigures {
         self.handle.figures()
     }
 

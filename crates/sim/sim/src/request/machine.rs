@@ -101,8 +101,8 @@ pub struct Machine {
     accesses: usize,
     /// When the disk is checked next in any case.
     pub wake_at: u64,
-    /// The server goes to sleep when everything is in its chunk file; the map version that it will report then.
-    pub flushing: Option<u64>,
+    /// The flushes that end when everything is in its chunk file.
+    pub flushing: Vec<StoreToken>,
     /// Store commands in flight: all, and those for offload.
     pub queue: Gauge,
     pub offload_queue: Gauge,
@@ -131,7 +131,7 @@ impl Machine {
             in_service: 0,
             accesses: 0,
             wake_at: 0,
-            flushing: None,
+            flushing: Vec::new(),
             queue: Gauge::default(),
             offload_queue: Gauge::default(),
         }
@@ -237,7 +237,7 @@ impl Machine {
     /// Starts the next access, if the disk is free for it: its job, and when it is done. A mirror does not know the
     /// latter.
     pub fn start(&mut self, now: u64) -> Option<(u32, Option<u64>)> {
-        let hurry = self.flushing.is_some() || self.unsettled_bytes > OVERDUE * self.checkpoint_bytes;
+        let hurry = !self.flushing.is_empty() || self.unsettled_bytes > OVERDUE * self.checkpoint_bytes;
         let job = self.disk.next(now, hurry)?;
         let (access, durable) = match self.jobs[job as usize].as_mut().expect("a job that waits") {
             Job::Read { access, .. } | Job::Direct { access, .. } | Job::Settle(access) => (*access, false),

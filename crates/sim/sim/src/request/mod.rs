@@ -53,11 +53,11 @@ use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
 use client::Clients;
 use closed::Closed;
-use ebb_chunkserver::{Event, Recovered, StoreCommand, StoreToken};
+use ebb_chunkserver::{Recovered, StoreCommand, StoreOutcome, StoreToken};
 use ebb_meta::SwitchAction;
 use ebb_power::Draw;
 use ebb_trace::Request;
-use ebb_types::{Depth, GroupId, MetaPush, MetaReply, Moment, PeerMessage, Role, ServerId};
+use ebb_types::{Depth, MetaPush, MetaReply, Moment, PeerMessage, Role, ServerId, StoreTask};
 use energy::{Meters, Taken, Way};
 use follow::Watch;
 use machine::Machine;
@@ -74,6 +74,8 @@ const ITEM_BYTES: u64 = 40;
 pub enum Later {
     /// The next requests of the trace.
     Arrivals,
+    /// A store's task is done.
+    TaskDone { server: ServerId, life: u64, token: StoreToken },
     /// A disk access is done.
     DiskDone { server: ServerId, life: u64, job: u32 },
     /// A channel of the disk is free for a waiting access.
@@ -150,14 +152,15 @@ impl Models<'_> {
         self.machines[&server].store.recovered()
     }
 
-    /// Bytes used, bytes of offload, and store commands in flight.
-    pub fn figures(&self, server: ServerId) -> (u64, u64, u32) {
-        let machine = &self.machines[&server];
-        (machine.store.used_bytes(), machine.store.offload_bytes(), machine.queued())
+    /// Bytes used, those of own columns, which are not modelled, and bytes of offload.
+    pub fn figures(&self, server: ServerId) -> (u64, u64, u64) {
+        let store = &self.machines[&server].store;
+        (store.used_bytes(), 0, store.offload_bytes())
     }
 
-    pub fn drop_role(&mut self, server: ServerId, group: GroupId, role: Role) {
-        self.machine(server).store.drop_role(group, role);
+    /// Store commands in flight.
+    pub fn queued(&self, server: ServerId) -> usize {
+        self.machines[&server].queued() as usize
     }
 
     fn machine(&mut self, server: ServerId) -> &mut Machine {
@@ -223,6 +226,9 @@ impl<'a> World<'a> {
     pub fn modelled_happens(&mut self, later: Later) {
         match later {
             Later::Arrivals => self.requests_arrive(),
+            Later::TaskDone { server, life, token } if self.servers[&server].life == life => {
+                self.stored(server, token, StoreOutcome::Applied);
+            }
             Later::DiskDone { server, life, job } if self.servers[&server].life == life => {
                 self.jobs_done(server, &[job]);
             }
@@ -230,7 +236,7 @@ impl<'a> World<'a> {
                 self.models().machine(server).wake_at = 0;
                 self.pump_disk(server);
             }
-            Later::DiskDone { .. } | Later::DiskFree { .. } => {}
+            Later::TaskDone { .. } | Later::DiskDone { .. } | Later::DiskFree { .. } => {}
             Later::Mirror { server } => self.step_mirror(server),
             Later::Resume { server } => self.resume_mirror(server),
             Later::Retry { piece } => self.look_at_piece(piece),
@@ -324,27 +330,36 @@ impl<'a> World<'a> {
         }
         self.pump_disk(server);
         for (token, outcome) in ended {
-            self.server_event(server, Event::Stored { token, outcome });
+            self.stored(server, token, outcome);
         }
         let machine = self.models().machine(server);
-        if machine.is_idle()
-            && let Some(map_version) = machine.flushing.take()
-        {
-            let life = self.servers[&server].life;
-            self.after(0, Happening::Flushed { server, life, map_version });
+        if machine.is_idle() {
+            for token in std::mem::take(&mut machine.flushing) {
+                self.task_done(server, token);
+            }
         }
     }
 
-    /// Before a server sleeps, all data is moved to its chunk files.
-    pub fn flush_disk(&mut self, server: ServerId, map_version: u64) {
-        let life = self.servers[&server].life;
+    /// Only a flush takes the disk's time: before a server sleeps, all data is moved to its chunk files.
+    pub fn give_task_to_disk(&mut self, server: ServerId, token: StoreToken, task: StoreTask) {
         let machine = self.models().machine(server);
-        machine.settle();
-        if machine.is_idle() {
-            return self.after(0, Happening::Flushed { server, life, map_version });
+        match task {
+            StoreTask::Drop { group, role } => machine.store.drop_role(group, role),
+            StoreTask::ForgetTombstones { .. } | StoreTask::Remember(_) => {}
+            StoreTask::Flush => {
+                machine.settle();
+                if !machine.is_idle() {
+                    machine.flushing.push(token);
+                    return self.pump_disk(server);
+                }
+            }
         }
-        machine.flushing = Some(map_version);
-        self.pump_disk(server);
+        self.task_done(server, token);
+    }
+
+    fn task_done(&mut self, server: ServerId, token: StoreToken) {
+        let life = self.servers[&server].life;
+        self.after(0, Happening::Modelled(Later::TaskDone { server, life, token }));
     }
 
     /// A power switch takes the time of the depth of sleep. Going down begins at once and must end before going up can

@@ -177,7 +177,7 @@ pub(super) fn report(
 ) -> Report {
     let start = world.models().feed.start;
     let shifts = shifts(world, start);
-    let stats: Vec<_> = world.servers.values().map(|s| s.replica.stats()).collect();
+    let stats: Vec<_> = world.servers.values().map(|s| s.replica().stats()).collect();
     let events = world.events;
     let state = world.newest_state().clone();
     let models = world.models();

@@ -4,25 +4,36 @@
 
 use crate::search::history::{Action, Op, Outcome};
 use crate::world::clock::SECOND;
-use ebb_chunkserver::{Command, Event, StoreCommand, StoreOutcome};
+use ebb_chunkserver::shell::{Command, Event, News, OWN_TOKENS};
+use ebb_chunkserver::{Event as CoreEvent, StoreCommand, StoreOutcome};
 use ebb_types::{
     ChunkId, ChunkOp, ClientReply, Epoch, GroupEntry, GroupId, Kind, MapDelta, MetaPush, PeerMessage, Record,
-    Refusal, Role, Run, ServerReport, SlotState, TailRun,
+    Refusal, Role, Run, ServerMessage, ServerReport, SlotState, StoreTask, TailRun,
 };
 use std::fmt::Write;
 
-pub fn brief_event(event: &Event) -> String {
-    match event {
-        Event::Map(delta) => format!("map {}", delta.to),
-        Event::Lease { .. } => "a lease".into(),
-        Event::Drain => "give up all primaries, then sleep".into(),
-        Event::HandOver { groups } => format!("hand over {}", brief_groups(groups)),
-        Event::NotDropped { group, role } => {
-            format!("no room to forget the {} of {group}", brief_role(role))
+/// `None`: routine.
+pub fn brief_event(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Core(event) => return brief_core(event),
+        Event::Push(push) => return brief_obeyed(push),
+        Event::Stored { token, outcome } if token.0 < OWN_TOKENS => {
+            format!("disk #{}: {}", token.0, brief_outcome(outcome))
         }
-        Event::NoteCommits => "record what is on all targets".into(),
-        Event::Space { full } => format!("the disk {}", if *full { "is nearly full" } else { "has room" }),
-        Event::Client { token, request, .. } => {
+        Event::Stored { outcome: StoreOutcome::Failed(refusal), .. } => format!("the store: no, {refusal}"),
+        Event::Space(figures) if figures.used == figures.capacity => "the disk is nearly full".into(),
+        Event::Stored { .. } | Event::Space(_) | Event::Beat(_) => return None,
+        Event::Order(_) => "put your machine to sleep".into(),
+        Event::Checked { outcome, .. } => format!("the machine can sleep: {outcome:?}"),
+        Event::Suspended { outcome, .. } => format!("the machine was suspended: {outcome:?}"),
+    })
+}
+
+/// `None`: time passes, or a push, which has its own words.
+fn brief_core(event: &CoreEvent) -> Option<String> {
+    Some(match event {
+        CoreEvent::NoteCommits => "record what is on all targets".into(),
+        CoreEvent::Client { token, request, .. } => {
             format!(
                 "request #{} for {} of epoch {}: {}",
                 token.0,
@@ -31,33 +42,62 @@ pub fn brief_event(event: &Event) -> String {
                 brief_op(&request.op)
             )
         }
-        Event::Peer { from, message, .. } => format!("{from}: {}", brief_peer(message)),
-        Event::PeerLost { peer } => format!("the connection to {peer} broke"),
-        Event::Stored { token, outcome } => format!("disk #{}: {}", token.0, brief_outcome(outcome)),
-        Event::Tick | Event::Beat { .. } => "time passes".into(),
-        Event::ScrubAll => "scrub everything".into(),
+        CoreEvent::Peer { from, message, .. } => format!("{from}: {}", brief_peer(message)),
+        CoreEvent::PeerLost { peer } => format!("the connection to {peer} broke"),
+        CoreEvent::ScrubAll => "scrub everything".into(),
+        CoreEvent::Map(_)
+        | CoreEvent::Lease { .. }
+        | CoreEvent::Drain
+        | CoreEvent::HandOver { .. }
+        | CoreEvent::NotDropped { .. }
+        | CoreEvent::Space { .. }
+        | CoreEvent::Stored { .. }
+        | CoreEvent::Tick
+        | CoreEvent::Beat { .. } => return None,
+    })
+}
+
+/// What a push means to the server that gets it. `None`: routine.
+fn brief_obeyed(push: &MetaPush) -> Option<String> {
+    match push {
+        MetaPush::Map(delta) => Some(format!("map {}", delta.to)),
+        MetaPush::Drain => Some("give up all primaries, then sleep".into()),
+        _ => None,
     }
 }
 
-/// `None`: the other side's line says the same.
+/// `None`: the other side's line says the same, or it is routine.
 pub fn brief_command(command: &Command) -> Option<String> {
     Some(match command {
-        Command::Send { .. } | Command::KeepScrubs { .. } => return None,
         Command::Reply { token, reply, .. } => format!("answers #{}: {}", token.0, brief_reply(reply)),
         Command::Store { token, command } => format!("disk #{}: {}", token.0, brief_store(command)),
-        Command::Report(report) => format!("metadata service: {}", brief_report(report)),
-        Command::DropOffload { group, stands_for } => {
-            format!("forgets what it kept of {group} for {stands_for}")
+        Command::Task { task, .. } => return brief_task(task),
+        Command::Tell(ServerMessage::Reports { reports, .. }) => {
+            let words: Vec<String> = reports.iter().map(brief_report).collect();
+            format!("metadata service: {}", words.join("; "))
         }
-        Command::DropReplica { group } => format!("forgets its replica of {group}"),
-        Command::ForgetTombstones { group, up_to } => {
-            format!("forgets deletions of {group} up to {up_to}")
+        Command::Tell(ServerMessage::ReadyToSleep { map_version, .. }) => {
+            format!("is ready to sleep by map {map_version}")
         }
-        Command::MapGap => "asks for the whole map".into(),
-        Command::OldMetadata { known, offered } => format!("has seen map {known}, is offered {offered}"),
-        Command::Bug { group, what } => format!("{group}: cannot happen: {what}"),
-        Command::ReadyToSleep { map_version } => format!("is ready to sleep by map {map_version}"),
+        Command::Say(News::OldMetadata { known, offered }) => {
+            format!("has seen map {known}, is offered {offered}")
+        }
+        Command::Say(News::Bug { group, what }) => format!("{group}: cannot happen: {what}"),
+        _ => return None,
     })
+}
+
+fn brief_task(task: &StoreTask) -> Option<String> {
+    match task {
+        StoreTask::Drop { group, role: Role::Replica } => Some(format!("forgets its replica of {group}")),
+        StoreTask::Drop { group, role: Role::Offload { stands_for } } => {
+            Some(format!("forgets what it kept of {group} for {stands_for}"))
+        }
+        StoreTask::ForgetTombstones { group, up_to } => {
+            Some(format!("forgets deletions of {group} up to {up_to}"))
+        }
+        StoreTask::Remember(_) | StoreTask::Flush => None,
+    }
 }
 
 /// `None`: routine pushes, or pushes that the server's own line reports.

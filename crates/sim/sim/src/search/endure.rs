@@ -199,7 +199,7 @@ fn all_is_full(world: &mut World, random: &mut Random) {
 
 /// A group that is not served, or some blocks of one that still wait.
 fn unserved(world: &World) -> Option<String> {
-    let waits = |id: &ServerId| world.servers[id].replica.stats().unsettled > 0;
+    let waits = |id: &ServerId| world.servers[id].replica().stats().unsettled > 0;
     let unsettled = world.servers.keys().find(|id| waits(id));
     world.forsaken().or_else(|| unsettled.map(|id| format!("{id} does not serve all blocks of its groups")))
 }

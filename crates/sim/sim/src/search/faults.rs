@@ -14,7 +14,7 @@ use crate::world::net::{NetModel, Node};
 use crate::world::server::Server;
 use crate::world::store::{Damage, Found, Place};
 use crate::world::{Happening, Message, World};
-use ebb_chunkserver::Event;
+use ebb_chunkserver::shell;
 use ebb_gear::Mode;
 use ebb_store::mem::MemDisk;
 use ebb_types::{
@@ -412,10 +412,9 @@ impl World<'_> {
     }
 
     pub fn tell_space(&mut self, id: ServerId) {
-        let server = self.server(id);
-        let full = server.soft_full;
-        if server.runs() {
-            self.server_event(id, Event::Space { full });
+        if self.server(id).runs() {
+            let figures = self.store_figures(id);
+            self.shell_event(id, shell::Event::Space(figures));
         }
     }
 
@@ -633,7 +632,7 @@ impl World<'_> {
         let data = entry.columns[..entry.shape.data()].iter().filter(|c| !c.is_away());
         let mut servers = data.map(|c| &self.servers[&c.server]);
         servers.all(|server| {
-            let has = id.and_then(|id| server.replica.keeps_all_since(id)) == Some(entry.epoch);
+            let has = id.and_then(|id| server.replica().keeps_all_since(id)) == Some(entry.epoch);
             server.runs() && !server.store.disk_fails() && has
         })
     }

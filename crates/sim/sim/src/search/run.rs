@@ -307,7 +307,7 @@ pub(crate) fn copies(world: &World) -> impl Iterator<Item = (GroupId, ServerId)>
 /// A replica or a column that was not found sound since then.
 fn unscrubbed(world: &World, since: u64) -> Option<String> {
     copies(world).find_map(|(group, server)| {
-        let mut marks = world.servers[&server].replica.scrubs();
+        let mut marks = world.servers[&server].replica().scrubs();
         let scrubbed = marks.any(|mark| mark.group == group && mark.sound_at >= since);
         (!scrubbed).then(|| format!("{server} has not found its replica of {group} right"))
     })
@@ -354,18 +354,18 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
         if on_record != Some((server.incarnation, server.store.mark().store)) {
             return Some(format!("the metadata service does not know what {} runs on", server.id));
         }
-        if server.replica.map().version != state.version() {
+        if server.replica().map().version != state.version() {
             return Some(format!("{} has an old map", server.id));
         }
         let is_ruined = !world.invariants.ruined.is_empty();
         let rests = server.is_idle() || is_ruined && server.repairs_at_most();
         if !rests {
-            let stats = server.replica.stats();
+            let stats = server.replica().stats();
             let (flight, behind) = (stats.in_flight, stats.catching_up);
             return Some(format!("{}: {flight} requests in flight, {behind} replicas catch up", server.id));
         }
         let coded = state.server(server.id).is_some_and(|s| s.pool != PoolId::REPLICATED);
-        let debt = server.store.offload_bytes() + server.replica.stats().memory_bytes;
+        let debt = server.store.offload_bytes() + server.replica().stats().memory_bytes;
         let holds = ends && state.groups().any(|(group, entry)| is_held_up(world, group, entry));
         if debt > 0 && !(coded && stands_in) && !holds {
             return Some(format!("{} still has a debt of {debt} bytes", server.id));

@@ -138,6 +138,8 @@ pub struct Scenario {
     pub round: u64,
     /// A sleeping server is off and loses its memory, instead of being in standby.
     pub sleep_is_off: bool,
+    /// No switch puts a machine to sleep: its server does, if nothing counts on it.
+    pub sleeps_itself: bool,
     /// Duration of a switch action, and its chance of failing, per mille.
     pub switch: u64,
     pub switch_fails: u64,
@@ -178,6 +180,8 @@ const TAIL_BYTES: u64 = 256 << 10;
 const WITH_POOL: u64 = 300;
 /// Of these per thousand, those with a second set if it is small.
 const TWO_SETS: u64 = 300;
+/// Seeds per thousand whose machines are put to sleep by their own servers.
+const SLEEP_THEMSELVES: u64 = 300;
 /// Seeds per thousand with the front of a volume.
 const WITH_FRONT: u64 = 250;
 /// Seeds per thousand with loggers.
@@ -516,6 +520,7 @@ impl Scenario {
             rounds: random.between(1, 2) as u32,
             round: random.between(8, 24) * SECOND,
             sleep_is_off: random.chance(400),
+            sleeps_itself: Random::new(seed ^ 0x51ee).chance(SLEEP_THEMSELVES),
             switch: random.between(10 * MILLI, 1500 * MILLI),
             switch_fails: if random.chance(300) { random.between(50, 400) } else { 0 },
             switch_lies: 0,
@@ -566,6 +571,7 @@ impl Scenario {
             burst_clients: 0,
             coders: 0,
             sleep_is_off: false,
+            sleeps_itself: false,
             switch_fails: 0,
             switch_lies: 0,
             switches: processes(&bootstrap),

@@ -176,7 +176,7 @@ fn is_at_rest(world: &World) -> bool {
             })
     });
     let mut running = world.servers.values().filter(|s| s.runs());
-    let servers_rest = running.all(|s| s.is_idle() && s.replica.map().version == state.version());
+    let servers_rest = running.all(|s| s.is_idle() && s.replica().map().version == state.version());
     !asked && !moving && settled && slots_rest && servers_rest && world.clients.iter().all(|c| c.is_done())
 }
 

@@ -7,6 +7,7 @@ use crate::search::brief::{brief_map, brief_push};
 use crate::world::client::ADMIN;
 use crate::world::clock::{Clock, MILLI, SECOND};
 use crate::world::net::Node;
+use crate::world::own_sleep::Orders;
 use crate::world::{Core, Happening, Message, World};
 use ebb_gear::Mode;
 use ebb_meta::raft::{self, Job};
@@ -15,6 +16,7 @@ use ebb_meta::{
 };
 use ebb_types::{
     AdminReply, AdminRequest, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId, ServerState,
+    SleepRefusal,
 };
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -157,6 +159,7 @@ pub struct MetaNode {
     wake_at: Option<u64>,
     /// Suspended: what is left of its timer.
     frozen: Option<Option<u64>>,
+    pub orders: Orders,
 }
 
 impl World<'_> {
@@ -212,6 +215,7 @@ impl World<'_> {
             wake: 0,
             wake_at: None,
             frozen: None,
+            orders: Orders::default(),
         };
         self.members.insert(id, node);
         self.member_input(id, Vec::new());
@@ -303,13 +307,23 @@ impl World<'_> {
         (trouble.full, trouble.fails, trouble.hangs) = (false, false, None);
     }
 
-    fn member(&mut self, id: u64) -> &mut MetaNode {
+    pub fn member(&mut self, id: u64) -> &mut MetaNode {
         self.members.get_mut(&id).expect("members are never removed")
     }
 
     pub fn member_receives(&mut self, id: u64, from: Node, message: Message) {
         let input = match (message, from) {
-            (Message::ToMeta(message), _) => Input::Server(message),
+            (Message::ToMeta(message), _) => {
+                if self.member(id).up {
+                    self.order_again(id, &message);
+                }
+                Input::Server(message)
+            }
+            (Message::Refuses(SleepRefusal { depth, why }), Node::Server(server)) => {
+                self.end_orders(id, server);
+                let result = Err(format!("refused to sleep: {why}"));
+                Input::Switched { server, action: SwitchAction::Sleep(depth), result }
+            }
             (Message::AskMeta { number, request }, Node::Client(client)) => {
                 let node = self.member(id);
                 node.next_token += 1;
@@ -499,6 +513,12 @@ impl World<'_> {
                 if self.modelled.is_some() {
                     return self.throw_switch(id, life, server, action);
                 }
+                if self.scenario.sleeps_itself {
+                    match action {
+                        SwitchAction::Sleep(depth) => self.begin_to_order(id, server, depth),
+                        SwitchAction::Wake { .. } => self.end_orders(id, server),
+                    }
+                }
                 let limit = self.scenario.timing.wake_limit.as_nanos() as u64;
                 // Stopping is immediate, starting takes time.
                 let delay = match action {
@@ -545,6 +565,12 @@ impl World<'_> {
         if self.member(id).life != life {
             return;
         }
+        if self.scenario.sleeps_itself && !action.is_wake() {
+            return match self.went_to_sleep(id, server) {
+                Some(result) => self.switched(id, server, action, result),
+                None => self.look_again(Happening::Switch { member: id, life, server, action, stormy }),
+            };
+        }
         let fails = self.stormy && self.fault_random.chance(self.scenario.switch_fails);
         let lies = self.stormy && self.fault_random.chance(self.scenario.switch_lies);
         let failed = || Err("the switch does not answer".to_string());
@@ -559,6 +585,10 @@ impl World<'_> {
             self.act(server, action);
             Ok(())
         };
+        self.switched(id, server, action, result);
+    }
+
+    fn switched(&mut self, id: u64, server: ServerId, action: SwitchAction, result: Result<(), String>) {
         let node = self.member(id);
         let input = Input::Switched { server, action, result };
         if node.paused {

@@ -5,17 +5,19 @@ use crate::search::scenario::Scenario;
 use crate::world::clock::{Clock, MILLI, SECOND};
 use crate::world::net::Node;
 use crate::world::standstill::Timers;
-use crate::world::store::{Store, drop_of};
+use crate::world::store::Store;
 use crate::world::{Core, Happening, Message, World};
 use bytes::Bytes;
+use ebb_chunkserver::shell::{About, Command, Ended, Event, Facts, News, OWN_TOKENS, Shell};
 use ebb_chunkserver::{
-    ClientToken, Command, Config, Event, Moves, Recovered, Replica, Stall, StoreCommand, StoreToken,
+    ClientToken, Config, Event as CoreEvent, Moves, Recovered, Replica, StoreCommand, StoreToken,
 };
 use ebb_store::mem::MemDisk;
-use ebb_store::{Membership, Op, OpenError};
+use ebb_store::{Op, OpenError};
 use ebb_types::{
-    ClientRequest, ClusterParams, Epoch, ExamReport, GroupId, Incarnation, MetaPush, Record, Role, ScrubMark,
-    ServedLatencies, ServerId, ServerMessage, ServerReport, StoreId, Vitals,
+    Bytes as Size, ClientRequest, ClusterParams, Epoch, ExamReport, GroupId, Incarnation, Record, Refusal,
+    ScrubMark, ServerId, ServerMessage, ServerReport, SleepOrder, StoreFigures, StoreId, StoreOutcome,
+    StoreTask,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -27,7 +29,7 @@ const BEGINNING: u64 = 1_700_000_000;
 const LULL: u64 = 5 * MILLI;
 const QUIET: u64 = SECOND;
 /// Of a disk that is not full.
-const CAPACITY: u64 = 1 << 40;
+const CAPACITY: Size = Size(1 << 40);
 /// Starts per mille that crash, while faults are injected.
 const CRASHES_AT_START: u64 = 80;
 
@@ -43,11 +45,13 @@ pub struct Server {
     pub paused: bool,
     /// Paused, or off, by the power switch.
     pub asleep: bool,
+    /// It has suspended its own machine, and does not know yet that that is awake again.
+    pub suspended: Option<SleepOrder>,
     /// Gone for good.
     pub lost: bool,
     /// Gone until everything is repaired.
     pub missing: bool,
-    pub replica: Replica,
+    pub shell: Shell,
     pub store: Store,
     /// The operator's backup of the store's directory, which may be restored.
     pub backup: Option<MemDisk>,
@@ -60,7 +64,6 @@ pub struct Server {
     /// Its disk answers nothing; what it was asked waits.
     pub hung: bool,
     stuck: Vec<Happening>,
-    stall: Stall,
     /// Scrub marks that it keeps across a restart.
     pub scrubs: Vec<ScrubMark>,
     /// The operator keeps the disk full.
@@ -69,12 +72,6 @@ pub struct Server {
     pub switch_free: u64,
     /// The epoch of each group in the first map that includes this run.
     pub remembers_since: BTreeMap<GroupId, Epoch>,
-    /// When its load count began.
-    counted_since: u64,
-    lease: Duration,
-    map_gap: bool,
-    /// A newer map is being written to the store.
-    remembering: bool,
     pub ticking: bool,
     /// When its timers end, and which of them are not void.
     pub tick_at: u64,
@@ -111,7 +108,6 @@ pub struct Intake {
 impl Server {
     pub fn new(id: ServerId, clock: Clock, scenario: &Scenario) -> Server {
         let store = Store::new(id, scenario.store.clone(), scenario.chunk_blocks());
-        let config = Config::new(id, Incarnation(0), StoreId(0), 0, 0);
         Server {
             id,
             clock,
@@ -120,9 +116,10 @@ impl Server {
             up: false,
             paused: false,
             asleep: false,
+            suspended: None,
             lost: false,
             missing: false,
-            replica: Replica::new(config, Recovered::default()),
+            shell: stopped(id, clock, scenario),
             store,
             backup: None,
             broken: false,
@@ -130,15 +127,10 @@ impl Server {
             slowness: 1,
             hung: false,
             stuck: Vec::new(),
-            stall: Stall::new(clock.at(0)),
             scrubs: Vec::new(),
             soft_full: false,
             switch_free: 0,
             remembers_since: BTreeMap::new(),
-            counted_since: 0,
-            lease: Duration::ZERO,
-            map_gap: false,
-            remembering: false,
             ticking: false,
             tick_at: 0,
             beat_at: 0,
@@ -152,6 +144,10 @@ impl Server {
         }
     }
 
+    pub fn replica(&self) -> &Replica {
+        self.shell.replica()
+    }
+
     /// Whether its process makes progress.
     pub fn runs(&self) -> bool {
         self.up && !self.paused && !self.asleep
@@ -159,20 +155,20 @@ impl Server {
 
     /// Whether its disk has paused so often that it is called hung only after more than a lease.
     pub fn is_patient(&self, now: u64) -> bool {
-        self.stall.borne(self.clock.at(now), self.lease) > self.lease
+        self.shell.is_patient(self.clock.at(now))
     }
 
     /// Whether nothing is in progress on it but repairs and catching up, which never end for what no server has.
     pub fn repairs_at_most(&self) -> bool {
-        let stats = self.replica.stats();
-        let busy = stats.in_flight > 0 || stats.unsettled > 0 || self.replica.owes_committed();
+        let stats = self.replica().stats();
+        let busy = stats.in_flight > 0 || stats.unsettled > 0 || self.replica().owes_committed();
         !busy && self.store.is_idle()
     }
 
     /// Whether nothing is in progress on it except perhaps a scrub.
     pub fn is_idle(&self) -> bool {
-        let stats = self.replica.stats();
-        let busy = stats.in_flight > 0 || stats.catching_up > 0 || self.replica.is_at_work();
+        let stats = self.replica().stats();
+        let busy = stats.in_flight > 0 || stats.catching_up > 0 || self.replica().is_at_work();
         !busy && self.store.is_idle()
     }
 }
@@ -204,17 +200,14 @@ impl World<'_> {
         server.up = true;
         server.broken = false;
         server.ticking = false;
-        server.frozen = None;
+        (server.frozen, server.suspended) = (None, None);
         self.half_open.retain(|(from, _)| *from != id);
         let server = self.servers.get_mut(&id).expect("servers are never removed");
-        server.remembering = false;
         server.tokens.clear();
         server.remembers_since.clear();
         (server.intake, server.taking_in) = (Default::default(), false);
         server.stalled.clear();
         server.stuck.clear();
-        server.stall = Stall::new(server.clock.at(self.now));
-        server.lease = Duration::from_millis(params.lease_millis.into());
         let mut config =
             Config::new(id, server.incarnation, server.store.mark().store, params.chunk_bytes, params.groups);
         config.known_map = server.store.membership.map_version;
@@ -224,7 +217,14 @@ impl World<'_> {
         configure(Core::Server(&mut config));
         let recovered = self.modelled.as_ref().map_or(recovered, |models| models.recovered(id));
         let recovered = Recovered { scrubs: server.scrubs.clone(), ..recovered };
-        server.replica = Replica::new(config, recovered);
+        let about = About {
+            me: id,
+            incarnation: server.incarnation,
+            params,
+            heartbeat: self.scenario.timing.heartbeat,
+            membership: server.store.membership,
+        };
+        server.shell = Shell::new(server.clock.at(self.now), about, Replica::new(config, recovered));
         let life = server.life;
         if torn {
             self.count("torn write cut off");
@@ -232,9 +232,8 @@ impl World<'_> {
         self.note(|| format!("{id} starts, run {life}"));
         self.set_beat(id, MILLI);
         self.store_was_used(id);
-        let full = self.server(id).soft_full;
-        if full {
-            self.server_event(id, Event::Space { full });
+        if self.server(id).soft_full {
+            self.tell_space(id);
         }
     }
 
@@ -277,21 +276,6 @@ impl World<'_> {
         self.after(delay, Happening::Lull { server: id, life, writes, rest: !more });
     }
 
-    /// The store keeps the newest cluster map that the server has received, as of a heartbeat; one such write is in
-    /// flight at a time.
-    fn remember(&mut self, id: ServerId) {
-        let instance = self.scenario.params().instance;
-        let server = self.server(id);
-        let (life, map_version) = (server.life, server.replica.map().version);
-        if server.remembering || server.store.membership.map_version >= map_version {
-            return;
-        }
-        server.remembering = true;
-        let membership = Membership { instance, map_version };
-        let delay = self.disk_delay(id);
-        self.after(delay, Happening::Remember { server: id, life, membership });
-    }
-
     /// Delivers an event to a server: now, when it resumes, or never.
     pub fn server_receives(&mut self, id: ServerId, what: Happening) {
         let server = self.server(id);
@@ -302,10 +286,9 @@ impl World<'_> {
             | Happening::Complete { life, .. }
             | Happening::Answer { life, .. }
             | Happening::Lull { life, .. }
-            | Happening::Remember { life, .. }
+            | Happening::Task { life, .. }
+            | Happening::Checked { life, .. }
             | Happening::Tick { life, .. }
-            | Happening::Flushed { life, .. }
-            | Happening::Unstalled { life, .. }
             | Happening::Beat { life, .. } => *life,
             _ => unreachable!("not for a server"),
         };
@@ -326,6 +309,7 @@ impl World<'_> {
 
     /// The process resumes: everything that arrived meanwhile is delivered at once.
     pub fn go_on(&mut self, id: ServerId) {
+        self.wakes_from_suspend(id);
         self.tell_space(id);
         let stalled = std::mem::take(&mut self.server(id).stalled);
         let life = self.server(id).life;
@@ -342,55 +326,43 @@ impl World<'_> {
             Happening::PeerLost { life, peer, .. } => {
                 self.breaking.remove(&(id, life, peer));
                 self.half_open.remove(&(id, peer));
-                self.server_event(id, Event::PeerLost { peer });
+                self.server_event(id, CoreEvent::PeerLost { peer });
             }
             Happening::Effect { id: write, .. } => {
                 self.server(id).store.carry_out(write);
                 self.store_was_used(id);
-                for (group, role) in self.server(id).store.take_not_dropped() {
-                    self.count("drop without room for it");
-                    self.server_event(id, Event::NotDropped { group, role });
-                }
             }
             Happening::Lull { writes, rest, .. } => self.store_idles(id, writes, rest),
-            Happening::Remember { membership, .. } => {
-                let server = self.server(id);
-                server.store.membership = membership;
-                server.remembering = false;
-                server.store.answer(Op::Remember(membership));
-            }
             Happening::Complete { id: write, .. } => {
                 if let Some((token, outcome)) = self.server(id).store.complete(write) {
-                    self.server_event(id, Event::Stored { token, outcome });
+                    self.stored(id, token, outcome);
                 }
+            }
+            Happening::Task { token, task, .. } => {
+                if matches!(task, StoreTask::Flush) {
+                    self.server(id).store.carry_out(u64::MAX);
+                }
+                let outcome = self.server(id).store.answer(task.into()).into();
+                self.stored(id, token, outcome);
             }
             Happening::Answer { token, command, .. } => {
                 let page = self.scenario.page;
                 let outcome = self.server(id).store.answer(Op::asked(command, page)).into();
-                self.server_event(id, Event::Stored { token, outcome });
+                self.stored(id, token, outcome);
+            }
+            Happening::Checked { order, outcome, .. } => {
+                self.shell_event(id, Event::Checked { order, outcome });
             }
             Happening::Tick { timer, .. } | Happening::Beat { timer, .. }
                 if timer != self.server(id).timers => {}
             Happening::Tick { .. } => {
                 self.server(id).ticking = false;
-                self.server_event(id, Event::Tick);
-            }
-            Happening::Flushed { map_version, .. } => {
-                let server = self.server(id);
-                server.store.carry_out(u64::MAX);
-                server.store.answer(Op::Flush);
-                let incarnation = server.incarnation;
-                self.tell_members(id, ServerMessage::ReadyToSleep { server: id, incarnation, map_version });
-            }
-            Happening::Unstalled { .. } => {
-                let now = self.now;
-                let server = self.server(id);
-                server.stall.flushed(server.clock.at(now));
-                self.note(|| format!("the store of {id} moves again"));
+                self.server_event(id, CoreEvent::Tick);
             }
             Happening::Beat { .. } => {
                 self.heartbeat(id);
-                self.set_beat(id, self.scenario.timing.heartbeat.as_nanos() as u64);
+                let next = self.servers[&id].shell.heartbeat_interval();
+                self.set_beat(id, next.as_nanos() as u64);
             }
             _ => unreachable!("not for a server"),
         }
@@ -401,9 +373,9 @@ impl World<'_> {
             (Message::Peer { message, payload }, Node::Server(from)) => {
                 // It came by another connection, by which this server answers.
                 if self.half_open.remove(&(id, from)) {
-                    self.server_event(id, Event::PeerLost { peer: from });
+                    self.server_event(id, CoreEvent::PeerLost { peer: from });
                 }
-                self.server_event(id, Event::Peer { from, message, payload });
+                self.server_event(id, CoreEvent::Peer { from, message, payload });
             }
             (Message::Request { attempt, op, request, payload }, Node::Client(client)) => {
                 let kind = usize::from(request.op.request().is_some());
@@ -412,7 +384,11 @@ impl World<'_> {
                 self.server(id).intake[kind].unread.push_back((asker, request, payload));
                 self.take_in(id);
             }
-            (Message::Push(push), _) => self.pushed(id, push),
+            (Message::Order(order), _) => self.shell_event(id, Event::Order(order)),
+            (Message::Push(push), _) => {
+                self.shell_event(id, Event::Push(push));
+                self.server_begins_to_remember(id);
+            }
             (message, from) => unreachable!("{from:?} sends a server {message:?}"),
         }
     }
@@ -435,119 +411,58 @@ impl World<'_> {
             server.next_token += 1;
             let token = ClientToken(server.next_token);
             server.tokens.insert(token, asker);
-            self.server_event(id, Event::Client { token, request, payload });
+            self.server_event(id, CoreEvent::Client { token, request, payload });
         }
         self.server(id).taking_in = false;
     }
 
-    fn pushed(&mut self, id: ServerId, push: MetaPush) {
-        if push.is_late(self.server(id).incarnation) {
-            return;
-        }
-        match push {
-            MetaPush::Lease { incarnation, sent, .. } => {
-                let now = self.now;
-                let server = self.server(id);
-                let until = server.replica.lease_end(server.clock.at(now), (incarnation, sent), server.lease);
-                if let Some(until) = until {
-                    self.server_event(id, Event::Lease { until });
-                }
-            }
-            MetaPush::Map(delta) => {
-                self.server_event(id, Event::Map(delta));
-                self.server_begins_to_remember(id);
-                let now = self.now;
-                let server = self.server(id);
-                if !server.replica.has_lease(server.clock.at(now)) {
-                    self.heartbeat(id);
-                }
-            }
-            MetaPush::Params(params) => {
-                self.server(id).lease = Duration::from_millis(params.lease_millis.into());
-            }
-            MetaPush::Drain => self.server_event(id, Event::Drain),
-            MetaPush::HandOver { groups } => self.server_event(id, Event::HandOver { groups }),
-            MetaPush::Superseded { known } => {
+    /// The run is over, before its process is asked to end.
+    fn run_ends(&mut self, id: ServerId, why: Ended) {
+        match why {
+            Ended::Superseded { known } => {
                 self.note(|| format!("{id} does not continue {known}: it takes a new identity"));
                 self.count("store superseded");
                 self.crash(id);
                 self.server(id).store.supersede(known);
                 self.after(100 * MILLI, Happening::Restart { server: id });
             }
-            MetaPush::Exam => self.exam(id),
-            MetaPush::Recall => {
-                let recollection = Box::new(self.server(id).replica.recall());
-                self.tell_members(id, ServerMessage::Recalls { server: id, recollection });
-            }
-            MetaPush::Rejected { why, .. } => {
+            Ended::Rejected { why } => {
                 self.note(|| format!("{id} is rejected: {why}"));
                 self.crash(id);
                 self.was_given_up(id);
             }
+            Ended::PowerOff => self.power_itself_off(id),
         }
     }
 
     pub fn heartbeat(&mut self, id: ServerId) {
-        let now = self.now;
-        let store = &self.servers[&id].store;
-        let (used_bytes, debt_bytes, queued) = match &self.modelled {
-            Some(models) => models.figures(id),
-            None => (0, store.offload_bytes(), 0),
-        };
-        // The operator keeps it full.
-        let used_bytes = if self.servers[&id].soft_full { CAPACITY } else { used_bytes };
-        let own_bytes = if self.modelled.is_some() { 0 } else { store.own_bytes() };
-        if self.servers[&id].soft_full {
-            self.server_event(id, Event::NoteCommits);
-        }
-        self.server_event(id, Event::Beat { unix_seconds: self.unix_seconds() });
-        if self.modelled.is_none() {
-            self.remember(id);
-        }
-        self.watch_store(id);
-        let server = self.server(id);
-        let stats = server.replica.stats();
-        let vitals = Vitals {
-            load: server.replica.take_load(),
-            load_millis: ((now - std::mem::replace(&mut server.counted_since, now)) / MILLI) as u32,
-            latencies: ServedLatencies::default(),
-            used_bytes,
-            capacity_bytes: CAPACITY,
-            own_bytes,
-            debt_bytes: debt_bytes + stats.memory_bytes,
-            memory_bytes: stats.memory_bytes,
-            in_flight: stats.in_flight + queued,
-            catching_up: stats.catching_up,
-            unsettled: stats.unsettled,
-            offloaded_bytes: stats.offloaded_bytes,
-            reclaimed_bytes: stats.reclaimed_bytes,
-            repaired_blocks: stats.repaired_blocks,
-            damage: stats.damage,
-            scrub: stats.scrub,
-            poisoned: stats.poisoned,
-            stalled: server.stall.is_stalled(),
-            bugs: stats.bugs,
-        };
-        let (incarnation, mark, sent) = (server.incarnation, server.store.mark(), server.clock.at(now));
-        let map_version = if std::mem::take(&mut server.map_gap) { 0 } else { server.replica.map_version() };
-        let vitals = Box::new(vitals);
-        self.tell_members(
-            id,
-            ServerMessage::Heartbeat { server: id, incarnation, mark, sent, map_version, vitals },
-        );
+        let facts = self.facts(id);
+        self.shell_event(id, Event::Beat(facts));
     }
 
     /// Slow is not hung: only a disk that answers nothing at all does not move.
-    fn watch_store(&mut self, id: ServerId) {
-        let now = self.now;
-        let server = self.server(id);
-        let busy = !server.stuck.is_empty();
-        let moves = Moves { busy, count: if server.hung { 0 } else { now }, short: false };
-        if server.stall.look(server.clock.at(now), moves, server.lease).is_some() {
-            let life = server.life;
-            self.note(|| format!("{id} notices that its disk hangs"));
-            self.count("hung disk noticed");
-            self.after(MILLI, Happening::Unstalled { server: id, life });
+    fn facts(&self, id: ServerId) -> Facts {
+        let (server, store) = (&self.servers[&id], self.store_figures(id));
+        let queued = self.modelled.as_ref().map_or(0, |models| models.queued(id));
+        let count = if server.hung { 0 } else { self.now };
+        let moves = Moves { busy: !server.stuck.is_empty(), count, short: false };
+        Facts { unix_seconds: self.unix_seconds(), store, queued, moves }
+    }
+
+    pub fn store_figures(&self, id: ServerId) -> StoreFigures {
+        let server = &self.servers[&id];
+        let (used, own, offload) = match &self.modelled {
+            Some(models) => models.figures(id),
+            None => (0, server.store.own_bytes(), server.store.offload_bytes()),
+        };
+        StoreFigures {
+            used: if server.soft_full { CAPACITY } else { Size(used) },
+            capacity: CAPACITY,
+            own: Size(own),
+            offload: Size(offload),
+            poisoned: server.store.is_poisoned(),
+            not_now: None,
+            mark: server.store.mark(),
         }
     }
 
@@ -564,11 +479,10 @@ impl World<'_> {
     }
 
     /// What the server says of itself. Sometimes its clock is wrong, until faults end.
-    fn exam(&mut self, id: ServerId) {
+    fn exam(&mut self, id: ServerId, writable: bool) {
         let wrong = self.stormy && self.fault_random.chance(self.scenario.exam_fails);
         let unix_millis = self.unix_millis + self.now / MILLI + if wrong { 7_200_000 } else { 0 };
-        let server = self.server(id);
-        let (incarnation, writable) = (server.incarnation, !server.store.is_poisoned());
+        let incarnation = self.server(id).incarnation;
         let exam = ExamReport { unix_millis, writable, wake_on_lan: None };
         self.tell_members(id, ServerMessage::Exam { server: id, incarnation, exam });
     }
@@ -584,26 +498,34 @@ impl World<'_> {
         }
     }
 
-    pub fn server_event(&mut self, id: ServerId, event: Event) {
+    pub fn server_event(&mut self, id: ServerId, event: CoreEvent) {
+        self.shell_event(id, Event::Core(event));
+    }
+
+    /// The store has answered.
+    pub fn stored(&mut self, id: ServerId, token: StoreToken, outcome: StoreOutcome) {
+        if token.0 >= OWN_TOKENS && matches!(outcome, StoreOutcome::Failed(Refusal::NoSpace)) {
+            self.count("drop without room for it");
+        }
+        self.shell_event(id, Event::Stored { token, outcome });
+    }
+
+    pub fn shell_event(&mut self, id: ServerId, event: Event) {
         if self.transcript.keep > 0
-            && !matches!(
-                event,
-                Event::Tick | Event::Beat { .. } | Event::Lease { .. } | Event::Space { full: false }
-            )
+            && let Some(text) = brief_event(&event)
         {
-            let text = brief_event(&event);
             self.note(|| format!("{id} <- {text}"));
         }
         let now = self.now;
         let server = self.servers.get_mut(&id).expect("servers are never removed");
-        let mut commands = Vec::new();
-        server.replica.on(server.clock.at(now), event, &mut commands);
-        if server.replica.wants_ticks() && !server.ticking {
-            self.set_tick(id, ebb_chunkserver::TICK.as_nanos() as u64);
-        }
+        let (life, mut commands) = (server.life, Vec::new());
+        server.shell.on(server.clock.at(now), event, &mut commands);
         let answers = commands.iter().any(|c| matches!(c, Command::Reply { .. }));
         for command in commands {
-            self.carry_out(id, command);
+            // One of them may have ended the run.
+            if self.servers[&id].up && self.servers[&id].life == life {
+                self.carry_out(id, command);
+            }
         }
         self.check_server(id);
         if answers {
@@ -631,59 +553,42 @@ impl World<'_> {
                 self.check_reply(id, op, &reply);
                 self.send(Node::Server(id), Node::Client(client), Message::Reply { attempt, reply, payload });
             }
-            Command::Report(report) => self.report(id, report),
             Command::Store { token, command } => self.submit(id, token, command),
-            Command::DropOffload { group, stands_for } => {
-                self.drop_role(id, group, Role::Offload { stands_for });
-            }
-            Command::DropReplica { group } => {
-                self.drop_role(id, group, Role::Replica);
-            }
-            Command::ForgetTombstones { group, up_to } => {
-                if self.modelled.is_none() {
-                    // No work for the disk.
-                    let life = self.server(id).life;
-                    let forget = Op::ForgetTombstones { group, up_to };
-                    let forget = self.server(id).store.submit(None, forget);
-                    self.after(MILLI, Happening::Effect { server: id, life, id: forget });
+            Command::Task { token, task } => self.give_task(id, token, task),
+            Command::Tell(message) => {
+                if let ServerMessage::Reports { reports, .. } = &message {
+                    reports.iter().for_each(|report| self.count(name_of(report)));
                 }
+                self.tell_members(id, message);
             }
-            Command::OldMetadata { known, .. } if self.invariants.newest_map < known => {
-                self.fail("R11", format!("{id} has seen map {known}, and no metadata member has it"));
-            }
-            // From a member that led, was away, and does not know yet that another one leads.
-            Command::OldMetadata { .. } => self.count("older map refused"),
-            Command::Bug { group, what } => self.fail("an assertion", format!("{id}, {group}: {what}")),
+            Command::Exam { writable } => self.exam(id, writable),
+            Command::Tick => self.set_tick(id, ebb_chunkserver::TICK.as_nanos() as u64),
+            Command::Heartbeat => self.heartbeat(id),
             Command::KeepScrubs { marks } => self.server(id).scrubs = marks,
-            Command::MapGap => {
-                self.server(id).map_gap = true;
-                self.heartbeat(id);
-            }
-            Command::ReadyToSleep { map_version } if self.modelled.is_some() => {
-                self.flush_disk(id, map_version)
-            }
-            Command::ReadyToSleep { map_version } => {
-                self.remember(id);
-                let life = self.server(id).life;
-                let delay = self.disk_delay(id);
-                self.after(delay, Happening::Flushed { server: id, life, map_version });
-            }
+            Command::Say(news) => self.hear(id, news),
+            Command::End(why) => self.run_ends(id, why),
+            Command::Check(order) => self.check_machine(id, order),
+            Command::Suspend(order) => self.suspend_itself(id, order),
+            Command::Refuse(refusal) => self.refuse_to_sleep(id, &refusal),
         }
     }
 
-    fn report(&mut self, id: ServerId, report: ServerReport) {
-        self.count(match report {
-            ServerReport::CaughtUp { .. } => "replica caught up",
-            ServerReport::Covered { .. } => "holder covered",
-            ServerReport::Suspect { .. } => "suspicion",
-            ServerReport::Released { .. } => "primary handed over",
-            ServerReport::Damaged { .. } => "damage reported",
-            ServerReport::Owes { .. } => "hibernation refused",
-            ServerReport::Remembers { .. } => "epoch to forget deletions under",
-            ServerReport::Serving { .. } => "epoch put on record",
-        });
-        let incarnation = self.server(id).incarnation;
-        self.tell_members(id, ServerMessage::Reports { server: id, incarnation, reports: vec![report] });
+    fn hear(&mut self, id: ServerId, news: News) {
+        match news {
+            News::OldMetadata { known, .. } if self.invariants.newest_map < known => {
+                self.fail("R11", format!("{id} has seen map {known}, and no metadata member has it"));
+            }
+            // From a member that led, was away, and does not know yet that another one leads.
+            News::OldMetadata { .. } => self.count("older map refused"),
+            News::Bug { group, what } => self.fail("an assertion", format!("{id}, {group}: {what}")),
+            News::Hangs(..) => {
+                self.note(|| format!("{id} notices that its disk hangs"));
+                self.count("hung disk noticed");
+            }
+            News::Moves => self.note(|| format!("the store of {id} moves again")),
+            News::Silent(_) => self.count("server that hears no leader"),
+            _ => {}
+        }
     }
 
     fn disk_delay(&mut self, id: ServerId) -> u64 {
@@ -691,16 +596,25 @@ impl World<'_> {
         (self.disk_random.delay(self.scenario.disk) * slowness).min(4 * SECOND)
     }
 
-    fn drop_role(&mut self, id: ServerId, group: GroupId, role: Role) {
-        self.check_drop(id, group, role);
-        match &mut self.modelled {
-            Some(models) => models.drop_role(id, group, role),
-            None => {
-                let (delay, life) = (self.disk_delay(id), self.server(id).life);
-                let drop = self.server(id).store.submit(None, drop_of(group, role));
-                self.after(delay, Happening::Effect { server: id, life, id: drop });
-            }
+    fn give_task(&mut self, id: ServerId, token: StoreToken, task: StoreTask) {
+        if let StoreTask::Drop { group, role } = &task {
+            self.check_drop(id, *group, *role);
         }
+        if self.modelled.is_some() {
+            return self.give_task_to_disk(id, token, task);
+        }
+        let life = self.server(id).life;
+        // No work for the disk.
+        let is_light = matches!(task, StoreTask::ForgetTombstones { .. });
+        let delay = if is_light { MILLI } else { self.disk_delay(id) };
+        let happening = match task {
+            StoreTask::Drop { .. } | StoreTask::ForgetTombstones { .. } => {
+                let id_of_write = self.server(id).store.submit(token, task.into());
+                Happening::Complete { server: id, life, id: id_of_write }
+            }
+            StoreTask::Remember(_) | StoreTask::Flush => Happening::Task { server: id, life, token, task },
+        };
+        self.after(delay, happening);
     }
 
     fn submit(&mut self, id: ServerId, token: StoreToken, command: StoreCommand) {
@@ -714,7 +628,7 @@ impl World<'_> {
             return self.after(first, Happening::Answer { server: id, life, token, command });
         }
         let page = self.scenario.page;
-        let write = self.server(id).store.submit(Some(token), Op::asked(command, page));
+        let write = self.server(id).store.submit(token, Op::asked(command, page));
         let heard = self.disk_random.below(first);
         self.after(first + second, Happening::Effect { server: id, life, id: write });
         self.after(first + second + heard, Happening::Complete { server: id, life, id: write });
@@ -731,6 +645,32 @@ impl World<'_> {
     }
 }
 
+/// The shell of a process that does not run.
+fn stopped(id: ServerId, clock: Clock, scenario: &Scenario) -> Shell {
+    let about = About {
+        me: id,
+        incarnation: Incarnation(0),
+        params: scenario.params().clone(),
+        heartbeat: Duration::ZERO,
+        membership: Default::default(),
+    };
+    let config = Config::new(id, Incarnation(0), StoreId(0), 0, 0);
+    Shell::new(clock.at(0), about, Replica::new(config, Recovered::default()))
+}
+
+fn name_of(report: &ServerReport) -> &'static str {
+    match report {
+        ServerReport::CaughtUp { .. } => "replica caught up",
+        ServerReport::Covered { .. } => "holder covered",
+        ServerReport::Suspect { .. } => "suspicion",
+        ServerReport::Released { .. } => "primary handed over",
+        ServerReport::Damaged { .. } => "damage reported",
+        ServerReport::Owes { .. } => "hibernation refused",
+        ServerReport::Remembers { .. } => "epoch to forget deletions under",
+        ServerReport::Serving { .. } => "epoch put on record",
+    }
+}
+
 /// Whether it waits for the disk.
 fn is_of_the_disk(what: &Happening) -> bool {
     matches!(
@@ -739,8 +679,6 @@ fn is_of_the_disk(what: &Happening) -> bool {
             | Happening::Complete { .. }
             | Happening::Answer { .. }
             | Happening::Lull { .. }
-            | Happening::Remember { .. }
-            | Happening::Flushed { .. }
-            | Happening::Unstalled { .. }
+            | Happening::Task { .. }
     )
 }

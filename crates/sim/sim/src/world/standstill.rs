@@ -109,7 +109,7 @@ mod tests {
         world.resume(id);
         let now = world.now;
         let server = &world.servers[&id];
-        assert!(!server.replica.has_lease(server.clock.at(now)) && server.beat_at == now + left);
+        assert!(!server.replica().has_lease(server.clock.at(now)) && server.beat_at == now + left);
         rest(&mut world);
         assert!(world.violation.is_none());
     }

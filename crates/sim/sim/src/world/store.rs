@@ -9,14 +9,13 @@
 //! unsynced data then depends on what died: only the process, or the power.
 
 use bytes::Bytes;
+use ebb_chunkserver::shell::OWN_TOKENS;
 use ebb_chunkserver::{Recovered, StoreOutcome, StoreToken};
 use ebb_store::mem::MemDisk;
-use ebb_store::{
-    Completion, Config, GroupDigest, Membership, Op, OpenError, Outcome, ReadBlocks, StoreCore, StoreError,
-};
+use ebb_store::{Completion, Config, GroupDigest, Op, OpenError, Outcome, ReadBlocks, StoreCore, StoreError};
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, GroupId, Incarnation, Kind, Role, Run, ServerId, StoreId, StoreMark,
-    Version,
+    BLOCK_BYTES, ChunkId, Content, GroupId, Incarnation, Kind, Membership, Role, Run, ServerId, StoreId,
+    StoreMark, Version,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,10 +57,10 @@ pub struct Found {
     pub damaged: BTreeMap<Place, Damage>,
 }
 
-/// A writing operation that is not carried out yet. No command waits for a drop.
+/// A writing operation that is not carried out yet.
 struct Waiting {
     id: u64,
-    token: Option<StoreToken>,
+    token: StoreToken,
     op: Op,
 }
 
@@ -76,8 +75,6 @@ pub struct Store {
     waiting: Vec<Waiting>,
     /// Carried out, completion not yet delivered.
     done: BTreeMap<u64, (StoreToken, Outcome)>,
-    /// Drops that failed for lack of room.
-    not_dropped: Vec<(GroupId, Role)>,
     next: u64,
     /// Of the run that last opened it.
     pub run: Incarnation,
@@ -103,7 +100,6 @@ impl Store {
             still: RefCell::default(),
             waiting: Vec::new(),
             done: BTreeMap::new(),
-            not_dropped: Vec::new(),
             next: 0,
             run: Incarnation::default(),
             membership: Membership::default(),
@@ -148,7 +144,6 @@ impl Store {
         self.still = RefCell::default();
         self.waiting.clear();
         self.done.clear();
-        self.not_dropped.clear();
     }
 
     /// It does not continue the run `known`: the next start uses another identity.
@@ -178,13 +173,14 @@ impl Store {
         self.look(|core| core.figures().offload.0).unwrap_or(0)
     }
 
-    /// Whether no write is waited for.
+    /// Whether the protocol core waits for no write.
     pub fn is_idle(&self) -> bool {
-        self.done.is_empty() && self.waiting.iter().all(|w| w.token.is_none())
+        let tokens = self.done.values().map(|(token, _)| token).chain(self.waiting.iter().map(|w| &w.token));
+        tokens.into_iter().all(|token| token.0 >= OWN_TOKENS)
     }
 
-    /// Submits a writing operation; returns the number that identifies it. `token`: the command that waits for it.
-    pub fn submit(&mut self, token: Option<StoreToken>, op: Op) -> u64 {
+    /// Submits a writing operation; returns the number that identifies it. `token`: what waits for it.
+    pub fn submit(&mut self, token: StoreToken, op: Op) -> u64 {
         self.next += 1;
         self.waiting.push(Waiting { id: self.next, token, op });
         self.next
@@ -194,23 +190,10 @@ impl Store {
     pub fn carry_out(&mut self, id: u64) {
         let count = self.waiting.iter().take_while(|w| w.id <= id).count();
         let now: Vec<Waiting> = self.waiting.drain(..count).collect();
-        let tokens: BTreeMap<u64, StoreToken> = now.iter().filter_map(|w| Some((w.id, w.token?))).collect();
-        let drops: BTreeMap<u64, _> = now.iter().filter_map(|w| Some((w.id, dropped_by(&w.op)?))).collect();
+        let tokens: BTreeMap<u64, StoreToken> = now.iter().map(|w| (w.id, w.token)).collect();
         let done = self.execute(now.into_iter().map(|w| (w.id, w.op)).collect());
-        for Completion { token: id, outcome } in done {
-            if let Some(token) = tokens.get(&id) {
-                self.done.insert(id, (*token, outcome));
-            } else if let (Some(role), Outcome::Failed(StoreError::NoSpace { .. })) =
-                (drops.get(&id), outcome)
-            {
-                self.not_dropped.push(*role);
-            }
-        }
-    }
-
-    /// Drops that failed for lack of room since the last call.
-    pub fn take_not_dropped(&mut self) -> Vec<(GroupId, Role)> {
-        std::mem::take(&mut self.not_dropped)
+        self.done
+            .extend(done.into_iter().map(|Completion { token: id, outcome }| (id, (tokens[&id], outcome))));
     }
 
     /// Delivers the completion of a write.
@@ -551,14 +534,6 @@ impl Store {
     }
 }
 
-fn dropped_by(op: &Op) -> Option<(GroupId, Role)> {
-    match op {
-        Op::DropReplica { group } => Some((*group, Role::Replica)),
-        Op::DropOffload { group, stands_for } => Some((*group, Role::Offload { stands_for: *stands_for })),
-        _ => None,
-    }
-}
-
 /// A protocol write, as tests submit it to a store.
 #[cfg(test)]
 pub fn write_of(role: Role, record: ebb_types::Record, payload: Bytes) -> Op {
@@ -566,6 +541,7 @@ pub fn write_of(role: Role, record: ebb_types::Record, payload: Bytes) -> Op {
 }
 
 /// The operation that forgets a role.
+#[cfg(test)]
 pub fn drop_of(group: GroupId, role: Role) -> Op {
     match role {
         Role::Replica => Op::DropReplica { group },

@@ -97,7 +97,7 @@ impl World<'_> {
 
     /// The set that has the chunk's rows.
     pub fn set_of(&self, chunk: ChunkId) -> Option<SetId> {
-        self.servers.values().map(|s| s.replica.map()).max_by_key(|map| map.version)?.set_of(chunk)
+        self.servers.values().map(|s| s.replica().map()).max_by_key(|map| map.version)?.set_of(chunk)
     }
 
     /// Whether a coder's write of the chunk was acknowledged, and it has not begun to delete it.
@@ -131,7 +131,7 @@ impl World<'_> {
     pub(super) fn r7_columns(&self, id: ServerId, state: &State) -> Option<String> {
         let (set, entry) = state.sets().find(|(_, entry)| entry.column_of(id).is_some())?;
         let column = entry.column_of(id)?;
-        let in_memory = self.servers[&id].replica.stats().memory_bytes;
+        let in_memory = self.servers[&id].replica().stats().memory_bytes;
         if entry.hibernates() {
             let owes = in_memory > 0 && !entry.is_in_sync();
             let owed = owes.then(|| format!("{in_memory} bytes of strips of {set} are only in its memory"));
@@ -200,7 +200,7 @@ impl World<'_> {
                 let servers = || self.servers.values().filter(|server| !server.lost);
                 let in_memory = |server: &Server, group, chunk| {
                     let roles = self.servers.keys().map(|of| Role::Offload { stands_for: *of });
-                    let mut kept = roles.flat_map(|role| server.replica.kept_in_memory(group, role));
+                    let mut kept = roles.flat_map(|role| server.replica().kept_in_memory(group, role));
                     kept.any(|block| block.chunk == chunk)
                 };
                 let mut places = groups.flat_map(|group| servers().map(move |s| (group, s)));
@@ -239,7 +239,7 @@ impl World<'_> {
         }
         let group = GroupId::of_column(set, column);
         let mut kept = store.kept(group, role).remove(&stored.chunk).unwrap_or_default();
-        for block in self.servers[&server].replica.kept_in_memory(group, role) {
+        for block in self.servers[&server].replica().kept_in_memory(group, role) {
             if block.chunk == stored.chunk {
                 kept.insert(block.block, Block { version: block.version, data: block.data });
             }

@@ -9,8 +9,8 @@ impl World<'_> {
     /// The first map that includes this run.
     pub fn server_begins_to_remember(&mut self, id: ServerId) {
         let server = self.server(id);
-        if server.remembers_since.is_empty() && server.replica.is_registered() {
-            let groups = (0..).map(GroupId).zip(&server.replica.map().groups);
+        if server.remembers_since.is_empty() && server.replica().is_registered() {
+            let groups = (0..).map(GroupId).zip(&server.replica().map().groups);
             server.remembers_since = groups.map(|(group, entry)| (group, entry.epoch)).collect();
         }
     }

@@ -64,7 +64,7 @@ impl World<'_> {
         for id in self.servers_at_rest() {
             let server = &self.servers[&id];
             let durable = server.store.roles().into_iter().chain(server.store.roles_of_next_start());
-            let all: BTreeSet<(GroupId, Role)> = durable.chain(server.replica.roles_in_memory()).collect();
+            let all: BTreeSet<(GroupId, Role)> = durable.chain(server.replica().roles_in_memory()).collect();
             let left = all.into_iter().find(|(group, role)| !self.is_needed(id, *group, *role));
             if let Some((group, role)) = left {
                 return self.fail("R19", format!("{id} still keeps something of {group} as {role:?}"));

@@ -13,7 +13,7 @@ impl World<'_> {
         let server = &self.servers[&id];
         let life = server.life;
         for group in (0..self.scenario.params().groups).map(GroupId) {
-            let fence = server.replica.fence_of(group);
+            let fence = server.replica().fence_of(group);
             let last = self.invariants.fences.entry((id, life, group)).or_default();
             // A group that no longer concerns the server is forgotten until a message about it arrives.
             if fence < *last && fence.0 > 0 {

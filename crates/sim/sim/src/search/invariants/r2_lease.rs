@@ -9,7 +9,7 @@ impl World<'_> {
         let now = self.now;
         let serves = |id: &ServerId, group| {
             let server = &self.servers[id];
-            server.up && server.replica.serves(server.clock.at(now), group)
+            server.up && server.replica().serves(server.clock.at(now), group)
         };
         for group in (0..self.scenario.params().groups).map(GroupId) {
             if !serves(&id, group) {
@@ -19,7 +19,7 @@ impl World<'_> {
             if let Some(other) = other.copied() {
                 return self.fail("R2", format!("{id} and {other} both serve {group}"));
             }
-            let epoch = self.servers[&id].replica.fence_of(group);
+            let epoch = self.servers[&id].replica().fence_of(group);
             let newest = self.invariants.served.entry(group).or_default();
             *newest = epoch.max(*newest);
         }
@@ -30,7 +30,7 @@ impl World<'_> {
 mod tests {
     use crate::search::stories::{GROUP, broken, cluster, entry, primary, secondary};
     use crate::world::clock::SECOND;
-    use ebb_chunkserver::Event;
+    use ebb_chunkserver::{Event, shell};
     use ebb_types::{GroupEntry, MapDelta, Slot, SlotState};
     use std::time::Duration;
 
@@ -48,14 +48,14 @@ mod tests {
             slots,
             ..GroupEntry::unknown()
         };
-        let (from, now) = (world.servers[&second].replica.map().version, world.now);
+        let (from, now) = (world.servers[&second].replica().map().version, world.now);
         let delta = MapDelta { from, to: from + 1, groups: vec![(GROUP, lone)], ..MapDelta::default() };
         let server = world.server(second);
         let local = server.clock.at(now);
         let until = local + Duration::from_nanos(SECOND);
-        server.replica.on(local, Event::Lease { until }, &mut Vec::new());
-        server.replica.on(local, Event::Map(delta), &mut Vec::new());
-        assert!(server.replica.serves(local, GROUP));
+        server.shell.on(local, shell::Event::Core(Event::Lease { until }), &mut Vec::new());
+        server.shell.on(local, shell::Event::Core(Event::Map(delta)), &mut Vec::new());
+        assert!(server.replica().serves(local, GROUP));
         world.r2_one_serves(second);
         assert_eq!(broken(&mut world), Some("R2"));
     }

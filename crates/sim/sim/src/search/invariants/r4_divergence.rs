@@ -25,7 +25,7 @@ impl World<'_> {
 
     /// A scrub compares copies while they are not being written: then they are always identical.
     pub(super) fn r4_scrubs_find_nothing(&mut self, id: ServerId) {
-        if self.servers[&id].replica.stats().scrub.differing_blocks > 0 {
+        if self.servers[&id].replica().stats().scrub.differing_blocks > 0 {
             self.fail("R4", format!("a scrub of {id} finds copies that differ"));
         }
     }

@@ -24,7 +24,7 @@ impl World<'_> {
         let Some(&version) = self.invariants.first_version.get(&value) else {
             return self.fail("R5", format!("{from} acknowledges op {op}, which no server ever stored"));
         };
-        let Some(entry) = self.servers[&from].replica.map().group(group).cloned() else { return };
+        let Some(entry) = self.servers[&from].replica().map().group(group).cloned() else { return };
         if version.epoch != entry.epoch {
             return; // a retry of what an earlier configuration ordered
         }

@@ -7,7 +7,7 @@ use ebb_types::{Epoch, GroupEntry, GroupId, Role, ServerId, Slot, SlotState};
 
 impl World<'_> {
     pub(super) fn r6_nothing_is_lost_with_it(&mut self, id: ServerId, group: GroupId, role: Role) {
-        let Some(entry) = self.servers[&id].replica.map().group(group).cloned() else { return };
+        let Some(entry) = self.servers[&id].replica().map().group(group).cloned() else { return };
         let lost = self.only_copy(id, group, role, &entry);
         // A server that drops late, by an old map, may find that its successor as holder was replaced too (seed
         // 1403842).

@@ -11,7 +11,7 @@ impl World<'_> {
             return; // a late switch; it counts as a stop, and the server is woken again
         }
         let server = &self.servers[&id];
-        let busy = server.up && (server.replica.stats().in_flight > 0 || !server.store.is_idle());
+        let busy = server.up && (server.replica().stats().in_flight > 0 || !server.store.is_idle());
         let mut trouble = busy.then(|| "it has requests in flight".to_string());
         trouble = trouble.or_else(|| self.r7_columns(id, state));
         for (group, role) in server.store.roles() {
@@ -40,7 +40,7 @@ mod tests {
         world.r7_no_server_needs_it(id);
         assert_eq!(broken(&mut world), None);
         let (role, record, payload) = (Role::Replica, stray(), Bytes::new());
-        world.server(id).store.submit(Some(StoreToken(99)), write_of(role, record, payload));
+        world.server(id).store.submit(StoreToken(99), write_of(role, record, payload));
         world.r7_no_server_needs_it(id);
         assert_eq!(broken(&mut world), Some("R7"));
     }

@@ -25,7 +25,7 @@ impl World<'_> {
     }
 
     pub(super) fn r9_poisoned_is_silent(&mut self, from: ServerId, reply: &ClientReply) {
-        let poisoned = self.servers[&from].replica.stats().poisoned;
+        let poisoned = self.servers[&from].replica().stats().poisoned;
         if poisoned && matches!(reply, ClientReply::Data { .. }) {
             self.fail("R9", format!("{from} answers a read from a store that failed a sync"));
         }
@@ -48,7 +48,7 @@ mod tests {
         world.server(id).store.disk.fail_syncs(u64::MAX);
         begin(&mut world, write(0, 1));
         let end = world.now + SECOND;
-        while !world.servers[&id].replica.stats().poisoned && world.step(end) {}
+        while !world.servers[&id].replica().stats().poisoned && world.step(end) {}
         world.r9_poisoned_is_silent(id, &ClientReply::Data { crcs: Vec::new() });
         assert_eq!(broken(&mut world), Some("R9"));
     }
@@ -63,7 +63,7 @@ mod tests {
             assert_eq!(broken(&mut world), Some("R9"));
             scrub(&mut world);
             assert_eq!(broken(&mut world), None);
-            assert_eq!(world.servers[&id].replica.stats().repaired_blocks, 1);
+            assert_eq!(world.servers[&id].replica().stats().repaired_blocks, 1);
         }
     }
 
@@ -72,7 +72,7 @@ mod tests {
         let mut world = cluster_that_scrubs();
         scrub(&mut world);
         let quiet = |world: &crate::world::World| {
-            world.servers.values().all(|s| s.is_idle() && !s.replica.is_scrubbing())
+            world.servers.values().all(|s| s.is_idle() && !s.replica().is_scrubbing())
         };
         assert!(quiet(&world), "every replica was found right just now");
         let end = world.now + 2 * SECOND;

@@ -21,7 +21,7 @@ impl World<'_> {
     pub fn is_served(&self, group: GroupId, entry: &GroupEntry) -> bool {
         entry.primary.is_some_and(|primary| {
             let server = &self.servers[&primary];
-            server.runs() && server.replica.serves(server.clock.at(self.now), group)
+            server.runs() && server.replica().serves(server.clock.at(self.now), group)
         })
     }
 

@@ -4,6 +4,7 @@
 //! serves (R3) and throws switches, so a server that followed a plan by itself would serve nothing, and could take the
 //! last awake copy to sleep.
 
+use super::api::News;
 use ebb_types::Moment;
 use std::time::Duration;
 
@@ -11,18 +12,9 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
-pub struct Silence {
+pub(super) struct Silence {
     heard: Moment,
     said: bool,
-}
-
-/// What to put in the log.
-#[derive(Debug, PartialEq, Eq)]
-pub enum News {
-    /// How long no leader has been heard.
-    Silent(Duration),
-    /// A leader is heard again, after this long.
-    Over(Duration),
 }
 
 impl Silence {
@@ -33,7 +25,7 @@ impl Silence {
     /// The leader said something.
     pub fn heard(&mut self, now: Moment) -> Option<News> {
         let since = std::mem::replace(&mut self.heard, now);
-        std::mem::take(&mut self.said).then(|| News::Over(now.since(since)))
+        std::mem::take(&mut self.said).then(|| News::Heard(now.since(since)))
     }
 
     /// Time has passed.
@@ -42,21 +34,6 @@ impl Silence {
         let news = silent >= LONG && !self.said;
         self.said |= news;
         news.then_some(News::Silent(silent))
-    }
-}
-
-impl News {
-    pub fn log(self) {
-        match self {
-            News::Silent(time) => tracing::warn!(
-                "no metadata leader has been heard for {} s: this server stays as it is, serves nothing without a lease, and goes to \
-                 sleep on no older order; check the metadata servers",
-                time.as_secs()
-            ),
-            News::Over(time) => {
-                tracing::info!("a metadata leader is heard again after {} s", time.as_secs());
-            }
-        }
     }
 }
 
@@ -72,7 +49,7 @@ mod tests {
         assert_eq!(silence.pass(at(49)), None, "an election takes a while");
         assert_eq!(silence.pass(at(50)), Some(News::Silent(Duration::from_secs(30))));
         assert_eq!(silence.pass(at(90)), None, "it is said once");
-        assert_eq!(silence.heard(at(100)), Some(News::Over(Duration::from_secs(80))));
+        assert_eq!(silence.heard(at(100)), Some(News::Heard(Duration::from_secs(80))));
         assert_eq!(
             silence.pass(at(131)),
             Some(News::Silent(Duration::from_secs(31))),
