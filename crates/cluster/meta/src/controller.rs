@@ -312,7 +312,11 @@ impl Leading {
     fn next_verdict(&self, state: &State) -> Option<Moment> {
         state.params()?;
         let per_server = state.servers().filter_map(|entry| match entry.state {
-            ServerState::Awake | ServerState::Draining => Some(self.fails_at(entry.id, state)),
+            // What is borne shrinks with time, also to before the last plan: then that has not made this verdict.
+            ServerState::Awake | ServerState::Draining => match self.fails_at(entry.id, state) {
+                at if at <= self.planned => Some(self.planned + self.timing.heartbeat),
+                at => Some(at),
+            },
             ServerState::Waking | ServerState::Asleep | ServerState::Failed => {
                 let retry = self.servers.get(&entry.id).and_then(|l| l.power.retry_at());
                 retry.into_iter().chain(self.given_up_at(entry.id)).filter(|at| *at > self.planned).min()

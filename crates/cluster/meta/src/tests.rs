@@ -1368,6 +1368,25 @@ fn a_server_that_is_late_again_and_again_is_borne_and_one_that_ends_fails() {
     world.assert_served();
 }
 
+/// What is borne is halved after a while: the moment of its failure was then before the last plan, which had not called
+/// it failed, and no plan looked at it again (seed 30440000638).
+#[test]
+fn a_server_fails_although_its_time_is_cut_short_while_it_is_silent() {
+    for step in 0..40 {
+        let mut world = started();
+        let back = world.now + Duration::from_secs(3);
+        world.servers.get_mut(&ServerId(3)).unwrap().next_beat = back;
+        world.run(6000);
+        let silent = back + Duration::from_millis(117_000 + 75 * step);
+        world.run(silent.since(world.now).as_millis() as u64);
+        world.servers.get_mut(&ServerId(3)).unwrap().alive = false;
+        world.run(2400);
+        world.gear(3);
+        world.run(6000);
+        assert_eq!(world.states(), "AAAFAAAAA", "{step}: {:#?}", world.transcript);
+    }
+}
+
 /// Nothing is ordered under it: what was complete before its epoch still is (seed 30263020644).
 #[test]
 fn an_epoch_does_not_serve_under_a_primary_that_is_about_to_fail() {
