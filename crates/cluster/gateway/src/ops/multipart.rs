@@ -265,7 +265,10 @@ impl<B: Backend> Uploads<B> {
         let announced = match self.upload(name.clone(), upload).await {
             Ok(upload) => upload.checksum,
             Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
-                return self.completed(name, upload, &named).await.unwrap_or(Err(error));
+                return match etag_of_named(&named) {
+                    Some(etag) => self.completed(&name, upload, etag).await.unwrap_or(Err(error)),
+                    None => Err(error),
+                };
             }
             Err(error) => return Err(error),
         };
@@ -285,7 +288,13 @@ impl<B: Backend> Uploads<B> {
         let (bucket, key) = name.clone();
         let (etag, condition) = (etag_of_all, when.condition);
         let op = NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag, checksum, when: condition };
-        self.names.commit(op).await.map_err(|error| when.refused(error))?;
+        match self.names.commit(op).await {
+            // One that was sent before was carried out meanwhile.
+            Err(error @ NameError::Refused(NamespaceError::NoSuchUpload)) => {
+                return self.completed(&name, upload, etag_of_all).await.unwrap_or(Err(error.into()));
+            }
+            done => done.map_err(|error| when.refused(error))?,
+        };
         output.expiration = expiration_of_new(&self.buckets, &self.names, (&name.0, &name.1)).await;
         Ok(output)
     }
@@ -293,19 +302,16 @@ impl<B: Backend> Uploads<B> {
     /// The reply to a repeated completion, if the key names what the first one made.
     async fn completed(
         &self,
-        name: (String, String),
+        name: &(String, String),
         upload: u64,
-        named: &[CompletedPart],
+        etag: ETag,
     ) -> Option<S3Result<CompleteMultipartUploadOutput>> {
         let meta = self.names.object(&name.0, &name.1).await.ok()?;
-        let tags = named.iter().map(|part| Some((0, parse_etag(part.e_tag.as_ref()?.value())?)));
-        let again =
-            meta.upload == Some(upload) && joined_etag(&tags.collect::<Option<Vec<_>>>()?) == meta.etag;
-        if !again {
+        if meta.upload != Some(upload) || meta.etag != etag {
             return None;
         }
         let expiration = expiration_of(&self.buckets, (&name.0, &name.1), &meta).await;
-        let made = completion(&name, meta.etag, &meta.checksum);
+        let made = completion(name, meta.etag, &meta.checksum);
         Some(Ok(CompleteMultipartUploadOutput { expiration, ..made }))
     }
 
@@ -479,6 +485,12 @@ fn named_parts(named: Vec<CompletedPart>, have: &BTreeMap<u16, ebb::Part>) -> S3
         parts.push((number, tag));
     }
     Ok(parts)
+}
+
+/// The ETag of what a completion makes of the parts that it names.
+fn etag_of_named(named: &[CompletedPart]) -> Option<ETag> {
+    let tags = named.iter().map(|part| Some((0, parse_etag(part.e_tag.as_ref()?.value())?)));
+    Some(joined_etag(&tags.collect::<Option<Vec<_>>>()?))
 }
 
 /// Checks what a completion states about the checksum of the whole: its type, and its value with or without the number

@@ -350,3 +350,17 @@ async fn restoring_an_object_wakes_what_it_needs_and_says_whether_that_slept() {
     assert!(restore("archive", "key").await.unwrap());
     assert!(!restore("archive", "key").await.unwrap(), "it is awake");
 }
+
+/// Its client has missed the answer, or has not waited for it.
+#[tokio::test]
+async fn a_completion_that_comes_while_the_same_one_is_carried_out_gets_the_same_answer() {
+    let gateway = Gateway::start(Arc::new(memory()), keys(), &mut JoinSet::new());
+    create(&gateway, "warm", None).await.unwrap();
+    let input = super::moved::put_parts(&gateway, "key", &[5000]).await;
+    let complete = || gateway.uploads.complete(request(input.clone()));
+    let (first, again) = tokio::join!(complete(), complete());
+    assert_eq!(first.unwrap().e_tag, again.unwrap().e_tag);
+    assert!(complete().await.is_ok());
+    put_as(&gateway, "warm", "key", None).await.unwrap();
+    assert_eq!(*complete().await.unwrap_err().code(), S3ErrorCode::NoSuchUpload, "it was replaced");
+}

@@ -62,6 +62,15 @@ async fn put_object(gateway: &Gateway<Memory>, key: &str, content: Bytes) {
 }
 
 async fn put_in_parts(gateway: &Gateway<Memory>, key: &str, sizes: &[usize]) {
+    gateway.uploads.complete(request(put_parts(gateway, key, sizes).await)).await.unwrap();
+}
+
+/// Puts the parts. Returns what completes their upload.
+pub async fn put_parts(
+    gateway: &Gateway<Memory>,
+    key: &str,
+    sizes: &[usize],
+) -> CompleteMultipartUploadInput {
     let (bucket, key) = ("warm".to_owned(), key.to_owned());
     let input = CreateMultipartUploadInput { bucket: bucket.clone(), key: key.clone(), ..Default::default() };
     let upload_id = gateway.uploads.create(request(input)).await.unwrap().upload_id.unwrap();
@@ -77,9 +86,7 @@ async fn put_in_parts(gateway: &Gateway<Memory>, key: &str, sizes: &[usize]) {
         parts.push(CompletedPart { e_tag: done.e_tag, part_number: Some(number), ..Default::default() });
     }
     let multipart_upload = Some(CompletedMultipartUpload { parts: Some(parts) });
-    let input =
-        CompleteMultipartUploadInput { bucket, key, upload_id, multipart_upload, ..Default::default() };
-    gateway.uploads.complete(request(input)).await.unwrap();
+    CompleteMultipartUploadInput { bucket, key, upload_id, multipart_upload, ..Default::default() }
 }
 
 async fn content(gateway: &Gateway<Memory>, key: &str) -> Vec<u8> {
