@@ -6,6 +6,7 @@ use crate::gateway::{Gateway, run_beside};
 use crate::http::rights::Keys;
 use crate::ops::{lifecycle, list};
 use bytes::Bytes;
+use futures_util::future::{join, try_join_all};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use hyper::http::Extensions;
 use hyper::{HeaderMap, Method, Uri};
@@ -46,6 +47,14 @@ impl From<S3Error> for Refused {
 /// Bytes as they arrive from a client.
 pub type Body = Pin<Box<dyn Stream<Item = Bytes> + Send + Sync>>;
 
+/// What is sent of a multipart upload: numbers of parts, and their bodies.
+pub struct Parts {
+    /// Those of an entry at the same time, once those of the entry before are stored.
+    pub first: Vec<Vec<(i32, Body)>>,
+    /// At the same time as the request that ends the upload.
+    pub late: Vec<(i32, Body)>,
+}
+
 fn request<T>(input: T) -> S3Request<T> {
     S3Request {
         input,
@@ -77,6 +86,7 @@ impl<B: Backend> Direct<B> {
     pub fn start(backend: Arc<B>, move_bytes_per_second: u64, expire_most: u64, first: usize) -> Direct<B> {
         let mut tasks = JoinSet::new();
         let gateway = Arc::new(Gateway::start(backend, Keys::fixed([].into()), &mut tasks));
+        gateway.store.md5.stay_here();
         let mover = gateway.mover(move_bytes_per_second).beginning_at(first);
         run_beside(&gateway, expire_most, Some(mover), &mut tasks);
         Direct { gateway, _tasks: tasks }
@@ -176,6 +186,13 @@ impl<B: Backend> Direct<B> {
         Ok(())
     }
 
+    /// Has what the object needs woken. Returns whether that slept.
+    pub async fn restore(&self, (bucket, key): (&str, &str)) -> Result<bool, Refused> {
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let input = RestoreObjectInput { bucket, key, ..Default::default() };
+        Ok(self.gateway.objects.restore(input).await?)
+    }
+
     /// Returns the keys that were not deleted.
     pub async fn delete_all(&self, bucket: &str, keys: Vec<String>) -> Result<BTreeSet<String>, Refused> {
         let objects = keys.into_iter().map(|key| ObjectIdentifier { key, ..Default::default() }).collect();
@@ -233,40 +250,61 @@ impl<B: Backend> Direct<B> {
         part.set_part_number(1);
         let copied = self.gateway.uploads.copy_part(request(part.build().expect("it is complete"))).await?;
         let e_tag = copied.copy_part_result.and_then(|result| result.e_tag);
-        Ok(self.complete_one((bucket, to), &upload_id, &e_tag).await?)
+        Ok(self.complete((bucket, to), &upload_id, &[(1, e_tag)].into(), &[1]).await?)
     }
 
-    /// Puts an object by a multipart upload of one part. That is sent `times` times, and completed as often: so do
-    /// clients that miss an answer.
+    /// Puts an object by a multipart upload: it consists of the parts `named`. The completion is sent `times` times: so
+    /// do clients that miss an answer.
     pub async fn put_in_parts(
         &self,
         name: (&str, &str),
-        times: usize,
-        bytes: impl Fn() -> Body,
+        class: Option<&str>,
+        parts: Parts,
+        (named, times): (&[i32], usize),
     ) -> Result<(), Refused> {
-        let upload_id = self.begin_upload(name, None).await?;
-        let mut e_tag = None;
-        for _ in 0..times {
-            e_tag = self.put_part(name, &upload_id, bytes()).await?;
+        let upload_id = self.begin_upload(name, class).await?;
+        let mut e_tags = BTreeMap::new();
+        for some in parts.first {
+            e_tags.extend(self.put_some(name, &upload_id, some).await?);
         }
-        self.complete_one(name, &upload_id, &e_tag).await?;
+        let complete = || self.complete(name, &upload_id, &e_tags, named);
+        // What comes so late changes nothing of what the completion names, or has it refused.
+        let (_, ended) = join(self.put_some(name, &upload_id, parts.late), complete()).await;
+        ended?;
         for _ in 1..times {
             // It has been completed, whatever is answered now.
-            let _ = self.complete_one(name, &upload_id, &e_tag).await;
+            let _ = complete().await;
         }
         Ok(())
     }
 
-    /// Begins a multipart upload, and aborts it after its first part.
-    pub async fn abandon(&self, name: (&str, &str), bytes: Body) -> Result<(), Refused> {
+    /// Begins a multipart upload, and aborts it.
+    pub async fn abandon(&self, name: (&str, &str), parts: Parts) -> Result<(), Refused> {
         let upload_id = self.begin_upload(name, None).await?;
-        self.put_part(name, &upload_id, bytes).await?;
+        for some in parts.first {
+            self.put_some(name, &upload_id, some).await?;
+        }
         let mut input = AbortMultipartUploadInput::builder();
         input.set_bucket(name.0.to_owned());
         input.set_key(name.1.to_owned());
-        input.set_upload_id(upload_id);
-        self.gateway.uploads.abort(input.build().expect("it is complete")).await?;
-        Ok(())
+        input.set_upload_id(upload_id.clone());
+        let input = input.build().expect("it is complete");
+        let late = self.put_some(name, &upload_id, parts.late);
+        let (_, ended) = join(late, self.gateway.uploads.abort(input)).await;
+        Ok(ended?)
+    }
+
+    /// Puts parts at the same time. Returns their tags.
+    async fn put_some(
+        &self,
+        name: (&str, &str),
+        upload_id: &str,
+        some: Vec<(i32, Body)>,
+    ) -> S3Result<Vec<(i32, Option<ETag>)>> {
+        let put = |(number, bytes)| async move {
+            Ok((number, self.put_part(name, upload_id, (number, bytes)).await?))
+        };
+        try_join_all(some.into_iter().map(put)).await
     }
 
     async fn begin_upload(&self, (bucket, key): (&str, &str), class: Option<&str>) -> S3Result<String> {
@@ -281,30 +319,36 @@ impl<B: Backend> Direct<B> {
         &self,
         (bucket, key): (&str, &str),
         upload_id: &str,
-        bytes: Body,
+        (number, bytes): (i32, Body),
     ) -> S3Result<Option<ETag>> {
         let mut part = UploadPartInput::builder();
         part.set_bucket(bucket.to_owned());
         part.set_key(key.to_owned());
         part.set_upload_id(upload_id.to_owned());
-        part.set_part_number(1);
+        part.set_part_number(number);
         part.set_body(Some(body(bytes)));
         let part = part.build().expect("it is complete");
         Ok(self.gateway.uploads.put_part(request(part)).await?.e_tag)
     }
 
-    async fn complete_one(
+    async fn complete(
         &self,
         (bucket, key): (&str, &str),
         upload_id: &str,
-        e_tag: &Option<ETag>,
+        e_tags: &BTreeMap<i32, Option<ETag>>,
+        named: &[i32],
     ) -> S3Result<()> {
-        let part = CompletedPart { e_tag: e_tag.clone(), part_number: Some(1), ..Default::default() };
+        let part = |number: &i32| CompletedPart {
+            e_tag: e_tags.get(number).cloned().flatten(),
+            part_number: Some(*number),
+            ..Default::default()
+        };
+        let parts = Some(named.iter().map(part).collect());
         let mut input = CompleteMultipartUploadInput::builder();
         input.set_bucket(bucket.to_owned());
         input.set_key(key.to_owned());
         input.set_upload_id(upload_id.to_owned());
-        input.set_multipart_upload(Some(CompletedMultipartUpload { parts: Some(vec![part]) }));
+        input.set_multipart_upload(Some(CompletedMultipartUpload { parts }));
         let input = input.build().expect("it is complete");
         self.gateway.uploads.complete(request(input)).await?;
         Ok(())

@@ -23,7 +23,7 @@ mod tests;
 
 pub use crate::bytes::backend::{Backend, BackendError, Pool};
 pub use crate::bytes::cluster::Cluster;
-pub use direct::{Body, Direct, Refused};
+pub use direct::{Body, Direct, Parts, Refused};
 pub use http::answer::Watcher;
 pub use http::limits::Limits;
 pub use http::rights::{Key, KeyTable, Keys, Right};

@@ -64,7 +64,7 @@ pub struct Store<B> {
     writing: Arc<()>,
     last_write: Mutex<Instant>,
     pub(crate) pieces: Budget,
-    md5: Lanes,
+    pub(crate) md5: Lanes,
     /// Objects being read in several pieces.
     readers: AtomicUsize,
 }

@@ -21,10 +21,22 @@ pub(super) struct Defects {
     pub zeroes_exist: bool,
     /// A write brings a deleted chunk back.
     pub revives_deleted: bool,
+    /// A deletion counts as carried out although its pool sleeps.
+    pub deletes_asleep: bool,
 }
 
 /// Blocks with their versions; `None`: set to zero.
 type Blocks = BTreeMap<u32, (Version, Option<Bytes>)>;
+
+/// An erasure-coded pool.
+#[derive(Default)]
+struct Pool {
+    /// When it was used last.
+    used: u64,
+    sleeps: bool,
+    /// It was asked to, and is awake from then on.
+    wakes_at: Option<u64>,
+}
 
 #[derive(Default)]
 struct Group {
@@ -40,6 +52,9 @@ pub(super) struct Chunks {
     chunks: BTreeMap<ChunkId, Blocks>,
     deleted: BTreeSet<ChunkId>,
     groups: Vec<Group>,
+    pools: BTreeMap<PoolId, Pool>,
+    /// For how long a pool is unused before it sleeps.
+    rest_after: Option<u64>,
     /// Writes that were carried out.
     done: BTreeSet<RequestId>,
     defects: Defects,
@@ -48,11 +63,13 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    pub fn new(groups: u32, defects: Defects) -> Chunks {
+    pub fn new(groups: u32, rest_after: Option<u64>, defects: Defects) -> Chunks {
         Chunks {
             chunks: BTreeMap::new(),
             deleted: BTreeSet::new(),
             groups: (0..groups).map(|_| Group::default()).collect(),
+            pools: BTreeMap::new(),
+            rest_after,
             done: BTreeSet::new(),
             defects,
             broken: None,
@@ -74,6 +91,34 @@ impl Chunks {
         let group = &mut self.groups[group];
         group.claims = Claims::default();
         group.last = Version { epoch: Epoch(group.last.epoch.0 + 1), seq: 0 };
+    }
+
+    /// Whether the request has to wait until its pool wakes. Else it is a use of it.
+    pub fn sleeps(&mut self, now: u64, op: &ChunkOp) -> bool {
+        let Some(pool) = self.pool(now, op.chunk().object.pool()) else { return false };
+        let sleeps = pool.sleeps;
+        if !sleeps {
+            pool.used = now;
+        }
+        sleeps && !(self.defects.deletes_asleep && matches!(op, ChunkOp::Delete { .. }))
+    }
+
+    /// Has the pool wake by this time. Returns whether it sleeps.
+    pub fn wake(&mut self, now: u64, pool: PoolId, by: u64) -> bool {
+        let Some(pool) = self.pool(now, pool).filter(|pool| pool.sleeps) else { return false };
+        pool.wakes_at.get_or_insert(by);
+        true
+    }
+
+    /// The pool as it is now, if it is one that sleeps at times.
+    fn pool(&mut self, now: u64, id: PoolId) -> Option<&mut Pool> {
+        let after = self.rest_after.filter(|_| id != PoolId::REPLICATED)?;
+        let pool = self.pools.entry(id).or_insert(Pool { used: now, ..Pool::default() });
+        if let Some(at) = pool.wakes_at.take_if(|at| *at <= now) {
+            (pool.sleeps, pool.used) = (false, at);
+        }
+        pool.sleeps |= now - pool.used > after;
+        Some(pool)
     }
 
     /// Chunks with data, and how many bytes each has.
@@ -106,6 +151,11 @@ impl Chunks {
         match op {
             ChunkOp::Read { offset, len, must_exist, .. } => self.read(chunk, *offset, *len, *must_exist),
             ChunkOp::Look { offset, len, .. } => plain(ClientReply::Looked(self.look(chunk, *offset, *len))),
+            ChunkOp::Delete { .. }
+                if self.pools.get(&chunk.object.pool()).is_some_and(|pool| pool.sleeps) =>
+            {
+                plain(ClientReply::Done { newest: version })
+            }
             ChunkOp::Delete { .. } => {
                 self.chunks.remove(&chunk);
                 self.deleted.insert(chunk);

@@ -358,6 +358,12 @@ fn unknown(busy: &Busy) -> Vec<(Outcome, Vec<u64>)> {
 fn failed(net: &mut Net, busy: &Busy, why: &str) -> Answered {
     net.note(|| format!("op {} failed: {why}", busy.ops[0]));
     net.count("a request that failed");
+    if why.starts_with("InvalidStorageClass") {
+        net.count("a gateway that has not heard of a pool");
+    }
+    if why.contains(" hibernates;") {
+        net.count("a request that does not wait until its pool wakes");
+    }
     Answered::Ended(unknown(busy))
 }
 
@@ -366,10 +372,12 @@ impl Request {
         match self {
             Request::Block(_) => "a volume".to_owned(),
             Request::Object(ObjectRequest::Get { key, range }) => format!("{key} {range:?}"),
-            Request::Object(ObjectRequest::Put { key, uploads, .. }) => format!("{key}, {uploads} uploads"),
-            Request::Object(ObjectRequest::Abandon { key, .. } | ObjectRequest::Delete { key }) => {
-                key.clone()
+            Request::Object(ObjectRequest::Upload { key, upload, .. }) => {
+                format!("{key}, the parts {:?} of {:?}", upload.named, upload.numbers())
             }
+            Request::Object(ObjectRequest::Abandon { key, .. }) => format!("{key}, aborted"),
+            Request::Object(ObjectRequest::Put { key, .. } | ObjectRequest::Delete { key }) => key.clone(),
+            Request::Object(ObjectRequest::Restore { key }) => format!("{key}, to be woken"),
             Request::Object(ObjectRequest::Copy { from, to, .. }) => format!("{from} to {to}"),
             Request::Object(ObjectRequest::DeleteAll { keys }) => keys.join(" "),
             Request::Object(ObjectRequest::List { page }) => format!("all keys by {page}"),

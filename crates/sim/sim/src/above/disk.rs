@@ -220,7 +220,7 @@ impl Served {
         let served = Served::default();
         let (here, outbox) = (served.clone(), process.outbox().clone());
         let blocks = Blocks::new(process.remote(), planted);
-        let objects = Arc::new(Objects::new(process.remote(), false));
+        let objects = Arc::new(Objects::new(process.remote(), None));
         process.inside(|| {
             tokio::spawn(async move {
                 // The first one does.

@@ -2,10 +2,12 @@
 //! request that concerns several counts as an operation on each.
 
 use crate::above::library::MIDNIGHT;
-use crate::above::messages::{Found, ObjectRequest, Part, Request, Wish};
+use crate::above::messages::{Class, Found, ObjectRequest, Part, Request, Upload, Wish};
+use crate::above::meta::{NEW_POOL_NAME, POOL_NAME};
 use crate::above::net::Net;
 use crate::above::object::{CHUNK_BYTES, DATED, EXPIRE, MOVED};
 use crate::above::scenario::{SECOND, Scenario};
+use crate::above::uploads::{self, WORD, words};
 use crate::search::history::{Action, History, Outcome};
 use crate::search::linear::{Verdict, check};
 use bytes::Bytes;
@@ -13,8 +15,6 @@ use ebb_gateway::Refused;
 use ebb_types::{ChunkId, ObjectId, Random};
 use std::collections::BTreeMap;
 
-/// An object's bytes are its number, again and again.
-const WORD: u64 = 8;
 const READ: Action = Action::Read { first: 0, cells: 1 };
 const WRITE: Action = Action::Write { first: 0, cells: 1 };
 const DELETE: Action = Action::Zero { first: 0, cells: 1 };
@@ -26,8 +26,20 @@ pub(super) struct Keys {
     keys: usize,
     /// The prefix of the first one.
     first: usize,
-    /// By operation: the length of what it puts.
-    lengths: BTreeMap<usize, u64>,
+    /// Some are put in several parts.
+    has_parts: bool,
+    /// Most are small, and in the erasure-coded pool.
+    has_packs: bool,
+    /// There is another pool, sooner or later.
+    has_new_pool: bool,
+    /// The erasure-coded pool sleeps at times.
+    has_rests: bool,
+    /// By operation: the words of what it puts, and how many bytes are of each.
+    contents: BTreeMap<usize, Vec<(u64, u64)>>,
+}
+
+fn length(content: &[(u64, u64)]) -> u64 {
+    content.iter().map(|(_, bytes)| bytes).sum()
 }
 
 /// The key as what the checks call a chunk.
@@ -37,7 +49,15 @@ fn register(number: usize) -> ChunkId {
 
 impl Keys {
     pub fn new(scenario: &Scenario) -> Keys {
-        Keys { keys: scenario.keys, first: scenario.seed as usize, lengths: BTreeMap::new() }
+        Keys {
+            keys: scenario.keys,
+            first: scenario.seed as usize,
+            has_parts: scenario.has_parts,
+            has_packs: scenario.has_packs,
+            has_new_pool: scenario.has_new_pool,
+            has_rests: scenario.rest_after.is_some(),
+            contents: BTreeMap::new(),
+        }
     }
 
     fn name(&self, number: usize) -> String {
@@ -49,17 +69,22 @@ impl Keys {
         let number = random.index(self.keys);
         let key = self.name(number);
         let (action, request) = match random.below(24) {
+            0 if self.has_rests => (NOTHING, ObjectRequest::Restore { key }),
             0..=9 => {
                 // Aligned, so that the number can be read from it.
-                let range = (WORD * random.below(600), WORD * (1 + random.below(1500)));
+                let range = match self.has_parts && random.chance(800) {
+                    true => uploads::across(random),
+                    false => (WORD * random.below(600), WORD * (1 + random.below(1500))),
+                };
                 let range = random.chance(600).then_some(range);
                 (READ, ObjectRequest::Get { key, range })
             }
             10..=12 => (DELETE, ObjectRequest::Delete { key }),
-            13 => (NOTHING, ObjectRequest::Abandon { key, parts: parts(random, value) }),
+            13 => (NOTHING, ObjectRequest::Abandon { key, upload: self.upload(random, value) }),
             14 | 15 => {
-                let (to, coded, in_parts) = (format!("c/{value}"), random.chance(300), random.chance(400));
-                (READ, ObjectRequest::Copy { from: key, to, coded, in_parts })
+                let (to, class, in_parts) =
+                    (format!("c/{value}"), self.class(random, 300), random.chance(400));
+                (READ, ObjectRequest::Copy { from: key, to, class, in_parts })
             }
             16 => {
                 let last = (number + 1 + random.index(4)).min(self.keys);
@@ -72,14 +97,37 @@ impl Keys {
                 let request = ObjectRequest::List { page: 1 + random.below(5) as i32 };
                 return (register(0), READ, Request::Object(request));
             }
+            _ if self.has_packs && random.chance(850) => {
+                let parts = vec![(0, words(value, 1 + random.below(1500)))];
+                (WRITE, ObjectRequest::Put { key, class: self.class(random, 800), parts })
+            }
             _ => {
-                let parts = parts(random, value);
-                let uploads = if random.chance(200) { 1 + random.index(2) } else { 0 };
-                let coded = random.chance(200);
-                (WRITE, ObjectRequest::Put { key, coded, uploads, parts })
+                let (class, is_upload) =
+                    (self.class(random, 200), random.chance(if self.has_parts { 500 } else { 200 }));
+                let request = match is_upload {
+                    true => ObjectRequest::Upload { key, class, upload: self.upload(random, value) },
+                    false => ObjectRequest::Put { key, class, parts: parts(random, value) },
+                };
+                (WRITE, request)
             }
         };
         (register(number), action, Request::Object(request))
+    }
+
+    /// `coded`: per mille in an erasure-coded pool.
+    fn class(&self, random: &mut Random, coded: u64) -> Class {
+        let is_new = self.has_new_pool && random.chance(500);
+        random.chance(coded).then_some(if is_new { NEW_POOL_NAME } else { POOL_NAME })
+    }
+
+    fn upload(&self, random: &mut Random, value: u64) -> Upload {
+        match self.has_parts && random.chance(700) {
+            true => uploads::draw(random, value),
+            false => {
+                let body = parts(random, value);
+                uploads::draw_one(random, (value, body))
+            }
+        }
     }
 
     /// The key is read. `None`: there is no such key.
@@ -106,9 +154,14 @@ impl Keys {
 
     /// An operation begins.
     pub fn note(&mut self, op: usize, request: &ObjectRequest) {
-        if let ObjectRequest::Put { parts, .. } = request {
-            self.lengths.insert(op, parts.iter().map(|(_, bytes)| bytes.len() as u64).sum());
-        }
+        let content = match request {
+            ObjectRequest::Put { parts, .. } => {
+                vec![(op as u64 + 1, parts.iter().map(|(_, bytes)| bytes.len() as u64).sum())]
+            }
+            ObjectRequest::Upload { upload, .. } => upload.holds.clone(),
+            _ => return,
+        };
+        self.contents.insert(op, content);
     }
 
     /// How the operations of a request that was answered have ended, and what they have seen.
@@ -132,6 +185,12 @@ impl Keys {
                 vec![(Outcome::Done, vec![self.value(history, net, (ops[0], range), &bytes)])]
             }
             (Some(_), Err(refused)) if refused.is_no_such_key() => vec![(Outcome::Done, vec![0])],
+            (_, Ok(Found::Woken(slept))) => {
+                if slept {
+                    net.count("an object that is restored");
+                }
+                vec![(Outcome::Done, Vec::new())]
+            }
             (_, Ok(Found::Listed(listed))) => {
                 net.count("a listing");
                 let keys = ops.iter().enumerate();
@@ -145,7 +204,15 @@ impl Keys {
                 };
                 ops.iter().map(|op| (outcome(op), Vec::new())).collect()
             }
-            (_, Ok(_)) => vec![(Outcome::Done, Vec::new())],
+            (_, Ok(_)) => {
+                if let Request::Object(ObjectRequest::Upload { upload, .. }) = request {
+                    upload.count(net);
+                }
+                if matches!(request, Request::Object(ObjectRequest::Put { class: Some(NEW_POOL_NAME), .. })) {
+                    net.count("an object in a pool that was created");
+                }
+                vec![(Outcome::Done, Vec::new())]
+            }
             (_, Err(refused)) => return Err(refused),
         };
         Ok(seen)
@@ -165,7 +232,7 @@ impl Keys {
     ) -> (Outcome, Vec<u64>) {
         let Some(size) = listed.get(&self.name(number)) else { return (Outcome::Done, vec![0]) };
         let is_it = |put: &usize| history.ops[*put].chunk == register(number);
-        let so_long = self.lengths.iter().filter(|(put, length)| *length == size && is_it(put));
+        let so_long = self.contents.iter().filter(|(put, content)| length(content) == *size && is_it(put));
         match so_long.map(|(put, _)| *put).collect::<Vec<_>>()[..] {
             [] => {
                 net.break_rule(
@@ -187,17 +254,17 @@ impl Keys {
         (op, range): (usize, Option<(u64, u64)>),
         bytes: &Bytes,
     ) -> u64 {
-        let value = bytes.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
+        let word = bytes.first_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
+        let value = word & u64::from(u32::MAX);
         let put = (value as usize).checked_sub(1).filter(|put| {
             let of = history.ops.get(*put);
             of.is_some_and(|of| of.action == WRITE && of.chunk == history.ops[op].chunk)
         });
-        let expected = put.and_then(|put| self.lengths.get(&put)).map(|length| {
-            let (first, most) = range.unwrap_or((0, u64::MAX));
-            length.saturating_sub(first).min(most)
-        });
-        let is_one = bytes.as_chunks::<8>().0.iter().all(|word| u64::from_le_bytes(*word) == value);
-        if !is_one || expected != Some(bytes.len() as u64) {
+        let content = put.and_then(|put| self.contents.get(&put));
+        if range.is_some() && bytes.last_chunk::<8>().is_some_and(|last| u64::from_le_bytes(*last) != word) {
+            net.count("a range across parts");
+        }
+        if !content.is_some_and(|content| holds(content, range.unwrap_or((0, u64::MAX)), bytes)) {
             let what =
                 format!("op {op} gets {} bytes, the first of op {put:?}, that no put wrote so", bytes.len());
             net.break_rule("bytes", what);
@@ -249,11 +316,24 @@ pub(super) fn judge_expiry(net: &mut Net, key: &str) {
     }
 }
 
+/// Whether these bytes are that range of what was put.
+fn holds(content: &[(u64, u64)], (first, most): (u64, u64), bytes: &Bytes) -> bool {
+    if length(content).saturating_sub(first).min(most) != bytes.len() as u64 {
+        return false;
+    }
+    let (mut found, mut start) = (bytes.as_chunks::<8>().0.iter(), 0);
+    content.iter().all(|(word, bytes)| {
+        let (from, to) = (first.max(start), start + bytes);
+        start = to;
+        let own = found.by_ref().take((to.saturating_sub(from) / WORD) as usize);
+        own.copied().all(|read| u64::from_le_bytes(read) == *word)
+    })
+}
+
 /// A small body at once, or a longer one in parts, perhaps slowly.
 fn parts(random: &mut Random, value: u64) -> Vec<Part> {
-    let words = |words: u64| Bytes::from(value.to_le_bytes().repeat(words as usize));
     if random.chance(500) {
-        return vec![(0, words(1 + random.below(1500)))];
+        return vec![(0, words(value, 1 + random.below(1500)))];
     }
     let is_slow = random.chance(600);
     let longest = u64::from(CHUNK_BYTES) / WORD;
@@ -265,7 +345,7 @@ fn parts(random: &mut Random, value: u64) -> Vec<Part> {
             _ if is_slow => random.below(2500),
             _ => 0,
         };
-        parts.push((pause, words(1 + random.below(longest))));
+        parts.push((pause, words(value, 1 + random.below(longest))));
     }
     parts
 }

@@ -2,14 +2,16 @@
 //! it is answered or its deadline passes, under one id.
 
 use crate::above::messages::{Answer, Ask, Outbox, Sent, Try};
+use crate::above::meta::NEW_POOL;
 use bytes::Bytes;
 use ebb_client::{ClientError, Clock, Trouble};
 use ebb_types::{
     ChunkOp, ClientReply, GroupId, MetaFailure, MetaReply, MetaRequest, Moment, NamespaceAnswer,
-    NamespaceCommand, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId, RequestId,
+    NamespaceCommand, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId, PoolId,
+    RequestId, SetId,
 };
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -21,6 +23,8 @@ const META_TRY: Duration = Duration::from_secs(2);
 const CHUNK_TRY: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// In place of a new map, which would come as soon as a pool is awake.
+const ASLEEP: Duration = Duration::from_secs(1);
 /// By the world's time in milliseconds: when lifecycle rules are carried out.
 pub(super) const MIDNIGHT: u64 = 150_000;
 /// That midnight in seconds since 1970.
@@ -35,6 +39,8 @@ pub(super) struct Settings {
     pub groups: u32,
     /// How far its wall clock is ahead, in milliseconds.
     pub wall_ahead: i64,
+    /// The pool that is created later is there.
+    pub has_new_pool: bool,
     /// A planted defect: a namespace command of a forgotten session is sent again as a new client's.
     pub renews_sessions: bool,
 }
@@ -44,6 +50,8 @@ pub(super) struct Library {
     outbox: Arc<Outbox>,
     settings: Settings,
     wall_ahead: AtomicI64,
+    /// It has heard of the pool that is created later.
+    knows_new_pool: AtomicBool,
     pub clock: Clock,
     calls: Mutex<BTreeMap<u64, oneshot::Sender<Answer>>>,
     last_call: AtomicU64,
@@ -65,6 +73,7 @@ impl Library {
             outbox,
             settings,
             wall_ahead: AtomicI64::new(settings.wall_ahead),
+            knows_new_pool: AtomicBool::new(settings.has_new_pool),
             clock: Clock::simulated(),
             calls: Mutex::default(),
             last_call: AtomicU64::new(0),
@@ -94,6 +103,15 @@ impl Library {
 
     pub fn set_wall(&self, ahead: i64) {
         self.wall_ahead.store(ahead, Ordering::Relaxed);
+    }
+
+    /// A new map has come.
+    pub fn learn(&self) {
+        self.knows_new_pool.store(true, Ordering::Relaxed);
+    }
+
+    pub fn knows(&self, pool: PoolId) -> bool {
+        pool != NEW_POOL || self.knows_new_pool.load(Ordering::Relaxed)
     }
 
     /// This machine's wall clock: it runs on in a suspend.
@@ -155,11 +173,14 @@ impl Remote {
     pub async fn chunk(&self, op: ChunkOp, payload: Bytes) -> Result<(ClientReply, Bytes), ClientError> {
         let clock = &self.library.clock;
         let (began, chunk) = (clock.now(), op.chunk());
+        if !self.library.knows(chunk.object.pool()) {
+            return Err(ClientError::NoPool { chunk });
+        }
         let (deadline, mut pause, mut tries) = (began + DEADLINE, PAUSE_MIN, 0);
         let ask = Ask::Chunk { op, payload, claim: self.claim };
         loop {
             tries += 1;
-            match self.ask_once(&ask, deadline, CHUNK_TRY).await {
+            let sleeps = match self.ask_once(&ask, deadline, CHUNK_TRY).await {
                 Some(Answer::Chunk(ClientReply::Failed { why }, _)) => {
                     return Err(ClientError::Chunk { chunk, why });
                 }
@@ -167,11 +188,20 @@ impl Remote {
                     let waited = clock.now().since(began);
                     return Err(ClientError::Unknown { chunk, tries, waited, server: None });
                 }
-                Some(Answer::Chunk(ClientReply::Retry { .. }, _)) | None => {}
+                Some(Answer::Chunk(ClientReply::Retry { .. }, _)) | None => false,
                 Some(Answer::Chunk(reply, bytes)) => return Ok((reply, bytes)),
-                Some(Answer::Meta(_)) => unreachable!("a chunk server does not answer so"),
-            }
+                Some(Answer::Asleep) => {
+                    pause = ASLEEP;
+                    self.ask_once(&Ask::Wake(chunk.object.pool()), deadline, META_TRY).await;
+                    true
+                }
+                Some(Answer::Meta(_) | Answer::Woken(_)) => unreachable!("a chunk server does not answer so"),
+            };
             if !self.pause(&mut pause, deadline).await {
+                if sleeps {
+                    let (set, waited, retry_after) = (SetId(0), clock.now().since(began), ASLEEP);
+                    return Err(ClientError::Hibernates { set, waited, retry_after });
+                }
                 let (group, waited) = (GroupId(0), clock.now().since(began));
                 return Err(ClientError::Unserved {
                     group,
@@ -180,6 +210,21 @@ impl Remote {
                     server: None,
                     last: Trouble::NoAnswer,
                 });
+            }
+        }
+    }
+
+    /// Has a pool woken. Returns whether it slept.
+    pub async fn wake(&self, pool: PoolId) -> Result<bool, ClientError> {
+        let clock = &self.library.clock;
+        let (began, mut pause) = (clock.now(), PAUSE_MIN);
+        let deadline = began + DEADLINE;
+        loop {
+            if let Some(Answer::Woken(slept)) = self.ask_once(&Ask::Wake(pool), deadline, META_TRY).await {
+                return Ok(slept);
+            }
+            if !self.pause(&mut pause, deadline).await {
+                return Err(self.no_meta(clock.now().since(began), Trouble::NoAnswer));
             }
         }
     }
@@ -195,7 +240,7 @@ impl Remote {
                 Some(Answer::Meta(MetaReply::NotLeader { .. })) => {}
                 Some(Answer::Meta(MetaReply::Failed(why))) => return Err(ClientError::Meta(why)),
                 Some(Answer::Meta(reply)) => return Ok((reply, repeated)),
-                Some(Answer::Chunk(..)) => unreachable!("the metadata service does not answer so"),
+                Some(_) => unreachable!("the metadata service does not answer so"),
             }
             if !self.pause(&mut pause, deadline).await {
                 return Err(self.no_meta(clock.now().since(began), Trouble::NoAnswer));

@@ -3,7 +3,7 @@
 use crate::search::history::Action;
 use bytes::Bytes;
 use ebb_gateway::Refused;
-use ebb_types::{ChunkId, ChunkOp, ClientReply, MetaReply, MetaRequest};
+use ebb_types::{ChunkId, ChunkOp, ClientReply, MetaReply, MetaRequest, PoolId};
 use ebb_volume::VolumeError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -13,14 +13,24 @@ use tokio::time::Instant;
 /// A request to the cluster.
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
-    Chunk { op: ChunkOp, payload: Bytes, claim: u64 },
+    Chunk {
+        op: ChunkOp,
+        payload: Bytes,
+        claim: u64,
+    },
     Meta(MetaRequest),
+    /// Has this pool woken.
+    Wake(PoolId),
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
     Chunk(ClientReply, Bytes),
     Meta(MetaReply),
+    /// The pool of the chunk sleeps.
+    Asleep,
+    /// Whether the pool slept.
+    Woken(bool),
 }
 
 /// One try of a request.
@@ -96,6 +106,8 @@ pub(super) enum Parcel {
         op: usize,
         request: Request,
     },
+    /// A map with the pool that was created.
+    Map,
     /// The client's connection broke.
     Broken {
         client: usize,
@@ -136,6 +148,8 @@ pub(super) enum Event {
     Start {
         host: usize,
     },
+    /// An administrator creates the pool.
+    CreatePool,
     Resume {
         host: usize,
     },
@@ -161,19 +175,44 @@ pub(super) enum BlockRequest {
 /// A part of a body, and the pause before it in milliseconds.
 pub(super) type Part = (u64, Bytes);
 
+/// A part of a multipart upload: its number, and its body.
+pub(super) type NumberedPart = (i32, Vec<Part>);
+
+#[derive(Clone, Debug)]
+pub(super) struct Upload {
+    /// Those of an entry at the same time, once those of the entry before are stored.
+    pub sent: Vec<Vec<NumberedPart>>,
+    /// At the same time as the request that ends the upload.
+    pub late: Vec<NumberedPart>,
+    /// The parts of which the object consists.
+    pub named: Vec<i32>,
+    /// How often the completion is sent.
+    pub times: usize,
+    /// What the object is: words, and how many bytes are of each.
+    pub holds: Vec<(u64, u64)>,
+}
+
+/// A storage class, if an object has one.
+pub(super) type Class = Option<&'static str>;
+
 #[derive(Clone, Debug)]
 pub(super) enum ObjectRequest {
-    /// `coded`: to the erasure-coded pool. `uploads`: how often its part of an upload is sent; zero: it is none.
+    /// `class`: an erasure-coded pool, if it goes there.
     Put {
         key: String,
-        coded: bool,
-        uploads: usize,
+        class: Class,
         parts: Vec<Part>,
+    },
+    /// The same by a multipart upload.
+    Upload {
+        key: String,
+        class: Class,
+        upload: Upload,
     },
     /// An upload of it is begun, and aborted.
     Abandon {
         key: String,
-        parts: Vec<Part>,
+        upload: Upload,
     },
     /// `range`: the first byte, and how many.
     Get {
@@ -183,12 +222,16 @@ pub(super) enum ObjectRequest {
     Delete {
         key: String,
     },
+    /// What it needs is to be woken.
+    Restore {
+        key: String,
+    },
     /// `from` is copied to `to`, which no other request names; that is read and deleted. `in_parts`: to a part of an
     /// upload.
     Copy {
         from: String,
         to: String,
-        coded: bool,
+        class: Class,
         in_parts: bool,
     },
     DeleteAll {
@@ -205,6 +248,8 @@ pub(super) enum ObjectRequest {
 pub(super) enum Found {
     Nothing,
     Bytes(Bytes),
+    /// Whether that slept.
+    Woken(bool),
     /// Keys that are there, each with its object's size.
     Listed(BTreeMap<String, u64>),
     /// Keys that were not deleted.

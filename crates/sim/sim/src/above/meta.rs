@@ -2,13 +2,13 @@
 //! Messages between members take no time; a member may be cut off for a while.
 
 use ebb_meta::{
-    Birth, Bootstrap, Input, Member, MemberConfig, MemoryLog, Namespace, NewServer, Outcome, Timing, Token,
-    raft,
+    Birth, Bootstrap, Input, Member, MemberConfig, MemoryLog, Namespace, NewPool, NewServer, Outcome, Timing,
+    Token, raft,
 };
 use ebb_types::{
-    CHUNK_BYTES_MIN, ClusterParams, Column, Epoch, GearGroup, MetaReply, MetaRequest, Moment, NO_GEAR,
-    NamespaceAnswer, NamespaceQuery, ObjectId, ParityDebt, PoolEntry, PoolId, RackId, Schedule, ServerId,
-    SetEntry, SetId, Shape, SlotState,
+    AdminRequest, CHUNK_BYTES_MIN, ClusterParams, Column, Epoch, GearGroup, MetaReply, MetaRequest, Moment,
+    NO_GEAR, NamespaceAnswer, NamespaceQuery, ObjectId, ParityDebt, PoolEntry, PoolId, RackId, Schedule,
+    ServerId, SetEntry, SetId, Shape, SlotState,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -18,6 +18,9 @@ pub(super) const GROUPS: u32 = 3;
 /// The erasure-coded pool.
 pub(super) const POOL: PoolId = PoolId(3);
 pub(super) const POOL_NAME: &str = "archive";
+/// One that is created later: the second one.
+pub(super) const NEW_POOL: PoolId = PoolId(2);
+pub(super) const NEW_POOL_NAME: &str = "cold";
 
 /// How often members tick, in milliseconds.
 const TICK: u64 = 250;
@@ -27,6 +30,8 @@ const TICKS: u64 = 60;
 pub(super) struct Meta {
     seats: BTreeMap<u64, Seat>,
     log_bytes: usize,
+    /// The configuration files have another pool.
+    has_new_pool: bool,
     /// It answers nothing until then.
     pub silent_until: u64,
     asked: u64,
@@ -45,7 +50,32 @@ fn at(now: u64) -> Moment {
     Moment::ZERO + Duration::from_millis(now + 1)
 }
 
-fn config(id: u64, members: u64, log_bytes: usize) -> MemberConfig {
+/// An erasure-coded pool of one set, and its servers.
+fn pool(id: PoolId, name: &str, set: SetId, first: u16) -> NewPool {
+    let shape = Shape::new(2, 1).expect("a small shape");
+    let ids = first..first + 3;
+    let columns = ids.clone().map(|id| Column { server: ServerId(id), state: SlotState::InSync });
+    let entry =
+        SetEntry { pool: id, shape, epoch: Epoch(1), hibernates_since: None, columns: columns.collect() };
+    let pool = PoolEntry {
+        id,
+        name: name.into(),
+        shape,
+        parity_debt: ParityDebt::Ram,
+        parity_buffer_bytes: 1 << 20,
+        hibernate_after_millis: None,
+        rebuild_bytes_per_second: None,
+        awake_parity: 0,
+        sets: vec![set],
+    };
+    NewPool { pool, sets: vec![entry], servers: ids.map(|number| server(number, id, NO_GEAR)).collect() }
+}
+
+fn server(id: u16, pool: PoolId, gear_group: GearGroup) -> NewServer {
+    NewServer { id: ServerId(id), rack: RackId(id), pool, gear_group, address: format!("server-{id}") }
+}
+
+fn config(id: u64, members: u64, (log_bytes, has_new_pool): (usize, bool)) -> MemberConfig {
     let params = ClusterParams {
         cluster: 1,
         instance: 1,
@@ -54,37 +84,23 @@ fn config(id: u64, members: u64, log_bytes: usize) -> MemberConfig {
         groups: GROUPS,
         lease_millis: 2000,
     };
-    let server = |id: u16, pool, gear_group| NewServer {
-        id: ServerId(id),
-        rack: RackId(id),
-        pool,
-        gear_group,
-        address: format!("server-{id}"),
-    };
-    let shape = Shape::new(2, 1).expect("a small shape");
-    let columns = (3..6).map(|id| Column { server: ServerId(id), state: SlotState::InSync });
-    let set =
-        SetEntry { pool: POOL, shape, epoch: Epoch(1), hibernates_since: None, columns: columns.collect() };
-    let pool = PoolEntry {
-        id: POOL,
-        name: POOL_NAME.into(),
-        shape,
-        parity_debt: ParityDebt::Ram,
-        parity_buffer_bytes: 1 << 20,
-        hibernate_after_millis: None,
-        rebuild_bytes_per_second: None,
-        awake_parity: 0,
-        sets: vec![SetId(0)],
-    };
-    let replicated = (0..3).map(|id| server(id, PoolId::REPLICATED, GearGroup(id as u8)));
-    let bootstrap = Bootstrap {
+    let mut bootstrap = Bootstrap {
         params,
-        servers: replicated.chain((3..6).map(|id| server(id, POOL, NO_GEAR))).collect(),
+        servers: (0..3).map(|id| server(id, PoolId::REPLICATED, GearGroup(id as u8))).collect(),
         groups: vec![(0..3).map(ServerId).collect(); GROUPS as usize],
-        pools: vec![pool],
-        sets: vec![set],
+        pools: Vec::new(),
+        sets: Vec::new(),
         schedule: Schedule::default(),
     };
+    let mut pools = vec![pool(POOL, POOL_NAME, SetId(0), 3)];
+    if has_new_pool {
+        pools.push(pool(NEW_POOL, NEW_POOL_NAME, SetId(1), 6));
+    }
+    for NewPool { pool, sets, servers } in pools {
+        bootstrap.pools.push(pool);
+        bootstrap.sets.extend(sets);
+        bootstrap.servers.extend(servers);
+    }
     MemberConfig {
         id,
         members: (1..=members).map(|id| (id, format!("meta-{id}"))).collect(),
@@ -102,11 +118,11 @@ impl Meta {
             let mut log = MemoryLog::default();
             let birth = Birth { id, instance: 77, voters: (1..=members).collect() };
             raft::create(&mut log, birth).expect("a log in memory takes it");
-            let member = Member::open(config(id, members, log_bytes), log, at(0), wall);
+            let member = Member::open(config(id, members, (log_bytes, false)), log, at(0), wall);
             Seat { member: Some(member.expect("a fresh log opens")), cut_until: 0 }
         };
         let seats = (1..=members).map(|id| (id, open(id))).collect();
-        Meta { seats, log_bytes, silent_until: 0, asked: 0, ticked: 0 }
+        Meta { seats, log_bytes, has_new_pool: false, silent_until: 0, asked: 0, ticked: 0 }
     }
 
     /// Sets the wall clock of one member, of those that there are.
@@ -122,11 +138,27 @@ impl Meta {
 
     /// A member starts again, with this wall clock.
     pub fn restart(&mut self, now: u64, member: u64, wall: u64) {
-        let (log_bytes, members) = (self.log_bytes, self.seats.len() as u64);
+        let (file, members) = ((self.log_bytes, self.has_new_pool), self.seats.len() as u64);
         let Some(seat) = self.seats.get_mut(&member) else { return };
         let log = seat.member.take().expect("it runs").into_log();
-        let again = Member::open(config(member, members, log_bytes), log, at(now), wall);
+        let again = Member::open(config(member, members, file), log, at(now), wall);
         seat.member = Some(again.expect("the log of one that ran"));
+    }
+
+    /// All members start again, with another pool in their files.
+    pub fn extend(&mut self, now: u64, wall: u64) {
+        self.has_new_pool = true;
+        (1..=self.seats.len() as u64).for_each(|id| self.restart(now, id, wall));
+    }
+
+    /// Creates the pool. Returns whether it is there now.
+    pub fn create_pool(&mut self, now: u64) -> bool {
+        let name = NEW_POOL_NAME.to_owned();
+        if now >= self.silent_until {
+            self.ask(now, MetaRequest::Admin(AdminRequest::CreatePool { name }));
+        }
+        let leader = self.leader().and_then(|id| self.seats.get(&id)?.member.as_ref());
+        leader.is_some_and(|member| member.state().pool(NEW_POOL).is_some())
     }
 
     /// A member is cut off until this time, if others can continue without it.

@@ -25,6 +25,7 @@ mod process;
 mod rest;
 mod run;
 mod scenario;
+mod uploads;
 mod world;
 
 pub use planted::{Bug, Planted};

@@ -1,17 +1,18 @@
 //! A gateway, and what its clients ask it for.
 
 use crate::above::library::{Remote, TOMORROW};
-use crate::above::messages::{Found, ObjectRequest, Part, Reply, Sent};
-use crate::above::meta::{POOL, POOL_NAME};
+use crate::above::messages::{Found, NumberedPart, ObjectRequest, Part, Reply, Sent, Upload};
+use crate::above::meta::{NEW_POOL, NEW_POOL_NAME, POOL, POOL_NAME};
+use crate::above::planted::Bug;
 use crate::above::process::Process;
 use bytes::Bytes;
 use ebb_client::Summed;
-use ebb_gateway::{Backend, BackendError, Body, Direct, Pool, Refused};
+use ebb_gateway::{Backend, BackendError, Body, Direct, Parts, Pool, Refused};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientReply, Moment, NamespaceAnswer, NamespaceError, NamespaceOp,
-    NamespaceQuery, NamespaceReply, ObjectId,
+    NamespaceQuery, NamespaceReply, ObjectId, PoolId,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -24,21 +25,20 @@ pub(super) const EXPIRE: &str = "e/";
 pub(super) const DATED: &str = "d/";
 /// Below this they move to the erasure-coded pool.
 pub(super) const MOVED: &str = "m/";
-/// So small that objects have several chunks, and that no piece is worth a thread's time for its MD5.
-pub(super) const CHUNK_BYTES: u32 = 16 << 10;
+/// So small that objects have several chunks, and so large that several small objects share one.
+pub(super) const CHUNK_BYTES: u32 = 64 << 10;
 /// Two data servers.
 const ROW_BYTES: usize = 2 * BLOCK_BYTES;
 
 /// The library as the backend of a gateway, and of the janitor beside a volume's server.
 pub(super) struct Objects {
     remote: Remote,
-    /// A planted defect: the age of objects is judged by this machine's own clock.
-    judges_by_own_clock: bool,
+    planted: Option<Bug>,
 }
 
 impl Objects {
-    pub fn new(remote: Remote, judges_by_own_clock: bool) -> Objects {
-        Objects { remote, judges_by_own_clock }
+    pub fn new(remote: Remote, planted: Option<Bug>) -> Objects {
+        Objects { remote, planted }
     }
 
     async fn change(&self, op: ChunkOp, payload: Bytes) -> Result<(), BackendError> {
@@ -56,7 +56,9 @@ impl Backend for Objects {
     }
 
     fn pools(&self) -> Vec<Pool> {
-        vec![Pool { id: POOL, name: POOL_NAME.to_owned(), row_bytes: ROW_BYTES }]
+        let pools = [(POOL, POOL_NAME), (NEW_POOL, NEW_POOL_NAME)].into_iter();
+        let known = pools.filter(|(id, _)| self.remote.library().knows(*id));
+        known.map(|(id, name)| Pool { id, name: name.to_owned(), row_bytes: ROW_BYTES }).collect()
     }
 
     /// Nobody attacks a simulation.
@@ -93,8 +95,13 @@ impl Backend for Objects {
         self.change(ChunkOp::Delete { chunk, request }, Bytes::new()).await
     }
 
-    async fn wake(&self, _: Vec<ChunkId>) -> Result<bool, BackendError> {
-        Ok(false)
+    async fn wake(&self, chunks: Vec<ChunkId>) -> Result<bool, BackendError> {
+        let pools: BTreeSet<PoolId> = chunks.iter().map(|chunk| chunk.object.pool()).collect();
+        let mut any = false;
+        for pool in pools.into_iter().filter(|pool| *pool != PoolId::REPLICATED) {
+            any |= self.remote.wake(pool).await?;
+        }
+        Ok(any)
     }
 
     async fn commit(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, BackendError> {
@@ -105,10 +112,23 @@ impl Backend for Objects {
         &self,
         query: NamespaceQuery,
     ) -> Result<Result<NamespaceAnswer, NamespaceError>, BackendError> {
-        if self.judges_by_own_clock && query == NamespaceQuery::Now {
+        if self.planted == Some(Bug::JudgeByOwnClock) && query == NamespaceQuery::Now {
             return Ok(Ok(NamespaceAnswer::Now { unix_millis: self.remote.library().wall_millis() }));
         }
-        Ok(self.remote.query(query).await?)
+        let mut answer = self.remote.query(query).await?;
+        match (self.planted, &mut answer) {
+            // Who begins later has a higher id.
+            (Some(Bug::PartsAsTheyCame), Ok(NamespaceAnswer::Objects(found))) => {
+                found.iter_mut().flatten().for_each(|meta| meta.extents.sort_by_key(|extent| extent.object));
+            }
+            (Some(Bug::FreeSparse), Ok(NamespaceAnswer::Packs(packs))) => {
+                for object in packs.iter() {
+                    self.delete(ChunkId { object: *object, index: 0 }).await?;
+                }
+            }
+            _ => {}
+        }
+        Ok(answer)
     }
 
     async fn is_in_trough(&self) -> Result<bool, BackendError> {
@@ -125,8 +145,8 @@ pub(super) struct Gateway {
 
 impl Gateway {
     /// `first`: where in a page of keys it begins to move objects.
-    pub fn start(process: &Process, judges_by_own_clock: bool, first: usize) -> Gateway {
-        let backend = Arc::new(Objects::new(process.remote(), judges_by_own_clock));
+    pub fn start(process: &Process, planted: Option<Bug>, first: usize) -> Gateway {
+        let backend = Arc::new(Objects::new(process.remote(), planted));
         process.inside(|| {
             let direct = Arc::new(Direct::start(backend, 1 << 20, u64::MAX, first));
             let weak = Arc::downgrade(&direct);
@@ -174,22 +194,29 @@ fn body(parts: Vec<Part>) -> Body {
     }))
 }
 
+fn bodies(upload: &Upload) -> Parts {
+    let some = |sent: &Vec<NumberedPart>| {
+        sent.iter().map(|(number, parts)| (*number, body(parts.clone()))).collect()
+    };
+    Parts { first: upload.sent.iter().map(some).collect(), late: some(&upload.late) }
+}
+
 async fn carry_out(direct: &Direct<Objects>, request: ObjectRequest) -> Result<Found, Refused> {
     match request {
-        ObjectRequest::Put { key, coded, uploads: 0, parts } => {
-            let class = coded.then_some(POOL_NAME);
+        ObjectRequest::Put { key, class, parts } => {
             direct.put((BUCKET, &key), class, body(parts)).await?;
         }
-        ObjectRequest::Put { key, uploads, parts, .. } => {
-            direct.put_in_parts((BUCKET, &key), uploads, || body(parts.clone())).await?;
+        ObjectRequest::Upload { key, class, upload } => {
+            let ended = (&upload.named[..], upload.times);
+            direct.put_in_parts((BUCKET, &key), class, bodies(&upload), ended).await?;
         }
         ObjectRequest::Get { key, range } => {
             return Ok(Found::Bytes(direct.get((BUCKET, &key), range).await?));
         }
-        ObjectRequest::Abandon { key, parts } => direct.abandon((BUCKET, &key), body(parts)).await?,
+        ObjectRequest::Abandon { key, upload } => direct.abandon((BUCKET, &key), bodies(&upload)).await?,
+        ObjectRequest::Restore { key } => return Ok(Found::Woken(direct.restore((BUCKET, &key)).await?)),
         ObjectRequest::Delete { key } => direct.delete((BUCKET, &key)).await?,
-        ObjectRequest::Copy { from, to, coded, in_parts } => {
-            let class = coded.then_some(POOL_NAME);
+        ObjectRequest::Copy { from, to, class, in_parts } => {
             match in_parts {
                 true => direct.copy_in_parts(BUCKET, &from, &to, class).await?,
                 false => direct.copy(BUCKET, &from, &to, class).await?,

@@ -16,6 +16,12 @@ pub enum Bug {
     JudgeByOwnClock,
     /// A write brings a deleted chunk back.
     ReviveDeleted,
+    /// An object consists of its parts in the order in which they came.
+    PartsAsTheyCame,
+    /// A pack that is mostly dead is freed before what is left in it has moved.
+    FreeSparse,
+    /// A deletion counts as carried out although its pool sleeps.
+    DeleteAsleep,
     /// No defect but a limit: a volume's server does not notice that its virtual machine stood still for longer than
     /// its successor waited. It reads slices that its successor has written since (`docs/volumes.md`).
     LongFreeze,
@@ -24,10 +30,7 @@ pub enum Bug {
 impl Bug {
     /// As the cluster was: what goes by a clock did not notice that its machine was suspended.
     pub(super) fn has_monotonic_clock(self) -> bool {
-        match self {
-            Bug::IgnoreClaims | Bug::MonotonicClock | Bug::ForgetSessions | Bug::ZeroesExist => true,
-            Bug::JudgeByOwnClock | Bug::ReviveDeleted | Bug::LongFreeze => false,
-        }
+        matches!(self, Bug::IgnoreClaims | Bug::MonotonicClock | Bug::ForgetSessions | Bug::ZeroesExist)
     }
 }
 

@@ -17,6 +17,8 @@ const REST: u64 = 600 * SECOND;
 /// By then gateways have given back what they had leased, and the janitors have freed what is garbage.
 const IDLE: u64 = 430 * SECOND;
 
+/// So often a client asks again for what sleeps, or for what is so long that it gives up first.
+const TRIES: usize = 20;
 /// By then the namespace has forgotten a process that has ended, and its leases have ended too.
 const FORGOTTEN: u64 = 150 * SECOND;
 
@@ -63,11 +65,22 @@ fn settle(world: &mut World) {
 /// Reads all that is used. That must succeed by now.
 fn read_all(world: &mut World) {
     for number in 0.. {
-        let Some(op) = world.clients.read(&mut world.net, number) else { break };
-        settle(world);
-        let op = world.clients.history.ops[op].clone();
+        let Some(mut op) = read(world, number) else { break };
+        let scenario = &world.net.scenario;
+        let takes_long = scenario.rest_after.is_some() || scenario.has_parts;
+        for _ in 0..if takes_long { TRIES } else { 0 } {
+            if op.outcome != Outcome::Done {
+                op = read(world, number).unwrap_or(op);
+            }
+        }
         must_be_read(world, op);
     }
+}
+
+fn read(world: &mut World, number: usize) -> Option<Op> {
+    let op = world.clients.read(&mut world.net, number)?;
+    settle(world);
+    Some(world.clients.history.ops[op].clone())
 }
 
 fn must_be_read(world: &mut World, op: Op) {

@@ -1,5 +1,6 @@
 //! What a seed draws: who takes part, and which faults strike when.
 
+use crate::above::library::MIDNIGHT;
 use crate::above::meta::GROUPS;
 use ebb_types::{BLOCK_BYTES, Random};
 use std::iter::repeat_n;
@@ -8,6 +9,14 @@ pub(super) const SECOND: u64 = 1000;
 
 /// Seeds per thousand of those with a volume that have more of them.
 const SEVERAL: u64 = 250;
+/// Of those with gateways that put objects in several parts. These are large.
+const PARTS: u64 = 150;
+/// Of those with gateways most of whose objects are small.
+const PACKS: u64 = 250;
+/// Of those with gateways whose erasure-coded pools sleep.
+const RESTS: u64 = 300;
+/// Of those with gateways in which a pool is created.
+const GROWS: u64 = 250;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
@@ -80,6 +89,8 @@ pub(super) enum Fault {
     Primary {
         group: usize,
     },
+    /// Another erasure-coded pool is created.
+    NewPool,
     MetaSilent {
         millis: u64,
     },
@@ -112,6 +123,7 @@ impl Fault {
             Fault::Storm { .. } => "network storm",
             Fault::Unserved { .. } => "chunk group not served",
             Fault::Primary { .. } => "another primary",
+            Fault::NewPool => "a pool to be created",
             Fault::MetaSilent { .. } => "metadata service silent",
             Fault::MetaLeader => "metadata leader started again",
             Fault::MetaCut { .. } => "metadata member cut off",
@@ -136,6 +148,16 @@ pub(super) struct Scenario {
     /// The gateways' clients, and the keys that they use.
     pub object_clients: usize,
     pub keys: usize,
+    /// Some objects are put in several parts.
+    pub has_parts: bool,
+    /// Most objects are small, and in the erasure-coded pool: they share packs, which are sparse soon.
+    pub has_packs: bool,
+    /// An erasure-coded pool is created in this run.
+    pub has_new_pool: bool,
+    /// For how long an erasure-coded pool is unused before it sleeps. `None`: it never does.
+    pub rest_after: Option<u64>,
+    /// Within this time it wakes.
+    pub wakes_within: u64,
     /// How long each volume's front may get. `None`: all of it is in the replicated pool.
     pub fronts: Vec<Option<u64>>,
     /// Of the metadata service.
@@ -223,6 +245,11 @@ impl Scenario {
             lazy: if random.chance(500) { 0 } else { 300 },
             patience: [6, 15, 40][random.index(3)] * SECOND,
             object_clients: if gateways > 0 { 2 + random.index(4) } else { 0 },
+            has_packs: false,
+            has_new_pool: false,
+            rest_after: None,
+            wakes_within: 0,
+            has_parts: gateways > 0 && Random::new(ebb_types::mix(seed ^ 0x5ce2)).chance(PARTS),
             keys: if random.chance(850) { 1 + random.index(6) } else { 1 + random.index(60) },
             fronts: vec![front(&mut random)],
             members: if random.chance(300) { 3 } else { 1 },
@@ -245,9 +272,30 @@ impl Scenario {
             scenario.faults.push((at, fault));
         }
         scenario.faults.sort_by_key(|(at, _)| *at);
+        if scenario.has_parts {
+            // So few that they are read, too.
+            scenario.keys = scenario.keys.min(3);
+        }
         let mut random = Random::new(ebb_types::mix(seed ^ 0x5ce1));
         if scenario.fronts[0].is_some() && volumes > 0 && random.chance(300) {
             scenario.draw_takeovers(&mut random);
+        }
+        let mut random = Random::new(ebb_types::mix(seed ^ 0x5ce3));
+        if gateways > 0 && !scenario.has_parts && random.chance(PACKS) {
+            scenario.draw_packs(&mut random);
+        }
+        let mut random = Random::new(ebb_types::mix(seed ^ 0x5ce5));
+        if gateways > 0 && random.chance(GROWS) {
+            scenario.has_new_pool = true;
+            let at = random.between(5 * SECOND, scenario.calm_at / 2);
+            scenario.faults.push((at, Fault::NewPool));
+            scenario.faults.sort_by_key(|(at, _)| *at);
+        }
+        let mut random = Random::new(ebb_types::mix(seed ^ 0x5ce4));
+        if gateways > 0 && random.chance(RESTS) {
+            scenario.rest_after = Some(random.between(5 * SECOND, 60 * SECOND));
+            // Some requests do not wait for so long.
+            scenario.wakes_within = random.between(5 * SECOND, 80 * SECOND);
         }
         scenario
     }
@@ -268,6 +316,20 @@ impl Scenario {
             (at, Fault::Stop { host, millis, how, when })
         };
         self.faults = times.map(stop).collect();
+    }
+
+    /// Packs fill, and what is in them is deleted and replaced. They are compacted at midnight, and when a gateway
+    /// starts.
+    fn draw_packs(&mut self, random: &mut Random) {
+        (self.has_packs, self.keys) = (true, 8 + random.index(30));
+        (self.object_clients, self.think) = (5, random.between(300, SECOND));
+        self.calm_at = self.calm_at.max(250 * SECOND);
+        for _ in 0..1 + random.index(3) {
+            let host = self.some_host(Role::Gateway, random);
+            let at = random.between(MIDNIGHT, self.calm_at);
+            self.faults.push((at, Fault::Crash { host, millis: random.between(SECOND, 10 * SECOND) }));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
     }
 
     fn fault(&self, random: &mut Random) -> Fault {

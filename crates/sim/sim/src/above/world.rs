@@ -51,6 +51,8 @@ pub(super) struct World {
     /// Processes that have ended, and when.
     ended: Vec<(u64, u64)>,
     pub events: u64,
+    /// The pool that is created later is there.
+    has_new_pool: bool,
 }
 
 impl World {
@@ -61,6 +63,7 @@ impl World {
             ignores_claims: has(Bug::IgnoreClaims),
             zeroes_exist: has(Bug::ZeroesExist),
             revives_deleted: has(Bug::ReviveDeleted),
+            deletes_asleep: has(Bug::DeleteAsleep),
         };
         let host = |role: &Role| Host {
             role: *role,
@@ -86,9 +89,19 @@ impl World {
         if net.scenario.fronts.len() > 1 {
             net.count("several volumes");
         }
-        let (chunks, meta) =
-            (Chunks::new(GROUPS, defects), Meta::new(TODAY, net.scenario.members, net.scenario.log_bytes));
-        World { net, planted, hosts, chunks, meta, clients, ended: Vec::new(), events: 0 }
+        let chunks = Chunks::new(GROUPS, net.scenario.rest_after, defects);
+        let meta = Meta::new(TODAY, net.scenario.members, net.scenario.log_bytes);
+        World {
+            net,
+            planted,
+            hosts,
+            chunks,
+            meta,
+            clients,
+            ended: Vec::new(),
+            events: 0,
+            has_new_pool: false,
+        }
     }
 
     /// Goes on until this time, or until a rule is broken.
@@ -179,6 +192,7 @@ impl World {
             }
             Event::Ended { .. } => {}
             Event::Start { host } => self.start(host),
+            Event::CreatePool => self.create_pool(),
             Event::Resume { host } => self.resume(host),
             Event::Fault(number) => {
                 let (_, fault) = self.net.scenario.faults[number].clone();
@@ -189,12 +203,31 @@ impl World {
         }
     }
 
+    /// Processes hear of the pool one after another: those that stand still much later.
+    fn create_pool(&mut self) {
+        if !self.meta.create_pool(self.net.now) {
+            return self.net.after(SECOND, Event::CreatePool);
+        }
+        self.net.note(|| "a pool is created".into());
+        self.net.count("a pool that is created");
+        self.has_new_pool = true;
+        for host in 0..self.hosts.len() {
+            let delay = self.net.random.below(20 * SECOND);
+            self.net.after(delay, Event::Deliver { host, life: None, parcel: Parcel::Map });
+        }
+    }
+
     fn arrive(&mut self, host: usize, life: u64, tried: Try, until: u64) {
         let (net, Try { call, ask, .. }) = (&mut self.net, tried);
         if net.now > until || net.random.chance(net.losses()) {
             return net.count("a request that is lost");
         }
         let answer = match ask {
+            Ask::Chunk { op, .. } if self.chunks.sleeps(net.now, &op) => {
+                net.note(|| format!("process {host}: {} -> its pool sleeps", brief(&op)));
+                net.count("a request that waits until its pool wakes");
+                Answer::Asleep
+            }
             Ask::Chunk { op, payload, claim } => {
                 let (reply, bytes) = self.chunks.serve(net.now, &op, &payload, claim);
                 net.note(|| {
@@ -207,7 +240,11 @@ impl World {
                 });
                 Answer::Chunk(reply, bytes)
             }
-            Ask::Meta(_) if net.now < self.meta.silent_until => return,
+            Ask::Meta(_) | Ask::Wake(_) if net.now < self.meta.silent_until => return,
+            Ask::Wake(pool) => {
+                let by = net.now + net.random.between(SECOND, net.scenario.wakes_within);
+                Answer::Woken(self.chunks.wake(net.now, pool, by))
+            }
             Ask::Meta(request) => {
                 count_ops(net, &request);
                 let shown = (net.keep > 0).then(|| format!("{request:?}"));
@@ -238,12 +275,16 @@ impl World {
         let host = &mut self.hosts[number];
         let from = match &parcel {
             Parcel::Request { client, attempt, op, .. } => Some((*client, *attempt, *op)),
-            Parcel::Answer { .. } | Parcel::Broken { .. } => None,
+            Parcel::Answer { .. } | Parcel::Map | Parcel::Broken { .. } => None,
         };
         let is_taken = match (&host.process, parcel, &mut host.service) {
             (Some(process), parcel, _) if process.is_stopped() => return host.held.push(parcel),
             (Some(process), Parcel::Answer { call, answer }, _) => {
                 process.library.answered(call, answer);
+                true
+            }
+            (Some(process), Parcel::Map, _) => {
+                process.library.learn();
                 true
             }
             (
@@ -282,6 +323,7 @@ impl World {
         let settings = Settings {
             began: self.net.now,
             groups: GROUPS,
+            has_new_pool: self.has_new_pool,
             wall_ahead: self.hosts[number].wall_ahead,
             renews_sessions: has(Bug::ForgetSessions),
         };
@@ -292,9 +334,7 @@ impl World {
                 let home = self.net.scenario.fronts[volume].map(home);
                 Service::Volume(Served::start(&process, VOLUMES[volume], home, self.planted.volume))
             }
-            Role::Gateway => {
-                Service::Gateway(Gateway::start(&process, has(Bug::JudgeByOwnClock), run as usize))
-            }
+            Role::Gateway => Service::Gateway(Gateway::start(&process, self.planted.world, run as usize)),
         };
         let host = &mut self.hosts[number];
         host.life += 1;
@@ -368,6 +408,10 @@ impl World {
             Fault::Storm { millis } => self.net.storm_until = now + millis,
             Fault::Unserved { group, millis } => self.chunks.unserve(group, now + millis),
             Fault::Primary { group } => self.chunks.move_primary(group),
+            Fault::NewPool => {
+                self.meta.extend(now, TODAY + now);
+                self.create_pool();
+            }
             Fault::MetaSilent { millis } => self.meta.silent_until = now + millis,
             Fault::MetaLeader => {
                 let leader = self.meta.leader().unwrap_or(1);
