@@ -3,8 +3,8 @@
 //!
 //! Of the three traces only the beginnings of two are public. Generated ones with the figures of Table 2 and the spans
 //! that follow from the energies of Tables 3 and 4 replace them, as they are behind a file system's cache
-//! ([`Workload::after_cache`]). Number, sizes and mixture of the requests are the paper's; the rhythm of the day is not
-//! known.
+//! ([`Workload::after_cache`]). Number, sizes and mixture of the requests are the paper's; the rhythm of the day
+//! follows from its two-speed disks' times at high speed ([`ebb_trace::Daily`]).
 
 mod figures;
 mod inputs;
@@ -48,8 +48,7 @@ fn holders(inputs: &LogStoreInputs) -> Vec<String> {
             .to_owned(),
         "Both disks start at high speed. Writes are acknowledged by one disk, as in the paper. Logs of 3 GiB, as in the paper."
             .to_owned(),
-        "Response times are the disks' own, queues included. The paper's are those of its user-level prototype, where most \
-         writes end in the buffer cache: compare differences, not values."
+        "Beside the paper's response times stand ours as it counts them: the buffer cache answers all but the reads that miss."
             .to_owned(),
     ];
     lines.extend(inputs.traces.iter().map(given));

@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 pub const KINDS: [PolicyKind; 4] =
     [PolicyKind::LogStore, PolicyKind::TwoSpeed, PolicyKind::Div, PolicyKind::OneSpeed];
 
+/// Weight of the average's old value: the paper's 0.875 weighs the new one.
+pub const SMOOTHING: f64 = 0.125;
+
 /// What a run is called: the trace, the rate, the system, and what differs from the paper's settings.
 pub type Name = (usize, u32, String);
 
@@ -23,6 +26,7 @@ pub struct Runs {
     pub traces: Vec<Trace>,
     /// Of them, given by the user.
     pub given: Vec<usize>,
+    part: u32,
     seed: u64,
     waiting: Vec<Job>,
     done: BTreeMap<Name, Report>,
@@ -38,9 +42,7 @@ pub fn kind_name(kind: PolicyKind) -> &'static str {
 }
 
 fn made(workload: Workload, part: u32, seed: u64) -> Result<Trace, PaperError> {
-    let mut daily = workload.after_cache();
-    (daily.count, daily.span) = (daily.count / u64::from(part), daily.span / part);
-    let mut requests = daily.requests(seed)?;
+    let mut requests = workload.after_cache().part(part).requests(seed)?;
     let failed = |error| PaperError::Mirror { name: workload.name().to_owned(), error };
     Trace::collect(workload.name().to_owned(), &mut requests)
         .map_err(|error| failed(MirrorError::Trace(error)))
@@ -52,13 +54,20 @@ impl Runs {
         let mut traces: Vec<Trace> = made.collect::<Result<_, _>>()?;
         let given = (traces.len()..traces.len() + inputs.traces.len()).collect();
         traces.extend(inputs.traces.iter().cloned());
-        Ok(Runs { traces, given, seed: inputs.seed, waiting: Vec::new(), done: BTreeMap::new() })
+        Ok(Runs {
+            traces,
+            given,
+            part: inputs.part,
+            seed: inputs.seed,
+            waiting: Vec::new(),
+            done: BTreeMap::new(),
+        })
     }
 
-    /// The paper's settings.
+    /// The paper's settings, with its average read as one that weighs the new value: see [`super::sensitivity`].
     pub fn setup(&self, rate: u32, kind: PolicyKind) -> Setup {
         Setup {
-            settings: Settings { kind, ack: Ack::One, ..Settings::default() },
+            settings: Settings { kind, ack: Ack::One, smoothing: SMOOTHING, ..Settings::default() },
             rate: f64::from(rate),
             seed: self.seed,
             ..Setup::default()
@@ -75,6 +84,15 @@ impl Runs {
 
     pub fn system(&self, trace: usize, rate: u32, kind: PolicyKind) -> Option<&Report> {
         self.get(trace, rate, kind_name(kind))
+    }
+
+    /// Mean response time in milliseconds of a workload, as the paper counts it: over all requests of its programs, of
+    /// which the buffer cache answers the writes and most of the reads. The others wait for a disk.
+    pub fn counted(&self, trace: usize, rate: u32, what: &str) -> Option<f64> {
+        let report = self.get(trace, rate, what)?;
+        let asked = RATES[trace].0.before_cache().part(self.part).count;
+        let waited = report.response.reads.map_or(0.0, |reads| reads.mean_millis);
+        Some(waited * report.trace.reads as f64 / asked as f64)
     }
 
     /// Runs what is planned. The order in which runs end changes no result.
@@ -103,7 +121,7 @@ impl Runs {
     }
 }
 
-/// Mean response time of all requests, in milliseconds.
+/// Mean response time of all requests that reach the disks, in milliseconds.
 pub fn millis(report: &Report) -> f64 {
     report.response.all.map_or(0.0, |latency| latency.mean_millis)
 }

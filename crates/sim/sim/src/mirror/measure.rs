@@ -18,37 +18,51 @@ pub(super) struct Asked {
     pub in_change: bool,
 }
 
+/// Of one [`SAMPLE`].
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    arrived: u64,
+    answered: u64,
+    busy: [Duration; 2],
+    states: [States; 2],
+}
+
 #[derive(Default)]
 pub(super) struct Measures {
     reads: Histogram,
     writes: Histogram,
     in_change: Histogram,
     outside: Histogram,
-    samples: Vec<(u64, u64, [States; 2])>,
+    samples: Vec<Counts>,
     /// The present state of each disk, and since when.
     states: [Option<(State, Moment)>; 2],
     totals: [States; 2],
 }
 
 impl Measures {
-    fn sample(&mut self, at: Moment) -> &mut (u64, u64, [States; 2]) {
+    fn sample(&mut self, at: Moment) -> &mut Counts {
         let n = (at.0 / SAMPLE.as_nanos() as u64) as usize;
         if self.samples.len() <= n {
-            self.samples.resize(n + 1, Default::default());
+            self.samples.resize(n + 1, Counts::default());
         }
         &mut self.samples[n]
     }
 
     pub fn arrived(&mut self, at: Moment) {
-        self.sample(at).0 += 1;
+        self.sample(at).arrived += 1;
     }
 
     /// `in_change`: a disk is changing its speed now.
     pub fn answered(&mut self, now: Moment, asked: Asked, in_change: bool) {
-        self.sample(now).1 += 1;
+        self.sample(now).answered += 1;
         let time = now.since(asked.at);
         if asked.write { &mut self.writes } else { &mut self.reads }.record(time);
         if asked.in_change || in_change { &mut self.in_change } else { &mut self.outside }.record(time);
+    }
+
+    /// A disk ends an access. One at the end of a sample counts as of the sample in which it ends.
+    pub fn worked(&mut self, disk: usize, now: Moment, time: Duration) {
+        self.sample(now).busy[disk] += time;
     }
 
     /// A disk is in this state from now on.
@@ -69,7 +83,7 @@ impl Measures {
         while since < now {
             let until = Moment((since.0 / length + 1) * length).min(now);
             let time = until.since(since).as_secs_f64();
-            self.sample(since).2[disk].add(state, time);
+            self.sample(since).states[disk].add(state, time);
             self.totals[disk].add(state, time);
             since = until;
         }
@@ -87,15 +101,18 @@ impl Measures {
             in_changes: self.in_change.latency(),
             outside_changes: self.outside.latency(),
         };
-        let samples = self.samples.iter().enumerate().map(|(n, (arrived, answered, states))| {
+        let samples = self.samples.iter().enumerate().map(|(n, counts)| {
             let at = SAMPLE * n as u32;
             let length = now.since(Moment::ZERO + at).min(SAMPLE).as_secs_f64();
             let rate = |count: u64| if length > 0.0 { count as f64 / length } else { 0.0 };
+            let share =
+                |time: Duration| if length > 0.0 { (time.as_secs_f64() / length).min(1.0) } else { 0.0 };
             Sample {
                 at_seconds: at.as_secs_f64(),
-                offered_per_second: rate(*arrived),
-                answered_per_second: rate(*answered),
-                disks: *states,
+                offered_per_second: rate(counts.arrived),
+                answered_per_second: rate(counts.answered),
+                busy: counts.busy.map(share),
+                disks: counts.states,
             }
         });
         (responses, samples.collect(), self.totals)

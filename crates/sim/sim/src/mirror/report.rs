@@ -143,6 +143,8 @@ pub struct Sample {
     /// Requests that arrived, and requests that were answered.
     pub offered_per_second: f64,
     pub answered_per_second: f64,
+    /// Share of the time in which each disk worked, 0 to 1.
+    pub busy: [f64; 2],
     /// By side.
     pub disks: [States; 2],
 }

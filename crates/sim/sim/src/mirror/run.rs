@@ -171,6 +171,9 @@ impl<'a> Run<'a> {
             () if a <= b => self.disks[0].end(next, &mut self.zeroes),
             () => self.disks[1].end(next, &mut self.zeroes),
         };
+        if let Event::Done { side, spent, .. } = &event {
+            self.measures.worked(side.index(), next, spent.total());
+        }
         self.event(event);
         true
     }
