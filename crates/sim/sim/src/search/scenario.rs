@@ -137,6 +137,8 @@ pub struct Scenario {
     pub rounds: u32,
     pub round: u64,
     /// A sleeping server is off and loses its memory, instead of being in standby.
+    /// Of each server's disk, as its heartbeats say it.
+    pub capacity: u64,
     pub sleep_is_off: bool,
     /// No switch puts a machine to sleep: its server does, if nothing counts on it.
     pub sleeps_itself: bool,
@@ -180,6 +182,10 @@ const TAIL_BYTES: u64 = 256 << 10;
 const WITH_POOL: u64 = 300;
 /// Of these per thousand, those with a second set if it is small.
 const TWO_SETS: u64 = 300;
+/// A disk that no debt fills.
+const LARGE_DISK: u64 = 1 << 40;
+/// Seeds per thousand whose disks are so small that what is kept for others can be more than it should.
+const SMALL_DISKS: u64 = 200;
 /// Seeds per thousand whose machines are put to sleep by their own servers.
 const SLEEP_THEMSELVES: u64 = 300;
 /// Seeds per thousand with the front of a volume.
@@ -519,6 +525,7 @@ impl Scenario {
             fault_gap: random.between(300 * MILLI, 3 * SECOND),
             rounds: random.between(1, 2) as u32,
             round: random.between(8, 24) * SECOND,
+            capacity: capacity(seed),
             sleep_is_off: random.chance(400),
             sleeps_itself: Random::new(seed ^ 0x51ee).chance(SLEEP_THEMSELVES),
             switch: random.between(10 * MILLI, 1500 * MILLI),
@@ -570,6 +577,7 @@ impl Scenario {
             clients: 0,
             burst_clients: 0,
             coders: 0,
+            capacity: LARGE_DISK,
             sleep_is_off: false,
             sleeps_itself: false,
             switch_fails: 0,
@@ -639,6 +647,11 @@ fn store(seed: u64) -> ebb_store::Config {
         open_files: random.between(2, 64) as usize,
         ..ebb_store::Config::new(1, ServerId(0), StoreId(0))
     }
+}
+
+fn capacity(seed: u64) -> u64 {
+    let mut random = Random::new(seed ^ 0xca9a);
+    if random.chance(SMALL_DISKS) { random.between(64 << 10, 2 << 20) } else { LARGE_DISK }
 }
 
 fn network(random: &mut Random) -> NetModel {

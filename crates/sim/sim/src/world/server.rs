@@ -28,8 +28,6 @@ const BEGINNING: u64 = 1_700_000_000;
 /// records what was written.
 const LULL: u64 = 5 * MILLI;
 const QUIET: u64 = SECOND;
-/// Of a disk that is not full.
-const CAPACITY: Size = Size(1 << 40);
 /// Starts per mille that crash, while faults are injected.
 const CRASHES_AT_START: u64 = 80;
 
@@ -450,14 +448,14 @@ impl World<'_> {
     }
 
     pub fn store_figures(&self, id: ServerId) -> StoreFigures {
-        let server = &self.servers[&id];
+        let (server, capacity) = (&self.servers[&id], Size(self.scenario.capacity));
         let (used, own, offload) = match &self.modelled {
             Some(models) => models.figures(id),
             None => (0, server.store.own_bytes(), server.store.offload_bytes()),
         };
         StoreFigures {
-            used: if server.soft_full { CAPACITY } else { Size(used) },
-            capacity: CAPACITY,
+            used: if server.soft_full { capacity } else { Size(used) },
+            capacity,
             own: Size(own),
             offload: Size(offload),
             poisoned: server.store.is_poisoned(),
