@@ -13,7 +13,7 @@ pub mod shell;
 
 pub use common::api::*;
 pub use common::config::{Config, PlantedBug, REMEMBERED};
-pub use common::stall::{Moves, Stall};
+pub use common::stall::Moves;
 pub use replica::Replica;
 pub use replicated::catch_up::{FETCH_BLOCKS, FETCHES_MAX};
 pub use replicated::primary::claims::{Claims, Judged};

@@ -121,9 +121,7 @@ impl Scrub {
             |chunk: &ChunkId| own.runs.iter().any(|run| run.chunk == *chunk && run.kind != Kind::Delete);
         there.into_iter().filter(|(chunk, _)| is_here(chunk) && !here.contains_key(chunk)).collect()
     }
-}
 
-impl Scrub {
     /// The version of a block that is here and not on the other column, which is in sync: that has a strip of each row
     /// that was acknowledged in earlier epochs.
     pub fn remnant(&self, window: Window, block: u32) -> Option<Version> {

@@ -39,7 +39,8 @@ pub(crate) struct CodedSet {
     forgets: bool,
     /// Deletions that the own column has carried out in this epoch.
     deletions: usize,
-    /// They are so many that another epoch is asked for.
+    /// Another epoch is asked for: to forget so many deletions, or since what is damaged may be of a write that failed
+    /// in this one.
     pub(super) wants_epoch: bool,
     reported: Option<Moment>,
     pub(super) damage_reported: Option<Moment>,
@@ -375,7 +376,7 @@ impl CodedSet {
     /// in sync would it help.
     fn note_deletion(&mut self, cx: &Context) {
         self.deletions += 1;
-        self.wants_epoch = self.known.entry.is_in_sync() && self.deletions >= cx.config.deletions;
+        self.wants_epoch |= self.known.entry.is_in_sync() && self.deletions >= cx.config.deletions;
     }
 
     /// Repeated until it has another epoch.
