@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
+use tokio::sync::RwLock;
 use tokio::time::Instant;
 
 /// One gateway's connection to the cluster.
@@ -21,6 +22,8 @@ pub struct Memory {
     pools: Vec<Pool>,
     state: Arc<Mutex<State>>,
     client: u64,
+    /// Its listings of parts wait while a test holds this.
+    pub listings: RwLock<()>,
     /// Changes that are carried out before the gateway is cut off; it gets no reply to the last one.
     fuse: AtomicU64,
     started: Instant,
@@ -57,13 +60,15 @@ impl Memory {
 
     pub fn with_pools(chunk_bytes: u32, pools: Vec<Pool>) -> Memory {
         let (fuse, started) = (AtomicU64::new(u64::MAX), Instant::now());
-        Memory { chunk_bytes, pools, state: Arc::default(), client: 1, fuse, started }
+        let (state, listings) = Default::default();
+        Memory { chunk_bytes, pools, state, client: 1, listings, fuse, started }
     }
 
     /// Another gateway's connection to the same cluster.
     pub fn another(&self, client: u64, fuse: u64) -> Memory {
         let (state, pools, fuse) = (self.state.clone(), self.pools.clone(), AtomicU64::new(fuse));
-        Memory { chunk_bytes: self.chunk_bytes, pools, state, client, fuse, started: self.started }
+        let (chunk_bytes, started) = (self.chunk_bytes, self.started);
+        Memory { chunk_bytes, pools, state, client, listings: RwLock::default(), fuse, started }
     }
 
     /// Whether the namespace refuses to say what time it is.
@@ -292,6 +297,9 @@ impl Backend for Memory {
         query: NamespaceQuery,
     ) -> Result<Result<NamespaceAnswer, NamespaceError>, BackendError> {
         self.is_connected().await;
+        if matches!(query, NamespaceQuery::Parts { .. }) {
+            drop(self.listings.read().await);
+        }
         let state = self.state.lock().unwrap();
         if state.clocks_apart && query == NamespaceQuery::Now {
             return Ok(Err(NamespaceError::ClocksApart { why: "as the test says".into() }));

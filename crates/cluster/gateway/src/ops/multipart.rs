@@ -237,14 +237,20 @@ impl<B: Backend> Uploads<B> {
         }
     }
 
-    async fn all_parts(&self, name: &(String, String), upload: u64) -> S3Result<BTreeMap<u16, ebb::Part>> {
+    /// What an upload announced about its checksum, and all its parts.
+    async fn whole_upload(
+        &self,
+        name: &(String, String),
+        upload: u64,
+    ) -> S3Result<(Option<(ChecksumAlgorithm, bool)>, BTreeMap<u16, ebb::Part>)> {
+        let announced = self.upload(name.clone(), upload).await?.checksum;
         let mut all = BTreeMap::new();
         loop {
             let after = all.last_key_value().map_or(0, |(number, _)| *number);
             let (parts, more) = self.parts(name.clone(), upload, after, PAGE_MAX).await?;
             all.extend(parts);
             if !more {
-                return Ok(all);
+                return Ok((announced, all));
             }
         }
     }
@@ -262,17 +268,13 @@ impl<B: Backend> Uploads<B> {
             return Err(s3_error!(MalformedXML, "a completion names at least one part"));
         }
         let stated = stated_checksum!(input)?;
-        let announced = match self.upload(name.clone(), upload).await {
-            Ok(upload) => upload.checksum,
+        // The same completion, sent before, may be carried out at any time, also between these questions.
+        let (announced, have) = match self.whole_upload(&name, upload).await {
             Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
-                return match etag_of_named(&named) {
-                    Some(etag) => self.completed(&name, upload, etag).await.unwrap_or(Err(error)),
-                    None => Err(error),
-                };
+                return self.completed(&name, upload, &named).await.unwrap_or(Err(error));
             }
-            Err(error) => return Err(error),
+            found => found?,
         };
-        let have = self.all_parts(&name, upload).await?;
         let parts = named_parts(named, &have)?;
         let sums: Vec<(u64, Option<ebb::Checksum>)> =
             parts.iter().map(|(number, _)| (have[number].size, have[number].checksum.clone())).collect();
@@ -288,13 +290,7 @@ impl<B: Backend> Uploads<B> {
         let (bucket, key) = name.clone();
         let (etag, condition) = (etag_of_all, when.condition);
         let op = NamespaceOp::CompleteUpload { bucket, key, upload, parts, etag, checksum, when: condition };
-        match self.names.commit(op).await {
-            // One that was sent before was carried out meanwhile.
-            Err(error @ NameError::Refused(NamespaceError::NoSuchUpload)) => {
-                return self.completed(&name, upload, etag_of_all).await.unwrap_or(Err(error.into()));
-            }
-            done => done.map_err(|error| when.refused(error))?,
-        };
+        self.names.commit(op).await.map_err(|error| when.refused(error))?;
         output.expiration = expiration_of_new(&self.buckets, &self.names, (&name.0, &name.1)).await;
         Ok(output)
     }
@@ -304,10 +300,13 @@ impl<B: Backend> Uploads<B> {
         &self,
         name: &(String, String),
         upload: u64,
-        etag: ETag,
+        named: &[CompletedPart],
     ) -> Option<S3Result<CompleteMultipartUploadOutput>> {
         let meta = self.names.object(&name.0, &name.1).await.ok()?;
-        if meta.upload != Some(upload) || meta.etag != etag {
+        let tags = named.iter().map(|part| Some((0, parse_etag(part.e_tag.as_ref()?.value())?)));
+        let again =
+            meta.upload == Some(upload) && joined_etag(&tags.collect::<Option<Vec<_>>>()?) == meta.etag;
+        if !again {
             return None;
         }
         let expiration = expiration_of(&self.buckets, (&name.0, &name.1), &meta).await;
@@ -485,12 +484,6 @@ fn named_parts(named: Vec<CompletedPart>, have: &BTreeMap<u16, ebb::Part>) -> S3
         parts.push((number, tag));
     }
     Ok(parts)
-}
-
-/// The ETag of what a completion makes of the parts that it names.
-fn etag_of_named(named: &[CompletedPart]) -> Option<ETag> {
-    let tags = named.iter().map(|part| Some((0, parse_etag(part.e_tag.as_ref()?.value())?)));
-    Some(joined_etag(&tags.collect::<Option<Vec<_>>>()?))
 }
 
 /// Checks what a completion states about the checksum of the whole: its type, and its value with or without the number

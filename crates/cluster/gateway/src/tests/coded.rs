@@ -354,11 +354,20 @@ async fn restoring_an_object_wakes_what_it_needs_and_says_whether_that_slept() {
 /// Its client has missed the answer, or has not waited for it.
 #[tokio::test]
 async fn a_completion_that_comes_while_the_same_one_is_carried_out_gets_the_same_answer() {
-    let gateway = Gateway::start(Arc::new(memory()), keys(), &mut JoinSet::new());
+    let memory = Arc::new(memory());
+    let behind = Arc::new(memory.another(2, u64::MAX));
+    let gateway = Gateway::start(memory, keys(), &mut JoinSet::new());
+    let late = Gateway::start(behind.clone(), keys(), &mut JoinSet::new());
     create(&gateway, "warm", None).await.unwrap();
     let input = super::moved::put_parts(&gateway, "key", &[5000]).await;
     let complete = || gateway.uploads.complete(request(input.clone()));
-    let (first, again) = tokio::join!(complete(), complete());
+    // The upload is gone once the second one, which has looked it up, asks for its parts.
+    let held = behind.listings.write().await;
+    let (again, first) = tokio::join!(late.uploads.complete(request(input.clone())), async {
+        let first = complete().await;
+        drop(held);
+        first
+    });
     assert_eq!(first.unwrap().e_tag, again.unwrap().e_tag);
     assert!(complete().await.is_ok());
     put_as(&gateway, "warm", "key", None).await.unwrap();
