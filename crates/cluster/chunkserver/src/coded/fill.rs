@@ -298,7 +298,9 @@ impl Fill {
         let here = segment.present.iter().find(|p| p.server == cx.me && p.column == column);
         let versions = || segment.present.iter().filter(|p| !p.lost).map(|p| p.version);
         let Some((newest, oldest)) = versions().max().zip(versions().min()) else { return };
-        if newest.epoch < since || here.is_some_and(|here| !here.lost) {
+        // What is here of an earlier try is stored again, as new as the row: a column that is in sync lists each row that
+        // was acknowledged at least as new as then, so that who lacks what is newer finds it there.
+        if newest.epoch < since || here.is_some_and(|here| !here.lost && here.version == newest) {
             return;
         }
         let (code, present) = (known.code(chunk), segment.columns());
@@ -330,7 +332,8 @@ impl Fill {
             |p: &&super::plan::Present| Candidate { column: p.column, server: p.server, first, count };
         let candidates = sources.iter().map(candidate).collect();
         self.in_progress += 1;
-        rebuilds.fill(known, (of, since == Epoch(0)), (self.pass, newest, here.is_some()), candidates);
+        let repair = here.is_some_and(|here| here.lost);
+        rebuilds.fill(known, (of, since == Epoch(0)), (self.pass, newest, repair), candidates);
     }
 
     /// A tombstone anywhere deletes what is here, and the own column remembers it.

@@ -14,7 +14,7 @@ pub(super) struct Listed {
     pub run: Run,
 }
 
-/// Blocks of which the same strips are on the same servers.
+/// Blocks of which the same strips are on the same servers, at the same versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub first: u32,
@@ -37,12 +37,6 @@ impl Segment {
         let sound: BTreeSet<usize> = self.present.iter().filter(|p| !p.lost).map(|p| p.column).collect();
         sound.into_iter().collect()
     }
-
-    fn is_like(&self, other: &Segment) -> bool {
-        let same =
-            |(a, b): (&Present, &Present)| (a.column, a.server, a.lost) == (b.column, b.server, b.lost);
-        self.present.len() == other.present.len() && self.present.iter().zip(&other.present).all(same)
-    }
 }
 
 /// `listed`: runs of one chunk. Deletions are no part of it.
@@ -61,12 +55,9 @@ pub(super) fn segments(listed: &[Listed]) -> Vec<Segment> {
         let mut present: Vec<Present> = here.map(present).collect();
         present.sort_by_key(|p| (p.column, p.server));
         let next = Segment { first: *first, count: end - first, present };
-        match all.last_mut().filter(|last| last.first + last.count == *first && last.is_like(&next)) {
-            Some(last) => {
-                last.count += next.count;
-                let newest = |(a, b): (&mut Present, &Present)| a.version = a.version.max(b.version);
-                last.present.iter_mut().zip(&next.present).for_each(newest);
-            }
+        let is_like = |last: &&mut Segment| last.first + last.count == *first && last.present == next.present;
+        match all.last_mut().filter(is_like) {
+            Some(last) => last.count += next.count,
             None => all.push(next),
         }
     }

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use ebb_client_core::{CodedWrite, Command, Event, Failure, Orders, Patience, Request, View};
 use ebb_erasure::{Codes, Coding};
 use ebb_types::{
-    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Column, GroupId, Moment, ObjectId,
-    PoolId, Random, RequestId, Rows, STRIP_BLOCKS, ServerId, ServerState, SetEntry, SetId, Shape, mix,
-    piece_crcs,
+    BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Column, Epoch, GroupId, Moment,
+    ObjectId, PoolId, Random, RequestId, Rows, STRIP_BLOCKS, ServerId, ServerState, SetEntry, SetId, Shape,
+    mix, piece_crcs,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,6 +34,8 @@ pub struct Stored {
     pub chunk: ChunkId,
     /// Bytes, from its start.
     pub len: u32,
+    /// Under which all its strips were taken; zero before that.
+    pub epoch: Epoch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +212,7 @@ impl World<'_> {
                 _ => {
                     let most = u64::from(chunk_bytes / BLOCK_BYTES as u32).min(BLOCKS_MAX);
                     let len = coder.random.between(1, most) as u32 * BLOCK_BYTES as u32;
-                    (Job::Put, Stored { chunk: coder.next_chunk(), len })
+                    (Job::Put, Stored { chunk: coder.next_chunk(), len, epoch: Epoch(0) })
                 }
             }
         } else if let Some(stored) = coder.to_read.pop() {
@@ -377,6 +379,8 @@ impl World<'_> {
         if work.job != Job::Get {
             let epoch = ended.request.done().expect("a write that ended well was done").epoch;
             work.write.taken(part, epoch);
+            // The last one completes the write: all were taken under its epoch.
+            work.stored.epoch = epoch;
             return self.coder_timer(id, 0);
         }
         let (stored, last) = (work.stored, work.parts.is_empty());

@@ -78,6 +78,34 @@ fn a_holder_that_restarts_computes_again_what_it_kept() {
     }
 }
 
+/// A column that has a strip of an earlier try, when the row was acknowledged without it, lists it as new as the row: the
+/// others are asked only for what is as new as what parity lacks (seed 31000004704).
+#[test]
+fn after_a_power_cut_a_strip_of_an_earlier_try_counts_as_one_of_the_row() {
+    let mut world = World::with_memory(6, 3, Some(ENOUGH));
+    world.run();
+    let row = world.row(0, BLOCKS, &mut Random::new(1));
+    world.follows = false;
+    world.crash(1);
+    world.restart(1);
+    world.flow();
+    let tried = world.entry.epoch;
+    let asked = world.send_strip(&row, 1, id(1), tried);
+    world.flow();
+    assert!(world.is_done(asked, tried), "it takes strips while it catches up");
+    world.crash(1);
+    world.follows = true;
+    world.sleep(&PARITY);
+    assert!(world.write(&row));
+    world.restart(1);
+    world.run();
+    assert_eq!(world.entry.columns[1].state, SlotState::InSync);
+    (0..6).for_each(|n| world.crash(n));
+    (0..6).for_each(|n| world.restart(n));
+    world.run();
+    assert_kept(&world, &[row]);
+}
+
 /// It restarted before anyone missed it: its column stays in sync, and yet it says that it does not have everything.
 #[test]
 fn a_quick_restart_is_no_secret() {

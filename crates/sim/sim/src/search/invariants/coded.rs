@@ -76,11 +76,11 @@ impl World<'_> {
             // An extra strip is needed while a parity server lacks what it stands for.
             None => return self.extra_is_not_needed(id, &entry, column, &kept),
         };
-        // Whatever version it has the strip in: its content is the same.
-        let any = Version { epoch: Epoch(0), seq: 1 };
-        let lost = strips
-            .into_iter()
-            .find(|(chunk, block)| !self.has(stands_for, group, Role::Replica, *chunk, *block, any));
+        // The content of an earlier try is the same, but others that lack what is newer would not be told of it.
+        let lost = strips.into_iter().find(|(chunk, block)| {
+            let version = Version { epoch: self.taken_under(*chunk), seq: 1 };
+            !self.has(stands_for, group, Role::Replica, *chunk, *block, version)
+        });
         if let Some((chunk, block)) = lost.filter(|_| !self.has_forgotten(stands_for)) {
             let what = format!("{id} drops {chunk} block {block} of {group}, which {stands_for} lacks");
             self.fail("R6", what);
@@ -103,6 +103,12 @@ impl World<'_> {
     /// Whether a coder's write of the chunk was acknowledged, and it has not begun to delete it.
     fn is_stored(&self, chunk: ChunkId) -> bool {
         self.coders.iter().flat_map(|c| &c.stored).any(|s| s.chunk == chunk)
+    }
+
+    /// The epoch under which all strips of a chunk that is stored were taken.
+    fn taken_under(&self, chunk: ChunkId) -> Epoch {
+        let stored = self.coders.iter().flat_map(|c| &c.stored).find(|s| s.chunk == chunk);
+        stored.map_or(Epoch(0), |stored| stored.epoch)
     }
 
     /// The blocks in `kept` of chunks that are stored and not to be deleted.
@@ -247,6 +253,12 @@ impl World<'_> {
         let zeroes = vec![0; BLOCK_BYTES];
         for (n, wanted) in (0u32..).zip(strip.chunks(BLOCK_BYTES)) {
             let block = kept.get(&n);
+            if let Some(block) = block.filter(|block| block.version.epoch < stored.epoch) {
+                let (chunk, version, epoch) = (stored.chunk, block.version, stored.epoch);
+                return Some(format!(
+                    "{server} has {chunk} block {n} of {group} as {version}, not of {epoch}"
+                ));
+            }
             let data = block.map(|block| block.data.as_deref().unwrap_or(&zeroes));
             if data != Some(wanted) {
                 let found = if block.is_some() { "other bytes" } else { "nothing" };

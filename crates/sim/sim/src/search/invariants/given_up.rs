@@ -145,7 +145,8 @@ mod tests {
         let id = world.servers.keys().copied().find(|id| !members.contains(id)).expect("there are four");
         let (set, shape) = (SetId(0), Shape::new(2, 1).expect("a code"));
         let chunk = ChunkId { object: ObjectId(1).in_pool(PoolId(1)), index: 0 };
-        let stored = BTreeMap::from([(chunk, Stored { chunk, len: 4 * BLOCK_BYTES as u32 })]);
+        let stored =
+            BTreeMap::from([(chunk, Stored { chunk, len: 4 * BLOCK_BYTES as u32, epoch: Epoch(1) })]);
         let strip_of = |blocks: u32| -> Kept {
             let version = Version { epoch: Epoch(1), seq: 1 };
             let block = |n: u32| {
