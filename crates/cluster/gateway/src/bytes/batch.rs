@@ -19,12 +19,14 @@ pub struct Limits {
 }
 
 type Carry<I, O> = Box<dyn Fn(Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync>;
+type Abandon<I> = Box<dyn Fn(I) + Send + Sync>;
 
 pub struct Batcher<I, O> {
     queue: Mutex<Queue<I, O>>,
     limits: Limits,
     weigh: fn(&I) -> usize,
     carry: Carry<I, O>,
+    abandon: Abandon<I>,
 }
 
 struct Queue<I, O> {
@@ -33,18 +35,20 @@ struct Queue<I, O> {
 }
 
 impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
-    /// `carry` returns the outcome of every request of a batch, in order.
+    /// `carry` returns the outcome of every request of a batch, in order. `abandon` gets what is not begun.
     pub fn new(
         limits: Limits,
         weigh: fn(&I) -> usize,
         carry: impl Fn(Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync + 'static,
+        abandon: impl Fn(I) + Send + Sync + 'static,
     ) -> Arc<Self> {
         let queue = Mutex::new(Queue { waiting: VecDeque::new(), running: 0 });
-        Arc::new(Batcher { queue, limits, weigh, carry: Box::new(carry) })
+        let (carry, abandon) = (Box::new(carry), Box::new(abandon));
+        Arc::new(Batcher { queue, limits, weigh, carry, abandon })
     }
 
-    /// Submits a request and waits for its outcome. Once submitted it is carried out, even if its caller no longer
-    /// waits.
+    /// Submits a request and waits for its outcome. Once begun it is carried out, even if its caller no longer waits;
+    /// one whose caller has gone before is not begun: its client may have sent it again elsewhere, and more since.
     pub async fn submit(self: &Arc<Self>, item: I) -> O {
         let (answer, answered) = oneshot::channel();
         let start = {
@@ -86,6 +90,10 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
     ) -> (Vec<I>, Vec<oneshot::Sender<O>>) {
         let (mut items, mut answers, mut weight) = (Vec::new(), Vec::new(), 0);
         while items.len() < self.limits.items {
+            if let Some((item, _)) = waiting.pop_front_if(|(_, answer)| answer.is_closed()) {
+                (self.abandon)(item);
+                continue;
+            }
             let Some((item, _)) = waiting.front() else { break };
             weight += (self.weigh)(item);
             if weight > self.limits.weight && !items.is_empty() {
@@ -116,11 +124,46 @@ mod tests {
                 seen.lock().unwrap().push(items.clone());
                 async move { items.into_iter().map(|n| n * 2).collect() }.boxed()
             },
+            drop,
         );
         let requests = [1, 1, 1, 1, 1, 6, 5, 20, 1].map(|n| batcher.submit(n));
         let answers = futures_util::future::join_all(requests).await;
         assert_eq!(answers, [2, 2, 2, 2, 2, 12, 10, 40, 2]);
         let expected: [&[usize]; 5] = [&[1, 1, 1, 1], &[1, 6], &[5], &[20], &[1]];
         assert_eq!(*sizes.lock().unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn what_its_caller_has_left_before_it_was_begun_is_abandoned() {
+        let (first, begins) = oneshot::channel::<()>();
+        let begins = Mutex::new(Some(begins));
+        let abandoned = Arc::new(Mutex::new(Vec::new()));
+        let left = abandoned.clone();
+        let limits = Limits { running: 1, items: 4, weight: 10 };
+        let batcher = Batcher::new(
+            limits,
+            |_| 1,
+            move |items: Vec<usize>| {
+                let begins = begins.lock().unwrap().take();
+                async move {
+                    if let Some(begins) = begins {
+                        begins.await.unwrap();
+                    }
+                    items
+                }
+                .boxed()
+            },
+            move |item| left.lock().unwrap().push(item),
+        );
+        let (mut one, mut two, mut three) =
+            (Box::pin(batcher.submit(1)), Box::pin(batcher.submit(2)), Box::pin(batcher.submit(3)));
+        // The first is begun, and the others wait behind it.
+        assert!((&mut one).now_or_never().is_none());
+        tokio::task::yield_now().await;
+        assert!((&mut two).now_or_never().is_none() && (&mut three).now_or_never().is_none());
+        drop((one, two));
+        first.send(()).unwrap();
+        assert_eq!(three.await, 3);
+        assert_eq!(*abandoned.lock().unwrap(), [2]);
     }
 }

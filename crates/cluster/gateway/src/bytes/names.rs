@@ -63,11 +63,20 @@ impl<B: Backend> Names<B> {
         let cluster = backend.clone();
         let losses = Arc::new(AtomicU64::new(0));
         let lost = losses.clone();
-        let commits = Batcher::new(limits, weight, move |ops| {
-            let (cluster, discards, garbage, lost) =
-                (cluster.clone(), discards.clone(), garbage.clone(), lost.clone());
-            async move { commit(&*cluster, ops, &discards, &garbage, &lost).await }.boxed()
-        });
+        let vain = discards.clone();
+        let commits = Batcher::new(
+            limits,
+            weight,
+            move |ops| {
+                let (cluster, discards, garbage, lost) =
+                    (cluster.clone(), discards.clone(), garbage.clone(), lost.clone());
+                async move { commit(&*cluster, ops, &discards, &garbage, &lost).await }.boxed()
+            },
+            move |op| {
+                // Fails only when the program ends.
+                let _ = vain.send(named_data(&op));
+            },
+        );
         let limits = Limits { running: 1, items: LOOKUPS_MAX, weight: LOOKUPS_MAX };
         let cluster = backend.clone();
         let lookups = Batcher::new(
@@ -77,6 +86,7 @@ impl<B: Backend> Names<B> {
                 let cluster = cluster.clone();
                 async move { look_up(&*cluster, names).await }.boxed()
             },
+            drop,
         );
         Names { backend, losses, commits, lookups }
     }
@@ -91,7 +101,8 @@ impl<B: Backend> Names<B> {
         let _ = self.losses.compare_exchange(losses, losses + 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Carries out one op. The data it names belongs to the namespace from here on, or is discarded.
+    /// Carries out one op, unless its caller leaves before it is sent. The data it names belongs to the namespace from
+    /// here on, or is discarded.
     pub async fn commit(&self, op: NamespaceOp) -> Result<NamespaceDone, NameError> {
         self.commits.submit(op).await
     }

@@ -28,6 +28,9 @@ const PACK_JOINS_AT: usize = 1 << 20;
 const IDS_AHEAD: u32 = 64;
 /// By this time data in a pack has its name, or will never get one.
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
+/// In place of [`Leased::losses`]: what is leased may have been returned.
+const UNSURE: u64 = u64::MAX;
+
 /// The gateway's part of one pool.
 pub struct Place<B> {
     pub pool: Pool,
@@ -52,10 +55,15 @@ impl<B: Backend> Place<B> {
         let limits = Limits { running: PACK_WRITES, items: weight / BLOCK_BYTES, weight };
         let weigh = |item: &Item| item.data.bytes.len();
         let shelf = packs.clone();
-        let small = Batcher::new(limits, weigh, move |items| {
-            let packs = shelf.clone();
-            async move { packs.write(items).await }.boxed()
-        });
+        let small = Batcher::new(
+            limits,
+            weigh,
+            move |items| {
+                let packs = shelf.clone();
+                async move { packs.write(items).await }.boxed()
+            },
+            drop,
+        );
         Place { pool, ids, packs, small }
     }
 
@@ -82,6 +90,8 @@ impl<B: Backend> Place<B> {
                 Err(error) => {
                     tracing::warn!(%error, "cannot return object ids; will retry in the next round");
                     self.packs.shelf().full.extend(closable);
+                    // They may have been returned: none is used before that is sure.
+                    rest.losses = if idle { UNSURE } else { rest.losses };
                 }
             }
         }
