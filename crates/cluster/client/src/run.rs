@@ -21,12 +21,26 @@ pub(crate) struct Run {
 impl Run {
     pub fn begin() -> Run {
         let low = u32::from_le_bytes(random());
-        let id = match machine() {
-            Ok(machine) => u64::from(machine) << 32 | u64::from(low),
-            Err(_) => u64::from_le_bytes(random()),
-        };
-        let alive = name(id).and_then(|name| UnixDatagram::bind_addr(&name));
-        Run { id, _alive: alive.ok() }
+        Run::with(low, |id| name(id).and_then(|name| UnixDatagram::bind_addr(&name)))
+    }
+
+    /// Without a socket, an id of this machine would say that the run has ended.
+    fn with(low: u32, bind: impl Fn(u64) -> io::Result<UnixDatagram>) -> Run {
+        let own = machine().and_then(|machine| {
+            let id = u64::from(machine) << 32 | u64::from(low);
+            Ok(Run { id, _alive: Some(bind(id)?) })
+        });
+        own.unwrap_or_else(|_| Run { id: id_elsewhere(), _alive: None })
+    }
+}
+
+/// An id of no process of this machine.
+fn id_elsewhere() -> u64 {
+    loop {
+        let id = u64::from_le_bytes(random());
+        if machine().ok() != Some((id >> 32) as u32) {
+            return id;
+        }
     }
 }
 
@@ -64,5 +78,11 @@ mod tests {
         drop(run);
         assert!(has_ended(id));
         assert!(!has_ended(id ^ 1 << 40), "another machine's");
+    }
+
+    #[test]
+    fn a_run_without_a_socket_is_not_taken_for_one_that_has_ended() {
+        let run = Run::with(7, |_| Err(ErrorKind::OutOfMemory.into()));
+        assert!(!has_ended(run.id));
     }
 }
