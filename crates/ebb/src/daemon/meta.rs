@@ -161,7 +161,7 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     let in_place = |source| NodeError::Metadata { data: data.clone(), source };
     let log = DiskLog::open(&data).map_err(in_place)?;
     let member = Member::open(member_config, log, clock::now(), clock::unix_millis()).map_err(in_place)?;
-    ebb_power::write_pid_file(&data, std::process::id())?;
+    files::announce(&data)?;
     files::raise_limit();
     let listener = Listener::bind(&section.address, &secret, own)
         .await

@@ -131,7 +131,7 @@ async fn run_once(
     store_config.capacity = section.capacity_mib.map(ebb_types::Bytes::mib);
     store_config.open_files = open_files();
     let (core, recovered) = StoreCore::open(ground.disk()?, store_config)?;
-    ebb_power::write_pid_file(&data, std::process::id())?;
+    files::announce(&data)?;
     let own = Identity { cluster: params.cluster, party: Party::Server(me) };
     let listener = Listener::bind(&section.address, &secret, own)
         .await

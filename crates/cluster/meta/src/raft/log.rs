@@ -113,7 +113,8 @@ pub struct DiskLog {
 
 /// A thread that writes a log.
 struct Preparing {
-    thread: JoinHandle<io::Result<(File, u64)>>,
+    /// Or why there is none.
+    thread: io::Result<JoinHandle<io::Result<(File, u64)>>>,
     /// It is to stop.
     abandoned: Arc<AtomicBool>,
 }
@@ -237,16 +238,16 @@ impl LogFile for DiskLog {
         let file = create_file(&self.new_path());
         let abandoned = Arc::new(AtomicBool::new(false));
         let stops = abandoned.clone();
-        let thread = thread::spawn(move || write_new(file, stops, job));
+        let thread = thread::Builder::new().spawn(move || write_new(file, stops, job));
         self.preparing = Some(Preparing { thread, abandoned });
     }
 
     fn prepared(&mut self) -> io::Result<Option<u64>> {
-        let Some(done) = self.preparing.take_if(|preparing| preparing.thread.is_finished()) else {
-            return Ok(None);
-        };
-        let written =
-            done.thread.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")));
+        let is_done =
+            |preparing: &mut Preparing| preparing.thread.as_ref().map_or(true, JoinHandle::is_finished);
+        let Some(done) = self.preparing.take_if(is_done) else { return Ok(None) };
+        let panicked = |_| Err(io::Error::other("the writing thread panicked"));
+        let written = done.thread.and_then(|thread| thread.join().unwrap_or_else(panicked));
         let (file, answer) = written.inspect_err(|_| give_up(&self.new_path()))?;
         self.fresh = Some((self.new_path(), file));
         Ok(Some(answer))
@@ -280,16 +281,20 @@ impl LogFile for DiskLog {
 
     fn replace(&mut self, head: &[u8], at: u64, more: &[u8]) -> io::Result<()> {
         let (path, file) = self.fresh.take().ok_or(io::ErrorKind::NotFound)?;
+        let parent = self.path.parent().expect("the log is in a directory");
         let write = || {
+            // Opened before the old log is gone: for lack of a descriptor it stays as it is.
+            let directory = File::open(parent)?;
             file.write_all_at(more, at)?;
             file.set_len(at + more.len() as u64)?;
             file.write_all_at(head, 0)?;
-            file.sync_all()
+            file.sync_all()?;
+            Ok(directory)
         };
-        write().inspect_err(|_| give_up(&path))?;
-        fs::rename(path, &self.path)?;
-        let directory = self.path.parent().expect("the log is in a directory");
-        File::open(directory)?.sync_all()?;
+        let directory = write().inspect_err(|_: &io::Error| give_up(&path))?;
+        fs::rename(&path, &self.path).inspect_err(|_| give_up(&path))?;
+        // The old log is gone: whatever this lacks, there is no going back to it.
+        directory.sync_all().map_err(io::Error::other)?;
         self.file = Some(Arc::new(file));
         self.zeroes = 0..0;
         Ok(())
@@ -297,7 +302,8 @@ impl LogFile for DiskLog {
 
     /// Closing the file of a large old log and freeing a hundred thousand changes took 200 ms together.
     fn let_go(&mut self, what: Box<dyn Send>) {
-        thread::spawn(move || drop(what));
+        // Without a thread it is done here.
+        let _ = thread::Builder::new().spawn(move || drop(what));
     }
 }
 
@@ -338,6 +344,12 @@ impl Write for Paced {
 fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+/// Whether the machine lacks room, descriptors, memory or threads for now: that is no damage.
+fn is_short(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    is_full(error) || matches!(code, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN))
 }
 
 /// The log in memory, for simulations and tests: every write is durable.
@@ -553,7 +565,8 @@ impl<L: LogFile> Log<L> {
         }));
     }
 
-    /// Installs it once it is written, and returns its table. Without room the log stays as it is.
+    /// Installs it once it is written, and returns its table. Without room, or while the machine is short of something
+    /// else, the log stays as it is.
     pub fn finish_shortening(&mut self) -> Result<Option<Option<Arc<Table>>>, RaftError> {
         if !self.is_being_shortened() {
             return Ok(None);
@@ -574,7 +587,7 @@ impl<L: LogFile> Log<L> {
                 self.begin(table, end + since.len())?;
                 Ok(Some(self.table(table)?))
             }
-            Err(error) if is_full(&error) => {
+            Err(error) if is_short(&error) => {
                 self.retry_at = self.bytes + RETRY_BYTES.max(self.frames_at / RETRY_PARTS);
                 Ok(None)
             }
@@ -599,7 +612,7 @@ impl<L: LogFile> Log<L> {
         let begun = if at == 0 { self.file.stage(0, &[0; HEADER]) } else { Ok(()) };
         match begun.and_then(|()| self.file.stage(HEADER as u64 + at, bytes)) {
             Ok(()) => Ok(true),
-            Err(error) if is_full(&error) => Ok(false),
+            Err(error) if is_short(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }

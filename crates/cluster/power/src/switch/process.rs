@@ -18,7 +18,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -91,7 +91,8 @@ fn boot_id(pid: u32) -> Result<String, SwitchError> {
 }
 
 /// Writes `server.process` and `server.pid` for process `pid` into the data directory, each atomically: a reader sees
-/// the old or the new one. A server calls it with its own pid once it holds its data directory.
+/// the old or the new one. On a full disk they are written over those of an earlier process, which takes no more room;
+/// a reader in between finds no process. A server calls it with its own pid once it holds its data directory.
 pub fn write_pid_file(data: &Path, pid: u32) -> Result<(), SwitchError> {
     let gone = || SwitchError::Process { pid, source: ErrorKind::NotFound.into() };
     let start = Stat::read(pid)?.ok_or_else(gone)?.start;
@@ -101,8 +102,20 @@ pub fn write_pid_file(data: &Path, pid: u32) -> Result<(), SwitchError> {
     ];
     files.into_iter().try_for_each(|(path, text, mode)| {
         let written = ebb_files::replace_file(&path, text.as_bytes(), mode);
+        let written = written.or_else(|error| match ebb_files::is_full(&error) {
+            true => write_over(&path, text.as_bytes()).map_err(|_| error),
+            false => Err(error),
+        });
         written.map_err(|source| SwitchError::PidFile { path, source })
     })
+}
+
+/// Puts this in the place of what is in the file, which is there.
+fn write_over(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.write_all_at(bytes, 0)?;
+    file.set_len(bytes.len() as u64)?;
+    file.sync_all()
 }
 
 /// Removes both files if they name process `pid`. A server calls it with its own pid when it ends.

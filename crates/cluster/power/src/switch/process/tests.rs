@@ -79,6 +79,23 @@ fn standby_stops_a_process_that_is_not_ours_and_wakes_it() {
     }
 }
 
+/// As on a full disk, where no other file can be made.
+#[test]
+fn a_pid_file_is_written_over_that_of_an_earlier_process() {
+    let data = tempfile::tempdir().unwrap();
+    let (first, second) = (sleeper(), sleeper());
+    write_pid_file(data.path(), first.0.id()).unwrap();
+    let path = process_path(data.path());
+    let longer = format!("{}and more\n", std::fs::read_to_string(&path).unwrap());
+    std::fs::write(&path, longer).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    write_pid_file(other.path(), second.0.id()).unwrap();
+    let text = std::fs::read_to_string(process_path(other.path())).unwrap();
+    write_over(&path, text.as_bytes()).unwrap();
+    assert_eq!(read_pid_file(&path).unwrap().unwrap().pid, second.0.id());
+    assert_eq!(switch(data.path(), None).observe(), PowerState::On);
+}
+
 #[test]
 fn a_process_that_ended_is_off_even_while_its_parent_has_not_noticed() {
     let data = tempfile::tempdir().unwrap();
