@@ -4,6 +4,7 @@ pub mod answer;
 pub mod body;
 pub mod chunked;
 pub mod connections;
+pub mod document;
 pub mod form;
 pub mod front;
 pub mod limits;

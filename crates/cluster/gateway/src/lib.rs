@@ -40,9 +40,6 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// Largest XML request body: 10,000 parts of an upload with their checksums.
-const XML_BYTES_MAX: usize = 8 << 20;
-
 /// Who may use the gateway, and how.
 pub struct GatewayConfig {
     pub keys: Keys,
@@ -82,7 +79,7 @@ pub async fn serve<B: Backend>(
     service.set_host(Domains(domains.clone()));
     service.set_validation(BucketNames);
     let mut bounds = S3Config::default();
-    bounds.xml_max_body_size = XML_BYTES_MAX;
+    bounds.xml_max_body_size = http::document::BYTES_MAX;
     bounds.post_object_max_file_size = form::FILE_BYTES_MAX;
     bounds.form_max_field_size = form::FIELDS_BYTES_MAX;
     bounds.form_max_fields_size = form::FIELDS_BYTES_MAX;

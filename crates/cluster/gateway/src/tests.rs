@@ -137,7 +137,7 @@ fn who_sends_nothing_or_half_a_head_is_disconnected() {
 
 #[test]
 fn a_client_that_stops_sending_a_body_gets_an_error_and_is_disconnected() {
-    let served = serve_with(Limits { stall: SHORT, ..Limits::of_process() });
+    let served = serve_with(Limits { stall: SHORT, unread: SHORT, ..Limits::of_process() });
     assert_eq!(served.ask("PUT", "/bucket", b""), 200);
     let text = rest(served.begin_put("/bucket/key", b"two bytes", "Connection: close\r\n"));
     assert!(text.starts_with("HTTP/1.1 400") && text.contains("RequestTimeout"), "{text}");

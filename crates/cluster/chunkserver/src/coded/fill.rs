@@ -298,8 +298,8 @@ impl Fill {
         let here = segment.present.iter().find(|p| p.server == cx.me && p.column == column);
         let versions = || segment.present.iter().filter(|p| !p.lost).map(|p| p.version);
         let Some((newest, oldest)) = versions().max().zip(versions().min()) else { return };
-        // What is here of an earlier try is stored again, as new as the row: a column that is in sync lists each row that
-        // was acknowledged at least as new as then, so that who lacks what is newer finds it there.
+        // What is here of an earlier try is stored again, as new as the row: a column that is in sync lists each row
+        // that was acknowledged at least as new as then, so that who lacks what is newer finds it there.
         if newest.epoch < since || here.is_some_and(|here| !here.lost && here.version == newest) {
             return;
         }

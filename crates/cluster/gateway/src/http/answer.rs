@@ -2,9 +2,11 @@
 
 use crate::bytes::backend::Backend;
 use crate::convert::REGION;
+use crate::convert::unwritable;
 use crate::gateway::Gateway;
 use crate::http::body::{Id, Paced, Progress};
 use crate::http::chunked::{self, Chunked};
+use crate::http::document::{self, Document, Refused};
 use crate::http::limits::Limits;
 use crate::http::{form, front};
 use crate::ops::cors::{self, Asked};
@@ -103,6 +105,10 @@ impl<B: Backend> Front<B> {
         if let Some(signed) = chunked::signed(&parts.headers) {
             body = Body::http_body_unsync(Chunked::new(body, signed));
         }
+        let refused = Refused::default();
+        if document::is_expected(&parts, &self.domains) {
+            body = Body::http_body_unsync(Document::new(body, refused.clone()));
+        }
         let answered = async {
             let _turn = match &form {
                 Some(boundary) => {
@@ -112,7 +118,8 @@ impl<B: Backend> Front<B> {
                 }
                 None => None,
             };
-            self.service.call(Request::from_parts(parts, body)).await.map_err(Failure::Broken)
+            let answer = self.service.call(Request::from_parts(parts, body)).await.map_err(Failure::Broken);
+            refused.take().map_or(answer, |error| Err(error.into()))
         };
         tokio::select! {
             answer = answered => answer,
@@ -235,7 +242,7 @@ fn finish(answer: &mut HttpResponse, id: &str, method: &Method, uri: &hyper::Uri
         if denied {
             *answer.status_mut() = StatusCode::FORBIDDEN;
         }
-        let text = explained(text);
+        let text: String = explained(text).chars().map(shown).collect();
         // A client that signs for an invalid region learns the right one from this, and retries.
         let region = match text.contains("<Code>AuthorizationHeaderMalformed</Code>") {
             true => format!("<Region>{REGION}</Region>"),
@@ -255,6 +262,11 @@ fn finish(answer: &mut HttpResponse, id: &str, method: &Method, uri: &hyper::Uri
         *length = HeaderValue::from(changed.len());
     }
     *answer.body_mut() = Body::from(changed);
+}
+
+/// Messages repeat what the client sent, and XML cannot carry all of that.
+fn shown(c: char) -> char {
+    if unwritable(c.encode_utf8(&mut [0; 4])).is_some() { char::REPLACEMENT_CHARACTER } else { c }
 }
 
 /// The library leaves some errors without a message; clients then print "Unknown".

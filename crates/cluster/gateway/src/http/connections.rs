@@ -1,8 +1,9 @@
 //! The gateway's connections: how many, for how long, and how they end.
 //!
 //! A connection costs a file and memory, and anyone may open one. So their number stays below the file limit, and at
-//! the limit the connection that has been idle longest is closed for the next. One that sends no request, stalls in its
-//! headers or does not read its response is closed. When the gateway stops, requests in flight are finished.
+//! the limit one is closed for the next: that which has been idle longest, else that whose client has not read its
+//! response for longest. One that sends no request, stalls in its headers or reads nothing for long is closed. When the
+//! gateway stops, requests in flight are finished.
 
 use crate::bytes::backend::Backend;
 use crate::http::answer::Front;
@@ -38,6 +39,8 @@ const SETTLED: Duration = Duration::from_millis(500);
 struct Connection {
     /// When the last request ended; `None` while one is in flight.
     idle_since: Mutex<Option<Instant>>,
+    /// Since when its client has acknowledged nothing of a response, if that is long enough to be seen.
+    unread_since: Mutex<Option<Instant>>,
     give_way: Notify,
 }
 
@@ -48,6 +51,14 @@ impl Connection {
 
     fn set_idle(&self, idle: bool) {
         *self.idle_since.lock().expect("no panic under this lock") = idle.then(Instant::now);
+    }
+
+    fn unread_since(&self) -> Option<Instant> {
+        *self.unread_since.lock().expect("no panic under this lock")
+    }
+
+    fn set_unread(&self, since: Option<Instant>) {
+        *self.unread_since.lock().expect("no panic under this lock") = since;
     }
 }
 
@@ -60,14 +71,17 @@ impl Open {
         self.0.lock().expect("no panic under this lock")
     }
 
-    /// Closes the connection that has been idle longest.
+    /// Closes the connection that has been idle longest, else the one whose client has not read for longest.
     fn make_room(&self) {
         let all = self.all();
         // A connection that became idle just now may still be sending the end of a response.
         let idle = all.values().filter_map(|open| Some((open.idle_since()?, open)));
         let idle = idle.filter(|(since, _)| since.elapsed() >= SETTLED);
-        if let Some((_, longest)) = idle.min_by_key(|(since, _)| *since) {
+        let unread = all.values().filter_map(|open| Some((open.unread_since()?, open)));
+        let longest = idle.min_by_key(|(since, _)| *since).or(unread.min_by_key(|(since, _)| *since));
+        if let Some((_, longest)) = longest {
             longest.set_idle(false);
+            longest.set_unread(None);
             longest.give_way.notify_one();
         }
     }
@@ -144,7 +158,7 @@ async fn run<B: Backend>(
             Ok::<_, s3s::HttpError>(answer.map(|body| Answer { body, connection: connection.clone() }))
         }
     });
-    let io = TokioIo::new(Taken { stream, limit: limits.stall, waits: None });
+    let io = TokioIo::new(Taken { stream, limits, connection: connection.clone(), waits: None });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(READ_AHEAD).keep_alive(true);
     let mut served = pin!(http.serve_connection(io, service));
@@ -210,22 +224,26 @@ impl Peer for TcpStream {
     }
 }
 
-/// A socket whose peer must keep reading: if it acknowledges nothing for too long, writing fails.
+/// A socket whose peer must keep reading: if it acknowledges nothing for too long, writing fails, and if for a while,
+/// the connection may have to give way.
 ///
 /// That the socket takes more bytes says too little: Linux waits until a third of its buffer is free, which may be
-/// megabytes and, for a slow client, minutes.
+/// megabytes and, for a slow client, minutes. Nor does a slow reader's machine acknowledge each byte: it waits for room
+/// for a sixteenth of its buffer, of up to 32 MiB.
 struct Taken<S> {
     stream: S,
-    limit: Duration,
+    limits: Limits,
+    connection: Arc<Connection>,
     waits: Option<Wait>,
 }
 
 /// A wait for room in the socket's buffer.
 struct Wait {
-    /// When to look what the peer has acknowledged.
+    /// When to look again what the peer has acknowledged.
     look: Pin<Box<Sleep>>,
-    /// What it had not, at the last look.
+    /// What it had not when it last had acknowledged something, and when that was.
     unread: u64,
+    since: Instant,
 }
 
 impl<S: Peer> Taken<S> {
@@ -235,23 +253,32 @@ impl<S: Peer> Taken<S> {
         context: &mut Context<'_>,
     ) -> Poll<std::io::Result<usize>> {
         if written.is_ready() {
-            self.waits = None;
+            if self.waits.take().is_some() {
+                self.connection.set_unread(None);
+            }
             return written;
         }
         loop {
+            let now = Instant::now();
             let wait = match &mut self.waits {
                 Some(wait) => wait,
                 None => {
-                    let look = Box::pin(tokio::time::sleep(self.limit));
-                    self.waits.insert(Wait { look, unread: self.stream.unread()? })
+                    let look = Box::pin(tokio::time::sleep_until(now + self.limits.stall));
+                    self.waits.insert(Wait { look, unread: self.stream.unread()?, since: now })
                 }
             };
             std::task::ready!(wait.look.as_mut().poll(context));
-            if self.stream.unread()? >= wait.unread {
+            let unread = self.stream.unread()?;
+            if unread < wait.unread {
+                (wait.unread, wait.since) = (unread, now);
+            }
+            let silent = now - wait.since;
+            if silent >= self.limits.unread {
                 let why = "the client does not read its response";
                 return Poll::Ready(Err(std::io::Error::new(std::io::ErrorKind::TimedOut, why)));
             }
-            self.waits = None;
+            self.connection.set_unread((silent >= self.limits.stall).then_some(wait.since));
+            wait.look.as_mut().reset(now + self.limits.stall.min(self.limits.unread - silent));
         }
     }
 }
@@ -301,6 +328,7 @@ impl<S: Peer> AsyncWrite for Taken<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     /// A socket that is never ready, whose peer acknowledges a byte a second until it has some number left.
@@ -342,15 +370,38 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_is_served_for_as_long_as_it_reads_and_no_longer() {
-        let limit = Duration::from_secs(30);
-        for (reads, ends) in [(0, 30), (600, 630), (605, 630 + 30)] {
-            let since = Instant::now();
+        let (stall, unread) = (Duration::from_secs(30), Duration::from_secs(600));
+        let limits = Limits { stall, unread, ..Limits::of_process() };
+        for (reads, ends) in [(0, 600), (6000, 6600), (6005, 6630)] {
+            let (since, connection) = (Instant::now(), Arc::new(Connection::default()));
             let stream = Slow { since, queued: 10_000, left: 10_000 - reads };
-            let mut taken = Taken { stream, limit, waits: None };
+            let mut taken = Taken { stream, limits, connection: connection.clone(), waits: None };
             let error = taken.write_all(b"x").await.unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
             assert_eq!(since.elapsed().as_secs(), ends, "{reads} bytes are read");
+            assert_eq!(connection.unread_since(), Some(since + Duration::from_secs(ends) - unread));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_gives_way_after_those_that_are_idle() {
+        let (open, limits) = (Open::default(), Limits::of_process());
+        let [idle, slow, busy] = [0, 1, 2].map(|number| {
+            let connection = Arc::new(Connection::default());
+            open.all().insert(number, connection.clone());
+            connection
+        });
+        idle.set_idle(true);
+        let stream = Slow { since: Instant::now(), queued: 10, left: 10 };
+        let mut taken = Taken { stream, limits, connection: slow.clone(), waits: None };
+        let _ = tokio::time::timeout(limits.stall * 2, taken.write_all(b"x")).await;
+        let gone = || {
+            open.make_room();
+            [&idle, &slow, &busy].map(|one| one.give_way.notified().now_or_never().is_some())
+        };
+        assert_eq!(gone(), [true, false, false]);
+        assert_eq!(gone(), [false, true, false]);
+        assert_eq!(gone(), [false, false, false], "the last one works");
     }
 
     #[tokio::test]

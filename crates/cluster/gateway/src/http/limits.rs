@@ -14,8 +14,11 @@ pub struct Limits {
     pub connections: usize,
     /// Without a complete request head: idle, or sending it slowly.
     pub head: Duration,
-    /// Without a byte of a request's body, or without the client reading a byte of its response.
+    /// Without a byte of a request's body; also without the client acknowledging a byte of its response, if there is no
+    /// room for another connection.
     pub stall: Duration,
+    /// Without the client acknowledging a byte of its response.
+    pub unread: Duration,
     /// From the last byte of a request to its response.
     pub answer: Duration,
     /// From the order to stop until exit, for requests in flight.
@@ -41,6 +44,9 @@ impl Limits {
             connections: connections.min(CONNECTIONS_MAX) as usize,
             head: Duration::from_secs(30),
             stall: Duration::from_secs(30),
+            // A machine with a buffer of 32 MiB acknowledges nothing before there is room for 2 MiB: at 4 KiB/s, for
+            // more than eight minutes.
+            unread: Duration::from_secs(600),
             answer: Duration::from_secs(45),
             drain: Duration::from_secs(30),
         }

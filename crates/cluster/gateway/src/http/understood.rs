@@ -5,6 +5,7 @@
 //! And the library reads a condition only where it expects one. Here both are compared with what the operation uses,
 //! before anything is done (R20).
 
+use crate::convert::unwritable;
 use form_urlencoded::parse;
 use hyper::{HeaderMap, Method, Uri};
 use s3s::{S3Error, S3Result, s3_error};
@@ -132,6 +133,9 @@ pub fn check(operation: &str, method: &Method, uri: &Uri, headers: &HeaderMap) -
     let found = OPERATIONS.iter().find(|(name, _)| *name == operation);
     let Some((_, used)) = found else { return Err(unsupported(operation)) };
     let reads = [Method::GET, Method::HEAD].contains(method);
+    if operation.starts_with("List") {
+        check_shown(uri)?;
+    }
     for (name, value) in parse(uri.query().unwrap_or_default().as_bytes()) {
         let understood = match &*name {
             // SDKs name the operation that they mean.
@@ -154,6 +158,23 @@ pub fn check(operation: &str, method: &Method, uri: &Uri, headers: &HeaderMap) -
     Ok(())
 }
 
+/// Listings repeat what they were asked for.
+fn check_shown(uri: &Uri) -> S3Result<()> {
+    const ENCODED: [&str; 5] = ["delimiter", "key-marker", "marker", "prefix", "start-after"];
+    let query = || parse(uri.query().unwrap_or_default().as_bytes());
+    let is_encoded = query().any(|(name, value)| name == "encoding-type" && value == "url");
+    for (name, value) in query() {
+        if let Some(c) = unwritable(&value).filter(|_| !(is_encoded && ENCODED.contains(&&*name))) {
+            return Err(s3_error!(
+                InvalidArgument,
+                "{name:?} has the character U+{:04X}, which a listing can show only with encoding-type=url",
+                u32::from(c)
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Whether a name in the query of a change asks for nothing: S3 leaves those that begin with `x-` to clients and their
 /// logs, and a presigned URL holds its signature and its headers.
 fn is_no_wish(name: &str, value: &str, headers: &HeaderMap) -> bool {
@@ -165,9 +186,9 @@ fn is_no_wish(name: &str, value: &str, headers: &HeaderMap) -> bool {
     }
 }
 
-/// Whether an operation that changes something uses this header, if the header is a condition or says what bytes are
-/// meant.
-fn may_have(operation: &str, header: &str) -> bool {
+/// Whether an operation that changes something uses this header, or field of a form, if it is a condition or says what
+/// bytes are meant.
+pub fn may_have(operation: &str, header: &str) -> bool {
     let writes = ["PutObject", "CopyObject", "CompleteMultipartUpload", "CreateMultipartUpload"];
     let copies = ["CopyObject", "UploadPartCopy"];
     match header {

@@ -24,7 +24,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use hyper::HeaderMap;
 use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::*;
-use s3s::{Body, S3ErrorCode, S3Request, S3Result, s3_error};
+use s3s::{Body, S3Error, S3ErrorCode, S3Request, S3Result, s3_error};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -271,7 +271,7 @@ impl<B: Backend> Uploads<B> {
         // The same completion, sent before, may be carried out at any time, also between these questions.
         let (announced, have) = match self.whole_upload(&name, upload).await {
             Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
-                return self.completed(&name, upload, &named).await.unwrap_or(Err(error));
+                return self.completed(&name, upload, &named, stated).await.unwrap_or(Err(error));
             }
             found => found?,
         };
@@ -301,6 +301,7 @@ impl<B: Backend> Uploads<B> {
         name: &(String, String),
         upload: u64,
         named: &[CompletedPart],
+        stated: Option<(ChecksumAlgorithm, String)>,
     ) -> Option<S3Result<CompleteMultipartUploadOutput>> {
         let meta = self.names.object(&name.0, &name.1).await.ok()?;
         let tags = named.iter().map(|part| Some((0, parse_etag(part.e_tag.as_ref()?.value())?)));
@@ -308,6 +309,11 @@ impl<B: Backend> Uploads<B> {
             meta.upload == Some(upload) && joined_etag(&tags.collect::<Option<Vec<_>>>()?) == meta.etag;
         if !again {
             return None;
+        }
+        let own =
+            stated.zip(meta.checksum.as_ref()).filter(|((algorithm, _), own)| *algorithm == own.algorithm);
+        if own.is_some_and(|((_, stated), own)| !is_sum_of_whole(&stated, own, named.len())) {
+            return Some(Err(other_sum()));
         }
         let expiration = expiration_of(&self.buckets, (&name.0, &name.1), &meta).await;
         let made = completion(name, meta.etag, &meta.checksum);
@@ -511,11 +517,20 @@ fn check_whole(
             "not every part has a {name} checksum to verify the whole by: name {name} when you create the upload"
         ));
     };
-    let bare = own.value.strip_suffix(&format!("-{}", parts.len())).filter(|_| composite);
-    match stated == own.value || Some(stated.as_str()) == bare {
+    match is_sum_of_whole(&stated, &own, parts.len()) {
         true => Ok(()),
-        false => Err(s3_error!(BadDigest, "checksum mismatch: the parts do not match the declared checksum")),
+        false => Err(other_sum()),
     }
+}
+
+/// With the number of parts, or without.
+fn is_sum_of_whole(stated: &str, own: &ebb::Checksum, parts: usize) -> bool {
+    let bare = own.value.strip_suffix(&format!("-{parts}")).filter(|_| own.composite);
+    stated == own.value || Some(stated) == bare
+}
+
+fn other_sum() -> S3Error {
+    s3_error!(BadDigest, "checksum mismatch: the parts do not match the declared checksum")
 }
 
 fn completion(

@@ -58,8 +58,10 @@ fn positive(days: Option<i32>) -> S3Result<Option<u64>> {
     days.map(|days| u64::try_from(days).ok().filter(|days| *days > 0).ok_or_else(bad)).transpose()
 }
 
-fn pair(tag: Tag) -> (String, String) {
-    (tag.key.unwrap_or_default(), tag.value.unwrap_or_default())
+fn pair(tag: Tag) -> S3Result<(String, String)> {
+    let key = tag.key.filter(|key| !key.is_empty());
+    let key = key.ok_or_else(|| s3_error!(MalformedXML, "a tag in a filter has no key"))?;
+    Ok((key, tag.value.unwrap_or_default()))
 }
 
 /// A date as seconds since 1970.
@@ -111,6 +113,9 @@ pub fn kept(rule: LifecycleRule) -> S3Result<Rule> {
         other => return Err(s3_error!(MalformedXML, "invalid rule status {other}: use Enabled or Disabled")),
     };
     let filter = rule.filter.unwrap_or_default();
+    if filter.and.as_ref().is_some_and(|and| *and == LifecycleRuleAndOperator::default()) {
+        return Err(s3_error!(MalformedXML, "<And> in a filter is empty: state what it joins, or remove it"));
+    }
     let and = filter.and.unwrap_or_default();
     if rule.id.as_ref().is_some_and(|id| id.chars().count() > ID_CHARS_MAX) {
         return Err(s3_error!(InvalidArgument, "a rule's ID has at most {ID_CHARS_MAX} characters"));
@@ -129,7 +134,12 @@ pub fn kept(rule: LifecycleRule) -> S3Result<Rule> {
         enabled,
         bare_prefix: rule.prefix.is_some(),
         prefix: rule.prefix.or(filter.prefix).or(and.prefix).unwrap_or_default(),
-        tags: filter.tag.into_iter().chain(and.tags.unwrap_or_default()).map(pair).collect(),
+        tags: filter
+            .tag
+            .into_iter()
+            .chain(and.tags.unwrap_or_default())
+            .map(pair)
+            .collect::<S3Result<_>>()?,
         larger_than: size(filter.object_size_greater_than.or(and.object_size_greater_than))?,
         smaller_than: size(filter.object_size_less_than.or(and.object_size_less_than))?,
         expire_days: positive(expiration.days)?,
@@ -359,6 +369,10 @@ mod tests {
             kept(rule(Some(1), None, filter)).map_err(|error| error.code().as_str().to_owned())
         };
         assert!(filter(None, Some(5), Some(and(Some("a"), None))).is_ok());
+        assert_eq!(filter(None, None, Some(and(None, None))).err().as_deref(), Some("MalformedXML"));
+        let nameless = Tag { key: None, value: Some("v".into()) };
+        let tagged = LifecycleRuleFilter { tag: Some(nameless), ..Default::default() };
+        assert!(kept(rule(Some(1), None, tagged)).is_err());
         assert_eq!(
             filter(Some("a"), None, Some(and(Some("b"), None))).err().as_deref(),
             Some("MalformedXML")

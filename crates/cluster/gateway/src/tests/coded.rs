@@ -370,6 +370,10 @@ async fn a_completion_that_comes_while_the_same_one_is_carried_out_gets_the_same
     });
     assert_eq!(first.unwrap().e_tag, again.unwrap().e_tag);
     assert!(complete().await.is_ok());
+    let mut other = input.clone();
+    other.checksum_crc64nvme = Some("AAAAAAAAAAA=".into());
+    let refused = gateway.uploads.complete(request(other)).await.unwrap_err();
+    assert_eq!(*refused.code(), S3ErrorCode::BadDigest);
     put_as(&gateway, "warm", "key", None).await.unwrap();
     assert_eq!(*complete().await.unwrap_err().code(), S3ErrorCode::NoSuchUpload, "it was replaced");
 }

@@ -72,7 +72,12 @@ pub async fn put_parts(
     sizes: &[usize],
 ) -> CompleteMultipartUploadInput {
     let (bucket, key) = ("warm".to_owned(), key.to_owned());
-    let input = CreateMultipartUploadInput { bucket: bucket.clone(), key: key.clone(), ..Default::default() };
+    let input = CreateMultipartUploadInput {
+        bucket: bucket.clone(),
+        key: key.clone(),
+        checksum_algorithm: Some(ChecksumAlgorithm::from_static(ChecksumAlgorithm::CRC64NVME)),
+        ..Default::default()
+    };
     let upload_id = gateway.uploads.create(request(input)).await.unwrap().upload_id.unwrap();
     let mut parts = Vec::new();
     for (number, size) in (1..).zip(sizes) {
@@ -81,7 +86,10 @@ pub async fn put_parts(
         part.set_key(key.clone());
         part.set_upload_id(upload_id.clone());
         part.set_part_number(number);
-        part.set_body(Some(StreamingBlob::from(Body::from(content_of(*size)))));
+        let content = content_of(*size);
+        let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &content).to_be_bytes();
+        part.set_checksum_crc64nvme(Some(base64_simd::STANDARD.encode_to_string(sum)));
+        part.set_body(Some(StreamingBlob::from(Body::from(content))));
         let done = gateway.uploads.put_part(request(part.build().unwrap())).await.unwrap();
         parts.push(CompletedPart { e_tag: done.e_tag, part_number: Some(number), ..Default::default() });
     }

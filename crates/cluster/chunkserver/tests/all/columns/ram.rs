@@ -78,8 +78,8 @@ fn a_holder_that_restarts_computes_again_what_it_kept() {
     }
 }
 
-/// A column that has a strip of an earlier try, when the row was acknowledged without it, lists it as new as the row: the
-/// others are asked only for what is as new as what parity lacks (seed 31000004704).
+/// A column that has a strip of an earlier try, when the row was acknowledged without it, lists it as new as the row:
+/// the others are asked only for what is as new as what parity lacks (seed 31000004704).
 #[test]
 fn after_a_power_cut_a_strip_of_an_earlier_try_counts_as_one_of_the_row() {
     let mut world = World::with_memory(6, 3, Some(ENOUGH));
