@@ -305,15 +305,18 @@ impl World<'_> {
         self.server_happening(id, what);
     }
 
-    /// The process resumes: everything that arrived meanwhile is delivered at once.
+    /// The process resumes: everything that arrived meanwhile is delivered at once, until it stands still again.
     pub fn go_on(&mut self, id: ServerId) {
         self.wakes_from_suspend(id);
         self.tell_space(id);
         let stalled = std::mem::take(&mut self.server(id).stalled);
         let life = self.server(id).life;
         for what in stalled {
-            if self.server(id).runs() && self.server(id).life == life {
-                self.server_happening(id, what);
+            let server = self.server(id);
+            match server.life == life {
+                true if server.runs() => self.server_happening(id, what),
+                true => server.stalled.push(what),
+                false => {} // the process that it was for has ended
             }
         }
     }
