@@ -7,6 +7,7 @@ pub(crate) mod context;
 pub(crate) mod deleted;
 pub(crate) mod due;
 pub(crate) mod limit;
+pub(crate) mod reclaim;
 pub(crate) mod run_map;
 pub(crate) mod stall;
 pub(crate) mod wait;

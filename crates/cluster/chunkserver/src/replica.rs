@@ -232,6 +232,7 @@ impl Replica {
             }
             Event::ScrubAll => self.scrubber.want_all(),
             Event::Tick => {
+                self.pace_reclaim(now);
                 for id in self.busy.iter().copied().collect::<Vec<_>>() {
                     self.with_group(now, id, out, |group, cx| group.on_tick(cx));
                 }
@@ -248,6 +249,12 @@ impl Replica {
         }
         self.go_on_scrubbing(now, out);
         self.say_if_ready_to_sleep(out);
+    }
+
+    fn pace_reclaim(&mut self, now: Moment) {
+        let within = self.config.reclaim_within;
+        let left = self.busy.iter().filter_map(|id| self.groups.get(id)).map(Group::reclaims).sum();
+        self.shared.reclaim.look(now, left, within);
     }
 
     /// Whether the metadata service knows this incarnation: before that, no other server may count on it.

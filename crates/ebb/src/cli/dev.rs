@@ -2,8 +2,8 @@
 
 use crate::cli::page::{Opened, s3};
 use crate::cluster::config::{
-    ClusterSection, Config, GatewaySection, MetaSection, MirrorSection, PowerSection, Role, SchedulerSection,
-    ScrubSection, ServerSection, expired_at_most, moved_per_second,
+    ClusterSection, Config, GatewaySection, MetaSection, MirrorSection, PowerSection, ReclaimSection, Role,
+    SchedulerSection, ScrubSection, ServerSection, expired_at_most, moved_per_second,
 };
 use crate::cluster::connect::{Connector, status};
 use crate::cluster::keys::{as_text, load_keys, new_key};
@@ -342,6 +342,7 @@ fn configuration(data: &Path, options: &DevOptions, free_ports: bool) -> Result<
         },
         scheduler: SchedulerSection::default(),
         scrub: ScrubSection::default(),
+        reclaim: ReclaimSection::default(),
         power: PowerSection { depth: options.depth.unwrap_or_default(), ..PowerSection::default() },
         mirror: if options.mirrored { emulated() } else { MirrorSection::default() },
         meta: (1..=metas).map(meta).collect(),

@@ -174,6 +174,7 @@ fn setup(report: &ReplayReport, config: &Config, wakes: Option<Wakes>) -> Result
         power: config.power.model,
         g_min: schedule.g_min,
         speed: report.speed,
+        reclaim_within: Duration::from_secs(config.reclaim.within_seconds),
         lease: Duration::from_millis(config.cluster.lease_millis.into()),
         seed: SEED,
         existing: Some(Existing {

@@ -47,6 +47,8 @@ pub struct Config {
     #[serde(default)]
     pub scrub: ScrubSection,
     #[serde(default)]
+    pub reclaim: ReclaimSection,
+    #[serde(default)]
     pub power: PowerSection,
     #[serde(default)]
     pub mirror: MirrorSection,
@@ -188,6 +190,14 @@ impl Default for ScrubSection {
     fn default() -> Self {
         ScrubSection { period_seconds: 30 * 24 * 3600, bytes_per_second: 16 << 20 }
     }
+}
+
+/// What a server that wakes fetches from those that held it meanwhile.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ReclaimSection {
+    /// It fetches at the rate that takes this long. Zero: as fast as it can.
+    pub within_seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -150,6 +150,7 @@ async fn run_once(
     core_config.known_map = remembered.map_version;
     core_config.scrub_period = Duration::from_secs(config.scrub.period_seconds);
     core_config.scrub_bytes_per_second = config.scrub.bytes_per_second;
+    core_config.reclaim_within = Duration::from_secs(config.reclaim.within_seconds);
     let scrubs = Scrubs::new(data.join("scrubs.json"));
     let recovered = ebb_chunkserver::Recovered { scrubs: scrubs.load(), ..recovered.for_the_core() };
     let replica = Replica::new(core_config, recovered);

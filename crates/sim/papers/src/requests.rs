@@ -12,7 +12,8 @@ use super::testbed::{HOUR, REPLICAS};
 use ebb_gear::{Load, LoadSeries, Provision, Scheme, rehearsal};
 use ebb_output::{Axis, Chart, Latency, Mark, Series};
 use ebb_sim::request::{
-    DiskModel, Done, Gears, Migration, NetworkModel, Phase, Report, Sample, Setup, SimError, hours, simulate,
+    DiskModel, Done, Gears, Migration, NetworkModel, PHASES, Phase, Report, Sample, Setup, SimError, hours,
+    simulate,
 };
 use ebb_trace::Trace;
 use ebb_types::Schedule;
@@ -28,6 +29,8 @@ const AROUND: f64 = 600.0;
 /// Share of the disks' own rates that a server is provisioned for: at the full rates queues grow without bound, and the
 /// paper defines a server's capacity at an acceptable latency.
 const FILLED: f64 = 0.5;
+/// Of the hour that follows an up-shift, what a paced reclaim takes.
+const PACED: f64 = 0.75;
 /// The peak of one-second samples falls as more requests enter each sample: the speed is found iteratively.
 const ROUNDS: usize = 6;
 
@@ -68,12 +71,20 @@ pub(super) struct Runs {
     pub one: Report,
     two: Report,
     base: Report,
+    /// As `one`, with a reclaim at the rate that it needs.
+    paced: Report,
+    /// As `one`, with fewer loggers.
+    fewer: Vec<Report>,
 }
 
 pub(super) fn run(trace: &Trace, seed: u64, tell: &mut dyn FnMut(&str, f64)) -> Result<Runs, PaperError> {
     let speed = speed_for_peak(trace)?;
-    let setups = [sierra(1, speed, seed), baseline(speed, seed), sierra(2, speed, seed)];
-    let mut reports = [None, None, None];
+    let one = sierra(1, speed, seed);
+    let reclaim_within = HOUR.mul_f64(PACED / speed);
+    let fewer = (1..LOGGERS).rev().map(|loggers| Setup { loggers, ..one.clone() });
+    let rest = [baseline(speed, seed), sierra(2, speed, seed), Setup { reclaim_within, ..one.clone() }];
+    let setups: Vec<Setup> = [one].into_iter().chain(rest).chain(fewer).collect();
+    let mut reports: Vec<Option<Report>> = setups.iter().map(|_| None).collect();
     let mut done = 0;
     tell("the trace with gears and always on (Figures 9 to 11)", 0.0);
     let jobs: Vec<usize> = (0..setups.len()).collect();
@@ -83,18 +94,24 @@ pub(super) fn run(trace: &Trace, seed: u64, tell: &mut dyn FnMut(&str, f64)) -> 
         |at, report| {
             reports[*at] = Some(report?);
             done += 1;
-            tell("the trace with gears and always on (Figures 9 to 11)", f64::from(done) / 3.0);
+            tell("the trace with gears and always on (Figures 9 to 11)", done as f64 / jobs.len() as f64);
             Ok::<(), SimError>(())
         },
     )?;
-    let [one, base, two] = reports.map(|report| report.expect("every job ended without an error"));
-    Ok(Runs { hours: hours(trace, &setups[0])?, one, two, base })
+    let mut reports = reports.into_iter().map(|report| report.expect("every job ended without an error"));
+    let mut next = || reports.next().expect("there is one of each setup");
+    let (one, base, two, paced) = (next(), next(), next(), next());
+    Ok(Runs { hours: hours(trace, &setups[0])?, one, two, base, paced, fewer: reports.collect() })
 }
 
 /// Schedule, response times, reclaim, migration.
 pub(super) fn experiments(runs: &Runs) -> Vec<Experiment> {
-    let Runs { hours, one, base, .. } = runs;
-    vec![schedule(one, hours), response_times(one, base, hours), reclaim(one), migration(one)]
+    let Runs { hours, one, base, paced, .. } = runs;
+    let mut response_times = response_times(one, base, hours);
+    paced_up_shift(paced, base, &mut response_times);
+    let mut reclaim = reclaim(one);
+    paced_reclaim(paced, &mut reclaim);
+    vec![schedule(one, hours), response_times, reclaim, migration(one), loggers(runs)]
 }
 
 /// The speed at which the trace's peak uses the provisioned share of all chunk servers. Loads grow roughly in
@@ -124,8 +141,32 @@ fn awake_by_gears(hours: &[(Load, u8)], g_min: u8) -> f64 {
 /// Power consumed by the Hotmail I/O trace, loggers included, gear 1 allowed: "savings of 23 %". [Sierra abstract]
 const PAPER_POWER: f64 = 0.77;
 
+/// Servers awake in the run beyond what the gears of the hours say, as a share of all, by what the cluster does:
+/// servers wake before their hour, fetch what they missed, and hand over before they sleep.
+fn beyond_gears(runs: &Runs, found: &mut Experiment) {
+    let (run, hour) = (&runs.one, hour(&runs.one));
+    let group = f64::from(SERVERS) / f64::from(REPLICAS);
+    let beyond = |sample: &Sample| {
+        let at = ((sample.at_seconds / hour) as usize).min(runs.hours.len().saturating_sub(1));
+        let gear = runs.hours.get(at).map_or(0.0, |(_, gear)| f64::from(*gear));
+        f64::from(sample.servers_awake) - f64::from(LOGGERS) - gear * group
+    };
+    let (all, samples) = (f64::from(SERVERS + LOGGERS), run.samples.len().max(1) as f64);
+    for phase in PHASES {
+        let here = run.samples.iter().filter(|sample| sample.phase == phase);
+        let share = here.map(beyond).sum::<f64>() / all / samples;
+        found.row(
+            format!("trace: g_min 1, of {all}: awake beyond the gears, {}", phase.name()),
+            "%",
+            None,
+            Some(share),
+        );
+    }
+}
+
 /// The right half of Figure 9: by the gears of the hours, and in the runs.
 pub(super) fn power(runs: &Runs, found: &mut Experiment) {
+    beyond_gears(runs, found);
     let (chunk, all) = (f64::from(SERVERS), f64::from(SERVERS + LOGGERS));
     let mut bars = [(); 3].map(|()| Vec::new());
     for (at, (g_min, run)) in [(1, &runs.one), (2, &runs.two)].into_iter().enumerate() {
@@ -382,22 +423,13 @@ fn reclaim(run: &Report) -> Experiment {
          twice, since each fetches its own. The queues are those of offload at the servers that hold it."
             .into(),
     );
-    let top = run.samples.iter().filter(|sample| sample.gear == REPLICAS).count() as f64;
-    let simulated = run.trace.span_seconds / run.trace.speed;
-    let top_seconds = simulated * top / run.samples.len().max(1) as f64;
+    let (top_seconds, distinct) = (top_seconds(run), distinct_bytes(run));
     let taken = run.offload.taken_bytes as f64;
-    let distinct: f64 = run.reclaims.iter().map(|reclaim| reclaim.debt_bytes as f64).sum();
     let largest = run.reclaims.iter().max_by_key(|reclaim| reclaim.debt_bytes);
-    let queue = |phase: Phase| {
-        let rows: Vec<_> = run.holders.iter().filter(|row| row.phase == phase && row.seconds > 0.0).collect();
-        let seconds: f64 = rows.iter().map(|row| row.seconds).sum();
-        (seconds > 0.0)
-            .then(|| rows.iter().map(|row| row.mean_offload_queue * row.seconds).sum::<f64>() / seconds)
-    };
     found.row("data offloaded", "MB", Some(166.0 * 1024.0), Some(taken / MB));
     found.row("distinct bytes before each up-shift, summed", "MB", None, Some(distinct / MB));
     found.row("time in the highest gear, of the trace", "h", Some(14.0), Some(top_seconds / hour(run)));
-    let required = (top_seconds > 0.0).then(|| distinct / MB / top_seconds);
+    let required = required_rate(run);
     found.row("required reclaim rate", "MB/s", Some(3.4), required);
     found.row(
         "data reclaimed in the up-shift",
@@ -406,13 +438,9 @@ fn reclaim(run: &Report) -> Experiment {
         largest.map(|r| r.fetched_bytes as f64 / MB),
     );
     found.row("achieved reclaim rate", "MB/s", Some(6.3), largest.map(|r| r.bytes_per_second / MB));
-    let ratio = largest
-        .zip(required)
-        .filter(|(_, required)| *required > 0.0)
-        .map(|(r, required)| r.bytes_per_second / MB / required);
-    found.row("achieved by required", "", Some(6.3 / 3.4), ratio);
-    found.row("holder's mean queue, steady", "", Some(0.09), queue(Phase::Steady));
-    found.row("holder's mean queue, reclaim", "", Some(2.3), queue(Phase::Reclaim));
+    found.row("achieved by required", "", Some(6.3 / 3.4), achieved_by_required(run));
+    found.row("holder's mean queue, steady", "", Some(0.09), offload_queue(run, Phase::Steady));
+    found.row("holder's mean queue, reclaim", "", Some(2.3), offload_queue(run, Phase::Reclaim));
     let debt = run.samples.iter().map(|sample| (sample.at_seconds, sample.debt_bytes as f64));
     found.charts.push(
         Chart::new(
@@ -422,6 +450,78 @@ fn reclaim(run: &Report) -> Experiment {
         )
         .with(Series::new("offload", Mark::Area, debt)),
     );
+    found
+}
+
+/// Time in the highest gear.
+fn top_seconds(run: &Report) -> f64 {
+    let top = run.samples.iter().filter(|sample| sample.gear == REPLICAS).count() as f64;
+    run.trace.span_seconds / run.trace.speed * top / run.samples.len().max(1) as f64
+}
+
+/// What sleepers lack before each up-shift, summed.
+fn distinct_bytes(run: &Report) -> f64 {
+    run.reclaims.iter().map(|reclaim| reclaim.debt_bytes as f64).sum()
+}
+
+/// In MB/s.
+fn required_rate(run: &Report) -> Option<f64> {
+    let seconds = top_seconds(run);
+    (seconds > 0.0).then(|| distinct_bytes(run) / MB / seconds)
+}
+
+fn achieved_by_required(run: &Report) -> Option<f64> {
+    let largest = run.reclaims.iter().max_by_key(|reclaim| reclaim.debt_bytes)?;
+    required_rate(run).filter(|rate| *rate > 0.0).map(|rate| largest.bytes_per_second / MB / rate)
+}
+
+/// Mean queue of offload at a holder; absent where there was no such time.
+fn offload_queue(run: &Report, phase: Phase) -> Option<f64> {
+    let rows = || run.holders.iter().filter(|row| row.phase == phase && row.seconds > 0.0);
+    let seconds: f64 = rows().map(|row| row.seconds).sum();
+    let area = || rows().map(|row| row.mean_offload_queue * row.seconds).sum::<f64>();
+    (seconds > 0.0).then(|| area() / seconds)
+}
+
+/// Reclaim at the rate that it needs, which the paper leaves as future work. [Sierra §4.5]
+fn paced_reclaim(paced: &Report, found: &mut Experiment) {
+    found.about.push_str(&format!(
+        " Paced: the same with a reclaim that takes {:.0} % of the hour after an up-shift.",
+        PACED * 100.0
+    ));
+    let largest = paced.reclaims.iter().max_by_key(|reclaim| reclaim.debt_bytes);
+    found.row("paced: achieved reclaim rate", "MB/s", None, largest.map(|r| r.bytes_per_second / MB));
+    found.row("paced: achieved by required", "", None, achieved_by_required(paced));
+    found.row("paced: holder's mean queue, steady", "", None, offload_queue(paced, Phase::Steady));
+    found.row("paced: holder's mean queue, reclaim", "", None, offload_queue(paced, Phase::Reclaim));
+}
+
+fn paced_up_shift(paced: &Report, base: &Report, found: &mut Experiment) {
+    let stretch = up_shift(paced);
+    let both = stretch.and_then(|stretch| latency(paced, stretch).zip(latency(base, stretch)));
+    let times = |of: fn(&Latency) -> f64| both.map(|(paced, base)| of(&paced) / of(&base));
+    found.row("up-shift, reclaim paced: mean, times that of always on", "", None, times(|l| l.mean_millis));
+    found.row("up-shift, reclaim paced: p99, times that of always on", "", None, times(|l| l.p99_millis));
+}
+
+/// The same chunk servers with fewer and fewer loggers: "the number of loggers can be scaled down". [Sierra §4.5]
+fn loggers(runs: &Runs) -> Experiment {
+    let mut found = Experiment::new(
+        "§4.5",
+        "Fewer loggers",
+        format!(
+            "The run of Figure 11 with {LOGGERS} loggers for {SERVERS} chunk servers and with fewer. The paper measures {LOGGERS}, finds \
+             them little used, and expects that they suffice for more chunk servers."
+        ),
+    );
+    for run in std::iter::once(&runs.one).chain(&runs.fewer) {
+        let name = format!("{} loggers", run.cluster.loggers);
+        let all = Latency::of(run.done.iter().filter(|d| !d.failed).map(|d| Duration::from_nanos(d.took)));
+        found.row(format!("{name}: mean response"), "ms", None, all.map(|l| l.mean_millis));
+        found.row(format!("{name}: p99"), "ms", None, all.map(|l| l.p99_millis));
+        found.row(format!("{name}: mean queue, steady"), "", None, offload_queue(run, Phase::Steady));
+        found.row(format!("{name}: requests that failed"), "", None, Some(run.requests.failed as f64));
+    }
     found
 }
 

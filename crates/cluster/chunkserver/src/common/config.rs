@@ -31,6 +31,9 @@ pub struct Config {
     pub scrub_period: Duration,
     /// Bytes per second that a primary may have read for its scrubs, over all copies; under load a fraction of it.
     pub scrub_bytes_per_second: u64,
+    /// Once awake, a server fetches what others held for it at the rate that takes this long, whatever its clients ask
+    /// for out of turn; zero: as fast as it can.
+    pub reclaim_within: Duration,
     /// Defects that the test harness must find. Set only by tests.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<PlantedBug>,
@@ -116,6 +119,7 @@ impl Config {
             deletions: DELETIONS,
             scrub_period: Duration::ZERO,
             scrub_bytes_per_second: 16 << 20,
+            reclaim_within: Duration::ZERO,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }

@@ -5,6 +5,7 @@ use crate::coded::Memory;
 use crate::common::api::{ClientToken, Command, StoreCommand, StoreOutcome, StoreToken};
 use crate::common::config::{Config, PlantedBug};
 use crate::common::due::{Pace, Scrubbed, Wanted};
+use crate::common::reclaim::Reclaim;
 use crate::common::wait::Wait;
 use bytes::Bytes;
 use ebb_types::{
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub rebuild_bytes: usize,
     /// Groups that would fetch more if allowed to, with their number of complete copies.
     pub wants_fetches: BTreeSet<(usize, GroupId)>,
+    /// The rate at which what others hold for this server is fetched.
+    pub reclaim: Reclaim,
     /// Client operations in flight: while there are any, catch-up takes less.
     pub client_ops: usize,
     /// Servers that refused a write for lack of space, and when.

@@ -24,11 +24,18 @@ pub(crate) struct RunMap {
     /// By chunk and first block. A deletion stands at block 0 with count 0, under a key of its own.
     runs: BTreeMap<(ChunkId, u32), Missing>,
     deletions: BTreeMap<ChunkId, Missing>,
+    /// Blocks in `runs`.
+    blocks: u64,
 }
 
 impl RunMap {
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.deletions.is_empty()
+    }
+
+    /// Missing blocks, of any kind.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
     }
 
     pub fn runs(self) -> impl Iterator<Item = Run> {
@@ -56,7 +63,7 @@ impl RunMap {
         for (start, end) in pieces {
             let run = Run { first: start, count: end - start, ..run };
             let lost = run.kind == Kind::Lost;
-            self.runs.insert((run.chunk, start), Missing { run, source, asked: false, lost });
+            self.put(Missing { run, source, asked: false, lost });
         }
     }
 
@@ -112,7 +119,7 @@ impl RunMap {
 
     fn replace(&mut self, whole: Missing, part: Missing) -> Missing {
         self.carve(whole, part.run.first, part.run.first + part.run.count);
-        self.runs.insert((part.run.chunk, part.run.first), part);
+        self.put(part);
         part
     }
 
@@ -173,10 +180,21 @@ impl RunMap {
 
     /// Removes the part of `old` that lies in `start..end`.
     fn carve(&mut self, old: Missing, start: u32, end: u32) {
-        self.runs.remove(&(old.run.chunk, old.run.first));
+        if let Some(old) = self.runs.remove(&(old.run.chunk, old.run.first)) {
+            self.blocks -= u64::from(old.run.count);
+        }
         for (s, e) in cut((old.run.first, old.run.first + old.run.count), start, end) {
             let run = Run { first: s, count: e - s, ..old.run };
-            self.runs.insert((run.chunk, s), Missing { run, ..old });
+            self.put(Missing { run, ..old });
+        }
+    }
+
+    /// Nothing of it is here.
+    fn put(&mut self, missing: Missing) {
+        let Run { chunk, first, count, .. } = missing.run;
+        self.blocks += u64::from(count);
+        if let Some(old) = self.runs.insert((chunk, first), missing) {
+            self.blocks -= u64::from(old.run.count);
         }
     }
 }
@@ -230,6 +248,7 @@ mod tests {
                     }
                 }
                 assert_eq!(seen, model);
+                assert_eq!(map.blocks(), model.iter().filter(|v| **v > 0).count() as u64);
             }
         }
     }

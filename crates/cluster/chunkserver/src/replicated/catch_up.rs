@@ -124,6 +124,14 @@ impl CatchUp {
         matches!(self.listing, Listing::Done)
     }
 
+    /// Blocks that a holder has for this server and that are fetched at the pace of reclaim; zero: it catches up for
+    /// another reason.
+    pub fn reclaims(&self) -> u64 {
+        let kept = |(_, role): &Source| matches!(role, Role::Offload { .. });
+        let is_reclaim = self.is_listed() && self.sources.iter().all(kept);
+        if is_reclaim { self.missing().blocks() } else { 0 }
+    }
+
     pub fn missing(&self) -> &RunMap {
         &self.fetches.missing
     }
@@ -189,7 +197,9 @@ impl CatchUp {
     /// Asks for the next page, fetches as much as allowed, and reports when nothing is missing.
     pub fn pump(&mut self, cx: &mut Context, member: &mut Member) -> Fetched {
         self.ask_listing(cx, member);
-        let fetched = if self.is_listed() { self.fetches.pump(cx, member) } else { Fetched::Nothing };
+        let is_paced = !cx.config.reclaim_within.is_zero() && !cx.draining && self.reclaims() > 0;
+        let fetched =
+            if self.is_listed() { self.fetches.pump(cx, member, is_paced) } else { Fetched::Nothing };
         let due = self.reported.is_none_or(|at| cx.now.since(at) >= cx.config.resend_after);
         if self.is_complete() && due {
             self.reported = Some(cx.now);

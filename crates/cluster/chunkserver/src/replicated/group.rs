@@ -85,6 +85,11 @@ impl Group {
             || self.primary.as_ref().is_some_and(|p| p.is_busy(&self.member))
     }
 
+    /// Blocks that a holder has for this server.
+    pub fn reclaims(&self) -> u64 {
+        self.catch_up.as_ref().map_or(0, CatchUp::reclaims)
+    }
+
     /// Whether it would carry out client requests.
     pub fn is_serving(&self) -> bool {
         !self.member.is_superseded() && self.primary.as_ref().is_some_and(Primary::is_serving)

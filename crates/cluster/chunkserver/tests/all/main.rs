@@ -10,6 +10,7 @@ mod listing_anew;
 mod look;
 mod overload;
 mod quick_changes;
+mod reclaim;
 mod repair;
 mod scrub;
 mod settlement;

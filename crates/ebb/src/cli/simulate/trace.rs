@@ -95,6 +95,9 @@ pub struct TraceArgs {
     /// them [default: what the disk sustains]
     #[arg(long, value_name = "peak|N")]
     provision: Option<crate::cli::replay::ProvisionArg>,
+    /// Simulated time that a server which wakes takes to fetch what was held for it [default: as fast as it can]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    reclaim_within: Option<Duration>,
     /// Client machines, spread over the racks
     #[arg(long, default_value_t = 9)]
     clients: u32,
@@ -385,6 +388,7 @@ fn setup(args: &TraceArgs, seed: u64) -> Result<Setup, NodeError> {
         g_min: args.g_min,
         speed: args.speed,
         provision: args.provision.map(|p| p.0),
+        reclaim_within: args.reclaim_within.unwrap_or_default(),
         seed,
         ..usual
     })

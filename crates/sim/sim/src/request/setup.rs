@@ -83,6 +83,8 @@ pub struct Setup {
     /// Scales the scheduler's server rates so that the trace's peak needs this many servers. `None`: the disk's own
     /// rates.
     pub provision: Option<Provision>,
+    /// Simulated time that a server which wakes takes to fetch what was held for it; zero: as fast as it can.
+    pub reclaim_within: Duration,
     pub heartbeat: Duration,
     pub lease: Duration,
     /// `None`: there is none yet.
@@ -112,6 +114,7 @@ impl Default for Setup {
             g_min: 1,
             speed: 1.0,
             provision: None,
+            reclaim_within: Duration::ZERO,
             // One heartbeat per second suffices for the load samples, with half of the default's events.
             heartbeat: Duration::from_secs(1),
             lease: Duration::from_secs(5),
@@ -256,7 +259,8 @@ impl Setup {
             gear_group: NO_GEAR,
             address: address(id, rack),
         }));
-        Scenario::calm(self.seed, bootstrap, self.timing())
+        let reclaim_within = self.reclaim_within;
+        Scenario { reclaim_within, ..Scenario::calm(self.seed, bootstrap, self.timing()) }
     }
 
     fn timing(&self) -> Timing {

@@ -158,6 +158,8 @@ pub struct Scenario {
     pub client_bytes: usize,
     /// Zero: no scrubbing.
     pub scrub_period: Duration,
+    /// Time that a server which wakes takes to fetch what was held for it; zero: as fast as it can.
+    pub reclaim_within: Duration,
     /// Of every server's store; small, so that segments are moved to chunk files and deleted all the time.
     pub store: ebb_store::Config,
     /// Records that a server remembers per group to recognise repeated requests.
@@ -231,6 +233,10 @@ impl Scenario {
         let mut random = Random::new(seed ^ 0x5c2b);
         if random.chance(500) {
             scenario.scrub_period = Duration::from_secs(random.between(2, 20));
+        }
+        let mut random = Random::new(seed ^ 0x4ec1);
+        if random.chance(500) {
+            scenario.reclaim_within = Duration::from_millis(random.between(500, 10_000));
         }
         // Sometimes so few that a client that is cut off is forgotten.
         let mut random = Random::new(seed ^ 0x2e72);
@@ -537,6 +543,7 @@ impl Scenario {
             begin_in: random.chance(500).then(|| random.between(1, u64::from(replicas) - 1) as u8),
             client_bytes: CLIENT_BYTES,
             scrub_period: Duration::ZERO,
+            reclaim_within: Duration::ZERO,
             store: store(seed),
             remembered: REMEMBERED,
             deletions: usize::MAX,
@@ -588,6 +595,7 @@ impl Scenario {
             begin_in: None,
             client_bytes: CLIENT_BYTES,
             scrub_period: Duration::ZERO,
+            reclaim_within: Duration::ZERO,
             remembered: REMEMBERED,
             deletions: usize::MAX,
             log_bytes: LOG_BYTES,

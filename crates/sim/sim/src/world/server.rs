@@ -210,6 +210,7 @@ impl World<'_> {
             Config::new(id, server.incarnation, server.store.mark().store, params.chunk_bytes, params.groups);
         config.known_map = server.store.membership.map_version;
         config.scrub_period = self.scenario.scrub_period;
+        config.reclaim_within = self.scenario.reclaim_within;
         config.remembered = self.scenario.remembered;
         config.deletions = self.scenario.deletions;
         configure(Core::Server(&mut config));

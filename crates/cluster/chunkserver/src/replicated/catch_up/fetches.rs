@@ -108,8 +108,10 @@ impl Fetches {
     }
 
     /// Fetches as much as allowed. The group with the fewest copies goes first, whichever began first. [Sierra §3.7]
-    pub fn pump(&mut self, cx: &mut Context, member: &mut Member) -> Fetched {
+    /// What `is_paced` goes on with the next tick.
+    pub fn pump(&mut self, cx: &mut Context, member: &mut Member, is_paced: bool) -> Fetched {
         let copies = complete_copies(member.entry(), cx.map);
+        let is_paced = is_paced && copies >= member.entry().slots.len();
         let mut fetched = Fetched::Nothing;
         loop {
             let others_first = cx.shared.wants_fetches.first().is_some_and(|(fewer, _)| *fewer < copies);
@@ -117,7 +119,13 @@ impl Fetches {
                 cx.shared.wants_fetches.insert((copies, member.id()));
                 return fetched;
             }
+            if is_paced && !cx.shared.reclaim.allows(cx.now) {
+                return fetched;
+            }
             let Some(missing) = self.missing.take_unasked(FETCH_BLOCKS) else { return fetched };
+            if is_paced {
+                cx.shared.reclaim.spend(cx.now, missing.run.count);
+            }
             fetched = fetched.max(self.fetch(cx, member, missing));
         }
     }
