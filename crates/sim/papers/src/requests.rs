@@ -81,7 +81,7 @@ pub(super) fn run(trace: &Trace, seed: u64, tell: &mut dyn FnMut(&str, f64)) -> 
     let speed = speed_for_peak(trace)?;
     let one = sierra(1, speed, seed);
     let reclaim_within = HOUR.mul_f64(PACED / speed);
-    let fewer = (1..LOGGERS).rev().map(|loggers| Setup { loggers, ..one.clone() });
+    let fewer: Vec<Setup> = (1..LOGGERS).rev().map(|loggers| Setup { loggers, ..one.clone() }).collect();
     let rest = [baseline(speed, seed), sierra(2, speed, seed), Setup { reclaim_within, ..one.clone() }];
     let setups: Vec<Setup> = [one].into_iter().chain(rest).chain(fewer).collect();
     let mut reports: Vec<Option<Report>> = setups.iter().map(|_| None).collect();
@@ -507,21 +507,36 @@ fn paced_up_shift(paced: &Report, base: &Report, found: &mut Experiment) {
 /// The same chunk servers with fewer and fewer loggers: "the number of loggers can be scaled down". [Sierra §4.5]
 fn loggers(runs: &Runs) -> Experiment {
     let mut found = Experiment::new(
-        "§4.5",
+        "§4.5, loggers",
         "Fewer loggers",
         format!(
             "The run of Figure 11 with {LOGGERS} loggers for {SERVERS} chunk servers and with fewer. The paper measures {LOGGERS}, finds \
              them little used, and expects that they suffice for more chunk servers."
         ),
     );
-    for run in std::iter::once(&runs.one).chain(&runs.fewer) {
+    let all: Vec<&Report> = std::iter::once(&runs.one).chain(&runs.fewer).collect();
+    let mut bars = [(); 2].map(|()| Vec::new());
+    for (at, run) in all.iter().enumerate() {
         let name = format!("{} loggers", run.cluster.loggers);
         let all = Latency::of(run.done.iter().filter(|d| !d.failed).map(|d| Duration::from_nanos(d.took)));
         found.row(format!("{name}: mean response"), "ms", None, all.map(|l| l.mean_millis));
         found.row(format!("{name}: p99"), "ms", None, all.map(|l| l.p99_millis));
+        for (bars, millis) in bars.iter_mut().zip(all.iter().flat_map(|l| [l.mean_millis, l.p99_millis])) {
+            bars.push((at as f64, millis / 1e3));
+        }
         found.row(format!("{name}: mean queue, steady"), "", None, offload_queue(run, Phase::Steady));
         found.row(format!("{name}: requests that failed"), "", None, Some(run.requests.failed as f64));
     }
+    let names = all.iter().map(|run| run.cluster.loggers.to_string());
+    let mut chart = Chart::new(
+        "Response time",
+        Axis::new("loggers").names(names),
+        Axis::new("modelled response time").time(),
+    );
+    for (name, bars) in ["mean", "p99"].into_iter().zip(bars) {
+        chart = chart.with(Series::new(name, Mark::Bars, bars));
+    }
+    found.charts.push(chart);
     found
 }
 

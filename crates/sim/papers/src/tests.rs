@@ -69,6 +69,7 @@ fn every_experiment_is_shown_and_every_value_is_in_its_band() {
         "Figure 11",
         "Table 2",
         "Table 3",
+        "§4.5, loggers",
         "§4.5",
         "Table 4",
         "Table 5",
