@@ -29,8 +29,6 @@ const AROUND: f64 = 600.0;
 /// Share of the disks' own rates that a server is provisioned for: at the full rates queues grow without bound, and the
 /// paper defines a server's capacity at an acceptable latency.
 const FILLED: f64 = 0.5;
-/// Of the hour that follows an up-shift, what a paced reclaim takes.
-const PACED: f64 = 0.75;
 /// The peak of one-second samples falls as more requests enter each sample: the speed is found iteratively.
 const ROUNDS: usize = 6;
 
@@ -71,8 +69,6 @@ pub(super) struct Runs {
     pub one: Report,
     two: Report,
     base: Report,
-    /// As `one`, with a reclaim at the rate that it needs.
-    paced: Report,
     /// As `one`, with fewer loggers.
     fewer: Vec<Report>,
 }
@@ -80,9 +76,8 @@ pub(super) struct Runs {
 pub(super) fn run(trace: &Trace, seed: u64, tell: &mut dyn FnMut(&str, f64)) -> Result<Runs, PaperError> {
     let speed = speed_for_peak(trace)?;
     let one = sierra(1, speed, seed);
-    let reclaim_within = HOUR.mul_f64(PACED / speed);
     let fewer: Vec<Setup> = (1..LOGGERS).rev().map(|loggers| Setup { loggers, ..one.clone() }).collect();
-    let rest = [baseline(speed, seed), sierra(2, speed, seed), Setup { reclaim_within, ..one.clone() }];
+    let rest = [baseline(speed, seed), sierra(2, speed, seed)];
     let setups: Vec<Setup> = [one].into_iter().chain(rest).chain(fewer).collect();
     let mut reports: Vec<Option<Report>> = setups.iter().map(|_| None).collect();
     let mut done = 0;
@@ -100,18 +95,14 @@ pub(super) fn run(trace: &Trace, seed: u64, tell: &mut dyn FnMut(&str, f64)) -> 
     )?;
     let mut reports = reports.into_iter().map(|report| report.expect("every job ended without an error"));
     let mut next = || reports.next().expect("there is one of each setup");
-    let (one, base, two, paced) = (next(), next(), next(), next());
-    Ok(Runs { hours: hours(trace, &setups[0])?, one, two, base, paced, fewer: reports.collect() })
+    let (one, base, two) = (next(), next(), next());
+    Ok(Runs { hours: hours(trace, &setups[0])?, one, two, base, fewer: reports.collect() })
 }
 
 /// Schedule, response times, reclaim, migration.
 pub(super) fn experiments(runs: &Runs) -> Vec<Experiment> {
-    let Runs { hours, one, base, paced, .. } = runs;
-    let mut response_times = response_times(one, base, hours);
-    paced_up_shift(paced, base, &mut response_times);
-    let mut reclaim = reclaim(one);
-    paced_reclaim(paced, &mut reclaim);
-    vec![schedule(one, hours), response_times, reclaim, migration(one), loggers(runs)]
+    let Runs { hours, one, base, .. } = runs;
+    vec![schedule(one, hours), response_times(one, base, hours), reclaim(one), migration(one), loggers(runs)]
 }
 
 /// The speed at which the trace's peak uses the provisioned share of all chunk servers. Loads grow roughly in
@@ -481,27 +472,6 @@ fn offload_queue(run: &Report, phase: Phase) -> Option<f64> {
     let seconds: f64 = rows().map(|row| row.seconds).sum();
     let area = || rows().map(|row| row.mean_offload_queue * row.seconds).sum::<f64>();
     (seconds > 0.0).then(|| area() / seconds)
-}
-
-/// Reclaim at the rate that it needs, which the paper leaves as future work. [Sierra §4.5]
-fn paced_reclaim(paced: &Report, found: &mut Experiment) {
-    found.about.push_str(&format!(
-        " Paced: the same with a reclaim that takes {:.0} % of the hour after an up-shift.",
-        PACED * 100.0
-    ));
-    let largest = paced.reclaims.iter().max_by_key(|reclaim| reclaim.debt_bytes);
-    found.row("paced: achieved reclaim rate", "MB/s", None, largest.map(|r| r.bytes_per_second / MB));
-    found.row("paced: achieved by required", "", None, achieved_by_required(paced));
-    found.row("paced: holder's mean queue, steady", "", None, offload_queue(paced, Phase::Steady));
-    found.row("paced: holder's mean queue, reclaim", "", None, offload_queue(paced, Phase::Reclaim));
-}
-
-fn paced_up_shift(paced: &Report, base: &Report, found: &mut Experiment) {
-    let stretch = up_shift(paced);
-    let both = stretch.and_then(|stretch| latency(paced, stretch).zip(latency(base, stretch)));
-    let times = |of: fn(&Latency) -> f64| both.map(|(paced, base)| of(&paced) / of(&base));
-    found.row("up-shift, reclaim paced: mean, times that of always on", "", None, times(|l| l.mean_millis));
-    found.row("up-shift, reclaim paced: p99, times that of always on", "", None, times(|l| l.p99_millis));
 }
 
 /// The same chunk servers with fewer and fewer loggers: "the number of loggers can be scaled down". [Sierra §4.5]

@@ -5,6 +5,7 @@ use ebb_gear::{Provision, Scheme, Server, layout};
 use ebb_meta::Timing;
 use ebb_power::PowerModel;
 use ebb_sim::mirror::{PolicyKind, Settings, Thresholds};
+use ebb_sim::request::workload::Day;
 use ebb_sim::request::{
     DepthRow, DiskModel, Existing, Gears, Mirroring, NetworkModel, PHASES, Phase, Report, Setup, SimError,
     Suspend, Traffic, simulate,
@@ -94,6 +95,32 @@ fn a_day_with_shifts_answers_every_request_and_pays_every_debt() {
     let counted: u64 =
         report.latency.iter().filter(|row| row.gear.is_some()).map(|row| row.latency.count).sum();
     assert_eq!(counted, count);
+}
+
+/// Sierra leaves it as future work [Sierra §4.5]: reclaim at the least rate that suffices is not felt by clients.
+#[test]
+fn reclaim_at_the_rate_that_it_needs_takes_its_time_and_delays_no_reads() {
+    let trace = Day { requests: 30_000, ..Day::default() }.trace();
+    let within = Duration::from_secs(60);
+    let [fast, paced] = [Duration::ZERO, within].map(|reclaim_within| {
+        let setup =
+            Setup { reclaim_within, groups_per_server: Setup::default().groups_per_server, ..shifting() };
+        run(&trace, &setup)
+    });
+    let reads = |report: &Report, phase: Option<Phase>| {
+        let is = |row: &&ebb_sim::request::LatencyRow| {
+            row.operation == "read" && row.phase == phase && row.gear == phase.map(|_| 3)
+        };
+        report.latency.iter().find(is).expect("there are reads").latency.mean_millis
+    };
+    let reclaim = Some(Phase::Reclaim);
+    assert!(reads(&fast, reclaim) > 3.0 * reads(&fast, None), "without a pace they wait: {fast}");
+    assert!(reads(&paced, reclaim) < 1.2 * reads(&paced, None), "{paced}");
+    for reclaim in &paced.reclaims {
+        assert!((59.0..=61.0).contains(&reclaim.took_seconds), "{reclaim:?}");
+    }
+    assert_eq!(paced.reclaims.len(), fast.reclaims.len());
+    assert_eq!((paced.requests.failed, paced.requests.unanswered), (0, 0));
 }
 
 #[test]
