@@ -5,8 +5,9 @@
 //! Of a *lost* block (its metadata is damaged, or its file is gone) not even the version is known, so any reply would
 //! be believed. Therefore only copies that surely have everything are asked: a replica that is in sync; one that was in
 //! sync until an epoch that the block is older than; or one that was in sync, together with the covered holder that has
-//! everything since then. The holder's reply comes first, so that nothing older is ever visible. From other copies only
-//! a version as new as the block can have been is accepted. A replica that still misses some of the blocks refuses,
+//! everything since then, or until the replica took part again. Of such a pair both must reply before anything is
+//! stored: either may have the newer version. From other copies only a version as new as the block can have been is
+//! accepted. A replica that still misses some of the blocks refuses,
 //! unless they are older than what it misses: then it must answer, because it could be waiting for a listing of this
 //! replica, which waits for the repair.
 //!
@@ -21,7 +22,7 @@
 //! older is believed of anybody, for its request counts as carried out.
 
 use crate::common::api::{StoreCommand, StoreOutcome};
-use crate::common::blocks::split_payload;
+use crate::common::blocks::{split_payload, without};
 use crate::common::context::Context;
 use crate::common::run_map::Source;
 use crate::common::wait::Wait;
@@ -60,6 +61,8 @@ struct Repair {
     /// Copies to ask for the part in progress, and how many were asked.
     copies: Vec<Copy>,
     tried: usize,
+    /// What the first of a pair replied, while the second is asked.
+    held: Vec<(Record, Bytes)>,
     /// A copy has only some of the part in progress: the rest is damaged or older there.
     refused: bool,
     /// A copy did not say whether it has the blocks.
@@ -138,7 +141,7 @@ struct Copy {
     older: bool,
     /// It may miss blocks or have older ones: only a version as new as a lost block can have been is believed.
     partial: bool,
-    /// Asked only if the preceding copy in the list has answered.
+    /// Asked only if the preceding copy in the list has answered: only both together are complete.
     second: bool,
 }
 
@@ -169,7 +172,8 @@ fn copies(cx: &Context, member: &Member, lost: Option<Version>) -> Vec<Copy> {
         if let Some(holder) = slot.holder.filter(|s| s.covered && live(s.server)) {
             let kept = (holder.server, Role::Offload { stands_for: slot.server });
             copies.push(Copy::any(kept));
-            copies.push(replica(slot, false, true));
+            let own = || Copy::any((slot.server, Role::Replica));
+            copies.push(lost.map_or_else(own, |_| replica(slot, false, true)));
         }
     }
     // In a complete group nobody keeps anything for it any more.
@@ -272,6 +276,7 @@ impl Repairs {
             given_up: Vec::new(),
             copies,
             tried: 0,
+            held: Vec::new(),
             refused: false,
             // Who comes back while it runs was not asked.
             unsure: !member.all_live(cx),
@@ -294,6 +299,9 @@ impl Repairs {
             cx.map.is_live(copy.source.0) && (!copy.second || (answered && *n == tried))
         };
         let next = repair.copies.iter().enumerate().skip(tried).find(may).map(|(n, copy)| (n, *copy));
+        if next.is_none_or(|(_, copy)| !copy.second) {
+            repair.held.clear();
+        }
         let Some((n, Copy { source: (to, role), whole, older, .. })) = next else {
             repair.give_up_part();
             return self.go_on(cx, member, id);
@@ -367,6 +375,12 @@ impl Repairs {
             parts.retain(|(record, _)| record.version >= had(record));
             repair.refused |= parts.len() < before;
         }
+        parts.append(&mut repair.held);
+        if repair.copies.get(repair.tried).is_some_and(|next| next.second) {
+            repair.held = parts;
+            return self.ask_next(cx, member, id, true);
+        }
+        let parts = newest(&parts);
         if parts.is_empty() {
             return self.ask_next(cx, member, id, true);
         }
@@ -392,10 +406,6 @@ impl Repairs {
         *left -= 1;
         if *left > 0 {
             return Ended::Not;
-        }
-        // The second copy of a pair has what is older than the first: only both together are complete.
-        if repair.copies.get(repair.tried).is_some_and(|next| next.second) {
-            return self.ask_next(cx, member, id, true);
         }
         repair.step = Step::Checking;
         let (group, (chunk, first, count)) = (member.id(), repair.part());
@@ -446,6 +456,34 @@ impl Repairs {
         repair.unsure = true;
         self.ask_next(cx, member, id, false)
     }
+}
+
+/// Of each block the newest record, in pieces.
+fn newest(parts: &[(Record, Bytes)]) -> Vec<(Record, Bytes)> {
+    let mut all = Vec::new();
+    for (nth, (record, payload)) in parts.iter().enumerate() {
+        let mut pieces = vec![(record.first, record.first + record.count)];
+        for (other, (covers, _)) in parts.iter().enumerate() {
+            if (covers.version, other) > (record.version, nth) {
+                pieces = without(pieces, covers.first, covers.first + covers.count);
+            }
+        }
+        all.extend(pieces.into_iter().map(|piece| part_of(record, payload, piece)));
+    }
+    all
+}
+
+/// The part of a record in the blocks `start..end`.
+fn part_of(record: &Record, payload: &Bytes, (start, end): (u32, u32)) -> (Record, Bytes) {
+    let (from, to) = ((start - record.first) as usize, (end - record.first) as usize);
+    let (content, payload) = match &record.content {
+        Content::Data { crcs } => {
+            let crcs = crcs[from..to].to_vec();
+            (Content::Data { crcs }, payload.slice(from * BLOCK_BYTES..to * BLOCK_BYTES))
+        }
+        content => (content.clone(), Bytes::new()),
+    };
+    (Record { first: start, count: end - start, content, ..record.clone() }, payload)
 }
 
 /// The records that another server sent of blocks `first..first + count`, if they are of these blocks and sound.

@@ -213,6 +213,41 @@ fn where_the_holder_does_not_answer_the_replica_behind_it_is_not_believed() {
     assert_eq!(reply(&commands), Some(ClientReply::Failed { why: ChunkError::Corrupt }));
 }
 
+/// While the replica catches up, what is written goes to it alone: the holder has less than it (seed 31020000884).
+#[test]
+fn where_the_replica_behind_the_holder_does_not_answer_the_holder_is_not_believed() {
+    let (mut primary, commands) = primary_with_a_lost_block(NEW);
+    let first = asked(&commands).expect("a copy is asked for it");
+    let older = Version { seq: NEW.seq - 1, ..NEW };
+    let data = Bytes::from(vec![7; BLOCK_BYTES]);
+    let commands = primary.answers(first, Ok(vec![record(older, Some(&data))]), data.clone());
+    assert!(store(&commands).is_none(), "{commands:?}");
+    let second = asked(&commands).expect("the replica is asked");
+    assert_eq!((second.to, second.role), (OTHER, Role::Replica));
+    let commands = primary.answers(second, Err(Refusal::Corrupt), Bytes::new());
+    assert!(store(&commands).is_none(), "{commands:?}");
+}
+
+#[test]
+fn of_a_pair_the_newer_version_is_stored_whoever_has_it() {
+    let newer = Version { epoch: Epoch(8), ..NEW };
+    for (holder, replica) in [(NEW, newer), (newer, NEW)] {
+        let (mut primary, commands) = primary_with_a_lost_block(newer);
+        let mut reply = |commands: &[Command], version: Version| {
+            let data = Bytes::from(vec![version.epoch.0 as u8; BLOCK_BYTES]);
+            let one = asked(commands).expect("a copy is asked for it");
+            primary.answers(one, Ok(vec![record(version, Some(&data))]), data)
+        };
+        let commands = reply(&commands, holder);
+        let commands = reply(&commands, replica);
+        let stored: Vec<StoreCommand> = commands.iter().filter_map(stored_by).map(|(_, c)| c).collect();
+        let [StoreCommand::Repair { record: Record { version, .. }, payload, .. }] = &stored[..] else {
+            panic!("{stored:?}")
+        };
+        assert_eq!((*version, payload[0]), (newer, 8));
+    }
+}
+
 /// Nothing newer than that existed, so nothing is missed.
 #[test]
 fn what_is_as_new_as_a_lost_block_can_have_been_is_believed_of_everybody() {
@@ -273,8 +308,6 @@ fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
     let first = asked(&commands).expect("the block is repaired");
     let data = Bytes::from(vec![7; BLOCK_BYTES]);
     let commands = primary.answers(first, Ok(vec![record(NEW, Some(&data))]), data.clone());
-    let (token, _) = store(&commands).expect("it is written");
-    let commands = primary.stored(token, StoreOutcome::Applied);
     // The replica behind the holder has the other blocks of the page.
     let second = asked(&commands).expect("the second of the pair");
     let commands = primary.answers(second, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
@@ -705,6 +738,8 @@ fn a_lost_block_is_not_repaired_with_less_than_the_own_tail_knows() {
         let data = Bytes::from(vec![3; BLOCK_BYTES]);
         let older = record(NEW, Some(&data));
         let commands = primary.answers(question, Ok(vec![older]), data);
+        let second = asked(&commands).expect("the second of the pair");
+        let commands = primary.answers(second, Ok(vec![record(Version::ZERO, None)]), Bytes::new());
         let repairs = store(&commands).is_some_and(|(_, c)| matches!(c, StoreCommand::Repair { .. }));
         assert_eq!(repairs, believed, "{commands:?}");
     }
