@@ -29,7 +29,7 @@ mod why;
 
 pub use members::State;
 
-use crate::schedule::{ROUNDING, servers_for};
+use crate::schedule::{ROUNDING, lowest_gear, servers_for};
 use crate::seasonal::Ahead;
 use crate::{Calendar, History, HourMeter, Load, Mode, Seasonal, awake_groups, floor_servers, forecast};
 use ebb_types::{Depth, GearGroup, GearWish, Joules, Moment, Prices, ServerId, Watts};
@@ -243,6 +243,8 @@ pub struct Fleet {
     /// Since when.
     mode_since: Moment,
     members: Members,
+    /// Servers in each gear group.
+    group_sizes: Vec<u32>,
     /// They may not be put to sleep, whatever the load.
     pinned: BTreeSet<ServerId>,
     /// The hour in which it took over.
@@ -279,6 +281,7 @@ impl Fleet {
     ) -> Result<Fleet, FleetError> {
         policy.check()?;
         let mut members = Members::default();
+        let mut group_sizes = vec![0; policy.replicas.into()];
         for (server, group, state, wanted) in servers {
             if group.0 >= policy.replicas {
                 return Err(FleetError::Group { server, group, replicas: policy.replicas });
@@ -287,6 +290,7 @@ impl Fleet {
             let credit = policy.cycles_per_day * CARRY_DAYS;
             let (since, counted, wake) = (now, now, policy.wake(state));
             members.put(server, Member { group, state, wanted, since, wake, depth, credit, counted });
+            group_sizes[usize::from(group.0)] += 1;
         }
         let servers = members.count(|_, _| true) as usize;
         if servers < usize::from(policy.replicas) {
@@ -300,6 +304,7 @@ impl Fleet {
             mode,
             mode_since: now,
             members,
+            group_sizes,
             pinned: BTreeSet::new(),
             first_hour: hour,
             seasonal: None,
@@ -605,8 +610,8 @@ impl Fleet {
         let Some(ahead) = self.futures(history, hour) else { return };
         // What the last leader wanted for this hour is not known, but what is awake is.
         let found = (hour == self.first_hour).then(|| self.on_count());
-        self.prepared = found.unwrap_or_else(|| self.worth(&ahead, 0));
-        self.coming = self.worth(&ahead, 1);
+        self.prepared = found.unwrap_or_else(|| self.worth(now, &ahead, 0));
+        self.coming = self.worth(now, &ahead, 1);
         self.ahead = Some(ahead);
     }
 
@@ -622,9 +627,9 @@ impl Fleet {
 
     /// The number of servers for an hour ahead with the lowest total price: keeping them awake, waking those that
     /// sleep, and the remaining risk of shortage.
-    fn worth(&self, ahead: &Ahead, hour: usize) -> u32 {
+    fn worth(&self, now: Moment, ahead: &Ahead, hour: usize) -> u32 {
         let all = self.servers();
-        let floor = floor_servers(all, self.policy.replicas);
+        let floor = self.floor(now);
         let short_price = f64::from(all) * self.short_price.get();
         let step = (all - floor).div_ceil(CHOICES).max(1);
         let on = self.on_count();
@@ -658,7 +663,7 @@ impl Fleet {
         let in_time = self.hour(now + self.lead());
         let forecast = if in_time > self.hour(now) { self.prepared.max(self.coming) } else { self.prepared };
         let asked = self.asked.front().map_or(0, |(_, servers)| *servers);
-        forecast.max(asked).max(floor_servers(self.servers(), self.policy.replicas))
+        forecast.max(asked).max(self.floor(now))
     }
 
     /// How long the servers that the next hour needs take to wake: those that wake soonest are woken.
@@ -702,6 +707,12 @@ impl Fleet {
         awake_groups(gear, day, self.policy.replicas, self.policy.rotate_days)
     }
 
+    /// Fewest servers awake at `now`.
+    fn floor(&self, now: Moment) -> u32 {
+        let lowest = self.base(now, 1)[0];
+        floor_servers(self.group_sizes[usize::from(lowest.0)], self.policy.replicas)
+    }
+
     fn on_count(&self) -> u32 {
         self.members.count(|wanted, state| wanted && state != State::Gone)
     }
@@ -710,7 +721,10 @@ impl Fleet {
     /// wakes does not carry load yet. What an operator asks for is done at once.
     fn decide(&mut self, now: Moment, out: &mut Vec<Command>) {
         let gear = match self.mode {
-            Mode::Manual(GearWish::Gear(gear)) => gear.clamp(self.policy.g_min, self.policy.replicas),
+            Mode::Manual(GearWish::Gear(gear)) => {
+                let FleetPolicy { g_min, replicas, rotate_days, .. } = self.policy;
+                gear.clamp(lowest_gear(g_min, &self.group_sizes, rotate_days), replicas)
+            }
             _ => self.policy.g_min,
         };
         let base = self.base(now, gear);
@@ -720,9 +734,7 @@ impl Fleet {
         let on = self.on_count() + more.len() as u32;
         let wanted = match self.mode {
             Mode::Auto => self.wanted(now),
-            Mode::Manual(GearWish::Servers(servers)) => {
-                servers.clamp(floor_servers(self.servers(), self.policy.replicas), self.servers())
-            }
+            Mode::Manual(GearWish::Servers(servers)) => servers.clamp(self.floor(now), self.servers()),
             Mode::Manual(GearWish::Gear(_)) => {
                 let goes = |(server, member): &(ServerId, &Member)| {
                     member.counts() && others.contains(&member.group) && !self.pinned.contains(server)

@@ -25,7 +25,7 @@ pub use load::{HourMeter, Load, RatesError, ServerRates, load, load_terms};
 pub use rehearsal::{LoadSeries, Provision, RehearsalError, rehearsal, sample_interval};
 pub use schedule::{
     Calendar, Command, Event, GearError, Mode, PlannedHour, Policy, PolicyError, Schedule, Scheduler,
-    awake_groups, floor_servers, gear_by_formula, gear_for, lowest_gear, oracle,
+    awake_groups, floor_servers, gear_by_formula, gear_for, oracle,
 };
 pub use seasonal::Seasonal;
 pub use sets::{SetsError, sets};

@@ -9,8 +9,11 @@
 //! with every event, so a new leader forecasts what the old one would have.
 //!
 //! Floor: a write has r copies on r awake servers at every gear, and the copies for sleeping replicas are held by
-//! other chunk servers, so at least max(N/r, r) servers stay awake. [`lowest_gear`] is the lowest gear that
-//! respects it.
+//! other chunk servers, so at least r servers stay awake. [`Policy::lowest_gear`] is the lowest gear that respects it.
+//!
+//! Gear groups differ in size where racks do. The formula counts N/r servers per gear, so it gives the least gear, and
+//! a higher one is chosen where its gear groups are too small. A gear counts what it has when the smallest take their
+//! turn: what it sustains, and whether it may be set, does not change with the day.
 
 use crate::{Basis, History, HourMeter, Load, RatesError, ServerRates, forecast, load};
 use ebb_types::{GearGroup, GearWish, LoadCount, Moment};
@@ -38,16 +41,33 @@ pub(crate) fn servers_for(load: Load, servers: u32) -> u32 {
     (load.0 * (1.0 - ROUNDING)).ceil().min(f64::from(servers)) as u32
 }
 
-/// Fewest awake servers: one replica of everything, and r places for r copies of every write.
-pub fn floor_servers(servers: u32, replicas: u8) -> u32 {
-    servers.div_ceil(u32::from(replicas.max(1))).max(u32::from(replicas)).min(servers)
+/// Fewest awake servers where a gear group of `lowest` is the lowest gear: one replica of everything, and r places for
+/// r copies of every write.
+pub fn floor_servers(lowest: u32, replicas: u8) -> u32 {
+    lowest.max(u32::from(replicas))
 }
 
-/// The lowest gear that always has r servers awake. For N >= r² it is gear 1.
-pub fn lowest_gear(servers: u32, replicas: u8) -> u8 {
-    // Gear groups differ by a server when r does not divide N; the smaller size counts.
-    let smallest = servers / u32::from(replicas.max(1));
-    (1..replicas).find(|gear| u32::from(*gear) * smallest >= u32::from(replicas)).unwrap_or(replicas)
+/// The servers that `gear` keeps awake, turn by turn.
+pub(crate) fn sizes_in_turn(
+    gear: u8,
+    group_sizes: &[u32],
+    rotate_days: u32,
+) -> impl Iterator<Item = u32> + '_ {
+    let replicas = group_sizes.len() as u8;
+    (0..u64::from(replicas)).map(move |turn| {
+        let groups = awake_groups(gear, turn * u64::from(rotate_days), replicas, rotate_days);
+        groups.iter().map(|group| group_sizes[usize::from(group.0)]).sum()
+    })
+}
+
+/// The lowest gear from `g_min` on that has r servers awake in every turn. Where gear groups are alike, it is gear 1
+/// from N = r² on.
+pub(crate) fn lowest_gear(g_min: u8, group_sizes: &[u32], rotate_days: u32) -> u8 {
+    let replicas = group_sizes.len() as u8;
+    let suffices = |gear: &u8| {
+        sizes_in_turn(*gear, group_sizes, rotate_days).all(|servers| servers >= u32::from(replicas))
+    };
+    (g_min..replicas).find(suffices).unwrap_or(replicas)
 }
 
 /// The gear groups that are awake in `gear` on `day`, the lowest gear first.
@@ -68,11 +88,8 @@ pub struct Schedule {
 }
 
 /// The schedule with perfect knowledge of the peaks: the baseline for a forecast. [Sierra §4.4]
-pub fn oracle(first_hour: u64, peaks: &[Load], servers: u32, replicas: u8, g_min: u8) -> Schedule {
-    Schedule {
-        first_hour,
-        gears: peaks.iter().map(|peak| gear_for(*peak, servers, replicas, g_min)).collect(),
-    }
+pub fn oracle(first_hour: u64, peaks: &[Load], policy: &Policy) -> Schedule {
+    Schedule { first_hour, gears: peaks.iter().map(|peak| policy.gear_for(*peak)).collect() }
 }
 
 /// The operator's settings.
@@ -116,13 +133,19 @@ pub enum PolicyError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "gear {asked} is not possible: this cluster runs in gears {lowest} to {highest} (g_min is {g_min}, and r copies of \
-     every write need r awake servers)"
+     every write need r awake servers{})", has_only(*asked, *few)
 )]
 pub struct GearError {
     pub asked: u8,
     pub lowest: u8,
     pub highest: u8,
     pub g_min: u8,
+    /// The servers of the gear's gear groups, in the turn in which they are fewest; `None`: they suffice.
+    pub few: Option<u32>,
+}
+
+fn has_only(gear: u8, few: Option<u32>) -> String {
+    few.map_or(String::new(), |servers| format!("; the gear groups of gear {gear} can have only {servers}"))
 }
 
 impl Policy {
@@ -160,7 +183,7 @@ impl Policy {
 
     /// The lowest gear that `g_min` and the floor of r awake servers allow.
     pub fn lowest_gear(&self) -> u8 {
-        self.g_min.max(lowest_gear(self.servers(), self.replicas()))
+        lowest_gear(self.g_min, &self.group_sizes, self.rotate_days)
     }
 
     /// Whether the cluster may run in `gear`.
@@ -169,7 +192,9 @@ impl Policy {
         if (lowest..=highest).contains(&gear) {
             return Ok(());
         }
-        Err(GearError { asked: gear, lowest, highest, g_min: self.g_min })
+        let few = (1..lowest).contains(&gear).then(|| self.fewest_awake(gear));
+        let few = few.filter(|servers| *servers < u32::from(highest));
+        Err(GearError { asked: gear, lowest, highest, g_min: self.g_min, few })
     }
 
     /// The gear that comes closest to the wish.
@@ -180,13 +205,16 @@ impl Policy {
         }
     }
 
+    /// The lowest gear whose servers sustain `load`, by the formula and by their number.
     pub fn gear_for(&self, load: Load) -> u8 {
-        gear_for(load, self.servers(), self.replicas(), self.lowest_gear())
+        let least = gear_for(load, self.servers(), self.replicas(), self.lowest_gear());
+        let needed = servers_for(load, self.servers());
+        (least..self.replicas()).find(|gear| self.fewest_awake(*gear) >= needed).unwrap_or(self.replicas())
     }
 
-    /// Load that `gear` sustains.
-    pub fn capacity(&self, gear: u8) -> Load {
-        Load(f64::from(self.servers()) * f64::from(gear) / f64::from(self.replicas()))
+    /// Fewest servers that `gear` keeps awake, whichever gear groups' turn it is.
+    pub fn fewest_awake(&self, gear: u8) -> u32 {
+        sizes_in_turn(gear, &self.group_sizes, self.rotate_days).min().unwrap_or(0)
     }
 
     /// The gear groups awake in `gear` during `hour`, the lowest gear first.

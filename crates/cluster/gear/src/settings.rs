@@ -5,7 +5,7 @@
 //! dwell and lead time last at most an hour, and a transition weighs as much of a rehearsed day as of a real one.
 
 use crate::fleet::{DepthSpec, FleetPolicy};
-use crate::schedule::servers_for;
+use crate::schedule::{servers_for, sizes_in_turn};
 use crate::{GearError, Load, Policy, ServerRates, floor_servers};
 use ebb_types::{Depth, GearSteps, GearWish, Joules, Schedule, Watts};
 use std::time::Duration;
@@ -71,18 +71,18 @@ impl Policy {
         }
     }
 
-    /// Fewest servers that carry the load, and never fewer than any gear keeps awake: those of an oracle that wakes
-    /// single servers.
+    /// Fewest servers that carry the load, and never fewer than the lowest gear keeps awake when the smallest gear
+    /// groups take their turn: those of an oracle that wakes single servers.
     pub fn servers_needed(&self, load: Load) -> u32 {
-        servers_for(load, self.servers()).max(self.fewest())
+        let floor = floor_servers(self.fewest_awake(self.g_min), self.replicas());
+        servers_for(load, self.servers()).max(floor).min(self.servers())
     }
 
-    /// Fewest servers awake, whichever gear groups' turn it is to stay awake.
-    fn fewest(&self) -> u32 {
-        let mut sizes = self.group_sizes.clone();
-        sizes.sort_unstable_by(|a, b| b.cmp(a));
-        let base: u32 = sizes.iter().take(self.g_min.into()).sum();
-        base.max(floor_servers(self.servers(), self.replicas()))
+    /// The least number of servers that can be held, whichever gear groups' turn it is: those of the largest ones never
+    /// sleep in theirs.
+    fn least_held(&self) -> u32 {
+        let base = sizes_in_turn(self.g_min, &self.group_sizes, self.rotate_days).max();
+        floor_servers(base.unwrap_or(0), self.replicas())
     }
 }
 
@@ -115,8 +115,12 @@ impl FleetPolicy {
 /// Why an administrator's wish is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WishError {
-    #[error(transparent)]
-    Gear(#[from] GearError),
+    #[error("{why}; set a gear from {}/{} on{}", why.lowest, why.highest, or_servers(*least))]
+    Gear {
+        why: GearError,
+        /// The least number of servers that can be set instead; `None`: only gears can.
+        least: Option<u32>,
+    },
     #[error(
         "{asked} servers is not possible: this cluster keeps {lowest} to {highest} awake (g_min is {g_min}, and r copies of every \
          write need r awake servers)"
@@ -129,15 +133,22 @@ pub enum WishError {
     WholeGears { asked: u32, replicas: u8 },
 }
 
+fn or_servers(least: Option<u32>) -> String {
+    least.map_or(String::new(), |least| format!(", or a number of servers from {least} on"))
+}
+
 /// Whether the cluster may keep awake what is wished for.
 pub fn check_wish(wish: GearWish, steps: GearSteps, policy: &Policy) -> Result<(), WishError> {
     match (wish, steps) {
-        (GearWish::Gear(gear), _) => Ok(policy.check_gear(gear)?),
+        (GearWish::Gear(gear), steps) => {
+            let least = (steps == GearSteps::Servers).then(|| policy.least_held());
+            policy.check_gear(gear).map_err(|why| WishError::Gear { why, least })
+        }
         (GearWish::Servers(asked), GearSteps::Groups) => {
             Err(WishError::WholeGears { asked, replicas: policy.replicas() })
         }
         (GearWish::Servers(asked), GearSteps::Servers) => {
-            let (lowest, highest) = (policy.fewest(), policy.servers());
+            let (lowest, highest) = (policy.least_held(), policy.servers());
             let possible = (lowest..=highest).contains(&asked);
             possible.then_some(()).ok_or(WishError::Servers { asked, lowest, highest, g_min: policy.g_min })
         }
@@ -168,6 +179,15 @@ mod tests {
         }
         let why = check(GearWish::Servers(5), GearSteps::Groups).unwrap_err();
         assert!(why.contains("1/3 to 3/3"), "{why}");
+        let uneven = Policy { group_sizes: vec![1, 4, 4], ..nine() };
+        let refused = |steps| check_wish(GearWish::Gear(1), steps, &uneven).unwrap_err().to_string();
+        let why = "gear 1 is not possible: this cluster runs in gears 2 to 3 (g_min is 1, and r copies of every write need r \
+                   awake servers; the gear groups of gear 1 can have only 1); set a gear from 2/3 on";
+        assert_eq!(refused(GearSteps::Groups), why);
+        assert_eq!(refused(GearSteps::Servers), format!("{why}, or a number of servers from 4 on"));
+        // Without turns, the larger gear groups may sleep at any time.
+        let uneven = Policy { rotate_days: 0, ..uneven };
+        assert_eq!(check_wish(GearWish::Servers(3), GearSteps::Servers, &uneven), Ok(()));
         let safe = Policy { g_min: 2, group_sizes: vec![4, 3, 3], ..nine() };
         assert!(matches!(
             check_wish(GearWish::Servers(6), GearSteps::Servers, &safe),
@@ -182,7 +202,7 @@ mod tests {
         assert_eq!(found, [3, 3, 4, 9, 9]);
         assert_eq!(needed(&nine(), 0.1 * 70.0), 7, "a rounding error costs no server");
         let safe = Policy { g_min: 2, group_sizes: vec![4, 3, 3], ..nine() };
-        assert_eq!((needed(&safe, 0.5), needed(&safe, 7.5)), (7, 8));
+        assert_eq!((needed(&safe, 0.5), needed(&safe, 7.5)), (6, 8), "6 in one turn of three");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod figures;
 mod loggers;
 mod power;
 mod sets;
+mod uneven;
 
 use crate::*;
 use ebb_types::*;

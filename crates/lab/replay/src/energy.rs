@@ -9,7 +9,7 @@
 //! An [`Account`] adds up whatever serves the load, from the states of its servers: a cluster that was observed, the
 //! same one simulated, and oracles. So between two of them only what they did makes a difference.
 
-use ebb_gear::{Load, LoadSeries, Policy, lowest_gear, oracle};
+use ebb_gear::{Load, LoadSeries, Policy, oracle};
 use ebb_power::{Draw, EnergyMeter, ModelError, ModelledEnergy, PowerModel, Savings};
 use ebb_types::{GearGroup, Moment, NO_GEAR, RackId, Schedule, ServerId, ServerState};
 use serde::Serialize;
@@ -141,9 +141,7 @@ impl Account {
 
     /// The lowest gear for the peak of each hour, known in advance.
     pub fn oracle_gears(&self) -> Vec<u8> {
-        let servers = self.geared().count() as u32;
-        let lowest = self.schedule.g_min.max(lowest_gear(servers, self.replicas));
-        oracle(0, &self.load.peaks(), servers, self.replicas, lowest).gears
+        oracle(0, &self.load.peaks(), &self.policy()).gears
     }
 
     /// Of an oracle that wakes single servers: as few as carry the load of each minute, or of each sample if these are

@@ -2,8 +2,9 @@
 
 use super::findings::{Experiment, PaperError, Table};
 use super::testbed::{DAY_HOURS, Hourly, REPLICAS, SERVERS, WEEK};
-use ebb_gear::{History, Load, Seasonal, forecast, gear_for, lowest_gear};
+use ebb_gear::{History, Load, Policy, Seasonal, forecast};
 use ebb_output::{Axis, Chart, Mark, Series};
+use ebb_types::Schedule;
 
 const HOURS_PER_DAY: u32 = DAY_HOURS as u32;
 const DAYS: usize = WEEK / DAY_HOURS;
@@ -47,8 +48,9 @@ fn error(week: &[f64], train: usize, method: Method) -> f64 {
 fn right_gears(week: &[f64], method: Method) -> f64 {
     let train = DAYS - 1;
     let peak = week.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-    let lowest = lowest_gear(SERVERS, REPLICAS);
-    let gear = |load: f64| gear_for(Load(load / peak * f64::from(SERVERS)), SERVERS, REPLICAS, lowest);
+    let alike = vec![SERVERS / u32::from(REPLICAS); REPLICAS.into()];
+    let policy = Policy::of(&Schedule::default(), alike);
+    let gear = |load: f64| policy.gear_for(Load(load / peak * f64::from(SERVERS)));
     let chosen = forecasts(week, train, method);
     let right = chosen.iter().zip(&week[train * DAY_HOURS..]).filter(|(f, load)| gear(**f) == gear(**load));
     right.count() as f64 / chosen.len() as f64

@@ -1,5 +1,6 @@
 use super::*;
-use ebb_types::{LoadOf, Why};
+use crate::{Policy, check_wish};
+use ebb_types::{GearSteps, LoadOf, Why};
 
 const STEP: Duration = Duration::from_secs(60);
 
@@ -338,7 +339,7 @@ fn dwell_budget_and_floor_hold_under_any_load() {
             }
             let gap = minute % 3000 > 2900;
             world.step((!gap).then(|| level * (0.8 + 0.4 * random(&mut state))));
-            assert!(world.on() >= floor_servers(u32::from(servers), 3), "seed {seed}, minute {minute}");
+            assert!(world.on() >= floor_servers(u32::from(servers) / 3, 3), "seed {seed}, minute {minute}");
         }
         assert!(world.shifts.len() > 50, "seed {seed}: nothing happened");
         for id in (0..servers).map(ServerId) {
@@ -360,6 +361,45 @@ fn dwell_budget_and_floor_hold_under_any_load() {
                         j - i + 1
                     );
                 }
+            }
+        }
+    }
+}
+
+/// Racks of different sizes give gear groups of different sizes. What was possible when it was set may not be after a
+/// server is lost, so every wish comes.
+#[test]
+fn what_is_set_by_hand_is_held_in_every_turn_whatever_the_gear_groups_have() {
+    for seed in 0..200 {
+        let mut random = ebb_types::Random::new(seed);
+        let sizes: Vec<u32> = (0..3).map(|_| 1 + random.below(6) as u32).collect();
+        let (g_min, rotate_days) = (1 + random.below(2) as u8, random.below(3) as u32);
+        let schedule = ebb_types::Schedule { g_min, rotate_days, ..ebb_types::Schedule::default() };
+        let whole = Policy::of(&schedule, sizes.clone());
+        let groups = (0..3u8).flat_map(|group| (0..sizes[usize::from(group)]).map(move |_| GearGroup(group)));
+        let members = (0u16..).map(ServerId).zip(groups).map(|(id, group)| (id, group, State::Awake, true));
+        let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
+        let policy = FleetPolicy { g_min, rotate_days, ..policy() };
+        let mut fleet = Fleet::new(policy, calendar, Moment::ZERO, Mode::Auto, members).expect("a fleet");
+        for turn in 0..8 {
+            let wish = match random.below(2) {
+                0 => GearWish::Gear(random.below(5) as u8),
+                _ => GearWish::Servers(random.below(u64::from(whole.servers()) + 2) as u32),
+            };
+            let possible = check_wish(wish, GearSteps::Servers, &whole).is_ok();
+            let begins = 6 * turn;
+            for day in begins..begins + 6 {
+                let now = Moment::ZERO + Duration::from_secs(86_400) * day;
+                let event = if day == begins { Event::Mode(Mode::Manual(wish)) } else { Event::Tick };
+                fleet.on(now, &History::default(), event, &mut Vec::new());
+                let on = fleet.wants().count() as u32;
+                let awake = |gear| whole.servers_awake(&whole.awake_groups(gear, u64::from(day) * 24));
+                let held = match wish {
+                    _ if !possible => on >= 3.max(awake(g_min)),
+                    GearWish::Gear(gear) => (on, fleet.gear(now)) == (awake(gear), gear) && on >= 3,
+                    GearWish::Servers(servers) => on == servers,
+                };
+                assert!(held, "seed {seed}, day {day}: {on} of {sizes:?} with {wish:?}");
             }
         }
     }

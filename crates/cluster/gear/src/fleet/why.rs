@@ -1,7 +1,6 @@
 //! Why the fleet wants a server awake: the rules of [`Fleet::decide`] and [`Fleet::let_go`] as answers.
 
 use super::{Fleet, Member, Mode};
-use crate::floor_servers;
 use ebb_types::{LoadOf, Moment, ServerId, Why};
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ impl Fleet {
         }
         let wanted = self.wanted(now);
         if self.on_count() <= wanted {
-            return Why::Load { servers: wanted, of: self.load_of(wanted) };
+            return Why::Load { servers: wanted, of: self.load_of(now, wanted) };
         }
         let millis = |time: Duration| time.as_millis() as u64;
         let woken = now.since(member.since);
@@ -40,8 +39,8 @@ impl Fleet {
     }
 
     /// What asks for the most.
-    fn load_of(&self, wanted: u32) -> LoadOf {
-        if wanted <= floor_servers(self.servers(), self.policy.replicas) {
+    fn load_of(&self, now: Moment, wanted: u32) -> LoadOf {
+        if wanted <= self.floor(now) {
             LoadOf::Floor
         } else if wanted <= self.prepared {
             LoadOf::ThisHour

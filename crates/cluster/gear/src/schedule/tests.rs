@@ -116,20 +116,44 @@ fn a_load_of_exactly_one_gear_never_costs_a_second() {
 
 #[test]
 fn r_awake_servers_are_the_floor() {
-    assert_eq!(
-        [(3, 3), (6, 3), (9, 3), (12, 3), (30, 3), (2, 3)].map(|(n, r)| floor_servers(n, r)),
-        [3, 3, 3, 4, 10, 2]
-    );
-    assert_eq!(
-        [(3, 3), (6, 3), (8, 3), (9, 3), (12, 3), (4, 2), (3, 2)].map(|(n, r)| lowest_gear(n, r)),
-        [3, 2, 2, 1, 1, 1, 2]
-    );
-    for servers in 1..200u32 {
-        for replicas in (1..=4u8).filter(|r| u32::from(*r) <= servers) {
-            let gear = lowest_gear(servers, replicas);
-            assert!(
-                u32::from(gear) * (servers / u32::from(replicas)) >= u32::from(replicas) || gear == replicas
-            );
+    assert_eq!([(1, 3), (3, 3), (4, 3), (10, 3)].map(|(lowest, r)| floor_servers(lowest, r)), [3, 3, 4, 10]);
+    let sizes: [&[u32]; 7] = [&[1, 1, 1], &[2, 2, 2], &[3, 3, 2], &[3, 3, 3], &[4, 4, 4], &[2, 2], &[2, 1]];
+    assert_eq!(sizes.map(|sizes| lowest_gear(1, sizes, 7)), [3, 2, 2, 1, 1, 1, 2]);
+    // Without turns only the first gear groups count, and with them every one.
+    let uneven: [&[u32]; 3] = [&[1, 4, 4], &[4, 4, 1], &[4, 1, 1]];
+    assert_eq!(uneven.map(|sizes| lowest_gear(1, sizes, 0)), [2, 1, 1]);
+    assert_eq!(uneven.map(|sizes| lowest_gear(1, sizes, 7)), [2, 2, 3]);
+    assert_eq!(lowest_gear(2, &[3, 3, 3], 7), 2);
+}
+
+/// Racks of different sizes give gear groups of different sizes.
+#[test]
+fn gear_groups_of_any_sizes_hold_r_servers_and_the_load_in_every_turn() {
+    for seed in 0..300 {
+        let reproduce = format!("seed {seed}: cargo test -p ebb-gear gear_groups_of_any_sizes");
+        let mut random = ebb_types::Random::new(seed);
+        let r = 2 + random.below(3) as u8;
+        let sizes: Vec<u32> = (0..r).map(|_| 1 + random.below(6) as u32).collect();
+        let rotate_days = random.below(3) as u32;
+        let g_min = 1 + random.below(u64::from(r)) as u8;
+        let policy = Policy { rotate_days, g_min, hours_per_day: 1, ..policy(&sizes) };
+        let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
+        let mut scheduler = Scheduler::new(policy.clone(), calendar, Moment::ZERO, Mode::Auto, r).unwrap();
+        let awake = |gear, hour| policy.servers_awake(&policy.awake_groups(gear, hour));
+        let days = || 0..2 * u64::from(r);
+        for gear in 1..=r {
+            let suffices = gear == r || days().all(|day| awake(gear, day) >= u32::from(r));
+            assert_eq!(policy.check_gear(gear).is_ok(), suffices && gear >= g_min, "{reproduce}");
+        }
+        for day in days() {
+            let load = random.below(u64::from(policy.servers()) + 1) as u32;
+            assert!(awake(policy.gear_for(Load(load.into())), day) >= load, "{reproduce}");
+            let wish = GearWish::Gear(random.below(u64::from(r) + 2) as u8);
+            let (now, mut out) = (Moment::ZERO + HOUR * day as u32, Vec::new());
+            scheduler.on(now, &History::default(), Event::Mode(Mode::Manual(wish)), &mut out);
+            let groups = scheduler.awake.as_ref().expect("it has decided");
+            let least = policy.servers().min(r.into());
+            assert!(policy.servers_awake(groups) >= least, "{reproduce}: {wish:?} on day {day}");
         }
     }
 }
@@ -153,8 +177,12 @@ fn rotation_gives_every_gear_group_the_same_time_awake() {
 #[test]
 fn the_oracle_knows_the_peaks() {
     let peaks = [1.0, 4.0, 8.0].map(Load);
-    assert_eq!(oracle(5, &peaks, 9, 3, 1), Schedule { first_hour: 5, gears: vec![1, 2, 3] });
-    assert_eq!(oracle(0, &peaks, 9, 3, 2).gears, [2, 2, 3]);
+    let alike = policy(&[3, 3, 3]);
+    assert_eq!(oracle(5, &peaks, &alike), Schedule { first_hour: 5, gears: vec![1, 2, 3] });
+    assert_eq!(oracle(0, &peaks, &Policy { g_min: 2, ..alike }).gears, [2, 2, 3]);
+    // By the formula, two gears have six servers; the two smallest gear groups have five.
+    let peaks = [3.0, 5.0, 5.5, 6.0].map(Load);
+    assert_eq!(oracle(0, &peaks, &policy(&[1, 4, 4])).gears, [2, 2, 3, 3]);
 }
 
 #[test]
@@ -376,7 +404,8 @@ fn under_random_load_the_gear_is_never_too_low_and_never_flaps() {
             let planned = world.scheduler.plan(world.now + SECOND, &world.history, 1)[0].gear;
             world.load_for(tide.max(burst), 1);
             let gear = world.scheduler.gear();
-            assert!(policy.capacity(gear).0 >= world.scheduler.load().unwrap().0.min(9.0), "{reproduce}");
+            let load = world.scheduler.load().unwrap().0.min(9.0);
+            assert!(f64::from(policy.fewest_awake(gear)) >= load, "{reproduce}");
             assert!(gear >= planned, "{reproduce}");
             if gear != changed.1 {
                 assert!(gear > changed.1 || second - changed.0 >= 10, "{reproduce}");

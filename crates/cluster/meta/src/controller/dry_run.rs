@@ -5,7 +5,7 @@ use crate::controller::gears::policy;
 use crate::controller::leading::Leading;
 use crate::controller::racks::racks_apart;
 use crate::{Bootstrap, Command, NewServer, Reply, State, Switches, Timing, WakePath};
-use ebb_gear::{Basis, Policy, floor_servers, forecast, gear_by_formula};
+use ebb_gear::{Basis, Load, Policy, forecast, gear_by_formula, gear_for};
 use ebb_types::{
     GearPlan, GearSteps, HourRecord, MeasuredLoad, Moment, PlannedHour, Schedule, ServerEntry, ServerId,
 };
@@ -78,11 +78,8 @@ impl Leading {
         lowest_gear: u8,
     ) -> Result<Vec<PlannedHour>, String> {
         let schedule = state.schedule();
-        let binding: Vec<String> = few_servers(schedule, policy)
-            .into_iter()
-            .chain(self.hardware_notes(state))
-            .chain(self.kept_notes(state))
-            .collect();
+        let binding: Vec<String> =
+            self.hardware_notes(state).into_iter().chain(self.kept_notes(state)).collect();
         let hours = self.gears.plan(now, schedule.hours_per_day)?;
         let mut bands = self.gears.bands().into_iter();
         let planned = hours.into_iter().map(|hour| {
@@ -95,7 +92,11 @@ impl Leading {
             });
             awake.extend(more);
             awake.extend(servers_of(state, |e| !self.may_sleep(e.id, state)));
-            let notes: Vec<String> = binding.iter().cloned().chain(apart).collect();
+            let turn = policy.awake_groups(lowest_gear, hour.hour);
+            let sizes = few_servers(schedule, policy, policy.servers_awake(&turn))
+                .into_iter()
+                .chain(hour.forecast.and_then(|load| small_groups(schedule, policy, load)));
+            let notes: Vec<String> = sizes.chain(binding.iter().cloned()).chain(apart).collect();
             let (days, mean_peak) = match forecast(&self.gears.history, hour.hour, schedule.hours_per_day) {
                 Some(mean) => match mean.basis {
                     Basis::Days(days) => (days, Some(mean.load.0)),
@@ -115,7 +116,7 @@ impl Leading {
                     .forecast
                     .map(|load| gear_by_formula(load, policy.servers(), policy.replicas())),
                 gear: hour.gear,
-                turn: policy.awake_groups(lowest_gear, hour.hour),
+                turn,
                 asleep: servers_of(state, |e| !awake.contains(&e.id)).into_iter().collect(),
                 awake: awake.into_iter().collect(),
                 note: (!notes.is_empty()).then(|| notes.join("; ")),
@@ -125,17 +126,29 @@ impl Leading {
     }
 }
 
-/// What is said where not the lowest gear, but the copies of a write need so many servers.
-fn few_servers(schedule: &Schedule, policy: &Policy) -> Option<String> {
-    let (servers, r) = (policy.servers(), policy.replicas());
-    let binds = match schedule.steps {
-        GearSteps::Servers => floor_servers(servers, r) > policy.capacity(schedule.g_min).0.ceil() as u32,
-        GearSteps::Groups => policy.lowest_gear() > schedule.g_min,
+/// What is said where not the lowest gear, but the copies of a write need so many servers. `turn`: those of the gear
+/// groups whose turn it is.
+fn few_servers(schedule: &Schedule, policy: &Policy, turn: u32) -> Option<String> {
+    let (r, g_min) = (policy.replicas(), schedule.g_min);
+    let few = match schedule.steps {
+        GearSteps::Servers => turn,
+        GearSteps::Groups => policy.fewest_awake(g_min),
     };
-    binds.then(|| {
+    (few < u32::from(r)).then(|| {
         format!(
-            "with {servers} servers, not more can sleep: {r} copies of every write need {r} awake servers"
+            "not more can sleep: {r} copies of every write need {r} awake servers, and the gear groups of gear {g_min} have \
+             {few}"
         )
+    })
+}
+
+/// What is said where the formula's gear would have too few servers.
+fn small_groups(schedule: &Schedule, policy: &Policy, load: Load) -> Option<String> {
+    let least = gear_for(load, policy.servers(), policy.replicas(), policy.lowest_gear());
+    let small = schedule.steps == GearSteps::Groups && policy.gear_for(load) > least;
+    small.then(|| {
+        let few = policy.fewest_awake(least);
+        format!("gear groups differ in size: those of gear {least} can have only {few} servers, too few for the load")
     })
 }
 

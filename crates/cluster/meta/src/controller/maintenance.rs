@@ -10,7 +10,6 @@
 use crate::controller::give_up::may_be_needed;
 use crate::controller::leading::{Leading, is_gone};
 use crate::{Command, PowerFact, State};
-use ebb_gear::floor_servers;
 use ebb_types::{GroupEntry, Moment, PoolId, ServerEntry, ServerId, ServerState, SetEntry};
 use std::collections::BTreeSet;
 
@@ -114,11 +113,10 @@ pub(crate) fn can_do_without(entry: &ServerEntry, state: &State) -> Result<(), S
         return Ok(());
     }
     let left = state.geared().filter(|e| there(e.id)).count();
-    let all = state.geared().filter(|e| e.state != ServerState::Lost).count() as u32;
-    let floor = floor_servers(all, state.params().map_or(1, |p| p.replicas)) as usize;
-    if left < floor {
+    let copies = state.params().map_or(1, |p| usize::from(p.replicas));
+    if left < copies {
         return Err(format!(
-            "without {id} only {left} servers are left, and every write needs {floor}: bring others back first"
+            "without {id} only {left} servers are left, and every write needs {copies}: bring others back first"
         ));
     }
     Ok(())

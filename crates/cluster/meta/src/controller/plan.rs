@@ -9,7 +9,7 @@ use crate::controller::by_server::ByServer;
 use crate::controller::census::Census;
 use crate::controller::duties::{away, may_drain, may_sleep};
 use crate::controller::event::Output;
-use crate::controller::gears::standing;
+use crate::controller::gears::{policy, standing};
 use crate::controller::group::{Candidate, Facts, Standing, World, next_entry};
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Room, Seen, Servers, is_gone};
 use crate::controller::racks::{Partings, racks_apart};
@@ -130,9 +130,11 @@ impl Leading {
         let late = |e: &ServerEntry| self.servers.get(&e.id).is_some_and(|live| live.power.is_late());
         let is_away = |e: &ServerEntry| matches!(e.state, ServerState::Asleep | ServerState::Waking);
         let comes = ByServer::those(&servers, |e| is_away(e) && wanted.contains(&e.id) && !late(e));
-        let geared = || servers.values().filter(|e| !e.is_logger());
-        let floor = floor_servers(geared().count() as u32, state.params().map_or(1, |p| p.replicas)) as usize;
-        let awake = geared().filter(|e| e.state == ServerState::Awake).count();
+        let groups = policy(state.schedule(), state);
+        let smallest = groups.group_sizes.iter().copied().min().unwrap_or(0);
+        // More may be wanted, but no gear keeps fewer, whichever gear group's turn it is.
+        let floor = floor_servers(smallest, groups.replicas()) as usize;
+        let awake = servers.values().filter(|e| !e.is_logger() && e.state == ServerState::Awake).count();
         let trusted = now >= self.trusted_from(state);
         let most = if trusted && !self.emergency { awake.saturating_sub(floor) } else { 0 };
         let sleeps = |id: &ServerId| self.may_sleep(*id, state) || self.is_put_to_the_test(*id);

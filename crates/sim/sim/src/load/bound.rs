@@ -30,7 +30,8 @@ impl Bound {
     pub fn new(case: &Case) -> Option<Bound> {
         let servers = case.setup.servers;
         let step = case.step.as_secs_f64();
-        let floor = floor_servers(servers, case.setup.replicas);
+        // Of the smallest gear group.
+        let floor = floor_servers(servers / u32::from(case.setup.replicas), case.setup.replicas);
         if servers - floor > MOST_LEVELS {
             return None;
         }

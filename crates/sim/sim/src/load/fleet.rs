@@ -4,7 +4,7 @@
 use super::oracle::Budget;
 use super::{LoadError, Policy, Setup};
 use ebb_gear::fleet::{Command, Event, State};
-use ebb_gear::{Calendar, Fleet, History, Load, Mode, forecast, gear_for, lowest_gear};
+use ebb_gear::{Calendar, Fleet, History, Load, Mode, forecast, gear_for};
 use ebb_types::{Depth, GearGroup, Joules, Moment, Schedule, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -117,7 +117,7 @@ impl World<'_> {
     /// The gear of every step, from its hour's expected load.
     fn gear_series(&self, mut expected: impl FnMut(usize, &[Option<f64>]) -> Option<Load>) -> Vec<u8> {
         let (n, r) = (self.setup.servers, self.setup.replicas);
-        let lowest = lowest_gear(n, r).max(self.setup.g_min);
+        let lowest = self.whole_gears().lowest_gear();
         let peaks = self.peaks();
         let gear = |load: Option<Load>| load.map_or(r, |load| gear_for(load, n, r, lowest));
         let gears: Vec<u8> = (0..peaks.len()).map(|hour| gear(expected(hour, &peaks))).collect();
@@ -128,11 +128,15 @@ impl World<'_> {
         self.gear_series(expected).into_iter().map(|gear| self.gear_servers(gear)).collect()
     }
 
-    /// Fewest servers that carry each step's load.
-    fn needed(&self) -> Vec<u32> {
+    fn whole_gears(&self) -> ebb_gear::Policy {
         let sizes = (0..self.setup.replicas).map(|g| self.gear_servers(g + 1) - self.gear_servers(g));
         let schedule = Schedule { g_min: self.setup.g_min, ..Schedule::default() };
-        let policy = ebb_gear::Policy::of(&schedule, sizes.collect());
+        ebb_gear::Policy::of(&schedule, sizes.collect())
+    }
+
+    /// Fewest servers that carry each step's load.
+    fn needed(&self) -> Vec<u32> {
+        let policy = self.whole_gears();
         self.loads.iter().map(|load| policy.servers_needed(Load(load.unwrap_or(0.0)))).collect()
     }
 

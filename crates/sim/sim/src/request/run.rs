@@ -9,7 +9,7 @@ use crate::world::clock::{Clock, SECOND};
 use crate::world::net::Node;
 use crate::world::server::Server;
 use crate::world::{Happening, World};
-use ebb_gear::{GearError, Load, LoadSeries, oracle};
+use ebb_gear::{Load, LoadSeries, oracle};
 use ebb_power::Draw;
 use ebb_trace::Trace;
 use ebb_types::{Moment, RackId, Random, Schedule, ServerId};
@@ -106,22 +106,22 @@ pub fn minutes(trace: &Trace, setup: &Setup) -> Result<Series, SimError> {
 
 /// The trace's hours: the highest load of each, in servers, and the gear that an oracle gives it. [Sierra §4.4]
 pub fn hours(trace: &Trace, setup: &Setup) -> Result<Vec<(Load, u8)>, SimError> {
-    let (_, series) = plan(trace, setup)?;
+    let (schedule, series) = plan(trace, setup)?;
     let peaks = series.peaks();
-    let gears = oracle(0, &peaks, setup.servers.into(), setup.replicas, setup.lowest_gear()).gears;
+    let gears = oracle(0, &peaks, &setup.whole_gears(&schedule)?).gears;
     Ok(peaks.into_iter().zip(gears).collect())
 }
 
 /// The gears of the trace's hours, if they are chosen in advance.
 fn gears(setup: &Setup, schedule: &Schedule, series: &LoadSeries) -> Result<Option<Vec<u8>>, SimError> {
-    let (servers, lowest) = (u32::from(setup.servers), setup.lowest_gear());
+    let policy = setup.whole_gears(schedule)?;
     match setup.gears {
         Gears::Auto | Gears::Groups => Ok(None),
-        Gears::Fixed(asked) if (lowest..=setup.replicas).contains(&asked) => Ok(Some(vec![asked])),
         Gears::Fixed(asked) => {
-            Err(GearError { asked, lowest, highest: setup.replicas, g_min: schedule.g_min }.into())
+            policy.check_gear(asked)?;
+            Ok(Some(vec![asked]))
         }
-        Gears::Schedule => Ok(Some(oracle(0, &series.peaks(), servers, setup.replicas, lowest).gears)),
+        Gears::Schedule => Ok(Some(oracle(0, &series.peaks(), &policy).gears)),
     }
 }
 

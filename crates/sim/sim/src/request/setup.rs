@@ -11,7 +11,9 @@ use crate::request::{DiskModel, Feed, Models, NetworkModel, SettingsError};
 use crate::search::scenario::Scenario;
 use crate::world::clock::SECOND;
 use ebb_gear::fleet::{FleetError, FleetPolicy};
-use ebb_gear::{GearError, Layout, LayoutError, PolicyError, Provision, RehearsalError, Scheme, Sleep};
+use ebb_gear::{
+    GearError, Layout, LayoutError, Policy, PolicyError, Provision, RehearsalError, Scheme, Sleep,
+};
 use ebb_gear::{layout, layout::groups, rehearsal};
 use ebb_meta::{Bootstrap, NewServer, Timing};
 use ebb_mirror::{BLOCK_BYTES, Geometry, GeometryError};
@@ -215,9 +217,11 @@ impl Setup {
         Ok(rehearsal(&schedule, self.speed)?)
     }
 
-    /// The lowest gear of its chunk servers.
-    pub(super) fn lowest_gear(&self) -> u8 {
-        ebb_gear::lowest_gear(self.servers.into(), self.replicas).max(self.g_min)
+    /// The whole gears of its chunk servers.
+    pub(super) fn whole_gears(&self, schedule: &Schedule) -> Result<Policy, SimError> {
+        let mut sizes = vec![0; self.replicas.into()];
+        self.layout()?.servers.values().for_each(|place| sizes[usize::from(place.gear_group.0)] += 1);
+        Ok(Policy::of(schedule, sizes))
     }
 
     fn rack(&self, n: u16) -> RackId {
