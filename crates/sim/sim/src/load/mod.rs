@@ -19,6 +19,7 @@ mod page;
 mod pools;
 mod power;
 mod score;
+mod separators;
 mod series;
 mod shortage;
 

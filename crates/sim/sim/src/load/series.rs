@@ -7,6 +7,7 @@
 //! A misread series is worse than a refused one: what could be read in two ways is refused, with its line.
 
 use super::cells::{Quote, cells, separator};
+use super::separators::{Separators, has_thousands};
 use ebb_trace::Column;
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read};
@@ -62,6 +63,15 @@ pub enum SeriesError {
          then a comma is for decimals"
     )]
     Comma { line: usize, text: String },
+    #[error(
+        "line {line}: {text:?} has a separator for thousands: take separators for thousands out of all loads"
+    )]
+    Thousands { line: usize, text: String },
+    #[error(
+        "line {line}: {text:?} is a thousand times larger if its separator is for thousands, and nothing shows that it is not: take \
+         separators for thousands out of all loads; if it is for decimals, write three of them in every load, such as 990.000"
+    )]
+    ThousandsOrDecimals { line: usize, text: String },
     #[error(
         "line {line}: nothing closes a quote that this line opens: remove it, or double it within a cell"
     )]
@@ -202,7 +212,15 @@ impl Found {
 
 pub fn read_found(input: Box<dyn Read + Send>, name: &str, given: &Given) -> Result<Found, SeriesError> {
     let mut input = BufReader::new(ebb_trace::decompress(input)?.take(MAX_BYTES + 1));
-    let mut parser = Parser { given, name, table: None, unit: None, torn: None, rows: Rows::None };
+    let mut parser = Parser {
+        given,
+        name,
+        table: None,
+        unit: None,
+        torn: None,
+        separators: Separators::default(),
+        rows: Rows::None,
+    };
     let (mut line, mut row, mut number, mut bytes, mut first) = (Vec::new(), String::new(), 0, 0, 0);
     loop {
         line.clear();
@@ -258,6 +276,7 @@ struct Parser<'a> {
     /// In a table without titles, what looks like a number that its decimal comma tore in two, with its line: as long
     /// as it does so in every row.
     torn: Option<(usize, String)>,
+    separators: Separators,
     rows: Rows,
 }
 
@@ -343,7 +362,8 @@ impl Parser<'_> {
                 };
                 let time =
                     time_of(&text).ok_or_else(|| SeriesError::NotATime { line, text: short(&text) })?;
-                self.timed(Row { line, time, load: number(line, load, separator)? })
+                let load = self.number(line, load, separator)?;
+                self.timed(Row { line, time, load })
             }
         }
     }
@@ -373,6 +393,7 @@ impl Parser<'_> {
     }
 
     fn list(&mut self, line: usize, text: &str, separator: char) -> Result<(), SeriesError> {
+        let load = self.number(line, text, separator)?;
         if let Rows::None = self.rows {
             let interval = self.given.interval.or(self.unit).or_else(|| unit_of_name(self.name));
             let steps = Steps::new(interval.ok_or(SeriesError::Interval)?, self.given.fold)?;
@@ -388,7 +409,15 @@ impl Parser<'_> {
         for _ in 0..std::mem::take(empty) {
             steps.push(line, None)?;
         }
-        steps.push(line, number(line, text, separator)?)
+        steps.push(line, load)
+    }
+
+    fn number(&mut self, line: usize, text: &str, separator: char) -> Result<Option<f64>, SeriesError> {
+        let load = number(line, text, separator)?;
+        if load.is_some() {
+            self.separators.see(line, text);
+        }
+        Ok(load)
     }
 
     fn timed(&mut self, row: Row) -> Result<(), SeriesError> {
@@ -449,6 +478,9 @@ impl Parser<'_> {
         self.learn()?;
         if let Some((line, text)) = self.torn {
             return Err(SeriesError::Torn { line, text });
+        }
+        if let Some((line, text)) = self.separators.unclear() {
+            return Err(SeriesError::ThousandsOrDecimals { line, text });
         }
         let (steps, begins) = match self.rows {
             Rows::List { steps, .. } => (steps, None),
@@ -569,6 +601,7 @@ fn number(line: usize, text: &str, separator: char) -> Result<Option<f64>, Serie
         false => Cow::Borrowed(text),
     };
     let value: f64 = decimal.parse().map_err(|_| match text.contains(',') {
+        _ if has_thousands(text) => SeriesError::Thousands { line, text: short(text) },
         true => SeriesError::Comma { line, text: short(text) },
         false => SeriesError::NotANumber { line, text: short(text) },
     })?;

@@ -408,8 +408,11 @@ fn what_could_be_another_number_is_refused_with_its_line() {
     for columns in [None, Some("load=2,time=1")] {
         assert!(refused(thousands, columns).contains("line 3: \"1,060\" has a comma"));
     }
-    assert!(refused("t;l\n0;1.060,5\n", None).contains("line 2"));
-    assert!(refused("t;l\n0;1,060,500\n", None).contains("line 2"));
+    for number in ["1.060,5", "1,060,500", "1.060.500", "1,060.5"] {
+        let error = refused(&format!("t;l\n0;990,5\n1;{number}\n"), None);
+        assert!(error.contains(&format!("line 3: {number:?} has a separator for thousands")), "{error}");
+        assert!(!error.contains("between columns"), "that is so already: {error}");
+    }
     assert!(refused("t,l\n0,\"1\"2\n", None).contains("line 2: text follows"));
     assert!(refused("t,l\n0,\"1\n1,2\n2,3\n", None).contains("line 2: nothing closes"));
     assert!(refused("t,l\n1700000000500,1\n", None).contains("whole seconds"));
@@ -418,6 +421,40 @@ fn what_could_be_another_number_is_refused_with_its_line() {
     for text in [[b"\xff\xfe", &utf16[..]].concat(), utf16] {
         let error = read(Box::new(std::io::Cursor::new(text)), "x", &Given::default()).unwrap_err();
         assert!(error.to_string().contains("UTF-16"), "{error}");
+    }
+}
+
+/// `990` and `1.060` were once read as 990 and 1.06.
+#[test]
+fn what_may_be_thousands_is_refused_until_it_is_clear() {
+    let columns = "load=2,time=1".parse().unwrap();
+    let given = Given { columns: Some(columns), ..Given::default() };
+    let times = |hour: usize| format!("2026-03-{:02}T{:02}:00:00Z", 1 + hour / 24, hour % 24);
+    let loads = [990, 1060, 1177, 871];
+    let table = |separator: char, write: &dyn Fn(u32) -> String| {
+        let rows: String =
+            (0..192).map(|i| format!("{}{separator}{}\n", times(i), write(loads[i % 4]))).collect();
+        let text = std::io::Cursor::new(format!("Zeit{separator}Last\n{rows}"));
+        read(Box::new(text), "x", &given).map(|series| series.values[..4].to_vec())
+    };
+    for (sign, quote) in [('.', ""), (',', ""), (',', "\"")] {
+        for separator in [';', '\t'] {
+            let grouped = |load: u32| match load {
+                1000.. => format!("{quote}{}{sign}{:03}{quote}", load / 1000, load % 1000),
+                _ => load.to_string(),
+            };
+            let error = table(separator, &grouped).unwrap_err().to_string();
+            assert!(error.contains(&format!("line 3: \"1{sign}060\"")), "{error}");
+            // Both remedies that the message names.
+            let right = loads.map(|load| Some(f64::from(load)));
+            assert_eq!(table(separator, &|load| load.to_string()).unwrap(), right);
+            let decimals = |load| match grouped(load) {
+                text if text.contains(sign) => text,
+                text => format!("{text}{sign}000"),
+            };
+            let right = [990.0, 1.06, 1.177, 871.0].map(Some);
+            assert_eq!(table(separator, &decimals).unwrap(), right);
+        }
     }
 }
 
