@@ -5,6 +5,7 @@ use super::*;
 use crate::namespace::names::Names;
 use crate::{Blob, Command, Reply};
 use ebb_types::{Condition, ETag, NamespaceCommand, NamespaceOp, ObjectMeta, OnlyIf, RequestId};
+use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
@@ -54,6 +55,8 @@ fn allocated(state: &mut State) -> u64 {
 struct CrashingLog {
     log: Rc<RefCell<MemoryLog>>,
     budget: usize,
+    /// Why the log that is to replace it cannot be written.
+    short: Rc<Cell<Option<Errno>>>,
 }
 
 impl CrashingLog {
@@ -106,6 +109,10 @@ impl LogFile for CrashingLog {
     }
 
     fn prepared(&mut self) -> io::Result<Option<u64>> {
+        if let Some(short) = self.short.get() {
+            self.log.borrow_mut().abandon();
+            return Err(short.into());
+        }
         let answer = self.log.borrow_mut().prepared()?;
         let bytes = answer.unwrap_or(0) as usize;
         if self.take(bytes) < bytes { Err(power_failure()) } else { Ok(answer) }
@@ -147,7 +154,7 @@ impl CrashingLog {
     }
 
     fn born(birth: Birth) -> CrashingLog {
-        let mut log = CrashingLog { log: Rc::default(), budget: usize::MAX };
+        let mut log = CrashingLog { log: Rc::default(), budget: usize::MAX, short: Rc::default() };
         create(&mut log, birth).unwrap();
         log
     }
@@ -360,6 +367,30 @@ fn a_log_file_is_written_ahead_with_zeroes_and_keeps_no_torn_end() {
     let mut log = DiskLog::open(directory.path()).unwrap();
     log.append(end, &big).unwrap();
     assert!(is(&big));
+}
+
+/// Too few descriptors, too little memory or room are no damage; a disk that fails is.
+#[test]
+fn a_log_that_cannot_be_rewritten_for_a_shortage_stays_as_it_is() {
+    let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::NOSPC, Errno::DQUOT];
+    for (errno, stays) in short.map(|errno| (errno, true)).into_iter().chain([(Errno::IO, false)]) {
+        let file = CrashingLog::born(birth(1, &[1]));
+        let (mut log, _) = Log::open(file.clone()).unwrap();
+        let pieces = |term| [Piece::Birth(birth(1, &[1])), Piece::Vote { term, vote: 1 }];
+        let state = encode_state(&State::default());
+        file.short.set(Some(errno));
+        let before = file.bytes();
+        log.shorten(Names::default(), &state, &pieces(2));
+        let ended = log.finish_shortening();
+        assert_eq!(matches!(ended, Ok(None)), stays, "{errno}");
+        assert_eq!(file.bytes(), before);
+        if stays {
+            log.append(&[Piece::Vote { term: 3, vote: 1 }]).unwrap();
+            file.short.set(None);
+            log.shorten(Names::default(), &state, &pieces(4));
+            assert!(matches!(log.finish_shortening(), Ok(Some(_))), "it is tried again");
+        }
+    }
 }
 
 /// A table on a disk that stands still for as long as it is told to, but not for ever.

@@ -138,7 +138,7 @@ fn a_primary_that_serves_without_a_lease_is_found() {
 
 #[test]
 fn a_server_that_sleeps_while_its_store_works_is_found() {
-    in_server(12, PlantedBug::SleepBusy, &["R7"]);
+    in_server(54, PlantedBug::SleepBusy, &["R7"]);
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_server_that_sleeps_although_nothing_has_proved_to_wake_it_is_found() {
 
 #[test]
 fn a_copy_that_survived_and_is_not_taken_back_is_found() {
-    in_member(303, MetaBug::ForgetFallback, &["liveness"]);
+    in_member(99, MetaBug::ForgetFallback, &["liveness"]);
 }
 
 #[test]
@@ -266,5 +266,5 @@ fn a_claim_that_is_believed_without_asking_the_store_is_found() {
 
 #[test]
 fn zeroing_of_what_was_written_since_the_look_is_found() {
-    in_server(831, PlantedBug::LookAhead, &["linearizability"]);
+    in_server(142, PlantedBug::LookAhead, &["linearizability"]);
 }

@@ -119,7 +119,7 @@ fn a_crash_at_any_byte_of_a_rescue_leaves_the_log_as_it_was_or_rescued() {
     let bytes = cluster.nodes[&1].log.bytes();
     let (mut crashed, mut done) = (0, 0);
     for budget in 0.. {
-        let log = CrashingLog { log: Rc::default(), budget };
+        let log = CrashingLog { log: Rc::default(), budget, short: Rc::default() };
         log.log.borrow_mut().bytes = bytes.clone();
         let outcome = rescue(log.clone()).map(drop);
         let whole = CrashingLog { budget: usize::MAX, ..log };
