@@ -253,6 +253,9 @@ impl Replica {
 
     fn pace_reclaim(&mut self, now: Moment) {
         let within = self.config.reclaim_within;
+        if within.is_zero() {
+            return;
+        }
         let left = self.busy.iter().filter_map(|id| self.groups.get(id)).map(Group::reclaims).sum();
         self.shared.reclaim.look(now, left, within);
     }

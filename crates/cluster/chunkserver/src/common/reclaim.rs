@@ -1,5 +1,5 @@
-//! The pace of reclaim: the least rate at which what others hold for this server is here in time. [Sierra §4.5, §4.6:
-//! "at the minimum rate needed", there as future work]
+//! The pace of reclaim: the least rate at which what others hold for this server is here in time, which the paper was
+//! about to implement [Sierra §4.5].
 //!
 //! All of it is durable on as many servers as anything else, so nothing is at stake while it waits, except that this
 //! server cannot sleep again. What makes up for a copy that is gone is never paced.
@@ -19,7 +19,7 @@ impl Reclaim {
     /// Once a tick: so many blocks are still to be fetched. The time begins when there first are any, and what is found
     /// later is to be here by then, too.
     pub fn look(&mut self, now: Moment, left_blocks: u64, within: Duration) {
-        if left_blocks == 0 || within.is_zero() {
+        if left_blocks == 0 {
             *self = Reclaim::default();
             return;
         }

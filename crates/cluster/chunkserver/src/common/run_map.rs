@@ -189,13 +189,12 @@ impl RunMap {
         }
     }
 
-    /// Nothing of it is here.
+    /// Nothing else stands in its place.
     fn put(&mut self, missing: Missing) {
         let Run { chunk, first, count, .. } = missing.run;
         self.blocks += u64::from(count);
-        if let Some(old) = self.runs.insert((chunk, first), missing) {
-            self.blocks -= u64::from(old.run.count);
-        }
+        let before = self.runs.insert((chunk, first), missing);
+        debug_assert!(before.is_none(), "{chunk}: two runs begin at {first}");
     }
 }
 

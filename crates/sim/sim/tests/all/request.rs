@@ -97,7 +97,7 @@ fn a_day_with_shifts_answers_every_request_and_pays_every_debt() {
     assert_eq!(counted, count);
 }
 
-/// Sierra leaves it as future work [Sierra §4.5]: reclaim at the least rate that suffices is not felt by clients.
+/// What the paper was about to implement [Sierra §4.5]: reclaim at the least rate that suffices is not felt by clients.
 #[test]
 fn reclaim_at_the_rate_that_it_needs_takes_its_time_and_delays_no_reads() {
     let trace = Day { requests: 30_000, ..Day::default() }.trace();
