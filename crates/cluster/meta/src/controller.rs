@@ -21,6 +21,7 @@ mod census;
 mod dry_run;
 mod duties;
 mod event;
+mod failure;
 mod force;
 pub(crate) mod gears;
 mod give_up;
@@ -45,6 +46,7 @@ pub(crate) mod watch;
 mod why;
 
 use crate::controller::census::Census;
+use crate::controller::failure::Failure;
 use crate::controller::gears::Gears;
 use crate::controller::latency::LatencySpan;
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Reports, Seen};
@@ -222,7 +224,7 @@ impl Leading {
             let ran = entry.incarnation != Incarnation(0);
             let depth = state.slept_depth(entry.id).unwrap_or(self.timing.depth);
             live.power.inherit(entry.state, ran, until, depth);
-            live.failed = (entry.state == ServerState::Failed).then_some(self.since);
+            live.failed = (entry.state == ServerState::Failed).then(|| Failure::new(self.since));
         }
         for (id, entry) in state.sets() {
             self.sets.entry(id).or_insert_with(|| Watch::new(self.since, entry, state, &self.timing));

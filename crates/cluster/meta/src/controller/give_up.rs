@@ -3,8 +3,9 @@
 //! A server that returns an hour later costs a catch-up; a lost one costs a rebuild and returns as a new server. So the
 //! policy waits ([`crate::Timing::lost_after`]), gives up one server at a time, and leaves to an administrator any
 //! failure that looks less like a broken server than like a missing rack, network or power supply: then servers return
-//! together. A leader counts from when it saw the failure itself, so a change of leaders only delays the verdict. A
-//! server that sleeps, or wakes late, is never failed.
+//! together, though not in the same second, so each has the waiting time once more when the first are back. A leader
+//! counts from when it saw the failure itself, so a change of leaders only delays the verdict. A server that sleeps, or
+//! wakes late, is never failed.
 
 use crate::controller::event::Output;
 use crate::controller::leading::{Leading, Servers, is_gone};
@@ -17,8 +18,8 @@ use ebb_types::{
 impl Leading {
     /// When the policy's waiting time for a failed server ends.
     pub(crate) fn given_up_at(&self, server: ServerId) -> Option<Moment> {
-        let failed = self.servers.get(&server)?.failed?;
-        Some(failed + self.timing.lost_after?)
+        let failure = self.servers.get(&server)?.failed?;
+        Some(failure.since + self.timing.lost_after?)
     }
 
     /// Declares at most one server lost.
@@ -30,7 +31,11 @@ impl Leading {
         out: &mut Vec<Output>,
     ) {
         for (id, live) in &mut self.servers {
-            live.failed = live.failed.filter(|_| servers.get(id).is_some_and(is_failed));
+            let entry = servers.get(id).filter(|e| is_failed(e));
+            live.failed = live
+                .failed
+                .zip(entry)
+                .map(|(failure, entry)| failure.seen(now, common_cause(entry, servers, state).is_some()));
         }
         let due = |e: &&ServerEntry| {
             is_failed(e) && !state.in_maintenance(e.id) && self.given_up_at(e.id).is_some_and(|at| at <= now)
@@ -67,22 +72,33 @@ fn is_failed(entry: &ServerEntry) -> bool {
     entry.state == ServerState::Failed
 }
 
-/// Why the server is not given up automatically.
-fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Option<String> {
+/// What looks less like a broken server than like something that it shares with others.
+fn common_cause(entry: &ServerEntry, servers: &Servers, state: &State) -> Option<String> {
     let rack = || servers.values().filter(|e| e.rack == entry.rack);
     if rack().count() > 1 && rack().all(is_gone) {
         return Some(format!("all of {} is gone, which looks like its power or network", entry.rack));
+    }
+    let of_pool = || servers.values().filter(|e| e.pool == entry.pool);
+    let (failed, all) = (of_pool().filter(|e| is_failed(e)).count(), of_pool().count());
+    if let Some(pool) = state.pool(entry.pool) {
+        let (of_set, parity) = (pool.shape.servers(), pool.shape.parity());
+        return (failed * of_set > all * parity)
+            .then(|| format!("more than {parity}/{of_set} of the servers of {} have failed", pool.name));
+    }
+    let replicas = state.params().map_or(1, |p| usize::from(p.replicas));
+    (failed * replicas > all).then(|| format!("more than 1/{replicas} of all servers have failed"))
+}
+
+/// Why the server is not given up automatically.
+fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Option<String> {
+    if let Some(why) = common_cause(entry, servers, state) {
+        return Some(why);
     }
     if let Some(pool) = state.pool(entry.pool) {
         return reason_to_wait_in_pool(entry, pool, servers, state);
     }
     if entry.is_logger() {
         return Some("it is a logger, so there is nothing to rebuild".into());
-    }
-    let replicas = state.params().map_or(1, |p| usize::from(p.replicas));
-    let of_pool = || servers.values().filter(|e| e.pool == entry.pool);
-    if of_pool().filter(|e| is_failed(e)).count() * replicas > of_pool().count() {
-        return Some(format!("more than 1/{replicas} of all servers have failed"));
     }
     if !has_heir(entry.gear_group, entry.id, servers) {
         return Some(format!("no other server of {} could take its place", entry.gear_group));
@@ -115,16 +131,12 @@ fn reason_to_wait_in_pool(
     servers: &Servers,
     state: &State,
 ) -> Option<String> {
-    let of_pool = || servers.values().filter(|e| e.pool == pool.id);
-    let (all, parity) = (pool.shape.servers(), pool.shape.parity());
-    if of_pool().filter(|e| is_failed(e)).count() * all > of_pool().count() * parity {
-        return Some(format!("more than {parity}/{all} of the servers of {} have failed", pool.name));
-    }
     let Some((_, set)) = state.sets().find(|(_, set)| set.column_of(entry.id).is_some()) else {
         return Some("it is a spare, so there is nothing to rebuild".into());
     };
     let taken = |id: ServerId| state.sets().any(|(_, set)| set.column_of(id).is_some());
-    if !of_pool().any(|e| e.state == ServerState::Awake && !taken(e.id)) {
+    let spare = |e: &ServerEntry| e.pool == pool.id && e.state == ServerState::Awake && !taken(e.id);
+    if !servers.values().any(spare) {
         return Some(format!("{} has no spare server that could take its place", pool.name));
     }
     let is_lost = |id: ServerId| servers.get(&id).is_some_and(|e| e.state == ServerState::Lost);

@@ -1,6 +1,7 @@
 //! The leader's memory: what it knows beyond the state.
 
 use crate::controller::census::Census;
+use crate::controller::failure::Failure;
 use crate::controller::gears::Gears;
 use crate::controller::group::Standing;
 use crate::controller::latency::LatencySpan;
@@ -33,8 +34,7 @@ pub(crate) struct Live {
     pub granted_until: Moment,
     pub vitals: Vitals,
     pub room: Room,
-    /// When it failed, as far as this leader knows.
-    pub failed: Option<Moment>,
+    pub failed: Option<Failure>,
     /// It failed by silence: how much of it had been borne. Until the same run is heard again.
     pub silenced: Option<Duration>,
     pub grace: Grace,

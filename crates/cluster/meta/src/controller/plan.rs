@@ -9,6 +9,7 @@ use crate::controller::by_server::ByServer;
 use crate::controller::census::Census;
 use crate::controller::duties::{away, may_drain, may_sleep};
 use crate::controller::event::Output;
+use crate::controller::failure::Failure;
 use crate::controller::gears::{policy, standing};
 use crate::controller::group::{Candidate, Facts, Standing, World, next_entry};
 use crate::controller::leading::{DAMAGE_WAKES, Leading, Live, Room, Seen, Servers, is_gone};
@@ -205,7 +206,7 @@ impl Leading {
                 entry.state = ServerState::Failed;
                 let lease = self.longest_lease(state);
                 let live = self.servers.entry(entry.id).or_default();
-                live.failed = Some(now);
+                live.failed = Some(Failure::new(now));
                 live.silenced = (!live.condemned).then_some(live.grace.borne(now, lease));
                 // It gets no lease while this is in flight, although the state still calls it awake (R2).
                 (live.condemned, live.owed) = (true, None);

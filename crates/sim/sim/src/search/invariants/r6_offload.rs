@@ -3,7 +3,7 @@
 
 use crate::search::brief::{brief_entry, brief_role};
 use crate::world::World;
-use ebb_types::{Epoch, GroupEntry, GroupId, Role, ServerId, Slot, SlotState};
+use ebb_types::{Epoch, GroupEntry, GroupId, Role, ServerId, ServerState, Slot, SlotState};
 
 impl World<'_> {
     pub(super) fn r6_nothing_is_lost_with_it(&mut self, id: ServerId, group: GroupId, role: Role) {
@@ -46,8 +46,11 @@ impl World<'_> {
                 });
                 let away = slot.state != SlotState::InSync;
                 // A server whose data is known to be gone copies all of it from a complete replica (seed 4043654: its
-                // holder hears of that later than of the time when the server was in sync).
-                let replaced = slot.state == SlotState::CatchingUp { since: Epoch(0) }
+                // holder hears of that later than of the time when the server was in sync). One that was declared
+                // lost may be empty before another has its place (seed 31030004440).
+                let gone =
+                    slot.state == SlotState::CatchingUp { since: Epoch(0) } || self.is_given_up(slot.server);
+                let replaced = gone
                     && entry
                         .slots
                         .iter()
@@ -63,6 +66,10 @@ impl World<'_> {
             }
         }
         None
+    }
+
+    fn is_given_up(&self, server: ServerId) -> bool {
+        self.newest_state().server(server).is_some_and(|e| e.state == ServerState::Lost)
     }
 }
 
