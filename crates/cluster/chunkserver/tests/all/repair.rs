@@ -11,6 +11,7 @@ use ebb_types::{
     Refusal, Role, Run, ServerId, ServerReport, ServerState, Slot, SlotState, StoreId, TailRun, Version,
     block_crcs, lost_block_crc,
 };
+use std::collections::BTreeMap;
 
 const ME: ServerId = ServerId(1);
 /// Catching up, with a covered holder.
@@ -428,21 +429,33 @@ fn what_no_copy_can_repair_is_listed_as_lost() {
 /// repaired, and the replica that waited for them never caught up.
 #[test]
 fn one_block_that_no_copy_has_does_not_keep_its_neighbours_from_being_repaired() {
+    let pair = neighbours_of_a_block_that_no_copy_has(true);
+    assert_eq!(pair.keys().copied().collect::<Vec<_>>(), [(OTHER, Role::Replica), (HOLDER, KEPT)]);
+    // Whoever may have kept something is asked once: for all blocks.
+    let mut all = neighbours_of_a_block_that_no_copy_has(false);
+    assert!(all.remove(&(OTHER, Role::Replica)).is_some_and(|questions| questions > 1));
+    assert!(all.len() > 1 && all.values().all(|questions| *questions == 1), "{all:?}");
+}
+
+/// All but one are repaired. Returns how often each copy was asked. `covered`: [`HOLDER`] has what [`OTHER`] lacks.
+fn neighbours_of_a_block_that_no_copy_has(covered: bool) -> BTreeMap<(ServerId, Role), u32> {
     const BAD: u32 = 100;
-    let (mut primary, _) = Server::new(ME);
+    let (mut primary, _) = Server::started(ME, RecoveredTail::default(), covered);
     let token = primary.is_asked_for_a_listing(6);
     let mut commands = primary.stored(token, listed_lost());
     let mut repaired = std::collections::BTreeSet::new();
+    let mut questions = BTreeMap::new();
     loop {
         if let Some(question) = asked(&commands) {
             let (first, count) = question.blocks;
             let blocks = first..first + count;
-            let is_kept = question.role == KEPT;
-            let records = match is_kept {
-                true => vec![Record { first, count, ..record(Version::ZERO, None) }],
-                false => blocks.clone().map(|first| Record { first, ..record(NEW, None) }).collect(),
+            let has = question.role == Role::Replica;
+            *questions.entry((question.to, question.role)).or_insert(0) += 1;
+            let records = match has {
+                false => vec![Record { first, count, ..record(Version::ZERO, None) }],
+                true => blocks.clone().map(|first| Record { first, ..record(NEW, None) }).collect(),
             };
-            let damaged = blocks.contains(&BAD) && !is_kept;
+            let damaged = blocks.contains(&BAD) && has;
             let result = if damaged { Err(Refusal::Corrupt) } else { Ok(records) };
             commands = primary.answers(question, result, Bytes::new());
             continue;
@@ -466,7 +479,7 @@ fn one_block_that_no_copy_has_does_not_keep_its_neighbours_from_being_repaired()
                 StoreCommand::List { .. } => {
                     let sound = (0..256).filter(|block| *block != BAD).collect();
                     assert_eq!(repaired, sound);
-                    return;
+                    return questions;
                 }
                 other => panic!("{other:?}"),
             };
