@@ -479,6 +479,9 @@ impl State {
                 holds("a holder has no slot of the group", !members.contains(&holder.server))?;
                 holds("a holder is part of the cluster", self.servers.contains_key(&holder.server))?;
                 holds("an in-sync slot needs no holder", slot.state != SlotState::InSync)?;
+                holds("a covered holder has no former one", !holder.covered || holder.former.is_none())?;
+                let known = holder.servers().all(|id| self.servers.contains_key(&id));
+                holds("a former holder is part of the cluster", known)?;
             }
             if let SlotState::Away { since } | SlotState::CatchingUp { since } = slot.state {
                 holds("nothing is missed from the future", since <= new.epoch)?;

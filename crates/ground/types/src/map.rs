@@ -113,6 +113,44 @@ pub struct Holder {
     pub server: ServerId,
     /// It has every write from the slot's `since` on. Until then those have fewer than r copies and are at risk (R8).
     pub covered: bool,
+    /// While it is not covered: who kept all that the slot's server missed before this one was chosen. The server and
+    /// these two together have everything.
+    pub former: Option<ServerId>,
+}
+
+impl Holder {
+    pub fn new(server: ServerId, covered: bool) -> Holder {
+        Holder { server, covered, former: None }
+    }
+
+    /// It has everything now.
+    pub fn cover(&mut self) {
+        (self.covered, self.former) = (true, None);
+    }
+
+    /// From here on the slot's server itself gets what this one does not.
+    pub fn share(&mut self) {
+        if std::mem::take(&mut self.covered) {
+            self.former = Some(self.server);
+        }
+    }
+
+    /// Nothing is known of what it has.
+    pub fn doubt(&mut self) {
+        (self.covered, self.former) = (false, None);
+    }
+
+    /// Who keeps, together, all that the slot's server lacks. Empty: nobody is known to.
+    pub fn sources(&self) -> impl Iterator<Item = ServerId> + use<> {
+        let known = self.covered || self.former.is_some();
+        self.servers().filter(move |_| known)
+    }
+
+    /// It, and the former one.
+    pub fn servers(&self) -> impl Iterator<Item = ServerId> + use<> {
+        let former = self.former.filter(|former| *former != self.server);
+        former.into_iter().chain([self.server])
+    }
 }
 
 /// One of the r places of a chunk group. Slot k belongs to gear group k and never leaves it.
@@ -229,6 +267,12 @@ impl GroupEntry {
         holder.is_some_and(|s| s.covered && s.server == server)
     }
 
+    /// Whether `server` keeps all that the server of the slot of `stands_for` lacks, alone or with another one.
+    pub fn is_source(&self, server: ServerId, stands_for: ServerId) -> bool {
+        let holder = self.slot_of(stands_for).and_then(|slot| slot.holder);
+        holder.is_some_and(|holder| holder.sources().any(|source| source == server))
+    }
+
     pub fn slot_of(&self, server: ServerId) -> Option<&Slot> {
         self.slots.iter().find(|s| s.server == server)
     }
@@ -236,7 +280,8 @@ impl GroupEntry {
     /// Every server that may have records of this group, with the role in which it has them.
     pub fn members(&self) -> impl Iterator<Item = (ServerId, Role)> + '_ {
         self.slots.iter().flat_map(|slot| {
-            let offload = slot.holder.map(|s| (s.server, Role::Offload { stands_for: slot.server }));
+            let role = Role::Offload { stands_for: slot.server };
+            let offload = slot.holder.into_iter().flat_map(|s| s.servers()).map(move |id| (id, role));
             std::iter::once((slot.server, Role::Replica)).chain(offload)
         })
     }
@@ -247,7 +292,7 @@ impl GroupEntry {
         let served = self.fallback.as_deref().unwrap_or(&self.slots);
         let has_not_served = self.fallback.is_some();
         let both = |slot: &Slot, holder: Option<Holder>| {
-            std::iter::once(slot.server).chain(holder.map(|holder| holder.server))
+            std::iter::once(slot.server).chain(holder.into_iter().flat_map(|holder| holder.servers()))
         };
         let present = self.slots.iter().zip(served).flat_map(move |(slot, before)| {
             let was_in_sync = before.server == slot.server && before.state == SlotState::InSync;
@@ -461,7 +506,7 @@ mod tests {
     #[test]
     fn a_group_is_gone_when_every_server_that_may_have_any_of_it_was_declared_lost() {
         let slot = |id, state, holder: Option<u16>| {
-            let holder = holder.map(|id| Holder { server: ServerId(id), covered: true });
+            let holder = holder.map(|id| Holder::new(ServerId(id), true));
             Slot { server: ServerId(id), state, holder }
         };
         let (in_sync, away) = (SlotState::InSync, SlotState::Away { since: Epoch(4) });

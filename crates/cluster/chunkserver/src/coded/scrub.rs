@@ -7,8 +7,8 @@
 //! differs from its own blocks, it is stored in their place: every block has a checksum of its own, so which strip of a
 //! row is wrong cannot be told, but the data is what clients have read.
 //!
-//! A damaged block that no other column has is the rest of a write that failed, if its epoch has ended: it becomes
-//! zeroes, which is what the others count it as.
+//! A damaged block that another column in sync lacks is the rest of a write that failed, if its epoch has ended: it
+//! becomes zeroes, which is what that column counts it as.
 //!
 //! Rows are immutable, so nothing waits for a scrub, and nothing that is written meanwhile is in its way. A parity
 //! column is scrubbed only while all data columns are in sync. No server is woken for it, and a set that hibernates is
@@ -234,7 +234,10 @@ impl CodedSet {
                 match *why {
                     Why::Damaged { block, lost } if ended.absent.contains(&block) => {
                         // A block whose version is lost was never written as a whole.
-                        let version = if lost { Some(Version::ZERO) } else { scrub.remnant(window, block) };
+                        let version = match lost {
+                            true => Some(Version::ZERO),
+                            false => scrub.remnant(window, block, self.known.entry.is_in_sync()),
+                        };
                         return self.clear_for_scrub(cx, window, block, version);
                     }
                     Why::Differing { blocks, .. } if done => cx.shared.stats.scrub.equalled_blocks += blocks,

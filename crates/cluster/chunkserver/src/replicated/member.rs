@@ -307,7 +307,7 @@ impl Member {
                 return true;
             }
             match role {
-                Role::Offload { stands_for } if !all_counts && !entry.is_covered_by(cx.me, stands_for) => {
+                Role::Offload { stands_for } if !all_counts && !entry.is_source(cx.me, stands_for) => {
                     cx.send(to, PeerMessage::ListReply { group, token, result: Err(Refusal::NotReady) });
                 }
                 _ => {

@@ -38,7 +38,7 @@ impl Member {
     /// `states`: each slot's state and holder.
     fn configure(&mut self, epoch: u32, states: [(SlotState, Option<ServerId>); 3]) -> Vec<Command> {
         let slot = |(server, (state, holder)): (ServerId, (SlotState, Option<ServerId>))| {
-            let holder = holder.map(|server| Holder { server, covered: true });
+            let holder = holder.map(|server| Holder::new(server, true));
             Slot { server, state, holder }
         };
         let slots = [ME, PRIMARY, THIRD].into_iter().zip(states).map(slot).collect();

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use ebb_chunkserver::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
 use ebb_types::{
     ChunkId, Epoch, GroupEntry, GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage,
-    RecoveredTail, Refusal, Role, Run, ServerEntry, ServerId, ServerState, Slot, SlotState, StoreId, TailRun,
-    Version,
+    RecoveredTail, Refusal, Role, Run, ServerEntry, ServerId, ServerReport, ServerState, Slot, SlotState,
+    StoreId, TailRun, Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -44,7 +44,7 @@ impl Server {
         match in_sync {
             true => self.configure_other(epoch, SlotState::InSync, None),
             false => {
-                let holder = Some(Holder { server: HOLDER, covered: true });
+                let holder = Some(Holder::new(HOLDER, true));
                 self.configure_other(epoch, SlotState::CatchingUp { since: Epoch(1) }, holder)
             }
         }
@@ -59,7 +59,7 @@ impl Server {
     }
 
     fn adopt(&mut self, epoch: u32, slots: Vec<Slot>) -> Vec<Command> {
-        let servers = [1, 2, 3, 4].map(|id| ServerEntry {
+        let servers = [1, 2, 3, 4, 5].map(|id| ServerEntry {
             incarnation: Incarnation(self.run),
             ..crate::server(id, id as u8 % 3, ServerState::Awake)
         });
@@ -172,7 +172,7 @@ fn a_tail_is_kept_with_what_it_is_of() {
     let mut holder = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
     let away = SlotState::Away { since: Epoch(1) };
     holder.configure_other(5, away, None);
-    holder.configure_other(6, away, Some(Holder { server: HOLDER, covered: false }));
+    holder.configure_other(6, away, Some(Holder::new(HOLDER, false)));
     let fence = PeerMessage::Fence { group: GROUP, epoch: Epoch(6), done: Vec::new() };
     let commands = holder.hear(ServerId(3), fence);
     let received = commands.iter().find_map(|c| match c {
@@ -213,7 +213,7 @@ fn offload_for_a_former_slot_ends_in_a_low_gear_too() {
     let slot = |server, state, holder| Slot { server, state, holder };
     let (away, from_zero) = (SlotState::Away { since: Epoch(2) }, SlotState::CatchingUp { since: Epoch(0) });
     let mut drops = |epoch, state, covered| {
-        let holder = Some(Holder { server: ServerId(3), covered });
+        let holder = Some(Holder::new(ServerId(3), covered));
         let slots = vec![
             slot(ME, away, holder),
             slot(ServerId(5), state, None),
@@ -250,6 +250,39 @@ fn a_listing_that_lost_a_source_starts_over() {
     // Before the reply comes the other replica is in sync: now it has everything, and the holder nothing.
     let commands = me.configure(6, true);
     assert_eq!(asked(&commands).map(|(to, role, _)| (to, role)), Some((OTHER, Role::Replica)));
+}
+
+/// Neither the former holder nor the one that took over has everything: both are listed, and both list.
+#[test]
+fn a_former_holder_and_the_present_one_are_listed_together() {
+    const FORMER: ServerId = ServerId(5);
+    let since = SlotState::CatchingUp { since: Epoch(1) };
+    let both = Holder { former: Some(FORMER), ..Holder::new(HOLDER, false) };
+    let mut other = Server::new(OTHER);
+    let mut commands = other.configure_other(5, since, Some(both));
+    for source in [FORMER, HOLDER] {
+        let (to, role, token) = asked(&commands).expect("it is asked");
+        assert_eq!((to, role), (source, KEPT));
+        let mut keeps = Server::new(source);
+        keeps.configure_other(5, since, Some(both));
+        let list = |epoch| {
+            let (role, since) = (KEPT, Epoch(1));
+            PeerMessage::List { group: GROUP, epoch: Epoch(epoch), token, role, since, after: None }
+        };
+        let listed = |commands: &[Command]| stored(commands).is_some();
+        assert!(listed(&keeps.hear(OTHER, list(5))), "{source}");
+        keeps.configure_other(6, since, Some(Holder::new(HOLDER, false)));
+        assert!(
+            !listed(&keeps.hear(OTHER, list(6))),
+            "{source} is not all, and nobody knows who has the rest"
+        );
+        let page = Ok(ListPage { runs: Vec::new(), next: None });
+        let compared = other.hear(source, PeerMessage::ListReply { group: GROUP, token, result: page });
+        let token = stored(&compared).expect("the page is compared");
+        commands = other.on(Event::Stored { token, outcome: StoreOutcome::Newer(Vec::new()) });
+    }
+    let caught_up = |c: &Command| matches!(c, Command::Report(ServerReport::CaughtUp { .. }));
+    assert!(commands.iter().any(caught_up), "{commands:?}");
 }
 
 /// The source listed everything in the beginning; its directory was emptied since.

@@ -32,7 +32,7 @@ impl Waking {
             Waking { replica: Replica::new(config, Recovered::default()), now: Moment(1), sent: 0 };
         waking.on(Event::Lease { until: Moment(u64::MAX) });
         let slot = |server, state, holder| Slot { server: ServerId(server), state, holder };
-        let own = Some(Holder { server: HOLDER, covered: true });
+        let own = Some(Holder::new(HOLDER, true));
         let entry = GroupEntry {
             epoch: Epoch(2),
             primary: Some(ServerId(2)),

@@ -46,7 +46,7 @@ impl Server {
         let mut server = Server { replica: Replica::new(config, recovered), now: 1 };
         server.on(Event::Lease { until: Moment(u64::MAX) });
         let away = SlotState::CatchingUp { since: Epoch(5) };
-        let holder = Some(Holder { server: HOLDER, covered });
+        let holder = Some(Holder::new(HOLDER, covered));
         let slots = vec![
             Slot { server: ME, state: SlotState::InSync, holder: None },
             Slot { server: OTHER, state: away, holder },
@@ -335,7 +335,7 @@ fn a_listing_that_meets_damage_is_given_when_that_is_repaired() {
 fn a_server_that_repairs_a_block_does_not_sleep() {
     let (mut member, _) = Server::new(OTHER);
     let state = SlotState::Away { since: Epoch(10) };
-    let holder = Some(Holder { server: HOLDER, covered: true });
+    let holder = Some(Holder::new(HOLDER, true));
     let slots = vec![
         Slot { server: ME, state: SlotState::InSync, holder: None },
         Slot { server: OTHER, state, holder },
@@ -372,7 +372,7 @@ fn a_server_that_repairs_a_block_does_not_sleep() {
 fn a_server_that_a_newer_epoch_may_need_obeys_no_order_to_sleep() {
     let (mut member, _) = Server::new(OTHER);
     let is = |member: &mut Server, version: u64, state: ServerState| {
-        let holder = Some(Holder { server: HOLDER, covered: true });
+        let holder = Some(Holder::new(HOLDER, true));
         let epoch = Epoch(8 + version as u32);
         let slots = vec![
             Slot { server: ME, state: SlotState::InSync, holder: None },

@@ -46,7 +46,7 @@ impl Primary {
         let recovered = Recovered { scrubs: vec![mark], ..Recovered::default() };
         let mut primary = Primary { replica: Replica::new(config, recovered), now: Moment(1) };
         primary.on(Event::Lease { until: Moment(u64::MAX) });
-        let holder = Some(Holder { server: HOLDER, covered: true });
+        let holder = Some(Holder::new(HOLDER, true));
         let slots = vec![
             Slot { server: ME, state: SlotState::InSync, holder: None },
             Slot { server: OTHER, state: SlotState::InSync, holder: None },

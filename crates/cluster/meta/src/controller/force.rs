@@ -170,8 +170,11 @@ fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<Group
             true => SlotState::CatchingUp { since: Epoch(0) },
             false => SlotState::Away { since: Epoch(0) },
         };
-        let kept = s.holder.filter(|i| awake(i.server) && i.server != primary);
-        Slot { server: s.server, state, holder: kept.map(|i| Holder { covered: false, ..i }) }
+        let takes_part = |id: &ServerId| awake(*id) && *id != primary;
+        let former = s.holder.and_then(|i| i.former).filter(takes_part);
+        let kept = s.holder.map(|i| i.server).filter(takes_part);
+        let holder = kept.map(|server| Holder { former, ..Holder::new(server, false) });
+        Slot { server: s.server, state, holder }
     };
     let slots = entry.slots.iter().map(slot).collect();
     let epoch = entry.epoch.next();

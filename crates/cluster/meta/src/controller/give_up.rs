@@ -117,7 +117,8 @@ fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Opti
 pub(crate) fn last_copies_on(server: ServerId, state: &State) -> impl Iterator<Item = GroupId> + '_ {
     let is_there = |id: ServerId| state.server(id).is_some_and(|e| !is_gone(e));
     let complete = move |s: &Slot| s.server != server && s.state == SlotState::InSync && is_there(s.server);
-    let keeps = move |s: &Slot| s.server == server || s.holder.is_some_and(|holder| holder.server == server);
+    let of_holder = move |s: &Slot| s.holder.is_some_and(|holder| holder.servers().any(|id| id == server));
+    let keeps = move |s: &Slot| s.server == server || of_holder(s);
     let needs = move |g: &GroupEntry| {
         g.slots.iter().chain(g.fallback.iter().flatten()).any(keeps) && !g.slots.iter().any(complete)
     };

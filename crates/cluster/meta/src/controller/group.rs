@@ -139,8 +139,12 @@ fn distrust_emptied(slots: &mut [Slot], world: &World) {
             let since = Epoch(0);
             slot.state = if away { SlotState::Away { since } } else { SlotState::CatchingUp { since } };
         }
-        let lacks = emptied(slot.server) || slot.holder.is_some_and(|s| emptied(s.server));
-        slot.holder.iter_mut().filter(|_| lacks).for_each(|s| s.covered = false);
+        let is_emptied = emptied(slot.server);
+        slot.holder.iter_mut().for_each(|holder| {
+            if is_emptied || holder.servers().any(emptied) {
+                holder.doubt();
+            }
+        });
     }
 }
 
@@ -157,7 +161,7 @@ fn learn(slot: &mut Slot, facts: &Facts, world: &mut World) -> bool {
             true
         }
         SlotState::Away { .. } if facts.covered.contains(&slot.server) => {
-            slot.holder.iter_mut().for_each(|s| s.covered = true);
+            slot.holder.iter_mut().for_each(Holder::cover);
             true
         }
         _ => false,
@@ -182,11 +186,19 @@ fn kept(slot: &Slot) -> Option<ServerId> {
     slot.holder.filter(|s| s.covered).map(|s| s.server)
 }
 
-/// Whether the slot had a complete copy and has none now. Such an epoch must be on record before it serves.
+/// Where the slot's server, if it is there, finds all that it lacks.
+fn sources(slot: &Slot) -> impl Iterator<Item = ServerId> + use<> {
+    slot.holder.into_iter().flat_map(|holder| holder.sources())
+}
+
+/// Whether the slot had a complete copy, and has none now or one on other servers. Such an epoch must be on record
+/// before it serves.
 fn has_lost(before: &Slot, now: &Slot) -> bool {
+    let had = |server: ServerId| sources(before).any(|other| other == server);
+    let has_them = sources(now).next().is_some() && sources(now).all(had);
     before.server == now.server
         && now.state != SlotState::InSync
-        && (before.state == SlotState::InSync || kept(before).is_some() && kept(now).is_none())
+        && (before.state == SlotState::InSync || sources(before).next().is_some() && !has_them)
 }
 
 /// No server is complete by the present slots, or a primary waits in vain for what it misses, in an epoch in which
@@ -203,7 +215,8 @@ fn fall_back(
     for (slot, before) in restored.iter_mut().zip(served).filter(|(slot, before)| has_lost(before, slot)) {
         let (SlotState::CatchingUp { since } | SlotState::Away { since }) = before.state else { continue };
         let free = |holder: ServerId| slots.iter().all(|s| s.server != holder);
-        if standing(world, slot.server) == Standing::Up && kept(before).is_some_and(free) {
+        let known = sources(before).next().is_some() && sources(before).all(free);
+        if standing(world, slot.server) == Standing::Up && known {
             *slot = Slot { state: SlotState::CatchingUp { since }, ..*before };
         }
     }
@@ -213,7 +226,7 @@ fn fall_back(
     }
     slots.iter_mut().zip(&restored).filter(|(slot, to)| slot.holder != to.holder).for_each(|(slot, to)| {
         drop_holder(slot, world);
-        kept(to).and_then(|holder| world.get_mut(holder)).into_iter().for_each(|c| c.holders += 1);
+        to.holder.and_then(|s| world.get_mut(s.server)).into_iter().for_each(|c| c.holders += 1);
     });
     *slots = restored;
     primary
@@ -238,7 +251,8 @@ fn is_complete(slots: &[Slot], k: usize, world: &World) -> bool {
             let other = |(j, slot): (usize, &Slot)| {
                 j != k && live(slot.server) && (slot.state == SlotState::InSync || kept(slot))
             };
-            kept(&slots[k]) || slots.iter().enumerate().any(other)
+            let own = sources(&slots[k]).next().is_some() && sources(&slots[k]).all(live);
+            own || slots.iter().enumerate().any(other)
         }
     }
 }
@@ -298,7 +312,7 @@ fn send_away(
         SlotState::CatchingUp { since } => {
             // The holder lacks what the server received while it caught up.
             let took = !matches!(before.state, SlotState::Away { .. });
-            slots[k].holder.iter_mut().for_each(|s| s.covered &= !took);
+            slots[k].holder.iter_mut().filter(|_| took).for_each(Holder::share);
             since
         }
         SlotState::Away { since } => since,
@@ -324,8 +338,16 @@ fn send_away(
         world.get_mut(server).expect("a candidate").holders += 1;
         // Nothing has been ordered since the server went away.
         let covered = before.server == slots[k].server && before.state == SlotState::InSync;
-        slots[k].holder = Some(Holder { server, covered });
+        slots[k].holder = Some(Holder { former: former(before, world), ..Holder::new(server, false) });
+        slots[k].holder.iter_mut().filter(|_| covered).for_each(Holder::cover);
     }
+}
+
+/// Who alone kept all that the slot's server lacked.
+fn former(before: &Slot, world: &World) -> Option<ServerId> {
+    let mut all = sources(before);
+    let only = all.next().filter(|_| all.next().is_none());
+    only.filter(|server| world.get(*server).is_some_and(|c| !c.lost))
 }
 
 /// Whether the group can spare one copy of slot `k`'s offload while it moves to another holder: the primary, which
@@ -406,6 +428,65 @@ mod tests {
         }
     }
 
+    fn slot(id: u16, state: SlotState, holder: Option<Holder>) -> Slot {
+        Slot { server: ServerId(id), state, holder }
+    }
+
+    fn world(down: &[u16]) -> World {
+        let state = |id| if down.contains(&id) { Standing::Down } else { Standing::Up };
+        (1..=6).map(|id| (ServerId(id), candidate(state(id)))).collect()
+    }
+
+    /// Seed 31010004255 of the fault search. Of two copies one slept, and its holder 3 went to sleep, too. The disk of
+    /// the primary hung before holder 4 had everything, and the group waited for it, although 3 and 4 had.
+    #[test]
+    fn a_new_holder_and_the_former_one_are_a_source_together() {
+        let since = Epoch(4);
+        let holder = Holder::new(ServerId(3), true);
+        let away = SlotState::Away { since };
+        let slots = vec![slot(1, SlotState::InSync, None), slot(2, away, Some(holder))];
+        let primary = Some(ServerId(1));
+        let entry = GroupEntry { epoch: Epoch(4), primary, slots, ..GroupEntry::unknown() };
+        let moved = next_entry(&entry, &Facts::default(), &mut world(&[2, 3, 5, 6])).expect("it moves");
+        let both = Holder { former: Some(ServerId(3)), ..Holder::new(ServerId(4), false) };
+        assert_eq!(moved.slots[1].holder, Some(both));
+        assert!(moved.fallback.is_some(), "alone, the former holder lacks what this epoch orders");
+
+        let served = GroupEntry { fallback: None, ..moved };
+        let failed = next_entry(&served, &Facts::default(), &mut world(&[1, 5, 6])).expect("another primary");
+        let catching_up = SlotState::CatchingUp { since };
+        assert_eq!((failed.primary, failed.slots[1]), (Some(ServerId(2)), slot(2, catching_up, Some(both))));
+        for missing in [3, 4] {
+            let next = next_entry(&served, &Facts::default(), &mut world(&[1, missing]));
+            assert_eq!(next.and_then(|next| next.primary), None, "without {missing}");
+        }
+        // A third one would know neither what the second nor what the first has kept.
+        let third = next_entry(&served, &Facts::default(), &mut world(&[2, 4])).expect("it moves again");
+        assert!(third.slots[1].holder.is_some_and(|s| s.sources().next().is_none()), "{third:?}");
+        let covered = Facts { covered: [ServerId(2)].into(), ..Facts::default() };
+        let covered = next_entry(&served, &covered, &mut world(&[2])).expect("it is covered");
+        assert_eq!(covered.slots[1].holder, Some(Holder::new(ServerId(4), true)));
+    }
+
+    /// What its server received while it caught up, it has; the rest, its holder.
+    #[test]
+    fn a_server_that_leaves_while_it_catches_up_is_complete_with_its_holder() {
+        let (since, holder) = (Epoch(4), Holder::new(ServerId(3), true));
+        let state = SlotState::CatchingUp { since };
+        let slots = vec![slot(1, SlotState::InSync, None), slot(2, state, Some(holder))];
+        let primary = Some(ServerId(1));
+        let entry = GroupEntry { epoch: Epoch(5), primary, slots, ..GroupEntry::unknown() };
+        let left = next_entry(&entry, &Facts::default(), &mut world(&[2])).expect("it leaves");
+        let shared = Holder { former: Some(ServerId(3)), ..Holder::new(ServerId(3), false) };
+        assert_eq!(left.slots[1], slot(2, SlotState::Away { since }, Some(shared)));
+        let back = next_entry(&left, &Facts::default(), &mut world(&[1])).expect("it is back");
+        assert_eq!((back.primary, back.slots[1]), (Some(ServerId(2)), slot(2, state, Some(shared))));
+        // Another holder takes over from it.
+        let moved = next_entry(&left, &Facts::default(), &mut world(&[2, 3])).expect("it moves");
+        let both = Holder { former: Some(ServerId(3)), ..Holder::new(ServerId(4), false) };
+        assert_eq!(moved.slots[1].holder, Some(both));
+    }
+
     /// Seed 4081559 of the fault search. Servers 1 and 2 slept while server 3 served alone, and all crashed. In epochs
     /// that never served, holder 5 of server 2 was lost, and then server 3, which server 2, the primary, was to catch
     /// up from.
@@ -413,7 +494,7 @@ mod tests {
     fn a_primary_that_cannot_learn_what_it_misses_falls_back_to_what_served() {
         let since = Epoch(7);
         let slot = |id, state, holder: Option<u16>| {
-            let holder = holder.map(|id| Holder { server: ServerId(id), covered: true });
+            let holder = holder.map(|id| Holder::new(ServerId(id), true));
             Slot { server: ServerId(id), state, holder }
         };
         let away = SlotState::Away { since };

@@ -589,8 +589,8 @@ fn heirs(
         let of = |entry: &&GroupEntry| {
             let known = entry.slots.iter().chain(entry.fallback.iter().flatten());
             let others = known.filter(|s| s.server != lost.id && (holders || may_return(s)));
-            let kept = others.filter_map(|s| s.holder);
-            entry.slots.iter().map(|s| s.server).chain(kept.map(|s| s.server)).collect()
+            let kept = others.filter_map(|s| s.holder).flat_map(|s| s.servers());
+            entry.slots.iter().map(|s| s.server).chain(kept).collect()
         };
         groups.iter().map(of).collect()
     };
@@ -639,6 +639,7 @@ fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<Gro
                 }
                 // It finds another one.
                 slot.holder = slot.holder.filter(|holder| holder.server != server);
+                slot.holder.iter_mut().for_each(|s| s.former = s.former.filter(|id| *id != server));
             }
             replaced.insert(group, entry);
         }
@@ -661,7 +662,7 @@ mod tests {
         if !is_known {
             places.remove(&ServerId(2));
         }
-        let holder = Some(Holder { server: ServerId(4), covered: true });
+        let holder = Some(Holder::new(ServerId(4), true));
         let slot = |id, state, holder| Slot { server: ServerId(id), state, holder };
         let away = SlotState::Away { since: Epoch(4) };
         let slots =

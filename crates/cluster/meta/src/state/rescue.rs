@@ -181,7 +181,7 @@ fn doubted(slot: &Slot) -> Slot {
         SlotState::Away { .. } => SlotState::Away { since },
         SlotState::InSync | SlotState::CatchingUp { .. } => SlotState::CatchingUp { since },
     };
-    Slot { state, holder: slot.holder.map(|holder| Holder { covered: false, ..holder }), ..*slot }
+    Slot { state, holder: slot.holder.map(|holder| Holder::new(holder.server, false)), ..*slot }
 }
 
 /// The column may lack strips since that epoch.

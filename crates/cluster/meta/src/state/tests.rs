@@ -180,7 +180,7 @@ fn a_slot_never_leaves_its_gear_group() {
 fn a_holder_never_holds_another_copy() {
     breaks("a holder has no slot", |e| {
         e.slots[1].state = SlotState::Away { since: Epoch(2) };
-        e.slots[1].holder = Some(Holder { server: ServerId(0), covered: true });
+        e.slots[1].holder = Some(Holder::new(ServerId(0), true));
     });
 }
 
@@ -189,7 +189,7 @@ fn two_copies_never_have_one_target() {
     breaks("one target per copy", |e| {
         for slot in &mut e.slots[1..] {
             slot.state = SlotState::Away { since: Epoch(2) };
-            slot.holder = Some(Holder { server: ServerId(3), covered: true });
+            slot.holder = Some(Holder::new(ServerId(3), true));
         }
     });
 }

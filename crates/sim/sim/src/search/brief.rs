@@ -145,7 +145,11 @@ pub fn brief_entry(entry: &GroupEntry) -> String {
         };
         write!(text, ", {} {state}", slot.server).expect("a string takes everything");
         if let Some(holder) = slot.holder {
-            let lacks = if holder.covered { "" } else { ", lacks older writes" };
+            let lacks = match holder.former {
+                _ if holder.covered => String::new(),
+                Some(former) => format!(", lacks what {former} keeps"),
+                None => ", lacks older writes".into(),
+            };
             write!(text, " (holder {}{lacks})", holder.server).expect("a string takes everything");
         }
     }

@@ -5,8 +5,9 @@ use crate::common::run_map::Source;
 use crate::replicated::member::Member;
 use ebb_types::{ClusterMap, Epoch, GroupEntry, Role, ServerId, Slot, SlotState};
 
-/// Where this server finds everything it lacks: its own covered holder; a replica that is in sync; or a replica that
-/// was complete until it went away, together with its covered holder. Nothing less will do: a listing that misses an
+/// Where this server finds everything it lacks: its own covered holder, or its own former holder and the one that took
+/// over; a replica that is in sync; or a replica that was complete until it went away, together with its covered
+/// holder. Nothing less will do: a listing that misses an
 /// acknowledged write would lead to a false `InSync`. Empty: there is no source now, and it waits.
 ///
 /// In a salvage (no complete copy is left and the newest of the rest is wanted) the sources are all members that take
@@ -24,10 +25,13 @@ pub(crate) fn sources(cx: &Context, member: &Member, without: Option<ServerId>) 
         let holder = slot.holder.filter(|s| s.covered && live(s.server))?;
         Some((holder.server, Role::Offload { stands_for: slot.server }))
     };
-    let own = entry.slot_of(cx.me).and_then(|slot| Some((slot.state, kept(slot)?)));
+    let slot = entry.slot_of(cx.me);
+    let own: Vec<ServerId> = slot.and_then(|s| s.holder).into_iter().flat_map(|s| s.sources()).collect();
+    let own = if own.iter().all(|s| live(*s)) { own } else { Vec::new() };
+    let own = own.into_iter().map(|s| (s, Role::Offload { stands_for: cx.me })).collect::<Vec<Source>>();
     let everything = SlotState::CatchingUp { since: Epoch(0) };
-    if let Some((_, own)) = own.filter(|(state, _)| *state != everything) {
-        return vec![own];
+    if !own.is_empty() && slot.is_some_and(|s| s.state != everything) {
+        return own;
     }
     let in_sync = entry.slots.iter().filter(|s| s.state == SlotState::InSync && live(s.server));
     // The primary first: it is the one that is sure to be complete soonest.
@@ -37,7 +41,7 @@ pub(crate) fn sources(cx: &Context, member: &Member, without: Option<ServerId>) 
     let others = entry.slots.iter().filter(|s| live(s.server));
     let pair = |slot: &Slot| Some(vec![(slot.server, Role::Replica), kept(slot)?]);
     let pair = others.map(pair).find_map(|p| p);
-    pair.or(own.map(|(_, own)| vec![own])).unwrap_or_default()
+    pair.unwrap_or(own)
 }
 
 /// Whether these sources are still good. A source must list what was complete when the listing began; every later write
@@ -50,7 +54,7 @@ pub(super) fn are_good(map: &ClusterMap, entry: &GroupEntry, sources: &[Source],
     let good = |&(server, role): &Source| match role {
         _ if !map.is_live(server) => false,
         _ if entry.salvage || listed => true,
-        Role::Offload { stands_for } => entry.is_covered_by(server, stands_for),
+        Role::Offload { stands_for } => entry.is_source(server, stands_for),
         Role::Replica => in_sync(server) || kept(server),
     };
     !sources.is_empty() && sources.iter().all(good)

@@ -91,7 +91,7 @@ impl Group {
     fn tail_holders(&self, cx: &Context) -> impl Iterator<Item = ServerId> {
         let catching_up = |slot: &&Slot| matches!(slot.state, SlotState::CatchingUp { .. });
         let holders = self.entry().slots.iter().filter(catching_up).filter_map(|slot| slot.holder);
-        let live = holders.map(|s| s.server).filter(|s| cx.map.is_live(*s));
+        let live = holders.flat_map(|s| s.servers()).filter(|s| cx.map.is_live(*s));
         self.member.targets().flatten().map(|(server, _)| server).chain(live)
     }
 

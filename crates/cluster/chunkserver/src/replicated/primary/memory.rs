@@ -58,7 +58,7 @@ mod tests {
         let sleeper = |server, holder, awake| {
             let since = Epoch(2);
             let state = if awake { SlotState::CatchingUp { since } } else { SlotState::Away { since } };
-            let holder = Some(Holder { server: ServerId(holder), covered: true });
+            let holder = Some(Holder::new(ServerId(holder), true));
             Slot { server: ServerId(server), state, holder }
         };
         let replica = Slot { server: ServerId(1), state: SlotState::InSync, holder: None };

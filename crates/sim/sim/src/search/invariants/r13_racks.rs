@@ -105,7 +105,7 @@ mod tests {
         let same =
             state.servers().find(|e| e.rack == rack && e.id != primary).expect("two servers a rack").id;
         let away = bad.slots.iter_mut().find(|s| s.server != primary).expect("the other slot");
-        let good = away.holder.replace(Holder { server: same, covered: true }).expect("it is away").server;
+        let good = away.holder.replace(Holder::new(same, true)).expect("it is away").server;
         assert_eq!(better_holder(&bad, state, |_| true), Some(good));
         // If the other rack is gone, nothing better is available.
         bad.slots.retain(|s| s.server == primary);

@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(bad(&|e| e.slots[1] = e.slots[0]), Some("has a server twice"));
         let on_one = |e: &mut GroupEntry| {
             let slot = e.slots.iter_mut().find(away).expect("one is away");
-            slot.holder = Some(Holder { server: awake, covered: true });
+            slot.holder = Some(Holder::new(awake, true));
         };
         assert_eq!(bad(&on_one), Some("has two copies on one server"));
         assert_eq!(bad(&|e| e.primary = Some(ServerId(99))), Some("has a primary without a slot"));

@@ -40,10 +40,10 @@ impl World<'_> {
                 let own = self.has(slot.server, group, Role::Replica, chunk, block, version)
                     || self.has_forgotten(slot.server);
                 let offload = Role::Offload { stands_for: slot.server };
-                let holder = slot.holder.filter(|s| (s.server, offload) != (id, role));
-                let theirs = holder.is_some_and(|s| {
-                    self.has(s.server, group, offload, chunk, block, version) || self.has_forgotten(s.server)
-                });
+                let holders = slot.holder.into_iter().flat_map(|s| s.servers());
+                let theirs = holders
+                    .filter(|s| (*s, offload) != (id, role))
+                    .any(|s| self.has(s, group, offload, chunk, block, version) || self.has_forgotten(s));
                 let away = slot.state != SlotState::InSync;
                 // A server whose data is known to be gone copies all of it from a complete replica (seed 4043654: its
                 // holder hears of that later than of the time when the server was in sync). One that was declared

@@ -28,8 +28,9 @@ impl World<'_> {
     fn survivor(&self, group: GroupId, entry: &GroupEntry) -> Option<ServerId> {
         let served = self.invariants.served.get(&group);
         let newest = served.and_then(|epoch| self.invariants.entries.get(&(group, *epoch)));
+        let sound = |id: ServerId| self.is_sound(id);
         let complete = |slot: &&Slot| {
-            let kept = slot.holder.is_some_and(|s| s.covered && self.is_sound(s.server));
+            let kept = slot.holder.is_some_and(|s| s.sources().next().is_some() && s.sources().all(sound));
             self.is_sound(slot.server) && (slot.state == SlotState::InSync || kept)
         };
         newest.unwrap_or(entry).slots.iter().find(complete).map(|slot| slot.server)
