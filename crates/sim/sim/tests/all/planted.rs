@@ -107,7 +107,7 @@ fn offload_dropped_before_it_is_reclaimed_is_found() {
 
 #[test]
 fn a_settlement_that_forgets_requests_is_found() {
-    in_server(780, PlantedBug::ForgetRequests, &["linearizability"]);
+    in_server(1010, PlantedBug::ForgetRequests, &["linearizability"]);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_lost_replica_whose_peers_sleep_on_is_found() {
 
 #[test]
 fn a_leader_that_wakes_and_drains_a_server_over_and_over_is_found() {
-    in_member(1080, MetaBug::ForgetRelief, &["R3"]);
+    in_member(2660, MetaBug::ForgetRelief, &["R3"]);
 }
 
 #[test]
@@ -266,5 +266,5 @@ fn a_claim_that_is_believed_without_asking_the_store_is_found() {
 
 #[test]
 fn zeroing_of_what_was_written_since_the_look_is_found() {
-    in_server(142, PlantedBug::LookAhead, &["linearizability"]);
+    in_server(1140, PlantedBug::LookAhead, &["linearizability"]);
 }
