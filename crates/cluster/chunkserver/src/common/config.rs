@@ -50,6 +50,8 @@ pub enum PlantedBug {
     ReclaimOlder,
     /// Drop offload when the sleeper wakes, before the sleeper has fetched it.
     DropEarly,
+    /// Catch up from a holder alone that lacks what the former one keeps.
+    SkipFormer,
     /// Serve before the metadata service has recorded that this epoch serves.
     ServeUnrecorded,
     /// Serve without a lease.

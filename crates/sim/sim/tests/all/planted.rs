@@ -203,6 +203,11 @@ fn a_set_that_hibernates_with_parity_in_memory_only_is_found() {
 }
 
 #[test]
+fn offload_that_a_former_holder_keeps_and_nobody_lists_is_found() {
+    in_server(1, PlantedBug::SkipFormer, &["linearizability", "R4", "R5", "R6"]);
+}
+
+#[test]
 fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
     in_server(79, PlantedBug::TrustAnyListing, &["R4", "R6", "coded"]);
 }

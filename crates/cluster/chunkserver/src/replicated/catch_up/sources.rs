@@ -1,5 +1,6 @@
 //! Where a member that catches up finds what it lacks.
 
+use crate::common::config::PlantedBug;
 use crate::common::context::Context;
 use crate::common::run_map::Source;
 use crate::replicated::member::Member;
@@ -26,7 +27,10 @@ pub(crate) fn sources(cx: &Context, member: &Member, without: Option<ServerId>) 
         Some((holder.server, Role::Offload { stands_for: slot.server }))
     };
     let slot = entry.slot_of(cx.me);
-    let own: Vec<ServerId> = slot.and_then(|s| s.holder).into_iter().flat_map(|s| s.sources()).collect();
+    let mut own: Vec<ServerId> = slot.and_then(|s| s.holder).into_iter().flat_map(|s| s.sources()).collect();
+    if cx.config.has(PlantedBug::SkipFormer) {
+        own.drain(..own.len().saturating_sub(1));
+    }
     let own = if own.iter().all(|s| live(*s)) { own } else { Vec::new() };
     let own = own.into_iter().map(|s| (s, Role::Offload { stands_for: cx.me })).collect::<Vec<Source>>();
     let everything = SlotState::CatchingUp { since: Epoch(0) };
