@@ -24,9 +24,9 @@ use crate::recent::Recent;
 use crate::superblock::write_superblock;
 use crate::{Completion, Config, Op, Outcome, PlantedBug, StoreError, Token};
 use bytes::Bytes;
-use ebb_types::StoreFigures;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, GroupId, RECORD_BLOCKS_MAX, Record, Role, StoreId, StoreMark, Version,
+    BLOCK_BYTES, ChunkId, Content, GroupId, RECORD_BLOCKS_MAX, Record, Role, StoreFigures, StoreId,
+    StoreMark, Version, is_full,
 };
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -148,10 +148,6 @@ fn path_of(id: FileId) -> String {
         FileId::Segment(number) => segment_path(number),
         FileId::Chunk(key) => chunk_path(key),
     }
-}
-
-fn means_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// What there was too little of, if the call failed for that. A failed sync is never a shortage: what it should have
@@ -292,7 +288,7 @@ impl StoreCore {
 
     /// The error for a failed write: a full disk recovers, and so does a shortage; any other failure poisons the store.
     pub(crate) fn write_failed(&self, error: &io::Error) -> StoreError {
-        if means_full(error) { self.no_space() } else { self.unless_short(error) }
+        if is_full(error) { self.no_space() } else { self.unless_short(error) }
     }
 
     /// The error for a call that must not fail: it poisons the store, unless it failed for a shortage.

@@ -8,7 +8,7 @@ use std::path::Path;
 /// switches it by that file cannot.
 pub fn announce(data: &Path) -> Result<(), SwitchError> {
     match ebb_power::write_pid_file(data, std::process::id()) {
-        Err(SwitchError::PidFile { path, source }) if ebb_files::is_full(&source) => {
+        Err(SwitchError::PidFile { path, source }) if ebb_types::is_full(&source) => {
             tracing::warn!(path = %path.display(), %source, "cannot write the pid file; serving without");
             Ok(())
         }

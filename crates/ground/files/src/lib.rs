@@ -22,12 +22,6 @@ pub fn create_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     put(&mut Disk::beside(path), Place::Create, bytes, mode)
 }
 
-/// Whether the file system, or the share of it that this user may have, has no room left: that is no damage.
-pub fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
-}
-
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     Replace,

@@ -10,6 +10,9 @@
 //!
 //! What io_uring cannot do runs on a few threads: `SEEK_HOLE` always, and everything where io_uring is not permitted.
 //!
+//! A shortage is no damage: an operation that lacks room in the file system, memory or descriptors is tried again every
+//! second until it has them. A mirror that took it for a lost disk would lose both, whose images fill one file system.
+//!
 //! Invariant: memory that the kernel may still use is not freed. Dropping a ring waits until nothing is in flight.
 
 use crate::disk::DiskFile;
@@ -21,13 +24,17 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::Pin;
 use std::sync::atomic::{Ordering, fence};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::{Sleep, sleep};
 
 const ENTRIES: u32 = 256;
+/// After a shortage, before the operation is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
 /// More completions than that wait in the kernel.
 const COMPLETIONS: u32 = 4096;
 
@@ -47,6 +54,8 @@ struct Disk {
     file: DiskFile,
     /// Failures since the last success.
     failures: u64,
+    /// It was reported that operations wait for what they lack.
+    is_short: bool,
     /// It was truncated: what is gone would read as zeroes as soon as a write makes the file longer again.
     cut: bool,
 }
@@ -87,6 +96,9 @@ pub struct Ring {
     slots: Vec<Slot>,
     free: Vec<usize>,
     ended: VecDeque<Completion>,
+    /// Slots whose operations lacked something, and when they are tried again.
+    short: Vec<usize>,
+    again: Option<Pin<Box<Sleep>>>,
     /// The eventfd, once it is registered with the runtime.
     readable: Option<AsyncFd<OwnedFd>>,
     /// Of the task in [`Ring::poll_next`], while it sleeps.
@@ -140,6 +152,8 @@ impl Ring {
             slots: Vec::new(),
             free: Vec::new(),
             ended: VecDeque::new(),
+            short: Vec::new(),
+            again: None,
             readable: None,
             waker: None,
         })
@@ -147,7 +161,7 @@ impl Ring {
 
     /// Takes a disk; returns its index.
     pub fn add(&mut self, disk: DiskFile) -> usize {
-        self.disks.push(Disk { file: disk, failures: 0, cut: false });
+        self.disks.push(Disk { file: disk, failures: 0, is_short: false, cut: false });
         self.disks.len() - 1
     }
 
@@ -202,7 +216,7 @@ impl Ring {
     }
 
     /// Begins everything that is queued, and takes what ends next. [`Ring::submit`] wakes the task that sleeps here.
-    /// Only one may, and always on the same tokio runtime, with I/O; an error is the runtime's.
+    /// Only one may, and always on the same tokio runtime, with I/O and time; an error is the runtime's.
     pub fn poll_next(&mut self, context: &mut Context) -> Poll<io::Result<Completion>> {
         if self.ended.is_empty() {
             // Whatever woke the task: it is awake.
@@ -229,6 +243,11 @@ impl Ring {
         self.set_signals(true);
         // What ended before has not been signalled.
         self.flush();
+        if let Some(again) = &mut self.again
+            && again.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Ok(()));
+        }
         if self.ended.is_empty() {
             let readable = self.readable.as_ref().expect("it was set above");
             self.waker = Some(context.waker().clone());
@@ -252,6 +271,10 @@ impl Ring {
 
     /// Begins everything that is queued, with one system call, and collects what has ended.
     fn flush(&mut self) {
+        if self.again.as_ref().is_some_and(|again| again.deadline() <= tokio::time::Instant::now()) {
+            self.again = None;
+            std::mem::take(&mut self.short).into_iter().for_each(|slot| self.begin(slot));
+        }
         loop {
             self.enter();
             if self.completed.is_empty() {
@@ -339,11 +362,25 @@ impl Ring {
 
     fn end(&mut self, index: usize, ended: Result<Found, Errno>) {
         let slot = &mut self.slots[index];
-        let work = slot.work.take().expect("it was given back");
         let disk = &mut self.disks[slot.disk];
         let ended = if disk.is_cut() { Err(Errno::IO) } else { ended };
+        if let Err(error) = ended
+            && is_shortage(error)
+        {
+            if !std::mem::replace(&mut disk.is_short, true) {
+                let path = disk.file.path().display();
+                tracing::error!("{path}: {error}: what needs it waits; make room, and it goes on");
+            }
+            self.short.push(index);
+            self.again.get_or_insert_with(|| Box::pin(sleep(PAUSE)));
+            return;
+        }
+        let work = slot.work.take().expect("it was given back");
         let found = match ended {
             Ok(found) => {
+                if std::mem::take(&mut disk.is_short) {
+                    tracing::info!("{} has what it lacked", disk.file.path().display());
+                }
                 if disk.failures > 0 {
                     let (path, failures) = (disk.file.path().display(), disk.failures);
                     tracing::warn!("{path} serves again after {failures} failed operations");
@@ -364,6 +401,11 @@ impl Ring {
         self.ended.push_back(Completion { disk, token, found, elapsed });
         self.free.push(index);
     }
+}
+
+/// What an operation lacks may be there later: the disk itself is sound.
+fn is_shortage(error: Errno) -> bool {
+    matches!(error, Errno::NOSPC | Errno::DQUOT | Errno::NOMEM | Errno::NOBUFS | Errno::MFILE | Errno::NFILE)
 }
 
 /// The kernel is briefly short of memory or was interrupted, or completions have to be taken first.

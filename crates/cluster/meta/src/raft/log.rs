@@ -26,7 +26,7 @@ use super::error::RaftError;
 use crate::namespace::names::Names;
 use crate::namespace::table::{Blob, Table, TableError};
 use crate::{MemberId, State};
-use ebb_types::crc32c;
+use ebb_types::{crc32c, is_full};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -339,11 +339,6 @@ impl Write for Paced {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// Whether the machine lacks room, descriptors, memory or threads for now: that is no damage.

@@ -102,7 +102,7 @@ pub fn write_pid_file(data: &Path, pid: u32) -> Result<(), SwitchError> {
     ];
     files.into_iter().try_for_each(|(path, text, mode)| {
         let written = ebb_files::replace_file(&path, text.as_bytes(), mode);
-        let written = written.or_else(|error| match ebb_files::is_full(&error) {
+        let written = written.or_else(|error| match ebb_types::is_full(&error) {
             true => write_over(&path, text.as_bytes()).map_err(|_| error),
             false => Err(error),
         });

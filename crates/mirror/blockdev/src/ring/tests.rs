@@ -58,7 +58,7 @@ fn next(runtime: &Runtime, ring: &mut Ring) -> Completion {
 }
 
 fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap()
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// Bytes as pieces of any length, at any address.
@@ -369,6 +369,64 @@ fn a_block_device_matches_the_model() {
             assert_eq!(run(&runtime, &mut ring, vec![zero]), [Found::Done]);
             compare(&runtime, ring, &mut Random::new(11));
         }
+    }
+}
+
+/// A small file system in memory, for as long as it lives.
+struct Small(TempDir);
+
+impl Small {
+    fn new(kib: u64) -> Result<Small, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let size = format!("size={kib}k");
+        let made = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(dir.path()).output();
+        let made = made.map_err(|error| format!("mount: {error}"))?;
+        match made.status.success() {
+            true => Ok(Small(dir)),
+            false => Err(String::from_utf8_lossy(&made.stderr).trim().to_owned()),
+        }
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+/// It once counted as a lost disk; and the other one, whose image fills the same file system, too.
+#[test]
+fn what_finds_no_room_waits_until_there_is_some() {
+    for mut ring in rings() {
+        let small = match Small::new(256) {
+            Ok(small) => small,
+            Err(error) => return skip(format_args!("no file system can be mounted: {error}")),
+        };
+        let path = small.0.path().join("disk");
+        File::create(&path).unwrap().set_len(64 * BLOCK).unwrap();
+        let other = small.0.path().join("other");
+        std::fs::write(&other, vec![1; 48 * BLOCK as usize]).unwrap();
+        ring.add(DiskFile::open(&path, Caching::Cached).unwrap());
+        // Its pauses take no time.
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+        let bytes = Bytes::from(noise(&mut Random::new(3), 32 * BLOCK));
+        let write = DiskOp::Write { offset: 0, pieces: vec![bytes.clone()], durable: false };
+        ring.submit(0, Token(1), write);
+        // What needs no room is served.
+        ring.submit(0, Token(2), DiskOp::Read { offset: 60 * BLOCK, bytes: BLOCK });
+        let Completion { token, found, .. } = next(&runtime, &mut ring);
+        assert_eq!((token, found), (Token(2), Found::Data(Bytes::from(vec![0; BLOCK as usize]))));
+        let waits = async {
+            tokio::time::timeout(super::PAUSE * 3, poll_fn(|context| ring.poll_next(context))).await
+        };
+        assert!(runtime.block_on(waits).is_err(), "it waits, and is tried again in vain");
+        assert_eq!(ring.in_flight(), 1);
+        std::fs::remove_file(&other).unwrap();
+        let Completion { token, found, .. } = next(&runtime, &mut ring);
+        assert_eq!((token, found), (Token(1), Found::Done));
+        let read = DiskOp::Read { offset: 0, bytes: 32 * BLOCK };
+        assert_eq!(run(&runtime, &mut ring, vec![read]), [Found::Data(bytes)]);
     }
 }
 

@@ -16,10 +16,13 @@ impl World<'_> {
         }
     }
 
-    /// A group with two copies in one rack, although a holder could be elsewhere.
+    /// A group with two copies in one rack, although a holder could be elsewhere. None moves while another copy is
+    /// restored, which may have to wait for a server that is missing (seed 32100017199).
     pub fn racks_shared(&self) -> Option<String> {
         let state = self.newest_state();
-        let mut groups = state.groups().filter(|(_, entry)| entry.primary.is_some());
+        let restored =
+            |entry: &GroupEntry| entry.slots.iter().any(|s| matches!(s.state, SlotState::CatchingUp { .. }));
+        let mut groups = state.groups().filter(|(_, entry)| entry.primary.is_some() && !restored(entry));
         groups.find_map(|(group, entry)| {
             let better = better_holder(entry, state, |id| !self.servers[&id].missing)?;
             Some(format!(
