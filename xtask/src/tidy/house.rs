@@ -80,6 +80,8 @@ const MAY_STAND_STILL: &[&str] = &[
     "crates/ebb/src/daemon/volume.rs",
 ];
 
+/// Of a function, with its signature.
+const LONGEST_FUNCTION: usize = 70;
 const MOST_LINES: usize = 1000;
 const WIDEST_COMMENT: usize = 120;
 const WINGS: [&str; 5] = ["ground", "cluster", "mirror", "lab", "sim"];
@@ -204,6 +206,9 @@ pub fn files(tree: &Tree, faults: &mut Faults) {
         if lines > MOST_LINES {
             faults.push(format!("{name} has {lines} lines before its tests: {MOST_LINES} at most"));
         }
+        for (function, lines) in long_functions(&production) {
+            faults.push(format!("{name}: {function} has {lines} lines: {LONGEST_FUNCTION} at most"));
+        }
         let renames = [concat!("fs::", "rename("), concat!("use std::fs::", "rename")]
             .iter()
             .any(|call| production.contains(call));
@@ -224,6 +229,26 @@ pub fn files(tree: &Tree, faults: &mut Faults) {
             }
         }
     }
+}
+
+/// Functions of formatted code that are too long, and their lines. A body ends with the brace below its beginning.
+fn long_functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (first, line) in lines.iter().enumerate() {
+        let begin = line.trim_start();
+        let is_item =
+            ["fn ", "pub", "async fn ", "const fn ", "unsafe fn "].iter().any(|w| begin.starts_with(w));
+        let Some((_, name)) = begin.split_once("fn ").filter(|_| is_item) else { continue };
+        let name = name.split(['(', '<']).next().unwrap_or_default();
+        let signature = lines[first..].iter().position(|line| line.ends_with(['{', ';', '}']));
+        let has_body = signature.is_some_and(|n| lines[first + n].ends_with('{'));
+        let last = format!("{}}}", &line[..line.len() - begin.len()]);
+        let end = lines[first..].iter().position(|line| *line == last).filter(|_| has_body);
+        found
+            .extend(end.map(|end| (name.to_owned(), end + 1)).filter(|(_, lines)| *lines > LONGEST_FUNCTION));
+    }
+    found
 }
 
 /// What serves data counts by a clock that runs on in a suspend, unless nothing depends on it.
@@ -291,6 +316,17 @@ mod tests {
                 .is_empty()
         );
         assert_eq!(banned_in("#[cfg(test)]\nmod tests;\nuse std::fs;"), ["std::fs"]);
+    }
+
+    #[test]
+    fn long_functions_are_found() {
+        let body = |lines| "    x();\n".repeat(lines);
+        let text =
+            |lines| format!("impl A {{\n    pub fn a(&self) {{\n{}    }}\n    fn b();\n}}\n", body(lines));
+        assert_eq!(long_functions(&text(LONGEST_FUNCTION - 2)), []);
+        assert_eq!(long_functions(&text(LONGEST_FUNCTION - 1)), [("a".to_owned(), LONGEST_FUNCTION + 1)]);
+        let signatures = format!("trait A {{\n    fn a(\n        x: u8,\n    ) -> u8;\n{}}}\n", body(90));
+        assert_eq!(long_functions(&signatures), []);
     }
 
     #[test]

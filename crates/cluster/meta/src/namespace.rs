@@ -253,11 +253,7 @@ impl Namespace {
                 check_name(name)?;
                 self.volumes.create(name, (*size, *object), *home, now).map(|()| NamespaceDone::Done)
             }
-            NamespaceOp::DeleteVolume { name } => {
-                let dead = self.volumes.delete(sender, name)?;
-                self.discard(dead);
-                Ok(NamespaceDone::Done)
-            }
+            NamespaceOp::DeleteVolume { name } => self.delete_volume(sender, name),
             NamespaceOp::ClaimVolume { name, from, noted } => {
                 self.volumes.claim(sender, name, *from, *noted).map(NamespaceDone::Claimed)
             }
@@ -265,10 +261,7 @@ impl Namespace {
                 self.volumes.release(sender, name).map(|()| NamespaceDone::Done)
             }
             NamespaceOp::MoveSlice { name, claim, slice, was, to } => {
-                let by = (sender, *claim);
-                let dead = self.volumes.move_slice(&mut self.leases, by, (name, *slice), *was, *to)?;
-                self.discard(dead);
-                Ok(NamespaceDone::Done)
+                self.move_slice((sender, *claim), (name, *slice), *was, *to)
             }
             NamespaceOp::Lease { first, count, bytes } => {
                 self.leases.lease(sender, *first, *count, *bytes)?;
@@ -290,9 +283,7 @@ impl Namespace {
                 Ok(NamespaceDone::Done)
             }
             NamespaceOp::Collected { garbage } => {
-                for number in garbage {
-                    self.garbage.remove(number);
-                }
+                garbage.iter().for_each(|number| _ = self.garbage.remove(number));
                 Ok(NamespaceDone::Done)
             }
             NamespaceOp::Move { bucket, key, was, extents, class } => {
@@ -300,6 +291,24 @@ impl Namespace {
             }
             NamespaceOp::Repack { bucket, key, was, to } => self.repack(sender, (bucket, key), *was, *to),
         }
+    }
+
+    fn delete_volume(&mut self, sender: u64, name: &str) -> Outcome {
+        let dead = self.volumes.delete(sender, name)?;
+        self.discard(dead);
+        Ok(NamespaceDone::Done)
+    }
+
+    fn move_slice(
+        &mut self,
+        by: (u64, u64),
+        slice: (&str, u32),
+        was: Option<ObjectId>,
+        to: Option<ObjectId>,
+    ) -> Outcome {
+        let dead = self.volumes.move_slice(&mut self.leases, by, slice, was, to)?;
+        self.discard(dead);
+        Ok(NamespaceDone::Done)
     }
 
     /// Queues extents that are neither named nor leased.

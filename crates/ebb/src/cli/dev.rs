@@ -351,16 +351,20 @@ fn configuration(data: &Path, options: &DevOptions, free_ports: bool) -> Result<
             .zip(pools.into_iter().chain(std::iter::repeat(None)))
             .map(server)
             .collect(),
-        gateway: vec![GatewaySection {
-            address: address(0),
-            metrics: metrics(0),
-            keys_file: "keys.toml".into(),
-            domains: Vec::new(),
-            move_bytes_per_second: moved_per_second(),
-            expire_most: expired_at_most(),
-        }],
+        gateway: vec![gateway_section(address(0), metrics(0))],
         file: data.join("cluster.toml"),
     })
+}
+
+fn gateway_section(address: String, metrics: Option<String>) -> GatewaySection {
+    GatewaySection {
+        address,
+        metrics,
+        keys_file: "keys.toml".into(),
+        domains: Vec::new(),
+        move_bytes_per_second: moved_per_second(),
+        expire_most: expired_at_most(),
+    }
 }
 
 /// A sparse file.

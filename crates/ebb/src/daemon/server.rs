@@ -125,17 +125,18 @@ async fn run_once(
     let me = ServerId(id);
     let data = config.path(&section.data);
     let fresh_id = StoreId(random::identity()?);
-    let mut store_config = ebb_store::Config::new(params.cluster, me, fresh_id);
-    store_config.supersedes = supersedes;
-    store_config.chunk_bytes = params.chunk_bytes;
-    store_config.capacity = section.capacity_mib.map(ebb_types::Bytes::mib);
-    store_config.open_files = open_files();
+    let store_config = ebb_store::Config {
+        supersedes,
+        chunk_bytes: params.chunk_bytes,
+        capacity: section.capacity_mib.map(ebb_types::Bytes::mib),
+        open_files: open_files(),
+        ..ebb_store::Config::new(params.cluster, me, fresh_id)
+    };
     let (core, recovered) = StoreCore::open(ground.disk()?, store_config)?;
     files::announce(&data)?;
     let own = Identity { cluster: params.cluster, party: Party::Server(me) };
-    let listener = Listener::bind(&section.address, &secret, own)
-        .await
-        .map_err(listen(&section.address, IN_THE_FILE))?;
+    let listener = Listener::bind(&section.address, &secret, own).await;
+    let listener = listener.map_err(listen(&section.address, IN_THE_FILE))?;
 
     let (completed, mut completions) = mpsc::unbounded_channel::<Vec<Completion>>();
     let store = StoreHandle::start(core, move |batch| {
@@ -143,20 +144,9 @@ async fn run_once(
         let _ = completed.send(batch);
     })
     .map_err(io("start", "the store's thread"))?;
-    let (incarnation, store_id) = (recovered.incarnation, store.figures().mark.store);
-    let remembered = recovered.membership;
-    let mut core_config =
-        ebb_chunkserver::Config::new(me, incarnation, store_id, params.chunk_bytes, params.groups);
-    core_config.known_map = remembered.map_version;
-    core_config.scrub_period = Duration::from_secs(config.scrub.period_seconds);
-    core_config.scrub_bytes_per_second = config.scrub.bytes_per_second;
-    core_config.reclaim_within = Duration::from_secs(config.reclaim.within_seconds);
+    let incarnation = recovered.incarnation;
     let scrubs = Scrubs::new(data.join("scrubs.json"));
-    let recovered = ebb_chunkserver::Recovered { scrubs: scrubs.load(), ..recovered.for_the_core() };
-    let replica = Replica::new(core_config, recovered);
-    let heartbeat = Duration::from_millis(config.cluster.heartbeat_millis.into());
-    let about = shell::About { me, incarnation, params: params.clone(), heartbeat, membership: remembered };
-    let shell = Shell::new(clock::now(), about, replica);
+    let shell = shell_of(config, &params, (me, store.figures().mark.store), recovered, &scrubs);
     let stopping = Rc::new(Notify::new());
     let shared: Shared = Rc::new_cyclic(|this| {
         let metas = config.meta.len();
@@ -181,28 +171,57 @@ async fn run_once(
         spawn_local(follow_meta(shared.clone(), index, address, own));
     }
     spawn_local(accept(shared.clone(), listener));
+    open_metrics(&shared, section.metrics.as_deref()).await?;
+    tokio::select! {
+        () = follow_store(&shared, &mut completions) => return Err(NodeError::Refused(STORE_ENDED.into())),
+        () = stop.asked() => {}
+        () = stopping.notified() => {}
+    }
+    flush(&shared, &mut completions).await;
+    Ok(shared.borrow_mut().ended.take())
+}
+
+/// The pure part of this run, from what the store recovered.
+fn shell_of(
+    config: &Config,
+    params: &ebb_types::ClusterParams,
+    (me, store): (ServerId, StoreId),
+    recovered: ebb_store::Recovered,
+    scrubs: &Scrubs,
+) -> Shell {
+    let (incarnation, membership) = (recovered.incarnation, recovered.membership);
+    let core_config = ebb_chunkserver::Config {
+        known_map: membership.map_version,
+        scrub_period: Duration::from_secs(config.scrub.period_seconds),
+        scrub_bytes_per_second: config.scrub.bytes_per_second,
+        reclaim_within: Duration::from_secs(config.reclaim.within_seconds),
+        ..ebb_chunkserver::Config::new(me, incarnation, store, params.chunk_bytes, params.groups)
+    };
+    let recovered = ebb_chunkserver::Recovered { scrubs: scrubs.load(), ..recovered.for_the_core() };
+    let replica = Replica::new(core_config, recovered);
+    let heartbeat = Duration::from_millis(config.cluster.heartbeat_millis.into());
+    let about = shell::About { me, incarnation, params: params.clone(), heartbeat, membership };
+    Shell::new(clock::now(), about, replica)
+}
+
+/// Passes on what the store has done, until it ends.
+async fn follow_store(shared: &Shared, completions: &mut mpsc::UnboundedReceiver<Vec<Completion>>) {
     spawn_local(wake_store(shared.clone()));
     spawn_local(heartbeats(shared.clone()));
     spawn_local(heap::give_back_when_quiet());
+    while let Some(batch) = completions.recv().await {
+        shared.borrow_mut().on_completions(batch);
+    }
+}
+
+async fn open_metrics(shared: &Shared, address: Option<&str>) -> Result<(), NodeError> {
     let source = shared.clone();
     let page = move || {
         let mut page = metrics::of_process();
         source.borrow_mut().figures().report(&mut page);
         page
     };
-    metrics::open(section.metrics.as_deref(), page).await?;
-    loop {
-        tokio::select! {
-            batch = completions.recv() => match batch {
-                Some(batch) => shared.borrow_mut().on_completions(batch),
-                None => return Err(NodeError::Refused(STORE_ENDED.into())),
-            },
-            () = stop.asked() => break,
-            () = stopping.notified() => break,
-        }
-    }
-    flush(&shared, &mut completions).await;
-    Ok(shared.borrow_mut().ended.take())
+    metrics::open(address, page).await
 }
 
 /// Number of files the store may keep open: half of those that the process may have is left for connections.

@@ -260,22 +260,7 @@ impl fmt::Display for Notice {
                 "the rescued metadata waits for what {} know of the cluster: start them",
                 names(servers, ServerId::to_string)
             ),
-            Notice::Rescued { generation, groups, sets } => {
-                write!(f, "the metadata was rescued and is of generation {generation}")?;
-                if !groups.is_empty() {
-                    write!(
-                        f,
-                        "; {} chunk groups may have changed since its last entry, so none of their copies counts as complete: {}. \
-                         Start all servers, then `ebb force`",
-                        groups.len(),
-                        names(groups, GroupId::to_string)
-                    )?;
-                }
-                if !sets.is_empty() {
-                    write!(f, "; the servers of {} compare what they have", names(sets, SetId::to_string))?;
-                }
-                Ok(())
-            }
+            Notice::Rescued { generation, groups, sets } => fmt_rescued(f, *generation, groups, sets),
             Notice::MetadataDiskFull => f.write_str(
                 "the metadata disk is full: writes are refused, reads and leases continue; make room on it",
             ),
@@ -288,6 +273,28 @@ impl fmt::Display for Notice {
             ),
         }
     }
+}
+
+fn fmt_rescued(
+    f: &mut fmt::Formatter<'_>,
+    generation: u32,
+    groups: &[GroupId],
+    sets: &[SetId],
+) -> fmt::Result {
+    write!(f, "the metadata was rescued and is of generation {generation}")?;
+    if !groups.is_empty() {
+        write!(
+            f,
+            "; {} chunk groups may have changed since its last entry, so none of their copies counts as complete: {}. \
+             Start all servers, then `ebb force`",
+            groups.len(),
+            names(groups, GroupId::to_string)
+        )?;
+    }
+    if !sets.is_empty() {
+        write!(f, "; the servers of {} compare what they have", names(sets, SetId::to_string))?;
+    }
+    Ok(())
 }
 
 /// The first of them, and how many more there are.

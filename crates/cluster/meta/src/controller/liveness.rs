@@ -29,11 +29,30 @@ pub(crate) struct Beat {
 
 impl Leading {
     pub(crate) fn heartbeat(&mut self, now: Moment, beat: Beat, state: &State, out: &mut Vec<Output>) {
-        let Beat { server, run, mark, sent, map_version, vitals } = beat;
+        let Beat { server, ref vitals, .. } = beat;
+        let Some(entry) = self.admit(&beat, state, out) else { return };
+        if !self.hear(now, &beat, entry) {
+            return;
+        }
+        self.answer(now, &beat, entry, state, out);
+        self.latency.add(now, &vitals.latencies);
+        self.examine_again(now, server, state);
+        self.push_duties(server, entry.state, state, out);
+        if entry.pool == PoolId::REPLICATED {
+            self.gears.sample(now, server, vitals, state, &mut self.dirty);
+        } else {
+            self.note_use(now, server, &vitals.load, state);
+            self.fill(now, server, state);
+        }
+    }
+
+    /// The sender's entry, if it may take part.
+    fn admit<'a>(&mut self, beat: &Beat, state: &'a State, out: &mut Vec<Output>) -> Option<&'a ServerEntry> {
+        let Beat { server, run, mark, map_version, .. } = *beat;
         let Some(entry) = state.server(server) else {
             let why = format!("{server} is not part of this cluster: check its id and the metadata address");
             out.push(Output::Push { to: server, push: MetaPush::Rejected { incarnation: run, why } });
-            return;
+            return None;
         };
         if map_version > state.version() {
             // R11: a leader has everything that was ever pushed, unless its log went back.
@@ -41,26 +60,30 @@ impl Leading {
                 self.behind = map_version;
                 out.push(Output::Notice(Notice::WentBack { seen: map_version, own: state.version() }));
             }
-            return;
+            return None;
         }
         if entry.state == ServerState::Lost && mark.store == entry.store {
             let why = format!(
                 "{server} was declared lost and its data is rebuilt elsewhere: start it on an empty directory to use the machine again"
             );
             out.push(Output::Push { to: server, push: MetaPush::Rejected { incarnation: run, why } });
-            return;
+            return None;
         }
         if let Some(known) = self.superseded_by(entry, run, mark) {
             // While the run on record may serve, no other run replaces it: its lease decides.
             if !entry.state.is_live() {
                 out.push(Output::Push { to: server, push: MetaPush::Superseded { known } });
             }
-            return;
+            return None;
         }
-        if mark.store != entry.store && entry.state.is_live() && entry.incarnation != Incarnation(0) {
-            return;
-        }
-        let (limit, resend) = (self.timing.wake_limit, self.timing.heartbeat * 2);
+        let elsewhere =
+            mark.store != entry.store && entry.state.is_live() && entry.incarnation != Incarnation(0);
+        (!elsewhere).then_some(entry)
+    }
+
+    /// Notes what the heartbeat says. Returns `false` if it is of an earlier run, or came late.
+    fn hear(&mut self, now: Moment, beat: &Beat, entry: &ServerEntry) -> bool {
+        let Beat { server, run, mark, sent, ref vitals, .. } = *beat;
         let live = self.servers.entry(server).or_default();
         if live.run < run {
             (live.run, live.store) = (run, mark.store);
@@ -69,7 +92,7 @@ impl Leading {
             self.dirty = true;
         }
         if live.run > run || live.sent.is_some_and(|newest| newest >= sent) {
-            return;
+            return false;
         }
         if let (Some(borne), Some(heard)) = (live.silenced.take(), live.heard) {
             live.grace.ended(now, borne, now.since(heard));
@@ -82,9 +105,24 @@ impl Leading {
         }
         let trusts = self.timing.has(PlantedBug::TrustStalled);
         live.condemned |= vitals.poisoned || (vitals.stalled && !trusts);
-        let room = live.room.follow(&vitals, self.timing.offload_percent);
+        let room = live.room.follow(vitals, self.timing.offload_percent);
         self.dirty |= std::mem::replace(&mut live.room, room) != room;
         live.vitals = vitals.clone();
+        true
+    }
+
+    /// Renews the lease of a server that takes part, and pushes what its map lacks.
+    fn answer(
+        &mut self,
+        now: Moment,
+        beat: &Beat,
+        entry: &ServerEntry,
+        state: &State,
+        out: &mut Vec<Output>,
+    ) {
+        let Beat { server, run, sent, map_version, .. } = *beat;
+        let (limit, resend) = (self.timing.wake_limit, self.timing.heartbeat * 2);
+        let live = self.servers.entry(server).or_default();
         // A delta sent a moment ago may be in flight. A server with a gap in its map asks for the whole map.
         let answered = live.sent_version > map_version && map_version > 0 && now.since(live.pushed) <= resend;
         let news = map_version < state.version() && !answered;
@@ -108,15 +146,6 @@ impl Leading {
         }
         if news {
             self.push_map(now, server, state, &mut BTreeMap::new(), out);
-        }
-        self.latency.add(now, &vitals.latencies);
-        self.examine_again(now, server, state);
-        self.push_duties(server, entry.state, state, out);
-        if entry.pool == PoolId::REPLICATED {
-            self.gears.sample(now, server, &vitals, state, &mut self.dirty);
-        } else {
-            self.note_use(now, server, &vitals.load, state);
-            self.fill(now, server, state);
         }
     }
 

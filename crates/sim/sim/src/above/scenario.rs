@@ -262,16 +262,7 @@ impl Scenario {
             hosts,
         };
         scenario.fronts.extend((0..others).map(|_| front(&mut more)));
-        for _ in 0..random.between(2, 9) {
-            let at = random.between(5 * SECOND, scenario.calm_at);
-            let fault = scenario.fault(&mut random);
-            if let Fault::Stop { when: Moment::Deleting, millis, .. } = fault {
-                // It continues among the others.
-                scenario.calm_at = scenario.calm_at.max(at + millis + 30 * SECOND);
-            }
-            scenario.faults.push((at, fault));
-        }
-        scenario.faults.sort_by_key(|(at, _)| *at);
+        scenario.draw_faults(&mut random);
         if scenario.has_parts {
             // So few that they are read, too.
             scenario.keys = scenario.keys.min(3);
@@ -298,6 +289,19 @@ impl Scenario {
             scenario.wakes_within = random.between(5 * SECOND, 80 * SECOND);
         }
         scenario
+    }
+
+    fn draw_faults(&mut self, random: &mut Random) {
+        for _ in 0..random.between(2, 9) {
+            let at = random.between(5 * SECOND, self.calm_at);
+            let fault = self.fault(random);
+            if let Fault::Stop { when: Moment::Deleting, millis, .. } = fault {
+                // It continues among the others.
+                self.calm_at = self.calm_at.max(at + millis + 30 * SECOND);
+            }
+            self.faults.push((at, fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
     }
 
     /// One owner after another is suspended, until its volume is served elsewhere: most slices have moved, they are

@@ -506,37 +506,7 @@ impl World<'_> {
                 }
                 self.send(Node::Member(id), Node::Client(client), Message::MetaReply { number, reply });
             }
-            Outcome::Switch { server, action } => {
-                self.check_order(id, server, action);
-                self.note(|| format!("member-{id} throws the switch of {server}: {action}"));
-                let life = self.member(id).life;
-                if self.modelled.is_some() {
-                    return self.throw_switch(id, life, server, action);
-                }
-                if self.scenario.sleeps_itself {
-                    match action {
-                        SwitchAction::Sleep(depth) => self.begin_to_order(id, server, depth),
-                        SwitchAction::Wake { .. } => self.end_orders(id, server),
-                    }
-                }
-                let limit = self.scenario.timing.wake_limit.as_nanos() as u64;
-                // Stopping is immediate, starting takes time.
-                let delay = match action {
-                    SwitchAction::Sleep(_) => self.fault_random.between(0, 2 * MILLI),
-                    SwitchAction::Wake { .. } => {
-                        let longest = if self.prompt { limit } else { 20 * SECOND };
-                        self.fault_random.delay(self.scenario.switch).min(longest)
-                    }
-                };
-                if delay > limit {
-                    self.count("wake that comes late");
-                }
-                // A switch performs one action after another.
-                let at = self.now.max(self.server(server).switch_free) + delay;
-                self.server(server).switch_free = at;
-                let stormy = self.stormy;
-                self.at(at, Happening::Switch { member: id, life, server, action, stormy });
-            }
+            Outcome::Switch { server, action } => self.order_switch(id, server, action),
             Outcome::MapChanged { version } => {
                 let (now, net) = (self.now, &self.net);
                 let node = self.members.get_mut(&id).expect("members are never removed");
@@ -556,6 +526,38 @@ impl World<'_> {
             Outcome::Notice(notice) => self.note(|| format!("member-{id}: {notice}")),
             Outcome::Broken(rule) => self.fail("R3", format!("member-{id} decided against a rule: {rule}")),
         }
+    }
+
+    fn order_switch(&mut self, id: u64, server: ServerId, action: SwitchAction) {
+        self.check_order(id, server, action);
+        self.note(|| format!("member-{id} throws the switch of {server}: {action}"));
+        let life = self.member(id).life;
+        if self.modelled.is_some() {
+            return self.throw_switch(id, life, server, action);
+        }
+        if self.scenario.sleeps_itself {
+            match action {
+                SwitchAction::Sleep(depth) => self.begin_to_order(id, server, depth),
+                SwitchAction::Wake { .. } => self.end_orders(id, server),
+            }
+        }
+        let limit = self.scenario.timing.wake_limit.as_nanos() as u64;
+        // Stopping is immediate, starting takes time.
+        let delay = match action {
+            SwitchAction::Sleep(_) => self.fault_random.between(0, 2 * MILLI),
+            SwitchAction::Wake { .. } => {
+                let longest = if self.prompt { limit } else { 20 * SECOND };
+                self.fault_random.delay(self.scenario.switch).min(longest)
+            }
+        };
+        if delay > limit {
+            self.count("wake that comes late");
+        }
+        // A switch performs one action after another.
+        let at = self.now.max(self.server(server).switch_free) + delay;
+        self.server(server).switch_free = at;
+        let stormy = self.stormy;
+        self.at(at, Happening::Switch { member: id, life, server, action, stormy });
     }
 
     /// The switch acts, or fails, and reports to the member that asked. It is driven by that member's process: when it

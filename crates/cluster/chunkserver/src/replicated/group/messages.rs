@@ -6,7 +6,7 @@ use crate::common::context::Context;
 use crate::common::due::{Scrubbed, Wanted};
 use crate::common::wait::{CheckFor, ListFor, Wait};
 use bytes::Bytes;
-use ebb_types::{ChunkId, Epoch, ListPage, PeerMessage, Record, Refusal, Role, ServerId, Version};
+use ebb_types::{ChunkId, Cursor, Epoch, ListPage, PeerMessage, Record, Refusal, Role, ServerId, Version};
 
 impl Group {
     /// `ready`: the metadata service counts on this incarnation, and the store works.
@@ -20,88 +20,88 @@ impl Group {
     ) {
         let (group, current) = (self.member.id(), self.member.epoch());
         match message {
-            PeerMessage::Fence { epoch, done, .. } => {
-                if ready {
-                    self.member.on_fence(cx, from, epoch, done);
-                }
-            }
+            PeerMessage::Fence { epoch, done, .. } if ready => self.member.on_fence(cx, from, epoch, done),
+            PeerMessage::Fence { .. } => {}
             PeerMessage::FenceReply { epoch, tail, done, forgotten, .. } => {
                 self.on_fence_reply(cx, (from, epoch), tail, (done, forgotten));
             }
             PeerMessage::Replicate { epoch, role, record, committed, must_fit } => {
-                let of = (record.version, record.first);
+                let (by, of) = ((from, epoch), (record.version, record.first));
                 let admitted = match ready {
-                    true => {
-                        self.on_replicate(cx, (from, epoch), (role, record), payload, (committed, must_fit))
-                    }
+                    true => self.on_replicate(cx, by, (role, record), payload, (committed, must_fit)),
                     false => Err(Refusal::NotReady),
                 };
-                if let Err(refusal) = admitted {
-                    self.member.answer_record(cx, (from, epoch), of, Err(refusal));
-                }
+                admitted.unwrap_or_else(|refusal| self.member.answer_record(cx, by, of, Err(refusal)));
             }
             PeerMessage::ReplicateReply { epoch, version, first, result, .. } => {
                 self.on_replicate_reply(cx, (from, epoch), (version, first), result);
             }
-            PeerMessage::Committed { epoch, committed, .. } => {
-                if epoch == self.member.fence() {
-                    self.member.commit_of(cx, epoch, committed, self.is_complete());
-                }
+            PeerMessage::Committed { epoch, committed, .. } if epoch == self.member.fence() => {
+                self.member.commit_of(cx, epoch, committed, self.is_complete());
             }
+            PeerMessage::Committed { .. } => {}
             PeerMessage::List { epoch, token, role, since, after, .. } => {
-                match self.member.admit(ready, epoch) {
-                    Ok(()) => {
-                        let came = cx.shared.token();
-                        let list = ListFor { came, epoch, token, role, since, after, tried: None };
-                        self.member.list_for(from, list);
-                        self.give_listings(cx);
-                    }
-                    Err(refusal) => {
-                        cx.send(from, PeerMessage::ListReply { group, token, result: Err(refusal) });
-                    }
-                };
+                self.list_for(cx, (from, ready), (epoch, token, role), (since, after));
             }
             PeerMessage::ListReply { token, result, .. } => self.on_list_reply(cx, (from, token), result),
-            PeerMessage::Scrub { epoch, after, overdue, .. } => {
-                if epoch == current && self.primary.is_some() {
-                    cx.shared.scrub_wanted.insert(group, Wanted { after, overdue });
-                }
+            PeerMessage::Scrub { epoch, after, overdue, .. }
+                if epoch == current && self.primary.is_some() =>
+            {
+                cx.shared.scrub_wanted.insert(group, Wanted { after, overdue });
             }
+            PeerMessage::Scrub { .. } => {}
             PeerMessage::Check { epoch, token, role, chunk, first, count, .. } => {
                 match self.member.admit(ready, epoch) {
-                    Ok(()) => {
-                        self.on_check(cx, from, epoch, CheckFor { token, role, chunk, first, count });
-                    }
+                    Ok(()) => self.on_check(cx, from, epoch, CheckFor { token, role, chunk, first, count }),
                     Err(refusal) => self.member.answer_check(cx, from, token, Err(refusal)),
                 }
             }
-            PeerMessage::CheckReply { token, result, .. } => {
-                if let Some(scrub) = &mut self.scrub {
-                    let next = scrub.on_check_reply(cx, (from, token), result);
-                    self.go_on_scrubbing(cx, next);
-                }
+            PeerMessage::CheckReply { token, result, .. } => self.on_check_reply(cx, (from, token), result),
+            PeerMessage::Scrubbed { epoch, after, end, sound, .. } if epoch == current => {
+                cx.shared.scrubbed.push(Scrubbed { group, after, end, sound });
             }
-            PeerMessage::Scrubbed { epoch, after, end, sound, .. } => {
-                if epoch == current {
-                    cx.shared.scrubbed.push(Scrubbed { group, after, end, sound });
-                }
-            }
+            PeerMessage::Scrubbed { .. } => {}
             PeerMessage::Fetch { epoch, token, role, chunk, first, count, whole, .. } => {
-                let whole = whole && role == Role::Replica;
-                match self.admit_fetch(ready, epoch, whole.then_some((chunk, first, count))) {
-                    Ok(()) => {
-                        let command = StoreCommand::Read { role, group, chunk, first, count };
-                        cx.store(Wait::FetchFor { to: from, token, role }, command);
-                    }
+                let read = StoreCommand::Read { role, group, chunk, first, count };
+                let whole = (whole && role == Role::Replica).then_some((chunk, first, count));
+                match self.admit_fetch(ready, epoch, whole) {
+                    Ok(()) => _ = cx.store(Wait::FetchFor { to: from, token, role }, read),
                     Err(refusal) => {
-                        cx.send(from, PeerMessage::FetchReply { group, token, result: Err(refusal) });
+                        cx.send(from, PeerMessage::FetchReply { group, token, result: Err(refusal) })
                     }
-                };
+                }
             }
             PeerMessage::FetchReply { token, result, .. } => {
                 self.on_fetch_reply(cx, (from, token), result, payload);
             }
         }
+    }
+
+    fn list_for(
+        &mut self,
+        cx: &mut Context,
+        (from, ready): (ServerId, bool),
+        (epoch, token, role): (Epoch, u64, Role),
+        (since, after): (Epoch, Option<Cursor>),
+    ) {
+        if let Err(refusal) = self.member.admit(ready, epoch) {
+            let (group, result) = (self.member.id(), Err(refusal));
+            return cx.send(from, PeerMessage::ListReply { group, token, result });
+        }
+        let came = cx.shared.token();
+        self.member.list_for(from, ListFor { came, epoch, token, role, since, after, tried: None });
+        self.give_listings(cx);
+    }
+
+    fn on_check_reply(
+        &mut self,
+        cx: &mut Context,
+        of: (ServerId, u64),
+        result: Result<Vec<Record>, Refusal>,
+    ) {
+        let Some(scrub) = &mut self.scrub else { return };
+        let next = scrub.on_check_reply(cx, of, result);
+        self.go_on_scrubbing(cx, next);
     }
 
     /// `whole`: the blocks that the reply must have as they are in a complete replica.
