@@ -464,7 +464,8 @@ impl Replica {
         let needed = own.any(|entry| {
             let is_target =
                 entry.slots.iter().any(|slot| slot.target().is_some_and(|(server, _)| server == me));
-            let lends = entry.slots.iter().any(|slot| slot.holder.is_some_and(|s| s.server == me));
+            let lends =
+                entry.slots.iter().any(|slot| slot.holder.is_some_and(|s| s.servers().any(|id| id == me)));
             entry.primary == Some(me) || is_target || lends
         });
         !needed && self.may_lose_memory()

@@ -32,7 +32,7 @@ const LOST_PAUSE_MAX: Duration = Duration::from_secs(64);
 pub(crate) struct CatchUp {
     since: Epoch,
     sources: Vec<Source>,
-    /// The epoch in which the listing began: writes of this epoch or newer came here directly.
+    /// Writes of this epoch or newer came here directly: no source need have them.
     began: Epoch,
     listing: Listing,
     /// In a full comparison: older runs that are here and that no source has listed so far.
@@ -74,7 +74,9 @@ enum Listing {
 impl CatchUp {
     /// Begins in this epoch, with the sources that there are now.
     pub fn new(cx: &Context, member: &Member, since: Epoch) -> CatchUp {
-        CatchUp::from_sources(since, sources::sources(cx, member, None), member.epoch())
+        let sources = sources::sources(cx, member, None);
+        let began = sources::began(cx, member, &sources);
+        CatchUp::from_sources(since, sources, began)
     }
 
     fn from_sources(since: Epoch, sources: Vec<Source>, began: Epoch) -> CatchUp {
@@ -95,7 +97,8 @@ impl CatchUp {
     /// Begins again in this epoch, from other sources.
     fn restart(&mut self, cx: &mut Context, member: &Member, sources: Vec<Source>) {
         self.end(cx);
-        *self = CatchUp::from_sources(self.since, sources, member.epoch());
+        let began = sources::began(cx, member, &sources);
+        *self = CatchUp::from_sources(self.since, sources, began);
     }
 
     /// Gives back what it uses of the server.

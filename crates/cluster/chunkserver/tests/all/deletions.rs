@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use ebb_chunkserver::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome, StoreToken};
 use ebb_types::{
-    ChunkId, Content, Epoch, GroupEntry, GroupId, Holder, Incarnation, ListPage, MapDelta, Moment,
-    PeerMessage, Record, Refusal, Role, ServerId, ServerState, Slot, SlotState, StoreId, Version,
+    ChunkId, Content, Epoch, GroupEntry, GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment,
+    PeerMessage, Received, Record, Refusal, Role, Run, ServerId, ServerState, Slot, SlotState, StoreId,
+    Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -17,6 +18,8 @@ const IN_SYNC: SlotState = SlotState::InSync;
 struct Member {
     replica: Replica,
     map: u64,
+    /// Of the configurations that come.
+    received: Vec<Received>,
 }
 
 fn version(epoch: u32, seq: u64) -> Version {
@@ -26,7 +29,7 @@ fn version(epoch: u32, seq: u64) -> Version {
 impl Member {
     fn new() -> Member {
         let config = Config::new(ME, Incarnation(1), StoreId(1), 1 << 20, 1);
-        Member { replica: Replica::new(config, Recovered::default()), map: 0 }
+        Member { replica: Replica::new(config, Recovered::default()), map: 0, received: Vec::new() }
     }
 
     fn on(&mut self, event: Event) -> Vec<Command> {
@@ -42,8 +45,8 @@ impl Member {
             Slot { server, state, holder }
         };
         let slots = [ME, PRIMARY, THIRD].into_iter().zip(states).map(slot).collect();
-        let entry =
-            GroupEntry { epoch: Epoch(epoch), primary: Some(PRIMARY), slots, ..GroupEntry::unknown() };
+        let (epoch, primary, received) = (Epoch(epoch), Some(PRIMARY), self.received.clone());
+        let entry = GroupEntry { epoch, primary, slots, received, ..GroupEntry::unknown() };
         let servers = [1, 2, 3, 4].map(|id| crate::server(id, id as u8 % 3, ServerState::Awake)).to_vec();
         let (from, to) = (self.map, self.map + 1);
         self.map = to;
@@ -233,4 +236,52 @@ fn a_replica_that_compares_everything_asks_no_holder_for_it() {
     let some = SlotState::CatchingUp { since: Epoch(3) };
     let out = me.configure(5, [(some, Some(HOLDER)), (IN_SYNC, None), (IN_SYNC, None)]);
     assert_eq!(asked(&out), [(HOLDER, Role::Offload { stands_for: ME }, Epoch(3))]);
+}
+
+/// A rebuild that goes on from the own holder, because the primary failed: what came here since the server takes part,
+/// the holder never got. It was once deleted as what no source lists.
+#[test]
+fn what_came_here_directly_is_not_deleted_because_the_own_holder_lacks_it() {
+    let everything = SlotState::CatchingUp { since: Epoch(0) };
+    for (gap, deleted) in [(false, vec![version(3, 1)]), (true, vec![version(3, 1), version(5, 1)])] {
+        let mut me = Member::new();
+        me.configure(5, [(everything, Some(HOLDER)), (IN_SYNC, None), (IN_SYNC, None)]);
+        let away = SlotState::Away { since: Epoch(6) };
+        me.received = vec![Received { server: ME, from: Epoch(if gap { 6 } else { 5 }), until: None }];
+        let out = me.configure(6, [(everything, Some(HOLDER)), (away, None), (away, None)]);
+        let [(HOLDER, Role::Offload { stands_for: ME }, Epoch(0))] = asked(&out)[..] else {
+            panic!("{out:?}")
+        };
+        let token = out.iter().find_map(|c| match c {
+            Command::Send { message: PeerMessage::List { token, .. }, .. } => Some(*token),
+            _ => None,
+        });
+        let (token, result) = (token.expect("just seen"), Ok(ListPage::default()));
+        let message = PeerMessage::ListReply { group: GROUP, token, result };
+        let out = me.on(Event::Peer { from: HOLDER, message, payload: Bytes::new() });
+        let [Command::Store { token, .. }] = out[..] else { panic!("{out:?}") };
+        let run = |index, version| Run {
+            chunk: ChunkId { object: ebb_types::ObjectId(9), index },
+            first: 0,
+            count: 1,
+            version,
+            kind: Kind::Data,
+        };
+        let runs = vec![run(0, version(3, 1)), run(1, version(5, 1))];
+        let own = StoreOutcome::Listed(ListPage { runs, next: None });
+        let out = me.on(Event::Stored { token, outcome: own });
+        let [Command::Store { token, .. }] = out[..] else { panic!("{out:?}") };
+        let out = me.on(Event::Stored { token, outcome: StoreOutcome::Newer(Vec::new()) });
+        let removed: Vec<Version> = out.iter().filter_map(removed).collect();
+        assert_eq!(removed, deleted, "{out:?}");
+    }
+}
+
+fn removed(command: &Command) -> Option<Version> {
+    match command {
+        Command::Store { command: StoreCommand::Apply { record, .. }, .. } => {
+            (record.content == Content::Delete).then_some(record.version)
+        }
+        _ => None,
+    }
 }

@@ -159,9 +159,10 @@ fn members(entry: &GroupEntry) -> impl Iterator<Item = ServerId> + '_ {
     entry.members().map(|(server, _)| server)
 }
 
-/// Holders, and the server that each stands for.
+/// Holders, former ones too, and the server that each stands for.
 fn holders(entry: &GroupEntry) -> impl Iterator<Item = (ServerId, ServerId)> + '_ {
-    entry.slots.iter().filter_map(|slot| Some((slot.holder?.server, slot.server)))
+    let of = |slot: &Slot| slot.holder.into_iter().flat_map(|holder| holder.servers());
+    entry.slots.iter().flat_map(move |slot| of(slot).map(|holder| (holder, slot.server)))
 }
 
 /// Of one group: each condition that holds counts one.

@@ -163,17 +163,22 @@ fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<Group
         SlotState::CatchingUp { since } | SlotState::Away { since } => since,
     };
     let primary = entry.slots.iter().filter(|s| awake(s.server)).max_by_key(|s| claim(s))?.server;
-    let alone = !entry.members().any(|(id, _)| id != primary && awake(id));
+    let takes_part = |id: &ServerId| awake(*id) && *id != primary;
+    let kept = |s: &Slot| -> Vec<ServerId> {
+        s.holder.into_iter().flat_map(|holder| holder.servers()).filter(takes_part).collect()
+    };
+    let alone = !entry.slots.iter().any(|s| takes_part(&s.server) || !kept(s).is_empty());
     let slot = |s: &Slot| {
         let state = match awake(s.server) {
             true if alone => SlotState::InSync,
             true => SlotState::CatchingUp { since: Epoch(0) },
             false => SlotState::Away { since: Epoch(0) },
         };
-        let takes_part = |id: &ServerId| awake(*id) && *id != primary;
-        let former = s.holder.and_then(|i| i.former).filter(takes_part);
-        let kept = s.holder.map(|i| i.server).filter(takes_part);
-        let holder = kept.map(|server| Holder { former, ..Holder::new(server, false) });
+        let holder = match kept(s)[..] {
+            [former, server] => Some(Holder { former: Some(former), ..Holder::new(server, false) }),
+            [server] => Some(Holder::new(server, false)),
+            _ => None,
+        };
         Slot { server: s.server, state, holder }
     };
     let slots = entry.slots.iter().map(slot).collect();
@@ -184,4 +189,30 @@ fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<Group
 
 fn names(servers: &[ServerId]) -> String {
     servers.iter().map(ServerId::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two copies, one of which slept while its offload moved from server 3 to server 4.
+    #[test]
+    fn what_a_former_holder_keeps_takes_part() {
+        let both = Holder { former: Some(ServerId(3)), ..Holder::new(ServerId(4), false) };
+        let slot = |id, state, holder| Slot { server: ServerId(id), state, holder };
+        let slots =
+            vec![slot(1, SlotState::InSync, None), slot(2, SlotState::Away { since: Epoch(4) }, Some(both))];
+        let entry = GroupEntry { epoch: Epoch(5), slots, ..GroupEntry::unknown() };
+        for (awake, holder) in [
+            (vec![2, 3, 4], Some(both)),
+            (vec![2, 3], Some(Holder::new(ServerId(3), false))),
+            (vec![2, 4], Some(Holder::new(ServerId(4), false))),
+            (vec![2], None),
+        ] {
+            let next = salvage(&entry, |id| awake.contains(&id.0)).expect("server 2 is there");
+            assert_eq!((next.primary, next.slots[1].holder), (Some(ServerId(2)), holder), "{awake:?}");
+            let alone = holder.is_none();
+            assert_eq!((next.salvage, next.slots[1].state == SlotState::InSync), (!alone, alone));
+        }
+    }
 }

@@ -186,16 +186,26 @@ fn kept(slot: &Slot) -> Option<ServerId> {
     slot.holder.filter(|s| s.covered).map(|s| s.server)
 }
 
-/// Where the slot's server, if it is there, finds all that it lacks.
+/// Where the slot's server, if it is there, finds all that it lacks. One that compares everything needs a holder that
+/// has everything: what it has itself does not count.
 fn sources(slot: &Slot) -> impl Iterator<Item = ServerId> + use<> {
-    slot.holder.into_iter().flat_map(|holder| holder.sources())
+    let compares_all = compares_all(slot);
+    let holder = slot.holder.filter(|holder| holder.covered || !compares_all);
+    holder.into_iter().flat_map(|holder| holder.sources())
+}
+
+fn compares_all(slot: &Slot) -> bool {
+    match slot.state {
+        SlotState::Away { since } | SlotState::CatchingUp { since } => since == Epoch(0),
+        SlotState::InSync => false,
+    }
 }
 
 /// Whether the slot had a complete copy, and has none now or one on other servers. Such an epoch must be on record
 /// before it serves.
 fn has_lost(before: &Slot, now: &Slot) -> bool {
     let had = |server: ServerId| sources(before).any(|other| other == server);
-    let has_them = sources(now).next().is_some() && sources(now).all(had);
+    let has_them = kept(now).is_some() || sources(now).next().is_some() && sources(now).all(had);
     before.server == now.server
         && now.state != SlotState::InSync
         && (before.state == SlotState::InSync || sources(before).next().is_some() && !has_them)
@@ -310,9 +320,12 @@ fn send_away(
     let since = match state {
         SlotState::InSync => epoch,
         SlotState::CatchingUp { since } => {
-            // The holder lacks what the server received while it caught up.
-            let took = !matches!(before.state, SlotState::Away { .. });
-            slots[k].holder.iter_mut().filter(|_| took).for_each(Holder::share);
+            // The holder lacks what the server received while it caught up. Of a server that has to compare everything
+            // nothing counts until it has.
+            if !matches!(before.state, SlotState::Away { .. }) {
+                let lacks = if since > Epoch(0) { Holder::share } else { Holder::doubt };
+                slots[k].holder.iter_mut().for_each(lacks);
+            }
             since
         }
         SlotState::Away { since } => since,
@@ -320,7 +333,14 @@ fn send_away(
     slots[k].state = SlotState::Away { since };
     let usable = |s: Holder| standing(world, s.server) == Standing::Up && !is_target(slots, k, s.server);
     let present = slots[k].holder.filter(|s| usable(*s)).map(|s| shortcoming(slots, k, s.server, world));
-    let stays = |fault| fault == Shortcoming::default() || !others_are_sound(slots, k, primary, world);
+    // One that takes over from another does so until the end, unless it has no room: a third one would know neither
+    // what the first nor what the second has kept.
+    let takes_over = slots[k].holder.is_some_and(|s| s.former.is_some());
+    let stays = |fault: Shortcoming| {
+        fault == Shortcoming::default()
+            || takes_over && !fault.0
+            || !others_are_sound(slots, k, primary, world)
+    };
     if present.is_some_and(stays) {
         return;
     }
@@ -338,13 +358,17 @@ fn send_away(
         world.get_mut(server).expect("a candidate").holders += 1;
         // Nothing has been ordered since the server went away.
         let covered = before.server == slots[k].server && before.state == SlotState::InSync;
-        slots[k].holder = Some(Holder { former: former(before, world), ..Holder::new(server, false) });
+        slots[k].holder =
+            Some(Holder { former: former(&slots[k], before, world), ..Holder::new(server, false) });
         slots[k].holder.iter_mut().filter(|_| covered).for_each(Holder::cover);
     }
 }
 
 /// Who alone kept all that the slot's server lacked.
-fn former(before: &Slot, world: &World) -> Option<ServerId> {
+fn former(slot: &Slot, before: &Slot, world: &World) -> Option<ServerId> {
+    if before.server != slot.server || compares_all(slot) || compares_all(before) {
+        return None;
+    }
     let mut all = sources(before);
     let only = all.next().filter(|_| all.next().is_none());
     only.filter(|server| world.get(*server).is_some_and(|c| !c.lost))
@@ -366,7 +390,8 @@ fn release_source(slots: &mut [Slot], k: usize, world: &mut World) {
         return;
     };
     let complete = |s: &Slot| s.state == SlotState::InSync && standing(world, s.server) != Standing::Down;
-    if standing(world, holder.server) == Standing::Down && slots.iter().any(complete) {
+    let is_down = |server: ServerId| standing(world, server) == Standing::Down;
+    if holder.servers().any(is_down) && slots.iter().any(complete) {
         drop_holder(&mut slots[k], world);
     }
 }
@@ -466,6 +491,71 @@ mod tests {
         let covered = Facts { covered: [ServerId(2)].into(), ..Facts::default() };
         let covered = next_entry(&served, &covered, &mut world(&[2])).expect("it is covered");
         assert_eq!(covered.slots[1].holder, Some(Holder::new(ServerId(4), true)));
+    }
+
+    /// A cover in an epoch that may not serve yet counts at once: the former holder drops what it kept.
+    #[test]
+    fn what_was_covered_is_where_a_fallback_finds_it() {
+        let holder = Holder::new(ServerId(4), true);
+        let away = slot(3, SlotState::Away { since: Epoch(4) }, Some(holder));
+        let slots = vec![slot(1, SlotState::InSync, None), away, slot(2, SlotState::InSync, None)];
+        let primary = Some(ServerId(1));
+        let entry = GroupEntry { epoch: Epoch(4), primary, slots, ..GroupEntry::unknown() };
+        // Server 5 alone could be a holder, and server 2 has none.
+        let down = [2, 3, 4, 6];
+        let moved = next_entry(&entry, &Facts::default(), &mut world(&down)).expect("it moves");
+        assert!(moved.slots[2].target().is_none() && moved.fallback.is_some(), "{moved:?}");
+        let covered = Facts { covered: [ServerId(3)].into(), ..Facts::default() };
+        let covered = next_entry(&moved, &covered, &mut world(&down)).expect("it is covered");
+        let served = covered.fallback.expect("server 2 lacks a holder");
+        assert_eq!(served[1].holder, Some(Holder::new(ServerId(5), true)));
+    }
+
+    /// What it received directly its holder does not have, and it would delete that as what no source lists.
+    #[test]
+    fn a_server_that_compares_everything_is_not_complete_with_its_holder() {
+        for state in [SlotState::CatchingUp { since: Epoch(0) }, SlotState::Away { since: Epoch(0) }] {
+            let holder = Holder::new(ServerId(3), true);
+            let slots = vec![slot(1, SlotState::InSync, None), slot(2, state, Some(holder))];
+            let primary = Some(ServerId(1));
+            let entry = GroupEntry { epoch: Epoch(5), primary, slots, ..GroupEntry::unknown() };
+            let down: &[u16] = if matches!(state, SlotState::Away { .. }) { &[2, 3] } else { &[2] };
+            let next = next_entry(&entry, &Facts::default(), &mut world(down)).expect("it changes");
+            let now = next.slots[1].holder.expect("it has a holder");
+            assert_eq!((now.covered, now.former), (false, None), "{next:?}");
+            let served = GroupEntry { fallback: None, ..next };
+            let alone = next_entry(&served, &Facts::default(), &mut world(&[1]));
+            assert!(alone.is_none_or(|alone| alone.primary.is_none()), "it waits for the primary");
+        }
+    }
+
+    /// What only it had was fetched, perhaps, and is gathered from all tails under another epoch.
+    #[test]
+    fn a_former_holder_that_fails_is_no_source_any_more() {
+        let both = Holder { former: Some(ServerId(3)), ..Holder::new(ServerId(4), false) };
+        let state = SlotState::CatchingUp { since: Epoch(4) };
+        let slots = vec![slot(1, SlotState::InSync, None), slot(2, state, Some(both))];
+        let primary = Some(ServerId(1));
+        let entry = GroupEntry { epoch: Epoch(5), primary, slots, ..GroupEntry::unknown() };
+        assert_eq!(next_entry(&entry, &Facts::default(), &mut world(&[])), None);
+        let next = next_entry(&entry, &Facts::default(), &mut world(&[3])).expect("another epoch");
+        assert_eq!(next.slots[1].holder, None);
+    }
+
+    /// A third one would know neither what the first nor what the second has kept.
+    #[test]
+    fn a_holder_that_takes_over_is_not_replaced_by_a_better_one_unless_it_is_full() {
+        let both = Holder { former: Some(ServerId(3)), ..Holder::new(ServerId(4), false) };
+        let away = slot(2, SlotState::Away { since: Epoch(4) }, Some(both));
+        let slots = vec![slot(1, SlotState::InSync, None), away];
+        let primary = Some(ServerId(1));
+        let entry = GroupEntry { epoch: Epoch(5), primary, slots, ..GroupEntry::unknown() };
+        let mut world = world(&[2, 3]);
+        world.get_mut(ServerId(5)).expect("a candidate").rack = RackId(1);
+        assert_eq!(next_entry(&entry, &Facts::default(), &mut world), None, "it shares a rack");
+        world.get_mut(ServerId(4)).expect("a candidate").full = true;
+        let next = next_entry(&entry, &Facts::default(), &mut world).expect("it has no room");
+        assert_eq!(next.slots[1].holder, Some(Holder::new(ServerId(5), false)));
     }
 
     /// What its server received while it caught up, it has; the rest, its holder.

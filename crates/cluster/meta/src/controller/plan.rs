@@ -314,7 +314,8 @@ impl Leading {
             let stuck = entry.primary.is_none() && !self.waits(now, entry, state);
             let damaged = self.reports.damaged.contains_key(&group);
             if stuck || damaged || entry.slots.iter().any(|s| missing.has(s.server)) {
-                helpers.extend(entry.slots.iter().map(|s| s.server));
+                let former = entry.slots.iter().filter_map(|s| s.holder?.former);
+                helpers.extend(entry.slots.iter().map(|s| s.server).chain(former));
             }
             for slot in entry.slots.iter().filter(|s| lost.has(s.server)) {
                 let gear_group = servers[&slot.server].gear_group;

@@ -9,7 +9,7 @@ fn counted(state: &State) -> (GroupCounts, BTreeMap<ServerId, (u32, u32)>) {
     for (_, entry) in state.groups() {
         entry.primary.into_iter().for_each(|id| duties.entry(id).or_default().0 += 1);
         let holders = entry.slots.iter().filter_map(|slot| slot.holder);
-        holders.for_each(|holder| duties.entry(holder.server).or_default().1 += 1);
+        holders.flat_map(|h| h.servers()).for_each(|id| duties.entry(id).or_default().1 += 1);
         let any = |what: fn(&Slot) -> bool| u32::from(entry.slots.iter().any(what));
         let racks: Vec<_> = entry.targets().map(|id| state.server(id).unwrap().rack).collect();
         counts.total += 1;

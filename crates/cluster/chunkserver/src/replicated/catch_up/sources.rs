@@ -37,6 +37,8 @@ pub(crate) fn sources(cx: &Context, member: &Member, without: Option<ServerId>) 
     if !own.is_empty() && slot.is_some_and(|s| s.state != everything) {
         return own;
     }
+    // Who compares everything needs a holder that has everything: what it has itself does not count.
+    let own: Vec<Source> = slot.and_then(kept).into_iter().collect();
     let in_sync = entry.slots.iter().filter(|s| s.state == SlotState::InSync && live(s.server));
     // The primary first: it is the one that is sure to be complete soonest.
     if let Some(slot) = in_sync.max_by_key(|s| Some(s.server) == entry.primary) {
@@ -46,6 +48,16 @@ pub(crate) fn sources(cx: &Context, member: &Member, without: Option<ServerId>) 
     let pair = |slot: &Slot| Some(vec![(slot.server, Role::Replica), kept(slot)?]);
     let pair = others.map(pair).find_map(|p| p);
     pair.unwrap_or(own)
+}
+
+/// The epoch from which on the sources need not have what came here directly: the present one; or, if they are this
+/// server's own holders, the one since which it is a target and they are not.
+pub(super) fn began(cx: &Context, member: &Member, sources: &[Source]) -> Epoch {
+    let own = |(_, role): &Source| *role == Role::Offload { stands_for: cx.me };
+    let entry = member.entry();
+    let received = entry.received.iter().find(|t| t.server == cx.me && t.until.is_none());
+    let from = received.filter(|_| !sources.is_empty() && sources.iter().all(own)).map(|t| t.from);
+    from.unwrap_or(member.epoch())
 }
 
 /// Whether these sources are still good. A source must list what was complete when the listing began; every later write
