@@ -85,9 +85,17 @@ impl Applying {
     /// any.
     pub fn ended(&mut self, token: StoreToken, wait: &Wait) -> Option<Option<Run>> {
         self.direct.remove(&token);
-        if let Wait::Foreign { place, .. } = wait {
+        if let Wait::Foreign { place, .. } = wait
+            && self.foreign.get(place) == Some(&token)
+        {
             self.foreign.remove(place);
         }
         self.records.remove(&token)
+    }
+
+    /// All that is kept in this role is about to be dropped, with what the store works on: who sends a record of it
+    /// from now on does not wait for that (seed 32200000691).
+    pub fn dropped(&mut self, role: Role) {
+        self.foreign.retain(|(of, ..), _| *of != role);
     }
 }

@@ -26,7 +26,7 @@ use crate::replicated::primary::Primary;
 use crate::replicated::repair::Repairs;
 use crate::replicated::scrub::Scrub;
 use crate::replicated::tail::Tail;
-use ebb_types::{ClientReply, Epoch, GroupEntry, GroupId, ServerId, Unready};
+use ebb_types::{ClientReply, Epoch, GroupEntry, GroupId, Role, ServerId, Unready};
 use std::collections::VecDeque;
 
 pub(crate) struct Group {
@@ -62,6 +62,11 @@ impl Group {
 
     pub fn fence(&self) -> Epoch {
         self.member.fence()
+    }
+
+    /// What is kept in this role is dropped.
+    pub fn dropped(&mut self, role: Role) {
+        self.member.applying.dropped(role);
     }
 
     /// The newest epoch that any message or record of the group had.

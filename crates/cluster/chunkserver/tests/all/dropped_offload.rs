@@ -5,9 +5,9 @@
 use bytes::Bytes;
 use ebb_chunkserver::{Command, Config, Event, Recovered, Replica, StoreCommand, StoreOutcome};
 use ebb_types::{
-    ChunkId, Epoch, GroupEntry, GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment, PeerMessage,
-    RecoveredTail, Refusal, Role, Run, ServerEntry, ServerId, ServerReport, ServerState, Slot, SlotState,
-    StoreId, TailRun, Version,
+    ChunkId, Content, Epoch, GroupEntry, GroupId, Holder, Incarnation, Kind, ListPage, MapDelta, Moment,
+    PeerMessage, Record, RecoveredTail, Refusal, Role, Run, ServerEntry, ServerId, ServerReport, ServerState,
+    Slot, SlotState, StoreId, TailRun, Version,
 };
 
 const ME: ServerId = ServerId(1);
@@ -250,6 +250,41 @@ fn a_listing_that_lost_a_source_starts_over() {
     // Before the reply comes the other replica is in sync: now it has everything, and the holder nothing.
     let commands = me.configure(6, true);
     assert_eq!(asked(&commands).map(|(to, role, _)| (to, role)), Some((OTHER, Role::Replica)));
+}
+
+/// The store is slow: it has not written what came before the drop when the same record comes again, to be kept again.
+/// Its end once counted for both, and nothing was kept.
+#[test]
+fn what_is_sent_again_after_a_drop_is_stored_again() {
+    let (away, mine) = (SlotState::Away { since: Epoch(3) }, Some(Holder::new(HOLDER, false)));
+    let version = Version { epoch: Epoch(3), seq: 2 };
+    let content = Content::Zero;
+    let record =
+        Record { group: GROUP, chunk: RUN.chunk, first: 0, count: 1, version, request: None, content };
+    let sent = |epoch| {
+        let (epoch, record) = (Epoch(epoch), record.clone());
+        PeerMessage::Replicate { epoch, role: KEPT, record, committed: Version::ZERO, must_fit: true }
+    };
+    let mut holder = Server::new(HOLDER);
+    holder.configure_other(5, away, mine);
+    let first = stored(&holder.hear(ServerId(3), sent(5))).expect("it is stored");
+    assert_eq!(stored(&holder.hear(ServerId(3), sent(5))), None, "it is being stored");
+    let commands = holder.configure_other(6, away, Some(Holder::new(ServerId(5), true)));
+    assert!(commands.iter().any(|c| matches!(c, Command::DropOffload { .. })), "{commands:?}");
+    holder.configure_other(7, away, mine);
+    let second = stored(&holder.hear(ServerId(3), sent(7))).expect("it is stored after the drop");
+    let is_kept = |commands: &[Command]| {
+        commands.iter().any(|c| {
+            let Command::Send { message: PeerMessage::ReplicateReply { epoch, result, .. }, .. } = c else {
+                return false;
+            };
+            *epoch == Epoch(7) && result.is_ok()
+        })
+    };
+    let applied = |token| Event::Stored { token, outcome: StoreOutcome::Applied };
+    assert!(!is_kept(&holder.on(applied(first))));
+    assert_eq!(stored(&holder.hear(ServerId(3), sent(7))), None, "it is still being stored");
+    assert!(is_kept(&holder.on(applied(second))));
 }
 
 /// Neither the former holder nor the one that took over has everything: both are listed, and both list.
