@@ -27,8 +27,9 @@ impl Leading {
         }
         let is =
             |id: ServerId, what: fn(ServerState) -> bool| state.server(id).is_some_and(|e| what(e.state));
-        let members: BTreeSet<ServerId> =
-            stuck.iter().flat_map(|(_, entry)| entry.members()).map(|(id, _)| id).collect();
+        let of =
+            |entry: &GroupEntry| entry.members().map(|(id, _)| id).chain(entry.keepers()).collect::<Vec<_>>();
+        let members: BTreeSet<ServerId> = stuck.iter().flat_map(|(_, entry)| of(entry)).collect();
         let undecided: Vec<ServerId> = members
             .iter()
             .filter(|id| !is(**id, |s| s == ServerState::Awake || s == ServerState::Lost))
@@ -83,9 +84,12 @@ impl Leading {
             !facts.wait && next.as_ref().unwrap_or(entry).primary.is_none()
         };
         let waits = |entry: &GroupEntry| {
-            let there = |s: &Slot| servers.get(&s.server).is_some_and(|e| e.state == ServerState::Awake);
-            entry.salvage
-                && entry.slots.iter().any(|s| !matches!(s.state, SlotState::Away { .. }) && !there(s))
+            let gone = |id: ServerId| servers.get(&id).is_none_or(|e| e.state != ServerState::Awake);
+            let lacks = |s: &Slot| {
+                let away = matches!(s.state, SlotState::Away { .. });
+                !away && gone(s.server) || s.holder.into_iter().flat_map(|s| s.servers()).any(gone)
+            };
+            entry.salvage && entry.slots.iter().any(lacks)
         };
         state.groups().filter(|(g, e)| (e.primary.is_none() && hopeless(&(*g, e))) || waits(e)).collect()
     }
@@ -164,8 +168,13 @@ fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<Group
     };
     let primary = entry.slots.iter().filter(|s| awake(s.server)).max_by_key(|s| claim(s))?.server;
     let takes_part = |id: &ServerId| awake(*id) && *id != primary;
+    let is_free = |id: &ServerId| entry.slots.iter().all(|s| s.server != *id);
+    // Nothing was ordered after the newest epoch that may have served.
+    let served = entry.fallback.as_ref().unwrap_or(&entry.slots);
     let kept = |s: &Slot| -> Vec<ServerId> {
-        s.holder.into_iter().flat_map(|holder| holder.servers()).filter(takes_part).collect()
+        let holder = served.iter().find(|before| before.server == s.server).and_then(|before| before.holder);
+        let servers = holder.or(s.holder).into_iter().flat_map(|holder| holder.servers());
+        servers.filter(|id| takes_part(id) && is_free(id)).collect()
     };
     let alone = !entry.slots.iter().any(|s| takes_part(&s.server) || !kept(s).is_empty());
     let slot = |s: &Slot| {
@@ -214,5 +223,10 @@ mod tests {
             let alone = holder.is_none();
             assert_eq!((next.salvage, next.slots[1].state == SlotState::InSync), (!alone, alone));
         }
+        // A third one took over in an epoch that never served: what counts is what did.
+        let mut moved = GroupEntry { fallback: Some(entry.slots.clone()), ..entry };
+        moved.slots[1].holder = Some(Holder::new(ServerId(5), false));
+        let next = salvage(&moved, |id| [2, 3, 5].contains(&id.0)).expect("server 2 is there");
+        assert_eq!(next.slots[1].holder, Some(Holder::new(ServerId(3), false)));
     }
 }

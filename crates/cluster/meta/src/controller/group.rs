@@ -117,7 +117,10 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     }
     // Salvage ends once a replica has everything: the others then catch up from it as usual.
     let salvage = entry.salvage && !slots.iter().any(|s| s.state == SlotState::InSync);
-    Some(GroupEntry { epoch, primary, slots, salvage, fallback, gone, received: entry.received.clone() })
+    // Another store received nothing.
+    let emptied = |server: ServerId| world.get(server).is_some_and(|c| c.emptied);
+    let received = entry.received.iter().filter(|t| !emptied(t.server)).copied().collect();
+    Some(GroupEntry { epoch, primary, slots, salvage, fallback, gone, received })
 }
 
 /// Whether nothing of the group is left, although servers that had it are back. None can have got anything since: no
@@ -259,7 +262,9 @@ fn is_complete(slots: &[Slot], k: usize, world: &World) -> bool {
         SlotState::Away { .. } => false,
         SlotState::CatchingUp { .. } => {
             let other = |(j, slot): (usize, &Slot)| {
-                j != k && live(slot.server) && (slot.state == SlotState::InSync || kept(slot))
+                // What one has that compares everything may have been deleted.
+                let pair = kept(slot) && !compares_all(slot);
+                j != k && live(slot.server) && (slot.state == SlotState::InSync || pair)
             };
             let own = sources(&slots[k]).next().is_some() && sources(&slots[k]).all(live);
             own || slots.iter().enumerate().any(other)
@@ -435,6 +440,7 @@ fn choose_holder(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_types::Received;
 
     fn candidate(standing: Standing) -> Candidate {
         Candidate {
@@ -526,6 +532,33 @@ mod tests {
             let served = GroupEntry { fallback: None, ..next };
             let alone = next_entry(&served, &Facts::default(), &mut world(&[1]));
             assert!(alone.is_none_or(|alone| alone.primary.is_none()), "it waits for the primary");
+        }
+    }
+
+    /// It may have what was deleted long ago, and is in the middle of finding that out.
+    #[test]
+    fn what_compares_everything_is_no_source_for_others_and_received_nothing() {
+        let holder = Some(Holder::new(ServerId(4), true));
+        let compares = slot(2, SlotState::CatchingUp { since: Epoch(0) }, holder);
+        let received = |server, from| Received { server: ServerId(server), from: Epoch(from), until: None };
+        for since in [0, 3].map(Epoch) {
+            let lacks = slot(3, SlotState::CatchingUp { since }, None);
+            let slots = vec![slot(1, SlotState::InSync, None), compares, lacks];
+            let entry = GroupEntry {
+                epoch: Epoch(5),
+                primary: Some(ServerId(1)),
+                slots,
+                received: vec![received(2, 2), received(3, 4)],
+                ..GroupEntry::unknown()
+            };
+            let next =
+                next_entry(&entry, &Facts::default(), &mut world(&[1, 5, 6])).expect("another primary");
+            assert_eq!(next.primary, Some(ServerId(2)), "{next:?}");
+            assert!(!is_complete(&next.slots, 2, &world(&[1, 5, 6])));
+            let mut emptied = world(&[5, 6]);
+            emptied.get_mut(ServerId(2)).expect("a candidate").emptied = true;
+            let next = next_entry(&entry, &Facts::default(), &mut emptied).expect("its store is another one");
+            assert_eq!(next.received, [received(3, 4)]);
         }
     }
 

@@ -44,7 +44,8 @@ pub(crate) fn sources(cx: &Context, member: &Member, without: Option<ServerId>) 
     if let Some(slot) = in_sync.max_by_key(|s| Some(s.server) == entry.primary) {
         return vec![(slot.server, Role::Replica)];
     }
-    let others = entry.slots.iter().filter(|s| live(s.server));
+    // What one has that compares everything may have been deleted.
+    let others = entry.slots.iter().filter(|s| live(s.server) && s.state != everything);
     let pair = |slot: &Slot| Some(vec![(slot.server, Role::Replica), kept(slot)?]);
     let pair = others.map(pair).find_map(|p| p);
     pair.unwrap_or(own)
