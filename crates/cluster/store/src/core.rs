@@ -457,7 +457,12 @@ impl StoreCore {
                 record.map(Vec::from_iter)
             }
             Op::Apply { role, record, payload, repair: Some(lost), .. } => {
-                self.stage_repair((role, lost), record, payload, before, direct)
+                let committed = self.shared.index().tails.committed(record.group);
+                let mut staged = self.stage_repair((role, lost), record, payload, before, direct)?;
+                for Staged { head, .. } in &mut staged {
+                    head.committed = Head::committed_by(head.version, committed);
+                }
+                Ok(staged)
             }
             Op::DropOffload { group, stands_for } => {
                 Ok(vec![Staged::marker(HeadKind::Drop, Role::Offload { stands_for }, group)])

@@ -78,6 +78,12 @@ impl Tails {
         }
     }
 
+    /// Up to which version the group's records are known to be on all targets. A repair writes it down again: the
+    /// segment that says so may be retired first, and then a restart would find the repaired record open.
+    pub fn committed(&self, group: GroupId) -> Version {
+        self.groups.get(&group).map_or(Version::ZERO, |tail| tail.committed)
+    }
+
     /// Removes everything of the role and group before `before`, which was dropped.
     pub fn void(
         &mut self,

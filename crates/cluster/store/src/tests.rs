@@ -2064,6 +2064,29 @@ fn what_was_on_all_targets_before_it_came_is_not_in_the_tail() {
     assert_eq!(tail.open.iter().map(|t| t.run.version.seq).collect::<Vec<_>>(), [3]);
 }
 
+/// The note is in a segment that has been retired, and what is repaired is written again (seed 32300001969).
+#[test]
+fn what_is_repaired_is_not_in_the_tail_again() {
+    let disk = MemDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    for seq in 1..=2 {
+        one(&mut store, apply(Role::Replica, data(1, 1, seq as u32, 1, version(1, seq))));
+    }
+    one(&mut store, apply_after(version(1, 1), Role::Replica, note(1, 3, 0, 1, version(1, 3))));
+    for seq in 1..=200 {
+        let all = version(1, seq - 1);
+        one(&mut store, apply_after(all, Role::Replica, data(2, 1, seq as u32 % 32, 2, version(1, seq))));
+        while store.settle() {}
+    }
+    for seq in 1..=2 {
+        one(&mut store, repair(Role::Replica, data(1, 1, seq as u32, 1, version(1, seq))));
+    }
+    drop(store);
+    let tail = &open(&disk).unwrap().1.tails[&GroupId(1)];
+    let open: BTreeSet<u64> = tail.open.iter().map(|t| t.run.version.seq).collect();
+    assert_eq!(open, [2, 3].into(), "one was on all targets");
+}
+
 /// A holder that took notes only starts again: it must know that it has them, or they stay for ever.
 #[test]
 fn a_role_of_which_only_notes_are_left_is_found_at_the_next_start() {
