@@ -6,7 +6,7 @@ use crate::search::brief::brief_entry;
 use crate::world::World;
 use ebb_gear::{Place, parting};
 use ebb_meta::State;
-use ebb_types::{GroupEntry, RackId, ServerId, ServerState, SlotState};
+use ebb_types::{GroupEntry, RackId, ServerId, ServerState, Slot, SlotState};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl World<'_> {
@@ -17,11 +17,14 @@ impl World<'_> {
     }
 
     /// A group with two copies in one rack, although a holder could be elsewhere. None moves while another copy is
-    /// restored, which may have to wait for a server that is missing (seed 32100017199).
+    /// restored, or takes over from a former holder: either may have to wait for a server that is missing (seeds
+    /// 32100017199, 32500001056).
     pub fn racks_shared(&self) -> Option<String> {
         let state = self.newest_state();
-        let restored =
-            |entry: &GroupEntry| entry.slots.iter().any(|s| matches!(s.state, SlotState::CatchingUp { .. }));
+        let waits = |s: &Slot| {
+            matches!(s.state, SlotState::CatchingUp { .. }) || s.holder.is_some_and(|s| s.former.is_some())
+        };
+        let restored = |entry: &GroupEntry| entry.slots.iter().any(waits);
         let mut groups = state.groups().filter(|(_, entry)| entry.primary.is_some() && !restored(entry));
         groups.find_map(|(group, entry)| {
             let better = better_holder(entry, state, |id| !self.servers[&id].missing)?;
