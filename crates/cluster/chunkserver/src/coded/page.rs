@@ -20,9 +20,8 @@ pub(super) struct Scrub {
     pub end: Option<Cursor>,
     pub sound: bool,
     pub listed: bool,
-    /// What is here, as it was listed, and whether another column in sync was listed beside it.
+    /// What is here, as it was listed.
     pub own: Vec<Run>,
-    pub compared: bool,
     pub windows: VecDeque<Window>,
     pub step: Step,
 }
@@ -122,15 +121,12 @@ impl Scrub {
         there.into_iter().filter(|(chunk, _)| is_here(chunk) && !here.contains_key(chunk)).collect()
     }
 
-    /// The version of a block that is here and of which too few strips exist, if some column in sync lacks one: the
-    /// other one, or any if all are `in_sync`. Such a column has a strip of each row that was acknowledged in earlier
-    /// epochs.
-    pub fn remnant(&self, window: Window, block: u32, in_sync: bool) -> Option<Version> {
+    /// The version of a block that is here.
+    pub fn version_of(&self, window: Window, block: u32) -> Option<Version> {
         let has = |run: &&Run| {
             run.chunk == window.chunk && (run.first..run.first.saturating_add(run.count)).contains(&block)
         };
-        let alone = self.compared && window.others & window.bit(block) == 0;
-        self.own.iter().filter(|_| alone || in_sync).find(has).map(|run| run.version)
+        self.own.iter().find(has).map(|run| run.version)
     }
 }
 

@@ -55,7 +55,6 @@ impl CodedSet {
                 sound: true,
                 listed: false,
                 own: Vec::new(),
-                compared: false,
                 windows: VecDeque::new(),
                 step: Step::Ready,
             });
@@ -122,9 +121,7 @@ impl CodedSet {
                 page.next.is_none_or(|next| Some(next) > after)
                     && page.runs.iter().all(|run| is_sane(run, blocks))
             };
-            let page = page.filter(sane);
-            scrub.compared = page.is_some();
-            *other = Some(page.unwrap_or_default());
+            *other = Some(page.filter(sane).unwrap_or_default());
         } else if page.is_some() {
             *own = page;
         } else {
@@ -231,12 +228,15 @@ impl CodedSet {
                     return;
                 }
                 let window = *window;
+                let all_there = self.known.entry.columns.iter().all(|column| is_there(column, cx.map));
                 match *why {
                     Why::Damaged { block, lost } if ended.absent.contains(&block) => {
                         // A block whose version is lost was never written as a whole.
                         let version = match lost {
                             true => Some(Version::ZERO),
-                            false => scrub.remnant(window, block, self.known.entry.is_in_sync()),
+                            // Each column in sync has a strip of each row that was acknowledged in earlier epochs.
+                            // While one is away, what it has is not known (seed 32500010034).
+                            false => scrub.version_of(window, block).filter(|_| all_there),
                         };
                         return self.clear_for_scrub(cx, window, block, version);
                     }
