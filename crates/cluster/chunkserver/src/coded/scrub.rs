@@ -7,8 +7,8 @@
 //! differs from its own blocks, it is stored in their place: every block has a checksum of its own, so which strip of a
 //! row is wrong cannot be told, but the data is what clients have read.
 //!
-//! A damaged block that another column in sync lacks is the rest of a write that failed, if its epoch has ended: it
-//! becomes zeroes, which is what that column counts it as.
+//! A damaged block of which too few strips exist while every column is in sync and there is the rest of a write that
+//! failed, if its epoch has ended: it becomes zeroes.
 //!
 //! Rows are immutable, so nothing waits for a scrub, and nothing that is written meanwhile is in its way. A parity
 //! column is scrubbed only while all data columns are in sync. No server is woken for it, and a set that hibernates is

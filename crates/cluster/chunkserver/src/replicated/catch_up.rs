@@ -74,16 +74,14 @@ enum Listing {
 impl CatchUp {
     /// Begins in this epoch, with the sources that there are now.
     pub fn new(cx: &Context, member: &Member, since: Epoch) -> CatchUp {
-        let sources = sources::sources(cx, member, None);
-        let began = sources::began(cx, member, &sources);
-        CatchUp::from_sources(since, sources, began)
+        CatchUp::from_sources(cx, member, since, sources::sources(cx, member, None))
     }
 
-    fn from_sources(since: Epoch, sources: Vec<Source>, began: Epoch) -> CatchUp {
+    fn from_sources(cx: &Context, member: &Member, since: Epoch, sources: Vec<Source>) -> CatchUp {
         CatchUp {
             since,
+            began: sources::began(cx, member, &sources),
             sources,
-            began,
             listing: Listing::Asking { index: 0, after: None, token: None, due: Moment::ZERO },
             unlisted: RunMap::default(),
             fetches: Fetches::default(),
@@ -97,8 +95,7 @@ impl CatchUp {
     /// Begins again in this epoch, from other sources.
     fn restart(&mut self, cx: &mut Context, member: &Member, sources: Vec<Source>) {
         self.end(cx);
-        let began = sources::began(cx, member, &sources);
-        *self = CatchUp::from_sources(self.since, sources, began);
+        *self = CatchUp::from_sources(cx, member, self.since, sources);
     }
 
     /// Gives back what it uses of the server.

@@ -192,9 +192,13 @@ fn kept(slot: &Slot) -> Option<ServerId> {
 /// Where the slot's server, if it is there, finds all that it lacks. One that compares everything needs a holder that
 /// has everything: what it has itself does not count.
 fn sources(slot: &Slot) -> impl Iterator<Item = ServerId> + use<> {
-    let compares_all = compares_all(slot);
-    let holder = slot.holder.filter(|holder| holder.covered || !compares_all);
+    let holder = slot.holder.filter(|holder| holder.covered || !compares_all(slot));
     holder.into_iter().flat_map(|holder| holder.sources())
+}
+
+/// Whether there are such sources, and all of them are as asked for.
+fn has_sources(slot: &Slot, such: impl Fn(ServerId) -> bool) -> bool {
+    sources(slot).next().is_some() && sources(slot).all(such)
 }
 
 fn compares_all(slot: &Slot) -> bool {
@@ -208,10 +212,10 @@ fn compares_all(slot: &Slot) -> bool {
 /// before it serves.
 fn has_lost(before: &Slot, now: &Slot) -> bool {
     let had = |server: ServerId| sources(before).any(|other| other == server);
-    let has_them = kept(now).is_some() || sources(now).next().is_some() && sources(now).all(had);
+    let has_them = kept(now).is_some() || has_sources(now, had);
     before.server == now.server
         && now.state != SlotState::InSync
-        && (before.state == SlotState::InSync || sources(before).next().is_some() && !has_them)
+        && (before.state == SlotState::InSync || has_sources(before, |_| true) && !has_them)
 }
 
 /// No server is complete by the present slots, or a primary waits in vain for what it misses, in an epoch in which
@@ -228,8 +232,7 @@ fn fall_back(
     for (slot, before) in restored.iter_mut().zip(served).filter(|(slot, before)| has_lost(before, slot)) {
         let (SlotState::CatchingUp { since } | SlotState::Away { since }) = before.state else { continue };
         let free = |holder: ServerId| slots.iter().all(|s| s.server != holder);
-        let known = sources(before).next().is_some() && sources(before).all(free);
-        if standing(world, slot.server) == Standing::Up && known {
+        if standing(world, slot.server) == Standing::Up && has_sources(before, free) {
             *slot = Slot { state: SlotState::CatchingUp { since }, ..*before };
         }
     }
@@ -266,8 +269,7 @@ fn is_complete(slots: &[Slot], k: usize, world: &World) -> bool {
                 let pair = kept(slot) && !compares_all(slot);
                 j != k && live(slot.server) && (slot.state == SlotState::InSync || pair)
             };
-            let own = sources(&slots[k]).next().is_some() && sources(&slots[k]).all(live);
-            own || slots.iter().enumerate().any(other)
+            has_sources(&slots[k], live) || slots.iter().enumerate().any(other)
         }
     }
 }
