@@ -5,11 +5,13 @@
 use super::memory::Memory;
 use ebb_erasure::{Code, Codes};
 use ebb_types::{
-    ChunkId, ClusterMap, Column, Epoch, GroupId, Refusal, Role, Run, ServerId, SetEntry, SetId, SlotState,
+    ChunkId, ClusterMap, Column, Epoch, GroupId, Kind, Refusal, Role, Run, ServerId, SetEntry, SetId,
+    SlotState, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The sequence of a deletion in its epoch: newer than all that was written, which has 1.
+/// The sequence of a deletion in its epoch: newer than all that was written, which has 1. Zeroes of it stand for a
+/// block of a failed write that rotted: newer than the strip, and itself none.
 pub(super) const DELETION: u64 = 2;
 
 pub(super) struct Known {
@@ -244,6 +246,12 @@ impl Known {
         let all: Vec<usize> = hoped.into_iter().collect();
         all.len() > before && code.sources(&all, &[column]).is_some()
     }
+}
+
+/// Whether this is a block of a failed write that rotted and was cleared. With the sound strips of such a write, zeroes
+/// that counted as one might be enough to make content that was never written (seed 32500010034).
+pub(super) fn is_cleared(kind: Kind, version: Version) -> bool {
+    kind == Kind::Zero && version.seq == DELETION
 }
 
 /// Whether a run that another server listed lies within a chunk.

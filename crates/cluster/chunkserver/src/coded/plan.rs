@@ -1,5 +1,6 @@
 //! What of one chunk is where: the listings of all servers, cut into runs of blocks that are alike.
 
+use super::known::is_cleared;
 use ebb_types::{Kind, Run, ServerId, Version};
 use std::collections::BTreeSet;
 
@@ -39,9 +40,9 @@ impl Segment {
     }
 }
 
-/// `listed`: runs of one chunk. Deletions are no part of it.
+/// `listed`: runs of one chunk. Deletions and what was cleared are no part of it.
 pub(super) fn segments(listed: &[Listed]) -> Vec<Segment> {
-    let blocks: Vec<&Listed> = listed.iter().filter(|l| l.run.kind != Kind::Delete).collect();
+    let blocks: Vec<&Listed> = listed.iter().filter(|l| is_strip(&l.run)).collect();
     let cuts: BTreeSet<u32> = blocks.iter().flat_map(|l| [l.run.first, l.run.first + l.run.count]).collect();
     let mut all: Vec<Segment> = Vec::new();
     for (first, end) in cuts.iter().zip(cuts.iter().skip(1)) {
@@ -63,6 +64,10 @@ pub(super) fn segments(listed: &[Listed]) -> Vec<Segment> {
     }
     all.retain(|segment| !segment.present.is_empty());
     all.into_iter().flat_map(in_parts).collect()
+}
+
+fn is_strip(run: &Run) -> bool {
+    run.kind != Kind::Delete && !is_cleared(run.kind, run.version)
 }
 
 fn in_parts(segment: Segment) -> impl Iterator<Item = Segment> {

@@ -8,13 +8,13 @@
 //! row is wrong cannot be told, but the data is what clients have read.
 //!
 //! A damaged block of which too few strips exist while every column is in sync and there is the rest of a write that
-//! failed, if its epoch has ended: it becomes zeroes.
+//! failed, if its epoch has ended: it becomes zeroes that are no strip.
 //!
 //! Rows are immutable, so nothing waits for a scrub, and nothing that is written meanwhile is in its way. A parity
 //! column is scrubbed only while all data columns are in sync. No server is woken for it, and a set that hibernates is
 //! not scrubbed. What is kept for other columns is not scrubbed: it is read and checked when they return.
 
-use super::known::is_sane;
+use super::known::{DELETION, is_cleared, is_sane};
 use super::page::{Scrub, Step, WINDOW, Why, Window, blocks_of, runs_of, same};
 use super::rebuild::{Blocks, Candidate, Ended};
 use super::set::CodedSet;
@@ -177,7 +177,8 @@ impl CodedSet {
         }
         let Some(scrub) = &mut self.scrub else { return };
         let (column, data) = (scrub.column, self.known.entry.shape.data());
-        let newest = records.iter().map(|r| r.version).max().unwrap_or(Version::ZERO);
+        let strips = records.iter().filter(|r| !is_cleared(r.content.kind(), r.version));
+        let newest = strips.map(|r| r.version).max().unwrap_or(Version::ZERO);
         let own = blocks_of(records, payload);
         let span =
             own.first_key_value().zip(own.last_key_value()).map(|((first, _), (last, _))| (*first, *last));
@@ -228,6 +229,7 @@ impl CodedSet {
                     return;
                 }
                 let window = *window;
+                let cleared = |version| Version { seq: DELETION, ..version };
                 let all_there = self.known.entry.columns.iter().all(|column| is_there(column, cx.map));
                 match *why {
                     Why::Damaged { block, lost } if ended.absent.contains(&block) => {
@@ -235,8 +237,8 @@ impl CodedSet {
                         let version = match lost {
                             true => Some(Version::ZERO),
                             // Each column in sync has a strip of each row that was acknowledged in earlier epochs.
-                            // While one is away, what it has is not known (seed 32500010034).
-                            false => scrub.version_of(window, block).filter(|_| all_there),
+                            // While one is away, what it has is not known.
+                            false => scrub.version_of(window, block).filter(|_| all_there).map(cleared),
                         };
                         return self.clear_for_scrub(cx, window, block, version);
                     }
