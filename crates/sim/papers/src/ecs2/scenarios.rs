@@ -187,7 +187,13 @@ fn times(found: &mut Experiment, name: &str, pair: Option<(&Report, &Report)>) {
 fn figure_10(runs: &Runs) -> Experiment {
     let mut found = Experiment::new("Figure 10", "Response times of four workloads", WHY_TIMES.to_owned());
     for (trace, workload) in WORKLOADS.iter().enumerate() {
-        times(&mut found, workload.name, runs.get(trace, "plain"));
+        let pair = runs.get(trace, "plain");
+        times(&mut found, workload.name, pair);
+        let asked = |report: &Report| report.asked_of_data_servers;
+        let (asleep, on) = pair.unzip();
+        let row = format!("{}: requests at data servers for an update", workload.name);
+        found.row(format!("{row}, always on"), "", Some(2.0), on.and_then(asked));
+        found.row(format!("{row}, ECS²"), "", Some(6.0), asleep.and_then(asked));
     }
     found
 }

@@ -24,6 +24,9 @@ pub struct Report {
     /// Absent: data servers never sleep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hibernation: Option<Hibernations>,
+    /// By a change of a strip, on average: accesses of data servers' disks, and of their memory for parity that sleeps.
+    /// `None`: nothing was written.
+    pub asked_of_data_servers: Option<f64>,
     /// Times that all parity servers were woken because buffers were full.
     pub synchronisations: u64,
     /// Mean seconds of one parity server's synchronisation.

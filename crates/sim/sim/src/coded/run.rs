@@ -121,6 +121,9 @@ struct Times {
     synchronising: Histogram,
     requests: u64,
     written: u64,
+    /// Changes of strips, and what each asked of data servers: accesses of their disks and of their memory.
+    changes: u64,
+    asked_for_changes: u64,
     synchronisations: u64,
     sent: u64,
     sent_nanos: u64,
@@ -356,6 +359,9 @@ impl<'a> Run<'a> {
         let messages = self.kept.messages() as usize;
         let turn = (rows.0 * self.setup.row_bytes / self.setup.strip_bytes) as usize;
         let mut arrived = self.now;
+        self.times.changes += 1;
+        // The old bytes and the new ones.
+        self.times.asked_for_changes += 2;
         for message in 0..messages {
             let to = match message {
                 parity if parity < self.setup.shape.parity() && self.kept.is_awake(parity) => data + parity,
@@ -366,8 +372,9 @@ impl<'a> Run<'a> {
                 false => self.servers[job.server].transmit(self.now, job.bytes, self.setup),
             };
             arrived = arrived.max(self.servers[to].transmit(sent, job.bytes, self.setup));
-            if to >= data {
-                self.follow(to, job.at, job.bytes);
+            match to >= data {
+                true => self.follow(to, job.at, job.bytes),
+                false => self.times.asked_for_changes += 1,
             }
         }
         self.later(arrived, Happens::Part { request: job.request });
@@ -577,6 +584,8 @@ impl<'a> Run<'a> {
             energy_modelled: Energies::of(&self.energy, now, span_seconds),
             by_load_modelled: Energies::of(&self.by_load, now, span_seconds),
             hibernation: self.hibernation.as_ref().map(Hibernation::report),
+            asked_of_data_servers: (times.changes > 0)
+                .then(|| times.asked_for_changes as f64 / times.changes as f64),
             synchronisations: times.synchronisations,
             synchronise_seconds: (times.sent > 0)
                 .then(|| times.sent_nanos as f64 / SECOND as f64 / times.sent as f64),

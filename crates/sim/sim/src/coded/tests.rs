@@ -82,6 +82,15 @@ fn transitions_and_energy_are_those_of_the_papers_model() {
     assert!((6.5..7.5).contains(&seconds), "270 MB at 40 MB/s: {seconds}");
 }
 
+/// [ECS² §5.3.1]: one read, one write, and four writes to memory.
+#[test]
+fn an_update_takes_six_requests_at_data_servers_instead_of_two() {
+    let writes = requests(60, 20, Kind::Write, 8 * KIB);
+    assert_eq!(run(&writes, &setup()).asked_of_data_servers, Some(6.0));
+    let on = run(&writes, &Setup { standby: None, ..setup() });
+    assert_eq!(on.asked_of_data_servers, Some(2.0));
+}
+
 #[test]
 fn overwrites_of_the_same_bytes_wake_no_parity_server() {
     let mut writes = requests(600, 50, Kind::Write, 16 * KIB);
