@@ -268,6 +268,13 @@ impl StoreCore {
         all.flat_map(|((role, group), chunks)| chunks.keys().map(|chunk| (*role, *group, *chunk))).collect()
     }
 
+    /// In which role anything is kept of a group: data, deletions, or records that are open.
+    pub fn roles(&self) -> BTreeSet<(GroupId, Role)> {
+        let index = self.shared.index();
+        let kept = index.roles.keys().map(|&(role, group)| (group, role));
+        kept.chain(index.tails.roles()).collect()
+    }
+
     /// Runs `what` unless the store is poisoned.
     fn guard(&mut self, what: impl FnOnce(&mut Self) -> Result<Outcome, StoreError>) -> Outcome {
         if self.is_poisoned() {
@@ -457,7 +464,11 @@ impl StoreCore {
                 record.map(Vec::from_iter)
             }
             Op::Apply { role, record, payload, repair: Some(lost), .. } => {
-                let committed = self.shared.index().tails.committed(record.group);
+                let committed = match record.group.column() {
+                    // Columns have no tails.
+                    Some(_) => record.version,
+                    None => self.shared.index().tails.committed(record.group),
+                };
                 let mut staged = self.stage_repair((role, lost), record, payload, before, direct)?;
                 for Staged { head, .. } in &mut staged {
                     head.committed = Head::committed_by(head.version, committed);

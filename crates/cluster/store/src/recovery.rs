@@ -74,12 +74,7 @@ impl StoreCore {
             half_dropped: unlink,
         };
         core.finish_removals()?;
-        let roles: BTreeSet<(GroupId, Role)> = {
-            let index = core.shared.index();
-            let kept = index.roles.keys().map(|&(role, group)| (group, role));
-            kept.chain(index.tails.roles()).collect()
-        };
-        let roles = roles.into_iter().collect();
+        let roles = core.roles().into_iter().collect();
         Ok((
             core,
             Recovered { incarnation: owner.run, membership: owner.membership, tails, roles, torn_bytes },

@@ -47,6 +47,7 @@ pub(crate) enum Wait {
     },
     FetchFor {
         to: ServerId,
+        epoch: Epoch,
         token: u64,
         role: Role,
     },
@@ -177,6 +178,7 @@ pub(crate) struct ListFor {
 /// Blocks that the primary asked for, to compare.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CheckFor {
+    pub epoch: Epoch,
     pub token: u64,
     pub role: Role,
     pub chunk: ChunkId,

@@ -199,6 +199,12 @@ impl Member {
         Ok(())
     }
 
+    /// The answer to a question of an older epoch: what it asks for may have been dropped in this one, while the store
+    /// read it, and would look like nothing (seed 33000000237).
+    pub fn stale(&self) -> Refusal {
+        Refusal::Stale { newest: self.entry.epoch }
+    }
+
     /// `ready`: the metadata service counts on this incarnation, and the store works.
     pub fn admit(&mut self, ready: bool, epoch: Epoch) -> Result<(), Refusal> {
         if !ready {

@@ -284,15 +284,16 @@ impl Store {
     }
 
     /// Groups and roles for which the server has data.
-    pub fn roles(&self) -> Vec<(GroupId, Role)> {
-        let chunks = self.look(|core| core.chunks()).unwrap_or_default();
-        let roles: BTreeSet<(GroupId, Role)> = chunks.into_iter().map(|(s, g, _)| (g, s)).collect();
-        roles.into_iter().collect()
+    pub fn roles(&self) -> BTreeSet<(GroupId, Role)> {
+        self.look(|core| roles_of(core)).unwrap_or_default()
     }
 
-    /// The same, as the next start would find them.
-    pub fn roles_of_next_start(&self) -> Vec<(GroupId, Role)> {
-        recover_copy(&self.disk, &self.config).map_or(Vec::new(), |(_, found)| found.roles)
+    /// All in which anything is kept, and all in which the next start would find data. Of a note that all targets have,
+    /// that may find more, once the records that say so are gone: it then drops the role.
+    pub fn all_roles(&self) -> BTreeSet<(GroupId, Role)> {
+        let kept = self.look(|core| core.roles()).unwrap_or_default();
+        let found = recover_copy(&self.disk, &self.config);
+        kept.into_iter().chain(found.map(|(core, _)| roles_of(&core)).unwrap_or_default()).collect()
     }
 
     /// How many records of each group the next start would find open: not known to be on all targets.
@@ -417,6 +418,11 @@ fn one(core: &mut StoreCore, op: Op) -> Outcome {
 
 fn open_copy(disk: &MemDisk, config: &Config) -> Option<StoreCore> {
     recover_copy(disk, config).map(|(core, _)| core)
+}
+
+/// Groups and roles in which data is kept.
+fn roles_of(core: &StoreCore) -> BTreeSet<(GroupId, Role)> {
+    core.chunks().into_iter().map(|(role, group, _)| (group, role)).collect()
 }
 
 fn recover_copy(disk: &MemDisk, config: &Config) -> Option<(StoreCore, ebb_store::Recovered)> {

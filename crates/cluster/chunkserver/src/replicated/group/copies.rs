@@ -208,7 +208,7 @@ impl Group {
         outcome: StoreOutcome,
     ) {
         let result = match outcome {
-            _ if list.epoch < self.member.epoch() => Err(Refusal::Stale { newest: self.member.epoch() }),
+            _ if list.epoch < self.member.epoch() => Err(self.member.stale()),
             StoreOutcome::Listed(page) => {
                 while let Some((lost, newest)) = first_lost(&page, list.tried) {
                     list.tried = Some(self.repair_around(cx, (lost.chunk, lost.block), Some(newest)));
@@ -229,8 +229,12 @@ impl Group {
         &mut self,
         cx: &mut Context,
         (to, token, role): (ServerId, u64, Role),
+        epoch: Epoch,
         outcome: StoreOutcome,
     ) {
+        if epoch < self.member.epoch() {
+            return self.member.answer_fetch(cx, to, token, StoreOutcome::Failed(self.member.stale()));
+        }
         if let (StoreOutcome::Damaged { chunk, block, lost, .. }, Role::Replica) = (&outcome, role)
             && self.repairs.may_follow_a_fetch(cx.now)
         {
@@ -308,8 +312,8 @@ impl Group {
 /// Scrubs, on the servers of the other copies.
 impl Group {
     /// Checks blocks for the primary. Only under the present configuration is it known what must be here.
-    pub(super) fn on_check(&mut self, cx: &mut Context, to: ServerId, epoch: Epoch, check: CheckFor) {
-        let complete = epoch == self.member.epoch()
+    pub(super) fn on_check(&mut self, cx: &mut Context, to: ServerId, check: CheckFor) {
+        let complete = check.epoch == self.member.epoch()
             && match check.role {
                 Role::Replica => self.catch_up.is_none(),
                 Role::Offload { stands_for } => self.entry().is_covered_by(cx.me, stands_for),
@@ -330,6 +334,7 @@ impl Group {
         outcome: StoreOutcome,
     ) {
         let result = match outcome {
+            _ if check.epoch < self.member.epoch() => Err(self.member.stale()),
             StoreOutcome::Read { records, .. } => {
                 cx.shared.stats.scrub.checked_bytes += crate::replicated::scrub::checked_bytes(&records);
                 Ok(records)

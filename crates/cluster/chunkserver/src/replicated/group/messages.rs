@@ -52,7 +52,7 @@ impl Group {
             PeerMessage::Scrub { .. } => {}
             PeerMessage::Check { epoch, token, role, chunk, first, count, .. } => {
                 match self.member.admit(ready, epoch) {
-                    Ok(()) => self.on_check(cx, from, epoch, CheckFor { token, role, chunk, first, count }),
+                    Ok(()) => self.on_check(cx, from, CheckFor { epoch, token, role, chunk, first, count }),
                     Err(refusal) => self.member.answer_check(cx, from, token, Err(refusal)),
                 }
             }
@@ -65,7 +65,7 @@ impl Group {
                 let read = StoreCommand::Read { role, group, chunk, first, count };
                 let whole = (whole && role == Role::Replica).then_some((chunk, first, count));
                 match self.admit_fetch(ready, epoch, whole) {
-                    Ok(()) => _ = cx.store(Wait::FetchFor { to: from, token, role }, read),
+                    Ok(()) => _ = cx.store(Wait::FetchFor { to: from, epoch, token, role }, read),
                     Err(refusal) => {
                         cx.send(from, PeerMessage::FetchReply { group, token, result: Err(refusal) })
                     }
@@ -225,7 +225,9 @@ impl Group {
             }
             Wait::CheckFor { to, check } => self.on_check_read(cx, to, check, outcome),
             Wait::ListFor { to, list } => self.on_listed_for(cx, to, list, outcome),
-            Wait::FetchFor { to, token, role } => self.on_fetched_for(cx, (to, token, role), outcome),
+            Wait::FetchFor { to, epoch, token, role } => {
+                self.on_fetched_for(cx, (to, token, role), epoch, outcome);
+            }
             Wait::Settlement { epoch } => self.on_compared(cx, epoch, outcome),
             Wait::CatchUpNewer { token } => self.on_catch_up_newer(cx, token, outcome),
             Wait::CatchUpOwn { token } => {

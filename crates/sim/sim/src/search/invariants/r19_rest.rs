@@ -63,7 +63,7 @@ impl World<'_> {
     pub fn r19_roles_are_needed(&mut self) {
         for id in self.servers_at_rest() {
             let server = &self.servers[&id];
-            let durable = server.store.roles().into_iter().chain(server.store.roles_of_next_start());
+            let durable = server.store.all_roles().into_iter();
             let all: BTreeSet<(GroupId, Role)> = durable.chain(server.replica().roles_in_memory()).collect();
             let left = all.into_iter().find(|(group, role)| !self.is_needed(id, *group, *role));
             if let Some((group, role)) = left {
