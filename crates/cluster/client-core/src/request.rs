@@ -5,6 +5,10 @@
 //! in the middle of a reply delays a request no longer than the metadata service takes to replace it, and a slow server
 //! gets no request twice (R12). A connection is given up when nothing at all was received on it for a while. One
 //! deadline covers all tries.
+//!
+//! Invariant (R16): a change under a claim, of which a server may have taken a try, ends when it is known what became
+//! of it, deadline or not. The claim's owner lets what changes the same blocks follow then: a try that came later would
+//! undo that.
 
 use crate::trouble::Trouble;
 use crate::view::{Route, View};
@@ -23,7 +27,7 @@ const SILENT_LOOKS: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// How long a request is retried before it fails.
+    /// How long a request is retried before it fails. One that is held ([`Request::is_ordered`]): as long as it takes.
     pub deadline: Duration,
     /// Time limit for opening a connection, and the interval of looks at a connection on which a reply is awaited.
     pub look: Duration,
@@ -132,6 +136,8 @@ pub struct Request {
     server: Option<ServerId>,
     /// A try that ended may have been carried out, or may still be: later tries are not a new request.
     open: bool,
+    /// It was open, and others wait for its end.
+    held: bool,
     /// From the reply to a write that was carried out.
     done: Option<Version>,
     looked: Option<Looked>,
@@ -149,6 +155,7 @@ impl Request {
             tries: 0,
             server: None,
             open: false,
+            held: false,
             done: None,
             looked: None,
             step: Step::Pausing { route: None, until: now },
@@ -198,8 +205,16 @@ impl Request {
         due.min(self.deadline())
     }
 
+    /// Whether changes of the same blocks follow when this one has ended.
+    pub fn is_ordered(&self) -> bool {
+        let ClientRequest { group, claim, op, .. } = &self.message;
+        let changes = matches!(op, ChunkOp::Write { .. } | ChunkOp::Zero { up_to: None, .. });
+        changes && *claim > 0 && !op.chunk().is_of_claim() && group.column().is_none()
+    }
+
     fn deadline(&self) -> Moment {
-        self.began + self.patience.deadline
+        let asked = matches!(self.step, Step::Asked { .. }) && self.is_ordered();
+        if self.held || asked { Moment(u64::MAX) } else { self.began + self.patience.deadline }
     }
 
     pub fn on(&mut self, now: Moment, view: &View, event: Event, out: &mut Vec<Command>) {
@@ -220,7 +235,7 @@ impl Request {
                 }
             }
             Step::Asked { route, .. } if current.is_none_or(|r| r.primary != route.primary) => {
-                self.try_failed(Trouble::Superseded, out);
+                self.try_failed(heard.map_or(Trouble::Unsent, |_| Trouble::Superseded), out);
                 self.try_now(now, view, out);
             }
             Step::Asked { look, heard: before, silent, route } => {
@@ -238,7 +253,7 @@ impl Request {
                     }
                 }
                 if in_vain {
-                    self.failed(now, view, Trouble::NoAnswer, out);
+                    self.failed(now, view, heard.map_or(Trouble::Unsent, |_| Trouble::NoAnswer), out);
                 }
             }
         }
@@ -290,6 +305,8 @@ impl Request {
             | ClientReply::Looked(_)
             | ClientReply::Done { .. }
             | ClientReply::Forgotten { .. } => Trouble::Nonsense,
+            // Another try of it may be on its way to a server that has space or a sound copy by then.
+            ClientReply::Failed { why } if self.held && why.may_pass() => Trouble::Refused(why),
             ClientReply::Failed { why } => return self.end(Err(Failure::Chunk(why)), out),
             ClientReply::Retry { why } => Trouble::NotReady(why),
             ClientReply::Moved { entry } => {
@@ -339,6 +356,7 @@ impl Request {
 
     fn try_failed(&mut self, why: Trouble, out: &mut Vec<Command>) {
         self.open |= why.leaves_it_open();
+        self.held |= self.open && self.is_ordered();
         out.push(Command::TryFailed(why));
     }
 
@@ -375,10 +393,10 @@ impl Request {
     /// Pauses before the next try, or fails if the deadline comes first.
     fn rest(&mut self, now: Moment, route: Option<Route>, why: Trouble, out: &mut Vec<Command>) {
         let until = now + self.pause;
+        self.step = Step::Pausing { route, until };
         if until >= self.deadline() {
             return self.unserved(now, why, out);
         }
-        self.step = Step::Pausing { route, until };
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         out.push(Command::Refresh);
     }
@@ -399,7 +417,8 @@ impl Request {
 mod tests {
     use super::*;
     use ebb_types::{
-        ChunkId, MapDelta, ObjectId, Random, RequestId, ServerEntry, ServerState, Slot, SlotState, Unready,
+        CLAIMS_FROM, ChunkId, MapDelta, ObjectId, Random, RequestId, ServerEntry, ServerState, Slot,
+        SlotState, Unready,
     };
 
     const GROUP: GroupId = GroupId(0);
@@ -487,6 +506,85 @@ mod tests {
             panic!("{moved:?}")
         };
         assert_eq!(message.epoch, Epoch(3));
+    }
+
+    /// What follows it would be undone.
+    #[test]
+    fn a_change_under_a_claim_does_not_end_while_it_may_still_be_carried_out() {
+        let view = view(entry(1, Some(4)));
+        let write = |index| {
+            let (chunk, request) = (ChunkId { index, ..CHUNK }, RequestId { client: 1, seq: 1 });
+            let crcs = vec![0];
+            let op = ChunkOp::Write { chunk, offset: 0, len: 1, request, crcs };
+            Request::new(Moment::ZERO, GROUP, op, Patience { sole_writer: true, ..Patience::default() })
+        };
+        let unready =
+            || Event::Answered { reply: ClientReply::Retry { why: Unready::Behind }, bytes: Bytes::new() };
+        let is_given_up = |mut request: Request, lost: Trouble| {
+            on(&mut request, 0, &view, Event::Look { heard: None });
+            on(&mut request, 1, &view, Event::Lost(lost));
+            while request.due() < Moment::ZERO + Duration::from_secs(90) {
+                let event = if request.asked().is_some() { unready() } else { Event::Look { heard: None } };
+                let mut out = Vec::new();
+                request.on(request.due(), &view, event, &mut out);
+                if let Some(Command::End(ended)) = out.pop() {
+                    return matches!(ended, Err(Failure::Unserved { .. }));
+                }
+            }
+            false
+        };
+        assert!(!is_given_up(write(0).under(7), Trouble::Lost));
+        assert!(is_given_up(write(0), Trouble::Lost), "who does not order its changes is told");
+        assert!(is_given_up(write(0).under(7), Trouble::WrongServer), "it was not carried out");
+        assert!(is_given_up(write(CLAIMS_FROM).under(7), Trouble::Lost), "a claim only grows");
+        assert!(is_given_up(write(0).under(7), Trouble::Unsent), "nor was this");
+        assert!(is_given_up(read_request().under(7), Trouble::Lost));
+
+        // Neither a refusal that may pass nor forgetting ends what was open.
+        let answered = |reply| Event::Answered { reply, bytes: Bytes::new() };
+        let mut request = write(0).under(7);
+        on(&mut request, 0, &view, Event::Look { heard: None });
+        on(&mut request, 1, &view, Event::Lost(Trouble::Lost));
+        for (at, reply) in [
+            (40_000, ClientReply::Failed { why: ChunkError::NoSpace }),
+            (80_000, ClientReply::Forgotten { newest: version(1, 9), in_part: false }),
+            (120_000, ClientReply::Failed { why: ChunkError::Corrupt }),
+        ] {
+            on(&mut request, at, &view, Event::Look { heard: None });
+            let out = on(&mut request, at + 1, &view, answered(reply));
+            assert!(matches!(&out[..], [.., Command::TryFailed(_)] | [.., Command::Refresh]), "{out:?}");
+        }
+        on(&mut request, 160_000, &view, Event::Look { heard: None });
+        let done = on(&mut request, 160_001, &view, answered(ClientReply::Done { newest: version(1, 10) }));
+        assert!(matches!(&done[..], [.., Command::End(Ok(_))]), "{done:?}");
+    }
+
+    /// While its try is awaited, a request under a claim has no deadline; what it then waits for has one again.
+    #[test]
+    fn no_look_is_due_before_now() {
+        let view = view(entry(1, Some(4)));
+        let (chunk, request) = (CHUNK, RequestId { client: 1, seq: 1 });
+        let op = ChunkOp::Zero { chunk, offset: 0, len: 4096, up_to: None, request };
+        let mut request = Request::new(Moment::ZERO, GROUP, op, Patience::default()).under(7);
+        for at in (0..).step_by(10) {
+            let unready = ClientReply::Retry { why: Unready::Behind };
+            let answered = Event::Answered { reply: unready, bytes: Bytes::new() };
+            let event = if request.asked().is_some() { answered } else { Event::Look { heard: None } };
+            let out = on(&mut request, at, &view, event);
+            if let [.., Command::End(ended)] = &out[..] {
+                let why = |last: &Trouble| matches!(last, Trouble::NotReady(Unready::Behind));
+                return assert!(
+                    matches!(ended, Err(Failure::Unserved { last, .. }) if why(last)),
+                    "{ended:?}"
+                );
+            }
+            assert!(request.due() > Moment::ZERO + Duration::from_millis(at), "at {at}");
+            assert!(at < 31_000, "it ends");
+        }
+    }
+
+    fn read_request() -> Request {
+        Request::new(Moment::ZERO, GROUP, read(), Patience::default())
     }
 
     fn delete() -> Request {

@@ -1,6 +1,6 @@
 //! Why a try failed.
 
-use ebb_types::{Epoch, MetaFailure, SetId, Unready};
+use ebb_types::{ChunkError, Epoch, MetaFailure, SetId, Unready};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ pub enum Trouble {
     NoConnection(Arc<dyn Error + Send + Sync>),
     #[error("the server's address belongs to another process")]
     WrongServer,
+    #[error("no connection could be made in time")]
+    Unsent,
     #[error("the connection was lost")]
     Lost,
     #[error("no answer came in time")]
@@ -23,6 +25,8 @@ pub enum Trouble {
     Superseded,
     #[error("{0}")]
     NotReady(Unready),
+    #[error("{0}")]
+    Refused(ChunkError),
     #[error("the server does not remember whether it was carried out before")]
     Forgotten,
     #[error("the server knows another primary, in {0}")]
@@ -45,6 +49,8 @@ impl Trouble {
             Trouble::NoPrimary
             | Trouble::Hibernates(_)
             | Trouble::NoConnection(_)
+            | Trouble::Unsent
+            | Trouble::Refused(_)
             | Trouble::WrongServer
             | Trouble::Forgotten
             | Trouble::Elsewhere(_)

@@ -32,6 +32,10 @@ pub enum VolumeError {
     )]
     FrontFull { front_bytes: u64, waited: Duration },
     #[error(
+        "a write of the volume has not ended for {0:?}, and this has to come after it; see `ebb status` for servers that have failed or are full"
+    )]
+    HeldUp(Duration),
+    #[error(
         "the metadata service sent an answer that does not fit the question; run the same release everywhere"
     )]
     Nonsense,

@@ -19,6 +19,9 @@ const BLOCK: u32 = BLOCK_BYTES as u32;
 const PIECES: usize = 8;
 /// For this long a write waits for room in the front.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A change of which a server may still carry out a part does not end (`ebb_client_core`: `Request`). What waits for
+/// such a one, and is not begun, fails after this time.
+const HELD: Duration = Duration::from_secs(40);
 
 /// The part of a request that lies in one slice.
 #[derive(Clone, Copy, Debug)]
@@ -57,14 +60,18 @@ impl<B: Backend> Volume<B> {
             None => {
                 self.inner.backend.read(self.inner.meta.object, offset, len).await.map_err(VolumeError::from)
             }
-            Some(_) => self.read_pieces(pieces(offset, len)).await,
+            // A slice may be locked by a change.
+            Some(_) => {
+                let read = self.read_pieces(pieces(offset, len));
+                self.inner.within(HELD, read).await.and_then(|read| read)
+            }
         };
         let bytes = bytes.inspect_err(|error| self.inner.owner.see(error))?;
         self.inner.sure().await?;
         Ok(bytes)
     }
 
-    /// Returns when all of it is durable. After an error any part of it may have been written.
+    /// Returns when all of it is durable. After an error any part of it may have been written, and none will be.
     ///
     /// This call is the request's arrival: it is carried out after all earlier ones that write the same blocks, and to
     /// its end, even if the caller goes away.
@@ -123,16 +130,30 @@ impl<B: Backend> Volume<B> {
             let volume = self.clone();
             tokio::spawn(async move {
                 if !volume.skips_turns() {
-                    turn.come().await;
+                    volume.inner.within(HELD, turn.come()).await?;
                 }
                 volume.inner.sure().await?;
-                let worked = work(volume.clone()).await;
+                let worked = volume.to_its_end(offset, len, work(volume.clone())).await;
                 drop(turn);
                 worked.inspect_err(|error| volume.inner.owner.see(error))?;
                 volume.inner.sure().await
             })
         });
         async move { begun?.await.expect("no request panics, and none is aborted") }
+    }
+
+    async fn to_its_end<T>(&self, offset: u64, len: u64, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        if let Ok(worked) = self.inner.within(HELD, &mut work).await {
+            return worked;
+        }
+        let (name, end) = (&self.inner.name, offset + len);
+        tracing::warn!(
+            volume = name,
+            "a change of bytes {offset} to {end} has not ended for {HELD:?}: a server may still carry it out, so others of these bytes wait \
+             for it; see `ebb status` for servers that have failed or are full"
+        );
+        work.await
     }
 
     fn skips_turns(&self) -> bool {
@@ -205,6 +226,17 @@ impl<B: Backend> Inner<B> {
         }
     }
 
+    /// What a change that has not ended holds up fails after this time.
+    pub(crate) async fn within<T>(
+        &self,
+        patience: Duration,
+        work: impl Future<Output = T>,
+    ) -> Result<T, VolumeError> {
+        let clock = self.backend.clock();
+        let done = timeout_at(clock.timer(clock.now() + patience), work).await;
+        done.map_err(|_| VolumeError::HeldUp(patience))
+    }
+
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, VolumeError> {
         let slice = self.slice(piece.slice);
         loop {
@@ -213,7 +245,7 @@ impl<B: Backend> Inner<B> {
                 return self.read_slice(&slice, *object, piece.offset, piece.len).await;
             }
             drop(object);
-            self.find_out(&slice).await?;
+            self.find_out(&slice, HELD).await?;
         }
     }
 
@@ -258,10 +290,10 @@ impl<B: Backend> Inner<B> {
         self.wait_for_room().await?;
         let slice = self.slice(piece.slice);
         loop {
-            let gate = slice.gate.read().await;
+            let gate = self.within(HELD, slice.gate.read()).await?;
             if !slice.is_known() {
                 drop(gate);
-                self.find_out(&slice).await?;
+                self.find_out(&slice, HELD).await?;
                 continue;
             }
             // The front would fill up a block that it does not have with zeroes.
@@ -293,7 +325,7 @@ impl<B: Backend> Inner<B> {
 
     /// Copies a block from the slice's object to the front.
     async fn fetch_block(&self, slice: &Slice, block: u32) -> Result<(), VolumeError> {
-        let _gate = slice.gate.write().await;
+        let _gate = self.within(HELD, slice.gate.write()).await?;
         let object = *slice.object.read().await;
         let Some(object) = object.filter(|_| slice.is_known() && !slice.has(block)) else { return Ok(()) };
         let offset = block * BLOCK;
@@ -305,7 +337,7 @@ impl<B: Backend> Inner<B> {
     async fn zero_piece(&self, piece: Piece) -> Result<(), VolumeError> {
         let slice = self.slice(piece.slice);
         let whole = piece.offset == 0 && piece.len == self.slice_len(piece.slice);
-        let gate = slice.gate.write().await;
+        let gate = self.within(HELD, slice.gate.write()).await?;
         let mut object = slice.object.write().await;
         match *object {
             Some(_) if !whole => {

@@ -37,6 +37,9 @@ const CHOSEN: usize = 16;
 const IDS_AHEAD: u32 = 16;
 /// Former objects after which their entries are taken out of the namespace's garbage.
 const FORMER: usize = 64;
+/// For this long a move waits for the writes of its slice. Then others come first: a write may be held for as long as
+/// a group is not served.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after a failed move or a refused op.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -70,7 +73,7 @@ async fn survey<B: Backend>(weak: &Weak<Inner<B>>) {
         let Some(volume) = weak.upgrade() else { return };
         let slice = volume.slice(number);
         if !slice.is_known()
-            && let Err(error) = volume.find_out(&slice).await
+            && let Err(error) = volume.find_out(&slice, PATIENCE).await
         {
             tracing::warn!(volume = volume.name, number, %error, "cannot see what the volume has; the slice is left for later");
         }
@@ -162,7 +165,7 @@ impl<B: Backend> Inner<B> {
             self.slices.lock().expect("nothing panics under this lock").values().cloned().collect();
         let mut failed = Vec::new();
         for slice in slices.iter().filter(|slice| !slice.is_known() && !passed.contains(&slice.number)) {
-            if let Err(error) = self.find_out(slice).await {
+            if let Err(error) = self.find_out(slice, PATIENCE).await {
                 failed.push((slice.number, error));
             }
         }
@@ -188,7 +191,7 @@ impl<B: Backend> Inner<B> {
     }
 
     async fn move_slice(&self, slice: &Slice, pool: PoolId) -> Result<(), VolumeError> {
-        let _gate = slice.gate.write().await;
+        let _gate = self.within(PATIENCE, slice.gate.write()).await?;
         self.owner.sure().await?;
         let looked = self.backend.look(self.meta.object, slice.number).await?;
         self.count(slice.learn(&looked.runs));
@@ -257,9 +260,9 @@ impl<B: Backend> Inner<B> {
         }
     }
 
-    /// Finds out which blocks of the slice the front has.
-    pub(crate) async fn find_out(&self, slice: &Slice) -> Result<(), VolumeError> {
-        let _gate = slice.gate.write().await;
+    /// Finds out which blocks of the slice the front has. `patience`: with writes of the slice.
+    pub(crate) async fn find_out(&self, slice: &Slice, patience: Duration) -> Result<(), VolumeError> {
+        let _gate = self.within(patience, slice.gate.write()).await?;
         let _object = slice.object.write().await;
         if !slice.is_known() {
             let looked = self.backend.look(self.meta.object, slice.number).await?;

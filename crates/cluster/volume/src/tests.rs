@@ -42,6 +42,8 @@ struct Stored {
     claim: u64,
     /// Runs of this machine that have ended.
     ended: BTreeSet<u64>,
+    /// The slice of which nothing that changes the front ends.
+    stuck: Option<u32>,
 }
 
 /// One process's access to the cluster.
@@ -209,6 +211,10 @@ impl Backend for Fake {
     }
 
     async fn write(&self, _: ObjectId, offset: u64, bytes: Bytes) -> Result<(), ClientError> {
+        let slice = (offset / u64::from(SLICE_BYTES)) as u32;
+        while self.stored.lock().unwrap().stuck == Some(slice) {
+            sleep(Duration::from_millis(100)).await;
+        }
         self.ask_front(|stored| stored.set(offset, &bytes)).await
     }
 
@@ -619,6 +625,38 @@ fn a_failed_write_took_effect_or_did_not_and_that_does_not_change_later() {
             sleep(Duration::from_secs(5)).await;
             assert_eq!(Volume::status(&fake, "v").await.unwrap().moved, 2, "seed {seed}");
             assert_eq!(volume.read(0, 4 * BLOCK).await.unwrap(), seen, "seed {seed}");
+        });
+    }
+}
+
+/// A server may still carry it out, so its client does not end it.
+#[test]
+fn a_write_that_does_not_end_holds_up_its_blocks_and_its_slice_and_nothing_else() {
+    for seed in seeds(20) {
+        virtual_time(async {
+            let fake = cluster(seed, None);
+            create(&fake).await;
+            let volume = open(&fake).await;
+            let slice = u64::from(SLICE_BYTES);
+            let stuck = |stuck| fake.stored.lock().unwrap().stuck = stuck;
+            stuck(Some(0));
+            let held = volume.write(0, vec![1; BLOCK_BYTES].into());
+            let since = Instant::now();
+            let later = volume.write(10, vec![2; 20].into()).await;
+            assert!(matches!(later, Err(VolumeError::HeldUp(_))), "{later:?}");
+            assert!(since.elapsed() < Duration::from_secs(41));
+            // More than the front may have, so it is moved.
+            for n in 1..SIZE / slice {
+                volume.write(n * slice, vec![n as u8; SLICE_BYTES as usize].into()).await.unwrap();
+            }
+            sleep(Duration::from_secs(60)).await;
+            let moved = Volume::status(&fake, "v").await.unwrap().moved;
+            assert!(moved > 0 && volume.front_bytes() < HOME.front_bytes, "seed {seed}: {moved}");
+            assert!(matches!(volume.clone().close().await, Err(VolumeError::HeldUp(_))));
+            let volume = open(&fake.other(2)).await;
+            stuck(None);
+            assert!(matches!(held.await, Err(VolumeError::Taken)), "another owner was there first");
+            assert_eq!(volume.read(0, 1).await.unwrap()[0], 0);
         });
     }
 }

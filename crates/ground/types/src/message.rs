@@ -398,6 +398,13 @@ pub enum ChunkError {
     Deleted,
 }
 
+impl ChunkError {
+    /// Whether the same request may succeed later.
+    pub fn may_pass(self) -> bool {
+        matches!(self, ChunkError::NoSpace | ChunkError::Corrupt)
+    }
+}
+
 /// What a chunk server reports to the metadata service about its groups. Delivered at least once; idempotent, because
 /// each report carries its epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,7 +35,7 @@ mod report;
 mod ring;
 mod s3;
 mod spec;
-mod storage;
+pub(crate) mod storage;
 mod target;
 mod volume;
 

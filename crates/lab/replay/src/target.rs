@@ -1,6 +1,7 @@
 //! What a replay needs from a cluster. A trait, so that tests replay on an in-memory map.
 
 use crate::drive::engine::Timer;
+use crate::drive::storage::PATIENCE;
 use bytes::Bytes;
 use ebb_client::{Client, ClientError};
 use ebb_types::{
@@ -11,6 +12,7 @@ use ebb_volume::{Volume, VolumeError};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use tokio::time::timeout;
 
 /// What the program must supply besides a client: access to the servers themselves. Cheap to clone.
 pub trait Cluster: Clone + Send + Sync + 'static {
@@ -136,7 +138,10 @@ impl<C: Cluster> Target for Real<C> {
 
     async fn write(&self, volume: ObjectId, offset: u64, bytes: Bytes) -> Result<(), TargetError> {
         match self.volume(volume) {
-            Some(volume) => Ok(volume.write(offset, bytes).await?),
+            Some(volume) => match timeout(PATIENCE, volume.write(offset, bytes)).await {
+                Ok(written) => Ok(written?),
+                Err(_) => Err(TargetError(format!("not answered within {PATIENCE:?}"))),
+            },
             None => Ok(self.client.write_object(volume, offset, bytes).await?),
         }
     }

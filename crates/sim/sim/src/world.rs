@@ -528,9 +528,21 @@ impl<'a> World<'a> {
         }
     }
 
+    /// A connection broke. What a client had sent is in the server's socket all the same, now and then, and is read
+    /// after what came on another connection.
+    fn read_late(&mut self, from: Node, to: Node, message: Message) {
+        let reads = matches!((from, to), (Node::Client(_), Node::Server(_))) && self.modelled.is_none();
+        if reads && self.stormy && self.net_random.chance(700) {
+            self.count("request read late");
+            let generation = self.net.generation(from, to);
+            let delay = self.net_random.between(0, 6 * SECOND);
+            self.after(delay, Happening::Deliver { from, to, generation, message });
+        }
+    }
+
     pub(crate) fn deliver(&mut self, from: Node, to: Node, generation: u64, message: Message) {
         if self.net.generation(from, to) != generation {
-            return;
+            return self.read_late(from, to, message);
         }
         match to {
             Node::Server(id) => {

@@ -2,6 +2,11 @@
 
 use bytes::Bytes;
 use std::pin::Pin;
+use std::time::Duration;
+
+/// After which a write to a volume counts as failed. It is carried to its end by itself: others of the same blocks come
+/// after it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a request failed.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use super::error::TargetError;
 use super::memory::fill;
 use super::options::DriveProgress;
 use super::report::TargetInfo;
-use super::storage::{Answering, Failure, Storage};
+use super::storage::{Answering, Failure, PATIENCE, Storage};
 use bytes::Bytes;
 use ebb_client::Client;
 use ebb_types::NamespaceError;
@@ -27,7 +27,9 @@ impl Storage for Device {
 
     fn write(&self, _: u32, offset: u64, payload: Bytes) -> Answering<'_, ()> {
         Box::pin(async move {
-            self.0.write(offset, payload).await.map_err(|error| Failure::Request(error.to_string()))
+            let written = tokio::time::timeout(PATIENCE, self.0.write(offset, payload)).await;
+            let written = written.map_err(|_| format!("not answered within {PATIENCE:?}"));
+            written.and_then(|written| written.map_err(|error| error.to_string())).map_err(Failure::Request)
         })
     }
 

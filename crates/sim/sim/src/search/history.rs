@@ -128,6 +128,11 @@ impl History {
         }
     }
 
+    /// If the operation was not carried out until now, it never is.
+    pub fn fence(&mut self, op: usize, now: u64) {
+        self.ops[op].fenced = self.ops[op].fenced.min(now);
+    }
+
     /// The operations on each chunk, with their numbers.
     pub fn by_chunk(&self) -> BTreeMap<ChunkId, Vec<(usize, &Op)>> {
         let mut chunks: BTreeMap<ChunkId, Vec<(usize, &Op)>> = BTreeMap::new();

@@ -275,6 +275,9 @@ impl World<'_> {
                 if matches!(failure, Failure::Gone) {
                     self.count("read of what is gone for good");
                 }
+                if ended.request.is_ordered() {
+                    self.history.fence(ended.op, self.now);
+                }
                 self.note(|| format!("client-{id} gives up op {}", ended.op));
                 let pause = self.client(id).random.between(MILLI, 200 * MILLI);
                 self.client_timer(id, pause);
@@ -354,7 +357,7 @@ impl World<'_> {
 
     fn op_fails(&mut self, id: u32, why: ChunkError) {
         let Some(Current { op, request, .. }) = &self.client(id).current else { return };
-        let (op, tries) = (*op, request.tries());
+        let (op, tries, is_ordered) = (*op, request.tries(), request.is_ordered());
         let outcome = match why {
             // Refused before it was ordered, unless an earlier try was accepted.
             ChunkError::NoSpace if tries == 1 => Outcome::Refused,
@@ -369,6 +372,9 @@ impl World<'_> {
             ChunkError::Corrupt => self.check_corrupt(op),
             ChunkError::Missing if self.history.may_be_zeroed(op) => {}
             _ => self.fail("liveness", format!("client-{id} op {op}: {why}")),
+        }
+        if is_ordered {
+            self.history.fence(op, self.now);
         }
         self.op_ends(id, outcome, Vec::new());
     }

@@ -214,7 +214,7 @@ fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
 
 #[test]
 fn a_hung_disk_that_is_trusted_is_found() {
-    in_member(66, MetaBug::TrustStalled, &["liveness"]);
+    in_member(50, MetaBug::TrustStalled, &["liveness"]);
 }
 
 #[test]
@@ -271,5 +271,5 @@ fn a_claim_that_is_believed_without_asking_the_store_is_found() {
 
 #[test]
 fn zeroing_of_what_was_written_since_the_look_is_found() {
-    in_server(1140, PlantedBug::LookAhead, &["linearizability"]);
+    in_server(1290, PlantedBug::LookAhead, &["linearizability"]);
 }
