@@ -79,7 +79,9 @@ fn refusal(error: &NamespaceError) -> S3Error {
         NamespaceError::BadKey => S3ErrorCode::KeyTooLongError,
         NamespaceError::Expired => S3ErrorCode::RequestTimeout,
         NamespaceError::SettingTooLong => S3ErrorCode::InvalidRequest,
-        NamespaceError::NotLeased | NamespaceError::ClocksApart { .. } => S3ErrorCode::ServiceUnavailable,
+        NamespaceError::NotLeased | NamespaceError::ClocksApart { .. } | NamespaceError::RulesChanged => {
+            S3ErrorCode::ServiceUnavailable
+        }
         NamespaceError::VolumeExists
         | NamespaceError::NoSuchVolume
         | NamespaceError::VolumeInUse(_)

@@ -29,7 +29,7 @@ use ebb_types::{
     KeyListing, KeyPage, LOOKUPS_MAX, NAME_BYTES_MAX, NAMED_IDS_MAX, Named, NamespaceAnswer,
     NamespaceCommand, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, OPS_MAX,
     ObjectId, ObjectMeta, ObjectPart, OnlyIf, PAGE_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part, PoolId,
-    RequestId, SETTING_BYTES_MAX, UploadListing, UploadMeta, hold_the_same, kept_class,
+    RequestId, SETTING_BYTES_MAX, UploadListing, UploadMeta, crc32c, hold_the_same, kept_class,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -248,7 +248,9 @@ impl Namespace {
                 let finished = Finished { parts, etag: *etag, checksum };
                 self.complete_upload(bucket, key, *upload, finished, *when, now)
             }
-            NamespaceOp::AbortUpload { bucket, key, upload } => self.abort_upload(bucket, key, *upload),
+            NamespaceOp::AbortUpload { bucket, key, upload, rules } => {
+                self.abort_upload(bucket, key, *upload, *rules)
+            }
             NamespaceOp::CreateVolume { name, size, object, home } => {
                 check_name(name)?;
                 self.volumes.create(name, (*size, *object), *home, now).map(|()| NamespaceDone::Done)
@@ -403,6 +405,7 @@ impl Namespace {
 
     fn delete(&mut self, bucket: &str, key: &str, when: Condition, only_if: OnlyIf) -> Outcome {
         let (found, old) = (self.bucket(bucket)?, self.find(self.bucket(bucket)?, key));
+        check_rules(found, only_if.rules)?;
         if when != Condition::Any || only_if != OnlyIf::default() {
             check_condition(old.as_ref(), when)?;
             check_only_if(old.as_ref(), only_if)?;
@@ -569,7 +572,8 @@ impl Namespace {
         self.object(bucket, key).is_ok_and(|meta| meta.upload == Some(id) && meta.etag == finished.etag)
     }
 
-    fn abort_upload(&mut self, bucket: &str, key: &str, id: u64) -> Outcome {
+    fn abort_upload(&mut self, bucket: &str, key: &str, id: u64, rules: Option<u32>) -> Outcome {
+        check_rules(self.bucket(bucket)?, rules)?;
         let uploads = &mut self.bucket_mut(bucket)?.uploads;
         let upload = uploads.remove(&(key.to_owned(), id)).ok_or(NamespaceError::NoSuchUpload)?;
         self.discard(upload.parts.into_values().flat_map(|p| p.extents));
@@ -767,6 +771,12 @@ fn check_setting(value: &[u8]) -> Result<(), NamespaceError> {
 
 fn check_key(key: &str) -> Result<(), NamespaceError> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(NamespaceError::BadKey) } else { Ok(()) }
+}
+
+/// A gateway removes by rules that it read a while ago.
+fn check_rules(bucket: &Bucket, read: Option<u32>) -> Result<(), NamespaceError> {
+    let rules = bucket.settings.get(&BucketSetting::Lifecycle).map(|rules| crc32c(rules));
+    if read.is_none() || read == rules { Ok(()) } else { Err(NamespaceError::RulesChanged) }
 }
 
 /// Checks the size and time that a delete may depend on.
@@ -1112,7 +1122,7 @@ mod tests {
             bucket: "b".into(),
             key: "k".into(),
             when,
-            only_if: OnlyIf { size, modified_seconds },
+            only_if: OnlyIf { size, modified_seconds, rules: None },
         };
         assert_eq!(world.send(delete(Condition::Matches(A), None, None)), Err(PreconditionFailed));
         assert_eq!(world.send(delete(Condition::Any, Some(11), None)), Err(PreconditionFailed));
@@ -1120,6 +1130,40 @@ mod tests {
         world.ok(delete(Condition::Matches(B), Some(10), Some(1)));
         assert_eq!(world.send(delete(Condition::Any, Some(10), None)), Err(NoSuchKey));
         world.ok(delete(Condition::Any, None, None));
+    }
+
+    /// Who removed a rule has stopped it, also on a gateway that is in the middle of its round.
+    #[test]
+    fn nothing_is_removed_by_lifecycle_rules_that_were_replaced() {
+        let mut world = World::new();
+        let set = |value: Option<&[u8]>| NamespaceOp::SetBucket {
+            bucket: "b".into(),
+            setting: BucketSetting::Lifecycle,
+            value: value.map(<[u8]>::to_vec),
+        };
+        let delete = |rules: &[u8]| NamespaceOp::Delete {
+            bucket: "b".into(),
+            key: "k".into(),
+            when: Condition::Any,
+            only_if: OnlyIf { rules: Some(crc32c(rules)), ..OnlyIf::default() },
+        };
+        let id = new_upload(&mut world);
+        let abort = |rules: &[u8]| NamespaceOp::AbortUpload {
+            bucket: "b".into(),
+            key: "k".into(),
+            upload: id,
+            rules: Some(crc32c(rules)),
+        };
+        world.ok(put("k", 1, A, Condition::Any));
+        for other in [None, Some(&b"others"[..])] {
+            world.ok(set(other));
+            assert_eq!(world.send(delete(b"rules")), Err(NamespaceError::RulesChanged));
+            assert_eq!(world.send(abort(b"rules")), Err(NamespaceError::RulesChanged));
+        }
+        world.ok(set(Some(b"rules")));
+        world.ok(abort(b"rules"));
+        world.ok(delete(b"rules"));
+        assert_eq!(world.send(delete(b"rules")), Err(NamespaceError::NoSuchKey));
     }
 
     #[test]
@@ -1249,7 +1293,12 @@ mod tests {
             Ok(NamespaceAnswer::Uploads { uploads, more: true }) => assert_eq!(uploads[0].upload, first),
             other => panic!("{other:?}"),
         }
-        world.ok(NamespaceOp::AbortUpload { bucket: "b".into(), key: "k".into(), upload: first });
+        world.ok(NamespaceOp::AbortUpload {
+            bucket: "b".into(),
+            key: "k".into(),
+            upload: first,
+            rules: None,
+        });
         world.ok(put("k", 12, A, Condition::Any));
         let delete = NamespaceOp::DeleteBucket { bucket: "b".into() };
         assert_eq!(world.send(delete.clone()), Err(NamespaceError::BucketNotEmpty));

@@ -167,6 +167,8 @@ pub struct OnlyIf {
     pub size: Option<u64>,
     /// Unix seconds: dates in requests have no finer resolution.
     pub modified_seconds: Option<u64>,
+    /// CRC-32C of the bucket's lifecycle rules, by which it is deleted.
+    pub rules: Option<u32>,
 }
 
 /// A setting of a bucket. Its value is opaque to the namespace.
@@ -267,6 +269,8 @@ pub enum NamespaceOp {
         bucket: String,
         key: String,
         upload: u64,
+        /// As in [`OnlyIf`].
+        rules: Option<u32>,
     },
     /// `object` must be fresh from the metadata service's allocation.
     CreateVolume {
@@ -566,6 +570,8 @@ pub enum NamespaceError {
     TooMany,
     #[error("the request is too old to know whether it was carried out: check before you send it again")]
     Expired,
+    #[error("the bucket's lifecycle rules have changed since: nothing is removed by the former ones")]
+    RulesChanged,
     /// The time cannot be told.
     #[error("nothing is judged by its age now: {why}")]
     ClocksApart { why: String },

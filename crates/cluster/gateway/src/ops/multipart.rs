@@ -322,7 +322,9 @@ impl<B: Backend> Uploads<B> {
 
     pub async fn abort(&self, input: AbortMultipartUploadInput) -> S3Result<()> {
         let upload = self.parse_upload_id(&input.bucket, &input.key, &input.upload_id)?;
-        self.names.commit(NamespaceOp::AbortUpload { bucket: input.bucket, key: input.key, upload }).await?;
+        self.names
+            .commit(NamespaceOp::AbortUpload { bucket: input.bucket, key: input.key, upload, rules: None })
+            .await?;
         Ok(())
     }
 

@@ -475,7 +475,11 @@ pub(crate) fn with_tags(
 fn only_if(size: Option<i64>, modified: Option<&Timestamp>) -> OnlyIf {
     // A value that cannot be a size or a time does not match any object.
     let number = |n: i64| u64::try_from(n).unwrap_or(u64::MAX);
-    OnlyIf { size: size.map(number), modified_seconds: modified.map(|time| number(seconds(time))) }
+    OnlyIf {
+        size: size.map(number),
+        modified_seconds: modified.map(|time| number(seconds(time))),
+        rules: None,
+    }
 }
 
 /// Whether a copy has its own metadata, or its own tags, instead of its source's.

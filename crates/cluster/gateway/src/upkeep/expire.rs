@@ -1,6 +1,8 @@
 //! Carries out the lifecycle rules that delete: objects that expire, and uploads that are never completed.
 //!
-//! Once a day. A deletion names the ETag, size and time that it saw, so an object that was replaced meanwhile stays.
+//! Once a day. A deletion names the ETag, size and time that it saw, so an object that was replaced meanwhile stays;
+//! and the rules by which it deletes, so that it ends when these are replaced: a round may take hours, and so may the
+//! sleep of a machine in the middle of one (R16).
 
 use crate::bytes::backend::Backend;
 use crate::bytes::names::{NameError, Names};
@@ -8,7 +10,7 @@ use crate::ops::rules::{DAY_MILLIS, Rule, due};
 use crate::ops::tags;
 use ebb_types::{
     BucketSetting, Condition, KeyListing, KeyPage, NamespaceAnswer, NamespaceError, NamespaceOp,
-    NamespaceQuery, OnlyIf, PAGE_MAX,
+    NamespaceQuery, OnlyIf, PAGE_MAX, crc32c,
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -67,19 +69,26 @@ pub struct Gone {
 
 pub async fn carry_out<B: Backend>(names: &Names<B>, now_millis: u64, most: u64) -> Result<Gone, NameError> {
     let mut gone = Gone { objects: 0, uploads: 0, left: most };
-    for (bucket, rules) in rules_of_all(names).await? {
-        for rule in rules.iter().filter(|rule| rule.enabled) {
-            let objects = expire(names, &bucket, rule, now_millis, gone.left).await?;
+    for ruled in rules_of_all(names).await? {
+        for rule in ruled.rules.iter().filter(|rule| rule.enabled) {
+            let objects = expire(names, &ruled, rule, now_millis, gone.left).await?;
             gone = Gone { objects: gone.objects + objects, left: gone.left - objects, ..gone };
-            let uploads = abort(names, &bucket, rule, now_millis, gone.left).await?;
+            let uploads = abort(names, &ruled, rule, now_millis, gone.left).await?;
             gone = Gone { uploads: gone.uploads + uploads, left: gone.left - uploads, ..gone };
         }
     }
     Ok(gone)
 }
 
-/// The buckets that have rules, with them.
-pub async fn rules_of_all<B: Backend>(names: &Names<B>) -> Result<Vec<(String, Vec<Rule>)>, NameError> {
+/// A bucket that has rules.
+pub struct Ruled {
+    pub bucket: String,
+    pub rules: Vec<Rule>,
+    /// Of the rules as the namespace keeps them.
+    crc: u32,
+}
+
+pub async fn rules_of_all<B: Backend>(names: &Names<B>) -> Result<Vec<Ruled>, NameError> {
     let NamespaceAnswer::Buckets(buckets) = names.query(NamespaceQuery::Buckets).await? else {
         return Ok(Vec::new());
     };
@@ -94,7 +103,7 @@ pub async fn rules_of_all<B: Backend>(names: &Names<B>) -> Result<Vec<(String, V
         };
         let Some(text) = settings.get(&BucketSetting::Lifecycle) else { continue };
         match serde_json::from_slice(text) {
-            Ok(rules) => all.push((bucket, rules)),
+            Ok(rules) => all.push(Ruled { bucket, rules, crc: crc32c(text) }),
             Err(error) => {
                 tracing::warn!(%error, bucket, "cannot read the bucket's lifecycle rules: set them again");
             }
@@ -121,7 +130,7 @@ pub async fn page<B: Backend>(
 
 async fn expire<B: Backend>(
     names: &Names<B>,
-    bucket: &str,
+    ruled: &Ruled,
     rule: &Rule,
     now: u64,
     most: u64,
@@ -130,9 +139,9 @@ async fn expire<B: Backend>(
     let mut after = String::new();
     let acts = rule.expire_days.is_some() || rule.expire_date.is_some_and(|date| date * 1000 <= now);
     while acts && gone < most {
-        let page = page(names, bucket, &rule.prefix, after).await?;
+        let page = page(names, &ruled.bucket, &rule.prefix, after).await?;
         let old = page.keys.iter().filter(|object| rule.expires(object, now)).take((most - gone) as usize);
-        let deletions = old.map(|object| delete(names, bucket, rule, object));
+        let deletions = old.map(|object| delete(names, ruled, rule, object));
         for outcome in futures_util::future::join_all(deletions).await {
             gone += u64::from(outcome?);
         }
@@ -147,25 +156,30 @@ async fn expire<B: Backend>(
 /// Returns whether this call removed it.
 async fn delete<B: Backend>(
     names: &Names<B>,
-    bucket: &str,
+    ruled: &Ruled,
     rule: &Rule,
     object: &KeyListing,
 ) -> Result<bool, NameError> {
     if !rule.tags.is_empty() {
-        match names.object(bucket, &object.key).await {
+        match names.object(&ruled.bucket, &object.key).await {
             Ok(meta) if rule.has_tags(tags::of_object(&meta)) => {}
             Ok(_) | Err(NameError::Refused(_)) => return Ok(false),
             Err(error) => return Err(error),
         }
     }
     let op = NamespaceOp::Delete {
-        bucket: bucket.to_owned(),
+        bucket: ruled.bucket.clone(),
         key: object.key.clone(),
         when: Condition::Matches(object.etag),
-        only_if: OnlyIf { size: Some(object.size), modified_seconds: Some(object.modified_millis / 1000) },
+        only_if: OnlyIf {
+            size: Some(object.size),
+            modified_seconds: Some(object.modified_millis / 1000),
+            rules: Some(ruled.crc),
+        },
     };
     match names.commit(op).await {
         Ok(_) => Ok(true),
+        Err(error @ NameError::Refused(NamespaceError::RulesChanged)) => Err(error),
         // It was replaced or deleted meanwhile.
         Err(NameError::Refused(_)) => Ok(false),
         Err(error) => Err(error),
@@ -174,7 +188,7 @@ async fn delete<B: Backend>(
 
 async fn abort<B: Backend>(
     names: &Names<B>,
-    bucket: &str,
+    ruled: &Ruled,
     rule: &Rule,
     now: u64,
     most: u64,
@@ -184,7 +198,7 @@ async fn abort<B: Backend>(
     let mut after = (String::new(), 0);
     loop {
         let prefix = rule.prefix.clone();
-        let query = NamespaceQuery::Uploads { bucket: bucket.to_owned(), prefix, after, limit: PAGE_MAX };
+        let query = NamespaceQuery::Uploads { bucket: ruled.bucket.clone(), prefix, after, limit: PAGE_MAX };
         let (uploads, more) = match names.query(query).await {
             Ok(NamespaceAnswer::Uploads { uploads, more }) => (uploads, more),
             Ok(_) | Err(NameError::Refused(_)) => return Ok(gone),
@@ -195,8 +209,9 @@ async fn abort<B: Backend>(
             if gone >= most {
                 return Ok(gone);
             }
-            let (bucket, key) = (bucket.to_owned(), upload.key);
-            match names.commit(NamespaceOp::AbortUpload { bucket, key, upload: upload.upload }).await {
+            let (bucket, key, rules) = (ruled.bucket.clone(), upload.key, Some(ruled.crc));
+            let abort = NamespaceOp::AbortUpload { bucket, key, upload: upload.upload, rules };
+            match names.commit(abort).await {
                 Ok(_) => gone += 1,
                 Err(NameError::Refused(NamespaceError::NoSuchUpload)) => {}
                 Err(error) => return Err(error),

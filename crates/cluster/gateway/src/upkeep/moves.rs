@@ -12,7 +12,7 @@ use crate::bytes::place::Unnamed;
 use crate::bytes::reader::Reader;
 use crate::bytes::store::Store;
 use crate::ops::rules::{Rule, class_by, may_move};
-use crate::upkeep::expire::{daily, page, rules_of_all};
+use crate::upkeep::expire::{Ruled, daily, page, rules_of_all};
 use ebb_types::{Extent, NamespaceError, NamespaceOp, hold_the_same, kept_class};
 use futures_util::StreamExt;
 use std::hash::{BuildHasher, RandomState};
@@ -80,7 +80,7 @@ impl<B: Backend> Mover<B> {
     /// Moves what has to move in all buckets, as of `now_millis` since 1970. Returns how many objects were moved.
     pub async fn round(&self, now_millis: u64) -> Result<u64, NameError> {
         let mut moved = 0;
-        for (bucket, rules) in rules_of_all(&self.names).await? {
+        for Ruled { bucket, rules, .. } in rules_of_all(&self.names).await? {
             let plan = Plan { bucket, rules, now_millis };
             for prefix in plan.rules.iter().filter_map(Rule::moves_below) {
                 let some = self.move_below(&plan, prefix).await?;

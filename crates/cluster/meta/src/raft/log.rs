@@ -1,7 +1,7 @@
 //! The log of one member: one append-only file with everything that the member must not forget.
 //!
 //! ```text
-//! file  = "EBBRAFTM" mark mark size table frame*
+//! file  = "EBBRAFTN" mark mark size table frame*
 //! mark  = bytes of the file known to be durable u64 LE | CRC-32C of these u32 LE
 //! size  = bytes of the table u64 LE                    | CRC-32C of these u32 LE
 //! table = the names of the state (crate::namespace::table); none if its size is zero
@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-const FILE_MAGIC: &[u8; 8] = b"EBBRAFTM";
+const FILE_MAGIC: &[u8; 8] = b"EBBRAFTN";
 const FRAME_MAGIC: &[u8; 4] = b"RLOG";
 const STATE_MAGIC: &[u8; 4] = b"RSTA";
 const FRAME_HEADER: usize = 12;
