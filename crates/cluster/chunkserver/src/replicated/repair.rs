@@ -68,6 +68,8 @@ struct Repair {
     refused: bool,
     /// A copy did not say whether it has the blocks.
     unsure: bool,
+    /// A copy knows a newer configuration, under which the blocks may be had.
+    stale: bool,
     step: Step,
 }
 
@@ -142,6 +144,8 @@ pub(crate) struct GivenUp {
     pub parts: Vec<(u32, u32)>,
     /// Each copy that was asked said that it has none of them.
     pub sure: bool,
+    /// One of them knows a newer configuration.
+    pub stale: bool,
     /// They are missing here, as if never written.
     pub sought: bool,
 }
@@ -297,6 +301,7 @@ impl Repairs {
             refused: false,
             // Who comes back while it runs was not asked.
             unsure: !member.all_live(cx),
+            stale: false,
             step: Step::Asking { token: None },
             wanted,
         };
@@ -344,7 +349,7 @@ impl Repairs {
     }
 
     fn end(&mut self, cx: &mut Context, id: u64) -> Ended {
-        let Some(Repair { wanted, given_up, unsure, .. }) = self.running.remove(&id) else {
+        let Some(Repair { wanted, given_up, unsure, stale, .. }) = self.running.remove(&id) else {
             return Ended::Not;
         };
         let Wanted { op, sought, .. } = wanted;
@@ -352,10 +357,10 @@ impl Repairs {
             return Ended::Repaired(op);
         }
         cx.shared.stats.damage.unrepaired += 1;
-        if op.is_none() {
+        if op.is_none() && !stale {
             self.given_up = Some(cx.now);
         }
-        Ended::GivenUp(GivenUp { op, parts: given_up, sure: !unsure, sought })
+        Ended::GivenUp(GivenUp { op, parts: given_up, sure: !unsure, stale, sought })
     }
 
     /// The repair that this token's reply is for.
@@ -380,6 +385,7 @@ impl Repairs {
         repair.refused |= matches!(result, Err(Refusal::Corrupt));
         let has_none = |refusal: &Refusal| matches!(refusal, Refusal::Corrupt | Refusal::Lost);
         repair.unsure |= result.as_ref().is_err_and(|refusal| !has_none(refusal));
+        repair.stale |= matches!(result, Err(Refusal::Stale { .. }));
         let parts = result.ok().and_then(|r| sound_parts(cx.group, repair.part(), r, payload));
         let Some(mut parts) = parts else { return self.ask_next(cx, member, id, false) };
         // "Never written" counts only from a copy that would have the block.

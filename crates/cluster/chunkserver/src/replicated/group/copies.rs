@@ -156,7 +156,8 @@ impl Group {
     }
 
     /// No live copy has some blocks. If members sleep, they are woken, but not for a scrub.
-    fn on_given_up(&mut self, cx: &mut Context, GivenUp { op, parts, sure, sought }: GivenUp) {
+    fn on_given_up(&mut self, cx: &mut Context, given_up: GivenUp) {
+        let GivenUp { op, parts, sure, stale, sought } = given_up;
         let primary = self.primary.as_ref();
         let scrubs = op.and_then(|op| primary?.ops.get(op)).is_some_and(|op| op.is_scrub());
         if primary.is_some() && !scrubs {
@@ -165,10 +166,10 @@ impl Group {
         match op {
             Some(op) => {
                 let why = if sought { ChunkError::Missing } else { ChunkError::Corrupt };
-                self.fail_damaged(cx, op, why, (&parts, sure));
+                self.fail_damaged(cx, op, why, (&parts, sure, stale));
             }
             None => {
-                self.member.refuse_checks(cx, Refusal::Corrupt);
+                self.member.refuse_checks(cx, if stale { Refusal::NotReady } else { Refusal::Corrupt });
                 self.give_listings(cx);
             }
         }

@@ -185,7 +185,7 @@ impl Group {
             op.become_fetching(cx);
             let lost = needs.iter().find_map(|&(first, count)| catch_up.lost(chunk, first, count));
             if let Some(blocks) = lost {
-                return self.fail_damaged(cx, id, ChunkError::Corrupt, (&[blocks], true));
+                return self.fail_damaged(cx, id, ChunkError::Corrupt, (&[blocks], true, false));
             }
             for (first, count) in needs {
                 self.demand(cx, (chunk, first, count));
@@ -442,16 +442,16 @@ impl Group {
         }
     }
 
-    /// No awake member has a sound copy of these parts of the operation's blocks; `sure`: each of them said so. A scrub
-    /// goes on with the other blocks of its window. What is to be rewritten waits for the members that are away, and is
-    /// ordered as lost if there are none. It is not passed over: the request in it would count as carried out, and a
-    /// member that never had it as complete.
+    /// No awake member has a sound copy of these parts of the operation's blocks; `sure`: each of them said so;
+    /// `stale`: one of them knows a newer configuration. A scrub goes on with the other blocks of its window. What is
+    /// to be rewritten waits for the members that are away, and is ordered as lost if there are none. It is not passed
+    /// over: the request in it would count as carried out, and a member that never had it as complete.
     pub(super) fn fail_damaged(
         &mut self,
         cx: &mut Context,
         id: u64,
         why: ChunkError,
-        (parts, sure): (&[(u32, u32)], bool),
+        (parts, sure, stale): (&[(u32, u32)], bool, bool),
     ) {
         let gone = sure && self.member.all_live(cx);
         if let Some(op) = self.op_mut(id).filter(|op| op.is_check() || (op.settles() && gone)) {
@@ -461,7 +461,7 @@ impl Group {
         // What a primary that catches up lacks is not damaged: whoever has it may only be away.
         let lacks = why == ChunkError::Corrupt && self.catch_up.is_some();
         let waits = lacks && self.member.others_may_return(cx);
-        let reply = match waits || self.member.others_sleep(cx) {
+        let reply = match stale || waits || self.member.others_sleep(cx) {
             true => ClientReply::Retry { why: Unready::Busy },
             false => ClientReply::Failed { why },
         };

@@ -266,6 +266,8 @@ fn what_was_cleared_is_no_strip() {
         for scrubbed in [n, 6, 7, 8].into_iter().chain(0..6) {
             assert!(scrub(&mut world, scrubbed), "{n}: {scrubbed}");
         }
+        let missing = ClientReply::Failed { why: ChunkError::Missing };
+        assert_eq!(world.read(row.chunk, n, 4096).0, missing, "{n}");
         assert!((6..9).all(|other| world.holders(other, row.chunk).is_empty()), "{n}");
         // Nor does it on a server that is filled.
         world.replace(6);
