@@ -22,6 +22,8 @@ use std::time::Duration;
 /// Bounds of the pause between two tries.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// The longest one of a request that is held beyond its deadline.
+const PAUSE_HELD: Duration = Duration::from_secs(2);
 /// A connection on which nothing was received for this many looks is closed.
 const SILENT_LOOKS: u32 = 3;
 
@@ -338,11 +340,12 @@ impl Request {
         view.route(self.message.group, self.message.op.chunk())
     }
 
-    /// Whether it may be carried out twice. No client uses a chunk after asking for its deletion, and rows of coded
-    /// chunks are immutable.
+    /// Whether it may be carried out twice. No client uses a chunk after asking for its deletion, rows of coded chunks
+    /// are immutable, and nobody else writes under a claim.
     fn may_repeat(&self) -> bool {
+        let alone = self.patience.sole_writer || self.message.claim > 0;
         let is_coded = self.message.group.column().is_some();
-        self.patience.sole_writer || is_coded || matches!(self.message.op, ChunkOp::Delete { .. })
+        alone || is_coded || matches!(self.message.op, ChunkOp::Delete { .. })
     }
 
     fn failed(&mut self, now: Moment, view: &View, why: Trouble, out: &mut Vec<Command>) {
@@ -397,7 +400,8 @@ impl Request {
         if until >= self.deadline() {
             return self.unserved(now, why, out);
         }
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        let is_late = self.held && now >= self.began + self.patience.deadline;
+        self.pause = (self.pause * 2).min(if is_late { PAUSE_HELD } else { PAUSE_MAX });
         out.push(Command::Refresh);
     }
 

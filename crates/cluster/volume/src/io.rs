@@ -21,7 +21,7 @@ const PIECES: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A change of which a server may still carry out a part does not end (`ebb_client_core`: `Request`). What waits for
 /// such a one, and is not begun, fails after this time.
-const HELD: Duration = Duration::from_secs(40);
+const HELD: Duration = Duration::from_secs(60);
 
 /// The part of a request that lies in one slice.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +151,7 @@ impl<B: Backend> Volume<B> {
         tracing::warn!(
             volume = name,
             "a change of bytes {offset} to {end} has not ended for {HELD:?}: a server may still carry it out, so others of these bytes wait \
-             for it; see `ebb status` for servers that have failed or are full"
+             for it; see `ebb status` for servers that have failed or are full. To end it, serve the volume with another process"
         );
         work.await
     }

@@ -18,7 +18,7 @@ use crate::slice::Slice;
 use crate::state::{Inner, commit, query};
 use ebb_types::{
     BLOCK_BYTES, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX, PoolId,
-    SLICE_BYTES, VolumeHome, slice_extent,
+    SLICE_BYTES, Version, VolumeHome, slice_extent,
 };
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -193,6 +193,10 @@ impl<B: Backend> Inner<B> {
     async fn move_slice(&self, slice: &Slice, pool: PoolId) -> Result<(), VolumeError> {
         let _gate = self.within(PATIENCE, slice.gate.write()).await?;
         self.owner.sure().await?;
+        if slice.owed().is_some() {
+            let _object = slice.object.write().await;
+            self.clear(slice, None).await?;
+        }
         let looked = self.backend.look(self.meta.object, slice.number).await?;
         self.count(slice.learn(&looked.runs));
         if looked.runs.is_empty() {
@@ -217,7 +221,7 @@ impl<B: Backend> Inner<B> {
             let mut object = slice.object.write().await;
             *object = Some(to);
             slice.doubt();
-            self.backend.clear(self.meta.object, slice.number, looked.newest).await?;
+            self.clear(slice, Some(looked.newest)).await?;
             let left = self.backend.look(self.meta.object, slice.number).await?;
             self.count(slice.learn(&left.runs));
         }
@@ -260,11 +264,25 @@ impl<B: Backend> Inner<B> {
         }
     }
 
+    /// Frees the slice's blocks in the front up to this version, or what is still owed. The caller holds `object`
+    /// alone.
+    ///
+    /// A clearing that failed may yet be carried out, after a look that found its blocks in the front: they would then
+    /// read as zeroes. So it is repeated before a look is believed. What comes late finds nothing that old.
+    async fn clear(&self, slice: &Slice, up_to: Option<Version>) -> Result<(), VolumeError> {
+        let Some(version) = up_to.max(slice.owed()) else { return Ok(()) };
+        slice.owe(Some(version));
+        self.backend.clear(self.meta.object, slice.number, version).await?;
+        slice.owe(None);
+        Ok(())
+    }
+
     /// Finds out which blocks of the slice the front has. `patience`: with writes of the slice.
     pub(crate) async fn find_out(&self, slice: &Slice, patience: Duration) -> Result<(), VolumeError> {
         let _gate = self.within(patience, slice.gate.write()).await?;
         let _object = slice.object.write().await;
         if !slice.is_known() {
+            self.clear(slice, None).await?;
             let looked = self.backend.look(self.meta.object, slice.number).await?;
             self.count(slice.learn(&looked.runs));
         }

@@ -4,7 +4,8 @@
 //! shared by everything that reads, alone while blocks leave the front. `gate` is taken first. A block is marked as
 //! present after its write is done: until then a read returns what was there before it.
 
-use ebb_types::{BLOCK_BYTES, ObjectId, SLICE_BYTES};
+use ebb_types::{BLOCK_BYTES, ObjectId, SLICE_BYTES, Version};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::RwLock;
 
@@ -20,6 +21,8 @@ pub(crate) struct Slice {
     present: [AtomicU64; WORDS],
     /// The number of its last write.
     written: AtomicU64,
+    /// Up to which version blocks of the front may still be cleared. It changes under `object` alone.
+    owed: Mutex<Option<Version>>,
 }
 
 /// Consecutive blocks of a slice that are in one place.
@@ -40,7 +43,16 @@ impl Slice {
             known: AtomicBool::new(false),
             present: Default::default(),
             written: AtomicU64::new(0),
+            owed: Mutex::new(None),
         }
+    }
+
+    pub fn owed(&self) -> Option<Version> {
+        *self.owed.lock().expect("nothing panics under this lock")
+    }
+
+    pub fn owe(&self, up_to: Option<Version>) {
+        *self.owed.lock().expect("nothing panics under this lock") = up_to;
     }
 
     pub fn is_known(&self) -> bool {

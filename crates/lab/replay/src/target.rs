@@ -152,13 +152,12 @@ impl<C: Cluster> Target for Real<C> {
 
     async fn close(&self, keep: bool) -> Result<(), TargetError> {
         let volumes = std::mem::take(&mut *self.volumes.lock().expect("nothing panics under this lock"));
+        let mut closed = Ok(());
         for volume in volumes.into_values() {
-            match keep {
-                true => volume.close().await?,
-                false => volume.delete().await?,
-            }
+            let ended = if keep { volume.close().await } else { volume.delete().await };
+            closed = closed.and(ended);
         }
-        Ok(())
+        Ok(closed?)
     }
 
     async fn admin(&self, request: AdminRequest) -> Result<AdminReply, TargetError> {

@@ -82,6 +82,12 @@ impl Chunks {
         group.unserved_until = group.unserved_until.max(until);
     }
 
+    /// Until when the group of this operation is not served.
+    pub fn unserved_until(&self, now: u64, op: &ChunkOp) -> Option<u64> {
+        let group = group_of(op.chunk(), self.groups.len() as u32).0 as usize;
+        Some(self.groups[group].unserved_until).filter(|until| *until > now)
+    }
+
     pub fn serve_all(&mut self) {
         self.groups.iter_mut().for_each(|group| group.unserved_until = 0);
     }

@@ -5,6 +5,7 @@ use crate::above::messages::{Answer, Ask, Outbox, Sent, Try};
 use crate::above::meta::NEW_POOL;
 use bytes::Bytes;
 use ebb_client::{ClientError, Clock, Trouble};
+use ebb_client_core::{Patience, Request};
 use ebb_types::{
     ChunkOp, ClientReply, GroupId, MetaFailure, MetaReply, MetaRequest, Moment, NamespaceAnswer,
     NamespaceCommand, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId, PoolId,
@@ -176,11 +177,17 @@ impl Remote {
         if !self.library.knows(chunk.object.pool()) {
             return Err(ClientError::NoPool { chunk });
         }
-        let (deadline, mut pause, mut tries) = (began + DEADLINE, PAUSE_MIN, 0);
+        let request = Request::new(began, GroupId(0), op.clone(), Patience::default()).under(self.claim);
+        let (mut deadline, mut pause, mut tries) = (began + DEADLINE, PAUSE_MIN, 0);
         let ask = Ask::Chunk { op, payload, claim: self.claim };
         loop {
             tries += 1;
-            let sleeps = match self.ask_once(&ask, deadline, CHUNK_TRY).await {
+            let answer = self.ask_once(&ask, deadline, CHUNK_TRY).await;
+            if answer.is_none() && request.is_ordered() {
+                // It may still be carried out.
+                deadline = Moment(u64::MAX / 2);
+            }
+            let sleeps = match answer {
                 Some(Answer::Chunk(ClientReply::Failed { why }, _)) => {
                     return Err(ClientError::Chunk { chunk, why });
                 }

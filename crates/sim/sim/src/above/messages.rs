@@ -123,6 +123,12 @@ pub(super) enum Event {
         tried: Try,
         until: u64,
     },
+    /// A server reads what lay in its socket. Its sender has closed the connection.
+    Late {
+        op: ChunkOp,
+        payload: Bytes,
+        claim: u64,
+    },
     /// Something reaches a process. `life`: `None`: whichever runs.
     Deliver {
         host: usize,

@@ -170,6 +170,13 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Arrive { host, life, tried, until } => self.arrive(host, life, tried, until),
+            Event::Late { op, payload, claim } => {
+                self.net.note(|| format!("claim {claim}, from a connection that broke: {}", brief(&op)));
+                self.net.count("a request that is read late");
+                if !self.chunks.sleeps(self.net.now, &op) {
+                    self.chunks.serve(self.net.now, &op, &payload, claim);
+                }
+            }
             Event::Deliver { host, life, parcel } => {
                 if life.is_none() && self.is_cut_off(&parcel) {
                     self.net.note(|| format!("process {host} does not get what a closed connection had"));
@@ -220,6 +227,12 @@ impl World {
     fn arrive(&mut self, host: usize, life: u64, tried: Try, until: u64) {
         let (net, Try { call, ask, .. }) = (&mut self.net, tried);
         if net.now > until || net.random.chance(net.losses()) {
+            if let Ask::Chunk { op, payload, claim } = ask
+                && net.random.chance(500)
+            {
+                let delay = net.random.below(60 * SECOND);
+                return net.after(delay, Event::Late { op, payload, claim });
+            }
             return net.count("a request that is lost");
         }
         let answer = match ask {
@@ -229,6 +242,13 @@ impl World {
                 Answer::Asleep
             }
             Ask::Chunk { op, payload, claim } => {
+                if let Some(served) = self.chunks.unserved_until(net.now, &op)
+                    && net.random.chance(300)
+                {
+                    // Its server keeps it, and the client closes the connection.
+                    let delay = served - net.now + net.random.below(5 * SECOND);
+                    return net.after(delay, Event::Late { op, payload, claim });
+                }
                 let (reply, bytes) = self.chunks.serve(net.now, &op, &payload, claim);
                 net.note(|| {
                     let got = if bytes.is_empty() {

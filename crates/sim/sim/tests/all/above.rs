@@ -117,7 +117,7 @@ fn a_repeated_request_that_comes_after_a_newer_one_is_found() {
 /// A try was under way for 10.7 s, and came after a newer write that was acknowledged: no defect of the server.
 #[test]
 fn what_a_closed_connection_has_under_way_is_lost() {
-    let summary = run(303114, Planted::default()).unwrap_or_else(|failure| panic!("\n{failure}"));
+    let summary = run(303105, Planted::default()).unwrap_or_else(|failure| panic!("\n{failure}"));
     assert!(summary.tally.contains_key("a request that is lost with its connection"), "begin elsewhere");
 }
 
