@@ -192,9 +192,8 @@ impl Opened {
         url(self.address, &self.names, &self.tokens.act)
     }
 
-    pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), NodeError> {
-        let served = ebb_web::serve(self.listener, self.page, self.leader, stop).await;
-        served.map_err(io("serve", "the page"))
+    pub async fn serve(self, stop: impl Future<Output = ()>) {
+        ebb_web::serve(self.listener, self.page, self.leader, stop).await;
     }
 }
 
@@ -251,5 +250,6 @@ pub async fn run(args: PageArgs) -> Result<(), NodeError> {
     let co2 = args.co2.map(|file| Co2::load(&file)).transpose()?;
     let opened = Opened::new(&config, args.address, &args.names, s3, co2).await?;
     say_urls(&opened.tokens, opened.address, &args.names);
-    opened.serve(stop.asked()).await
+    opened.serve(stop.asked()).await;
+    Ok(())
 }

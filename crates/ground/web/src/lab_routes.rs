@@ -3,6 +3,7 @@
 
 use crate::answer::json;
 use crate::assets::{ASSETS, LAB};
+use crate::bounded::{self, Bounds};
 use crate::guard::{Denied, Hosts, Right, Tokens};
 use crate::lab::{Answer, FieldFault, Lab, LabAct, LabRefusal, OneRun, Question, Sides, Which, Wish};
 use crate::routes::{file, own, rights};
@@ -42,12 +43,11 @@ pub async fn serve_lab(
     hosts: Hosts,
     lab: impl Lab,
     stop: impl Future<Output = ()>,
-) -> std::io::Result<()> {
+) {
     let app = router(Shared { lab, tokens }, Arc::new(hosts));
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::select! {
-        served = axum::serve(listener, app).into_future() => served,
-        () = stop => Ok(()),
+        () = bounded::serve(listener, app, Bounds::default()) => {}
+        () = stop => {}
     }
 }
 

@@ -18,6 +18,7 @@
 
 mod answer;
 mod assets;
+mod bounded;
 mod frames;
 mod guard;
 mod history;

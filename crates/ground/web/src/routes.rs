@@ -5,6 +5,7 @@
 
 use crate::answer::{Fault, Shared, json};
 use crate::assets::{ASSETS, Asset, version};
+use crate::bounded::{self, Bounds};
 use crate::frames::{Facts, Frame};
 use crate::guard::{Hosts, Right, Tokens};
 use crate::hub::{Hub, Opened, Order};
@@ -55,22 +56,17 @@ pub struct Page {
 }
 
 /// Serves the page until `stop` ends. Open streams end with it.
-pub async fn serve(
-    listener: TcpListener,
-    page: Page,
-    source: impl Source,
-    stop: impl Future<Output = ()>,
-) -> std::io::Result<()> {
+pub async fn serve(listener: TcpListener, page: Page, source: impl Source, stop: impl Future<Output = ()>) {
     let shared = Shared {
         hub: Hub::start(source, page.facts),
         tokens: Arc::new(page.tokens),
         hosts: Arc::new(page.hosts),
         s3: page.s3,
     };
-    let app = router(shared).into_make_service_with_connect_info::<SocketAddr>();
+    let app = router(shared);
     tokio::select! {
-        served = axum::serve(listener, app).into_future() => served,
-        () = stop => Ok(()),
+        () = bounded::serve(listener, app, Bounds::default()) => {}
+        () = stop => {}
     }
 }
 

@@ -48,7 +48,7 @@ impl Served {
                 hosts: Hosts::new(address, &[]),
                 facts,
             };
-            serve(listener, page, leader, async { stopped.await.unwrap_or(()) }).await.expect("it serves");
+            serve(listener, page, leader, async { stopped.await.unwrap_or(()) }).await;
         })
     }
 

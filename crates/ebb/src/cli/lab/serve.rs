@@ -111,9 +111,8 @@ pub async fn run(args: ServeArgs) -> Result<ExitCode, NodeError> {
     let campaigns = Campaigns::new(place.clone());
     let lab = LocalLab { place, campaigns: campaigns.clone() };
     let hosts = Hosts::new(address, &args.names);
-    let served = serve_lab(listener, tokens.tokens()?, hosts, lab, stop.asked()).await;
+    serve_lab(listener, tokens.tokens()?, hosts, lab, stop.asked()).await;
     // A campaign ends with the page that it was started from; the next start resumes it.
     campaigns.end();
-    served.map_err(io("serve", "the page"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,8 +5,7 @@
 //! configured name ([`Hosts`], as for the page).
 //!
 //! Not axum, which serves the page: what a daemon tells lives on its one thread, and the state of axum's routes must be
-//! `Send` and `Sync`; `axum::serve` has no limit of connections, of the head or of time, which would be by hand
-//! anyway. What it would save is a `match` of two paths.
+//! `Send` and `Sync`. What it would save is a `match` of two paths.
 
 use super::{Format, Page};
 use crate::error::{NodeError, listen};
