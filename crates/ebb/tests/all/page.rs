@@ -153,7 +153,7 @@ fn the_page_of_a_real_cluster_shows_it_shifts_it_and_outlives_its_leader() {
     browser.wait("it says why", "return document.getElementById('one-why').innerText === 'Not needed.'");
     browser.wait(
         "it lists the shift",
-        "return document.getElementById('notices').innerText.includes('an administrator set the gear')",
+        "return document.getElementById('notices').innerText.includes('an administrator or a replay set the gear')",
     );
 
     // The page stays open, and the servers have nothing to do.

@@ -139,7 +139,7 @@ impl ShiftReason {
 impl fmt::Display for ShiftReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ShiftReason::Administrator => "an administrator set the gear",
+            ShiftReason::Administrator => "an administrator or a replay set the gear",
             ShiftReason::MoreNeeded => "load or forecast needs more servers",
             ShiftReason::FewerNeeded => "load and forecast need fewer servers",
             ShiftReason::Turns => "servers take turns",

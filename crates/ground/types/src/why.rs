@@ -75,7 +75,7 @@ impl fmt::Display for Why {
             Why::NotNeeded => f.write_str("not needed"),
             Why::LowestGear => f.write_str("its gear group is the lowest gear's, which never sleeps"),
             Why::NoForecast => f.write_str("no hour has been recorded yet, so every server is awake"),
-            Why::Administrator => f.write_str("an administrator set the gear"),
+            Why::Administrator => f.write_str("an administrator or a replay set the gear"),
             Why::Load { servers, of } => write!(f, "{of} needs {servers} servers"),
             Why::Gear { gear } => write!(f, "load or forecast needs gear {gear}"),
             Why::Dwell { left_millis } => {

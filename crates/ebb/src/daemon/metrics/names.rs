@@ -43,7 +43,7 @@ metrics! {
     // Of the leader, for the cluster.
     SILENT = Gauge "ebb_metadata_silent_seconds" ["peer"] "Time since the leader last heard this metadata server, which has joined; it answers several times a second";
     GEAR = Gauge "ebb_gear" [] "Gear groups wanted awake, the last one perhaps in part";
-    GEAR_MANUAL = Gauge "ebb_gear_manual" [] "1: an administrator set the gear";
+    GEAR_MANUAL = Gauge "ebb_gear_manual" [] "1: an administrator or a replay set the gear";
     GEAR_SHIFTING = Gauge "ebb_gear_shifting" [] "1: some server is not yet as the gear wants it";
     GEAR_DRY_RUN = Gauge "ebb_gear_dry_run" [] "1: servers are not switched";
     GEAR_EMERGENCY = Gauge "ebb_gear_emergency" [] "1: more servers are awake because copies are missing";
