@@ -110,8 +110,7 @@ impl Covers {
         };
         cover.step = Step::Ready;
         if let StoreOutcome::Listed(page) = outcome {
-            // The holder gets records of this epoch anyway.
-            cover.runs = page.runs.into_iter().filter(|r| r.version.epoch < member.epoch()).collect();
+            cover.runs = page.runs.into_iter().filter(|run| is_wanted(run, member.epoch())).collect();
             cover.after = page.next;
             cover.listed = page.next.is_none();
         }
@@ -235,5 +234,29 @@ impl Cover {
             self.step = Step::Reported { at: cx.now };
             cx.report(ServerReport::Covered { group, epoch, stands_for });
         }
+    }
+}
+
+/// The holder gets records of this epoch anyway. Of what is lost the listing says only how new it was at most: once it
+/// was passed over, and its repair came too late for the holder (seed 33200005893).
+fn is_wanted(run: &Run, epoch: Epoch) -> bool {
+    run.kind == Kind::Lost || run.version.epoch < epoch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_is_passed_over_in_no_epoch() {
+        let run = |kind, epoch| {
+            let version = Version { epoch: Epoch(epoch), seq: 3 };
+            Run { chunk: ChunkId::default(), first: 0, count: 1, version, kind }
+        };
+        for kind in [Kind::Data, Kind::Zero, Kind::Delete] {
+            assert!(is_wanted(&run(kind, 7), Epoch(8)));
+            assert!(!is_wanted(&run(kind, 8), Epoch(8)), "it was sent when it was written");
+        }
+        assert!(is_wanted(&run(Kind::Lost, 7), Epoch(8)) && is_wanted(&run(Kind::Lost, 8), Epoch(8)));
     }
 }

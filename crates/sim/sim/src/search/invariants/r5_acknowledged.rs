@@ -5,7 +5,7 @@ use crate::search::brief::brief_entry;
 use crate::search::history::Action;
 use crate::world::World;
 use crate::world::client::CELLS_PER_BLOCK;
-use ebb_types::{ClientReply, GroupId, Role, ServerId, group_of};
+use ebb_types::{ClientReply, Epoch, GroupId, Role, ServerId, SlotState, group_of};
 
 impl World<'_> {
     pub(super) fn r5_every_copy_is_durable(&mut self, from: ServerId, op: usize, reply: &ClientReply) {
@@ -37,11 +37,12 @@ impl World<'_> {
             for block in first / CELLS_PER_BLOCK..(first + cells).div_ceil(CELLS_PER_BLOCK) {
                 // The answers may have been slow, and the sleeping server awake and in sync meanwhile. And its store
                 // may have been emptied after it answered.
-                // And one that was a target then may have left the group since, if the primary stood still.
+                // And one that was a target then may have left the group since, or lost all, if the primary stood still
+                // and does not know.
                 let at = |server, role| {
                     self.has(server, group, role, chunk, block, version)
                         || self.has_forgotten(server)
-                        || self.has_left(server, group)
+                        || self.has_nothing_any_more(server, group)
                 };
                 if !at(target, role) && !at(slot.server, Role::Replica) {
                     let what = format!(
@@ -53,9 +54,14 @@ impl World<'_> {
         }
     }
 
-    fn has_left(&self, server: ServerId, group: GroupId) -> bool {
+    /// By the newest configuration.
+    fn has_nothing_any_more(&self, server: ServerId, group: GroupId) -> bool {
+        let nothing = SlotState::CatchingUp { since: Epoch(0) };
         let entry = self.newest_state().group(group);
-        entry.is_some_and(|entry| entry.members().all(|(member, _)| member != server))
+        entry.is_some_and(|entry| {
+            entry.members().all(|(member, _)| member != server)
+                || entry.slot_of(server).is_some_and(|slot| slot.state == nothing)
+        })
     }
 }
 
