@@ -5,7 +5,7 @@ use crate::backend::{self, Backend, PlantedBug};
 use crate::error::VolumeError;
 use crate::order::Doing;
 use crate::slice::{Slice, Stretch};
-use crate::state::Inner;
+use crate::state::{HELD, Inner};
 use bytes::{Bytes, BytesMut};
 use ebb_types::{BLOCK_BYTES, ObjectId, SLICE_BYTES};
 use std::sync::Arc;
@@ -19,9 +19,6 @@ const BLOCK: u32 = BLOCK_BYTES as u32;
 const PIECES: usize = 8;
 /// For this long a write waits for room in the front.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A change of which a server may still carry out a part does not end (`ebb_client_core`: `Request`). What waits for
-/// such a one, and is not begun, fails after this time.
-const HELD: Duration = Duration::from_secs(60);
 
 /// The part of a request that lies in one slice.
 #[derive(Clone, Copy, Debug)]
@@ -224,17 +221,6 @@ impl<B: Backend> Inner<B> {
             None => self.owner.still_claims(),
             Some(_) => self.owner.sure().await,
         }
-    }
-
-    /// What a change that has not ended holds up fails after this time.
-    pub(crate) async fn within<T>(
-        &self,
-        patience: Duration,
-        work: impl Future<Output = T>,
-    ) -> Result<T, VolumeError> {
-        let clock = self.backend.clock();
-        let done = timeout_at(clock.timer(clock.now() + patience), work).await;
-        done.map_err(|_| VolumeError::HeldUp(patience))
     }
 
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, VolumeError> {

@@ -39,10 +39,9 @@ use ebb_types::{
 };
 use owner::{Owner, ROUND};
 use slice::Slice;
-use state::{Inner, commit, query, slices};
+use state::{HELD, Inner, commit, query, slices};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
@@ -50,9 +49,6 @@ use turns::Turns;
 
 /// Chunks are whole slices, and have fewer numbers than this.
 const SIZE_MAX: u64 = SLICE_BYTES as u64 * CLAIMS_FROM as u64;
-
-/// For this long the end of a volume waits for its requests.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An open volume. Cheap to clone. End it with [`Volume::close`]: one that is only dropped stays claimed until its
 /// silence is noticed.
@@ -150,7 +146,7 @@ impl<B: Backend> Volume<B> {
         tasks.iter().for_each(AbortHandle::abort);
         self.inner.owner.end();
         // What was sent comes no later, or this process stays the owner until another one notes its claim.
-        self.inner.within(PATIENCE, self.flush()).await?;
+        self.inner.within(HELD, self.flush()).await?;
         let unused = std::mem::take(&mut *self.inner.ids.lock().expect("nothing panics under this lock"));
         commit(&self.inner.backend, NamespaceOp::Close { packs: Vec::new(), unused }).await
     }

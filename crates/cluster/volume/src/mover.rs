@@ -17,8 +17,8 @@ use crate::error::VolumeError;
 use crate::slice::Slice;
 use crate::state::{Inner, commit, query};
 use ebb_types::{
-    BLOCK_BYTES, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX, PoolId,
-    SLICE_BYTES, Version, VolumeHome, slice_extent,
+    BLOCK_BYTES, Looked, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX,
+    PoolId, SLICE_BYTES, Version, VolumeHome, slice_extent,
 };
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -197,8 +197,7 @@ impl<B: Backend> Inner<B> {
             let _object = slice.object.write().await;
             self.clear(slice, None).await?;
         }
-        let looked = self.backend.look(self.meta.object, slice.number).await?;
-        self.count(slice.learn(&looked.runs));
+        let looked = self.look(slice).await?;
         if looked.runs.is_empty() {
             return Ok(());
         }
@@ -222,8 +221,7 @@ impl<B: Backend> Inner<B> {
             *object = Some(to);
             slice.doubt();
             self.clear(slice, Some(looked.newest)).await?;
-            let left = self.backend.look(self.meta.object, slice.number).await?;
-            self.count(slice.learn(&left.runs));
+            self.look(slice).await?;
         }
         if let Some(was) = was {
             self.forget_object(was).await;
@@ -283,10 +281,16 @@ impl<B: Backend> Inner<B> {
         let _object = slice.object.write().await;
         if !slice.is_known() {
             self.clear(slice, None).await?;
-            let looked = self.backend.look(self.meta.object, slice.number).await?;
-            self.count(slice.learn(&looked.runs));
+            self.look(slice).await?;
         }
         Ok(())
+    }
+
+    /// Afterwards it is known which blocks the front has.
+    async fn look(&self, slice: &Slice) -> Result<Looked, VolumeError> {
+        let looked = self.backend.look(self.meta.object, slice.number).await?;
+        self.count(slice.learn(&looked.runs));
+        Ok(looked)
     }
 
     /// Has the namespace name the slice's object. The outcome must be known before anything else is done with the

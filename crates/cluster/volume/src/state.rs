@@ -11,8 +11,14 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use tokio::time::timeout_at;
+
+/// A change of which a server may still carry out a part does not end (`ebb_client_core`: `Request`). What waits for
+/// such a one, and is not begun, fails after this time.
+pub(crate) const HELD: Duration = Duration::from_secs(60);
 
 pub(crate) struct Inner<B> {
     pub backend: B,
@@ -53,6 +59,19 @@ impl<B> Inner<B> {
     pub fn slice_len(&self, number: u32) -> u32 {
         let start = u64::from(number) * u64::from(SLICE_BYTES);
         (self.meta.size - start).min(SLICE_BYTES.into()) as u32
+    }
+}
+
+impl<B: Backend> Inner<B> {
+    /// What a change that has not ended holds up fails after this time.
+    pub async fn within<T>(
+        &self,
+        patience: Duration,
+        work: impl Future<Output = T>,
+    ) -> Result<T, VolumeError> {
+        let clock = self.backend.clock();
+        let done = timeout_at(clock.timer(clock.now() + patience), work).await;
+        done.map_err(|_| VolumeError::HeldUp(patience))
     }
 }
 

@@ -305,6 +305,14 @@ async fn open(fake: &Fake) -> Volume<Fake> {
     }
 }
 
+/// A volume of a cluster in which nothing fails.
+async fn opened(seed: u64) -> (Fake, Volume<Fake>) {
+    let fake = cluster(seed, None);
+    create(&fake).await;
+    let volume = open(&fake).await;
+    (fake, volume)
+}
+
 /// What a range of bytes that only one worker touches may be: each worker numbers its writes, and a byte is the number
 /// of the last one.
 struct Worker {
@@ -440,9 +448,7 @@ fn virtual_time(test: impl Future<Output = ()>) {
 fn what_was_written_is_read_while_slices_move() {
     for seed in seeds(10) {
         virtual_time(async {
-            let fake = cluster(seed, None);
-            create(&fake).await;
-            let volume = open(&fake).await;
+            let (fake, volume) = opened(seed).await;
             let workers = work(&volume, workers(seed), 60).await;
             let moved = Volume::status(&fake, "v").await.unwrap().moved;
             assert!(moved > 0, "seed {seed}: nothing was moved");
@@ -570,9 +576,7 @@ fn what_was_asked_for_on_a_broken_connection_never_comes_after_what_is_newer() {
 fn a_volume_is_closed_when_its_requests_have_ended() {
     for seed in seeds(20) {
         virtual_time(async {
-            let fake = cluster(seed, None);
-            create(&fake).await;
-            let volume = open(&fake).await;
+            let (fake, volume) = opened(seed).await;
             fake.stored.lock().unwrap().slow = true;
             drop(tokio::spawn(volume.write(0, vec![1; 3 * SLICE_BYTES as usize].into())));
             sleep(Duration::from_millis(Random::new(seed).below(4_000))).await;
@@ -623,9 +627,7 @@ fn a_server_that_was_taken_over_changes_nothing() {
 fn a_failed_write_took_effect_or_did_not_and_that_does_not_change_later() {
     for seed in seeds(20) {
         virtual_time(async {
-            let fake = cluster(seed, None);
-            create(&fake).await;
-            let volume = open(&fake).await;
+            let (fake, volume) = opened(seed).await;
             volume.write(0, vec![1; 2 * BLOCK_BYTES].into()).await.unwrap();
             let fail = |one_in| fake.stored.lock().unwrap().failing = one_in;
             fail(Some(1));
@@ -645,9 +647,7 @@ fn a_failed_write_took_effect_or_did_not_and_that_does_not_change_later() {
 fn a_clearing_that_is_carried_out_late_frees_nothing_that_counts() {
     for seed in seeds(20) {
         virtual_time(async {
-            let fake = cluster(seed, None);
-            create(&fake).await;
-            let volume = open(&fake).await;
+            let (fake, volume) = opened(seed).await;
             fake.stored.lock().unwrap().clears_late = true;
             volume.write(0, vec![5; SLICE_BYTES as usize].into()).await.unwrap();
             while fake.stored.lock().unwrap().late.is_none() {
@@ -673,9 +673,7 @@ fn a_clearing_that_is_carried_out_late_frees_nothing_that_counts() {
 fn a_write_that_does_not_end_holds_up_its_blocks_and_its_slice_and_nothing_else() {
     for seed in seeds(20) {
         virtual_time(async {
-            let fake = cluster(seed, None);
-            create(&fake).await;
-            let volume = open(&fake).await;
+            let (fake, volume) = opened(seed).await;
             let slice = u64::from(SLICE_BYTES);
             let stuck = |stuck| fake.stored.lock().unwrap().stuck = stuck;
             stuck(Some(0));

@@ -4,7 +4,7 @@
 //! A block that is here is right under any epoch, because rows are immutable. That a block was never written is said
 //! only by a server with a lease: without one, it may have been replaced, and others may have written since.
 
-use super::known::{DELETION, is_cleared};
+use super::known::{DELETION, is_no_strip};
 use super::plan::REBUILD_BLOCKS;
 use super::read::Read;
 use super::rebuild::{Blocks, Candidate, Ended, For};
@@ -256,8 +256,7 @@ impl CodedSet {
         if unwritten().next().is_some() && !cx.has_lease() {
             return self.end_read(cx, id, ClientReply::Retry { why: Unready::NoLease });
         }
-        let is_missing = |r: &Record| r.is_never_written() || is_cleared(r.content.kind(), r.version);
-        if read.must_exist && records.iter().any(is_missing) {
+        if read.must_exist && records.iter().any(is_no_strip) {
             return self.end_read(cx, id, ClientReply::Failed { why: ChunkError::Missing });
         }
         let (offset, len) = (read.offset, read.len);

@@ -5,7 +5,7 @@
 use super::memory::Memory;
 use ebb_erasure::{Code, Codes};
 use ebb_types::{
-    ChunkId, ClusterMap, Column, Epoch, GroupId, Kind, Refusal, Role, Run, ServerId, SetEntry, SetId,
+    ChunkId, ClusterMap, Column, Epoch, GroupId, Kind, Record, Refusal, Role, Run, ServerId, SetEntry, SetId,
     SlotState, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -252,6 +252,11 @@ impl Known {
 /// that counted as one might be enough to make content that was never written (seed 32500010034).
 pub(super) fn is_cleared(kind: Kind, version: Version) -> bool {
     kind == Kind::Zero && version.seq == DELETION
+}
+
+/// Whether a store's answer is that it has no strip of these blocks.
+pub(super) fn is_no_strip(record: &Record) -> bool {
+    record.is_never_written() || is_cleared(record.content.kind(), record.version)
 }
 
 /// Whether a run that another server listed lies within a chunk.

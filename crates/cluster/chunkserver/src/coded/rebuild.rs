@@ -12,7 +12,7 @@
 //! Invariants: `Shared::fetches` counts the started jobs of fills and scrubs, `Shared::rebuild_bytes` the bytes of all
 //! started jobs.
 
-use super::known::{Known, is_cleared};
+use super::known::{Known, is_no_strip};
 use super::plan::REBUILD_BLOCKS;
 use crate::common::api::{StoreCommand, StoreOutcome};
 use crate::common::blocks::{BLOCK, split_payload};
@@ -190,7 +190,7 @@ impl Job {
     /// Notes what a candidate has.
     fn take(&mut self, of: Candidate, parts: Vec<(Record, Bytes)>) {
         for (record, payload) in parts {
-            if record.is_never_written() || is_cleared(record.content.kind(), record.version) {
+            if is_no_strip(&record) {
                 continue;
             }
             self.version = self.version.max(record.version);

@@ -14,7 +14,7 @@
 //! column is scrubbed only while all data columns are in sync. No server is woken for it, and a set that hibernates is
 //! not scrubbed. What is kept for other columns is not scrubbed: it is read and checked when they return.
 
-use super::known::{DELETION, is_cleared, is_sane};
+use super::known::{DELETION, is_no_strip, is_sane};
 use super::page::{Scrub, Step, WINDOW, Why, Window, blocks_of, runs_of, same};
 use super::rebuild::{Blocks, Candidate, Ended};
 use super::set::CodedSet;
@@ -177,7 +177,7 @@ impl CodedSet {
         }
         let Some(scrub) = &mut self.scrub else { return };
         let (column, data) = (scrub.column, self.known.entry.shape.data());
-        let strips = records.iter().filter(|r| !is_cleared(r.content.kind(), r.version));
+        let strips = records.iter().filter(|r| !is_no_strip(r));
         let newest = strips.map(|r| r.version).max().unwrap_or(Version::ZERO);
         let own = blocks_of(records, payload);
         let span =

@@ -292,8 +292,8 @@ impl Store {
     /// that may find more, once the records that say so are gone: it then drops the role.
     pub fn all_roles(&self) -> BTreeSet<(GroupId, Role)> {
         let kept = self.look(|core| core.roles()).unwrap_or_default();
-        let found = recover_copy(&self.disk, &self.config);
-        kept.into_iter().chain(found.map(|(core, _)| roles_of(&core)).unwrap_or_default()).collect()
+        let next = open_copy(&self.disk, &self.config);
+        kept.into_iter().chain(next.map(|core| roles_of(&core)).unwrap_or_default()).collect()
     }
 
     /// How many records of each group the next start would find open: not known to be on all targets.

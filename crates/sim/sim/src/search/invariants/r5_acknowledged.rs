@@ -36,9 +36,8 @@ impl World<'_> {
             };
             for block in first / CELLS_PER_BLOCK..(first + cells).div_ceil(CELLS_PER_BLOCK) {
                 // The answers may have been slow, and the sleeping server awake and in sync meanwhile. And its store
-                // may have been emptied after it answered.
-                // And one that was a target then may have left the group since, or lost all, if the primary stood still
-                // and does not know.
+                // may have been emptied after it answered. And one that was a target then may have left the group
+                // since, or lost all, if the primary stood still and does not know.
                 let at = |server, role| {
                     self.has(server, group, role, chunk, block, version)
                         || self.has_forgotten(server)
