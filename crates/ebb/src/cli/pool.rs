@@ -1,7 +1,7 @@
 //! `ebb pool`: the erasure-coded pools, for people and scripts, from the answer that `ebb status` gets.
 //!
-//! What a person asks first is how many more servers may fail now: [`survives`] derives it from a set's entry and its
-//! servers' states.
+//! What a person asks first is how many more servers may fail now: [`PoolStatus::survives`] derives it from a set's
+//! entry and its servers' states.
 
 use crate::cli::words::word;
 use clap::Subcommand;
@@ -186,7 +186,7 @@ fn view(status: &PoolStatus, servers: &[ServerStatus]) -> Pool {
         wakes_within_millis: status.wakes_within_millis,
         stored: Stored::of_all(&status.sets),
         energy: status.energy,
-        sets: status.sets.iter().map(|set| set_view(set, &states, recomputing(pool, set, servers))).collect(),
+        sets: status.sets.iter().map(|set| set_view(set, &states, status.survives(set, servers))).collect(),
         spares: servers
             .iter()
             .filter(is_spare)
@@ -195,18 +195,7 @@ fn view(status: &PoolStatus, servers: &[ServerStatus]) -> Pool {
     }
 }
 
-/// The data servers that lost what they kept in memory, and do not have it again yet: each is like one that has failed.
-fn recomputing(pool: &PoolEntry, set: &SetStatus, servers: &[ServerStatus]) -> usize {
-    let busy = |id: ServerId| {
-        let vitals = servers.iter().find(|server| server.id == id).and_then(|server| server.vitals.as_ref());
-        vitals.is_none_or(|vitals| vitals.catching_up > 0)
-    };
-    let data = set.entry.columns[..pool.shape.data()].iter().filter(|c| c.state == SlotState::InSync);
-    let in_memory = pool.parity_debt == ParityDebt::Ram;
-    if in_memory { data.filter(|c| busy(c.server)).count() } else { 0 }
-}
-
-fn set_view(set: &SetStatus, states: &States, recomputing: usize) -> Set {
+fn set_view(set: &SetStatus, states: &States, survives: usize) -> Set {
     let column = |(nth, column): (usize, &ebb_types::Column)| {
         let (state, since_epoch) = match column.state {
             SlotState::InSync => (ColumnState::InSync, None),
@@ -224,7 +213,7 @@ fn set_view(set: &SetStatus, states: &States, recomputing: usize) -> Set {
     Set {
         id: set.id.0,
         epoch: set.entry.epoch,
-        survives: survives(&set.entry, states).saturating_sub(recomputing),
+        survives,
         stored: Stored::new(set.stored_bytes, set.data_bytes),
         parity_debt_bytes: set.parity_debt_bytes,
         memory_bytes: set.memory_bytes,
@@ -244,46 +233,6 @@ fn role(shape: Shape, column: usize) -> String {
         None => format!("data {}", column + 1),
         Some(parity) => format!("parity {}", parity + 1),
     }
-}
-
-/// How many more of the set's servers may fail, at least, with nothing lost.
-///
-/// Columns in sync have all strips, and any k of them suffice. Where that says less, three kinds of rows are to be
-/// thought of:
-/// - those that parity servers have: a failed or replaced server's column of them is gone, a sleeping one's is not;
-/// - those written since parity slept: data servers survive [`Shape::awake_tolerance`] failures with what they keep;
-/// - those written since a data server failed: several strips of a row are then on one server.
-fn survives(entry: &SetEntry, states: &States) -> usize {
-    let (k, r) = (entry.shape.data(), entry.shape.parity());
-    let (data, parity) = entry.columns.split_at(k);
-    let count_behind = |columns: &[ebb_types::Column]| {
-        columns.iter().filter(|column| column.state != SlotState::InSync).count()
-    };
-    let (data_behind, parity_behind) = (count_behind(data), count_behind(parity));
-    let in_sync_alone = r.saturating_sub(data_behind + parity_behind);
-    if parity_behind == 0 || data_behind == k || entry.shape.may_sleep().is_err() {
-        return in_sync_alone;
-    }
-    let gone = entry.columns.iter().filter(|column| has_nothing(column, states)).count();
-    let before_sleep = r.saturating_sub(gone);
-    let since_sleep = entry.shape.awake_tolerance().saturating_sub(data_behind);
-    let kept = data_behind + parity_behind + entry.shape.extra();
-    let since_failure = match data_behind {
-        0 => since_sleep,
-        _ => r / (1 + kept.div_ceil(k - data_behind)),
-    };
-    in_sync_alone.max(before_sleep.min(since_sleep).min(since_failure))
-}
-
-/// Whether the column's server has failed, or took the place of a lost one.
-fn has_nothing(column: &ebb_types::Column, states: &States) -> bool {
-    let is_down = matches!(states.get(&column.server), None | Some(ServerState::Failed | ServerState::Lost));
-    let lacks_all = |since: Epoch| since == Epoch(0);
-    is_down
-        || match column.state {
-            SlotState::InSync => false,
-            SlotState::CatchingUp { since } | SlotState::Away { since } => lacks_all(since),
-        }
 }
 
 /// Text of `ebb pool list`.

@@ -45,6 +45,8 @@ fn an_idle_pool_lets_its_parity_sleep_and_wakes_it_for_a_failure() {
         Some(said(&cluster, &["pool", "status"])).filter(|page| page.contains("EXPOSED"))
     });
     assert!(page.contains(&format!("data 1, server {} (FAILED): away", data.0)), "{page}");
+    let page = said(&cluster, &["status"]);
+    assert!(page.contains("critical") && page.contains("1 erasure-coded set exposed: another"), "{page}");
 
     cluster.stop_all();
     cluster.edit(|table| {

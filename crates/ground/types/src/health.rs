@@ -66,10 +66,12 @@ impl ClusterStatus {
     fn critical(&self) -> Vec<String> {
         let g = &self.groups;
         let unsound = self.vitals_sum(|s| s.scrub.unsound.into());
+        let exposed = self.pools.iter().map(|pool| pool.exposed(&self.servers) as u64).sum();
         let counts = [
             (g.without_primary.into(), "chunk group", "not served"),
             (g.without_target.into(), "chunk group", "without writes: too few servers are awake"),
             (g.at_risk.into(), "chunk group", "with fewer awake copies than there should be"),
+            (exposed, "erasure-coded set", "exposed: another failure may cost data (`ebb pool status`)"),
             (unsound, "replica", "with damage that no awake copy could repair"),
         ];
         let poisoned = self.servers_where(|s| s.vitals.as_ref().is_some_and(|v| v.poisoned));

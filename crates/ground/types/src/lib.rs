@@ -5,6 +5,7 @@
 //! joule and a group id is never mistaken for a server id. `docs/wire.md` draws the frames.
 
 pub mod control;
+mod exposure;
 pub mod frame;
 pub mod gears;
 mod grace;

@@ -95,7 +95,7 @@ pub fn report(status: &ClusterStatus, page: &mut Page) {
     let switches = status.rack_switches.map(|switches| switches.modelled_watts.0);
     page.put_known(names::SWITCH_POWER, &[&MODELLED], switches);
     page.put_known(names::ENERGY, &[&MODELLED], status.energy.map(|energy| energy.modelled_joules.0));
-    status.pools.iter().for_each(|pool| report_pool(pool, page));
+    status.pools.iter().for_each(|pool| report_pool(pool, &status.servers, page));
 }
 
 const MODELLED: &str = "modelled";
@@ -158,11 +158,12 @@ fn report_server(server: &ServerStatus, pools: &[PoolStatus], page: &mut Page) {
     page.put_known(names::POWER, &[id, &MODELLED], server.modelled_watts.map(|watts| watts.0));
 }
 
-fn report_pool(pool: &PoolStatus, page: &mut Page) {
+fn report_pool(pool: &PoolStatus, servers: &[ServerStatus], page: &mut Page) {
     let name = &pool.pool.name;
     let hibernate = pool.sets.iter().filter(|set| set.entry.hibernates()).count();
     page.put(names::SET_COUNT, &[name, &"hibernating"], hibernate as f64);
     page.put(names::SET_COUNT, &[name, &"in_use"], (pool.sets.len() - hibernate) as f64);
+    page.put(names::SETS_EXPOSED, &[name], pool.exposed(servers) as f64);
     let sum = |of: fn(&ebb_types::SetStatus) -> u64| pool.sets.iter().map(of).sum::<u64>() as f64;
     page.put(names::POOL_DEBT, &[name], sum(|set| set.parity_debt_bytes));
     page.put(names::POOL_MEMORY_DEBT, &[name], sum(|set| set.memory_bytes));

@@ -71,6 +71,7 @@ metrics! {
     SWITCH_POWER = Gauge "ebb_rack_switches_power_watts" ["kind"] "What the switches of all racks draw; absent: the power model has none";
     ENERGY = Counter "ebb_energy_joules_total" ["kind"] "Energy of servers and switches while this process led; a failed server counts as idle";
     SET_COUNT = Gauge "ebb_pool_sets" ["pool", "state"] "Sets of an erasure-coded pool that are in use or hibernate";
+    SETS_EXPOSED = Gauge "ebb_pool_sets_exposed" ["pool"] "Sets that may not survive another failure";
     POOL_DEBT = Gauge "ebb_pool_debt_bytes" ["pool"] "Bytes that a pool's awake servers keep for sleeping parity servers";
     POOL_MEMORY_DEBT = Gauge "ebb_pool_memory_debt_bytes" ["pool"] "The part of them that is in memory only";
 
