@@ -61,10 +61,10 @@ const MAY_STAND_STILL: &[&str] = &[
     "crates/cluster/gateway/src/memory.rs",
     "crates/cluster/gateway/src/bytes/store.rs",
     "crates/mirror/blockdev/src/nbd.rs",
-    // When to look again: at keys, at locations, at what is garbage, at the load.
+    // When to look again: at keys, at what is garbage, at leases. When to move more.
     "crates/cluster/gateway/src/upkeep/janitor.rs",
+    "crates/cluster/gateway/src/upkeep/leases.rs",
     "crates/cluster/gateway/src/upkeep/moves.rs",
-    "crates/cluster/gateway/src/ops/bucket.rs",
     "crates/cluster/gateway/src/http/rights.rs",
     // How long a pack has been open, or a round of rules takes.
     "crates/cluster/gateway/src/upkeep/expire.rs",

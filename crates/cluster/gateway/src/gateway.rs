@@ -9,6 +9,7 @@ use crate::ops::multipart::Uploads;
 use crate::ops::objects::Objects;
 use crate::upkeep::expire;
 use crate::upkeep::janitor::Janitor;
+use crate::upkeep::leases::Leases;
 use crate::upkeep::moves::Mover;
 use ebb_types::Extent;
 use std::sync::Arc;
@@ -27,10 +28,11 @@ pub struct Gateway<B> {
 }
 
 impl<B: Backend> Gateway<B> {
-    /// Also starts the janitor, on `tasks`.
+    /// Also starts what frees garbage and renews leases, on `tasks`.
     pub fn start(backend: Arc<B>, keys: Keys, tasks: &mut JoinSet<()>) -> Gateway<B> {
-        let (store, names, janitor) = with_janitor(&backend);
+        let Base { store, names, janitor, leases, .. } = Base::new(&backend);
         tasks.spawn(janitor.run());
+        tasks.spawn(leases.run());
         let buckets = Arc::new(Buckets::new(backend.clone(), names.clone()));
         let objects = Objects::new(backend.clone(), names.clone(), store.clone(), buckets.clone());
         let uploads = Uploads::new(backend.clone(), names.clone(), store.clone(), buckets.clone());
@@ -43,15 +45,26 @@ impl<B: Backend> Gateway<B> {
     }
 }
 
-type WithJanitor<B> = (Arc<Store<B>>, Arc<Names<B>>, Janitor<B>);
+/// What every program has that writes objects' bytes.
+pub struct Base<B> {
+    pub store: Arc<Store<B>>,
+    pub names: Arc<Names<B>>,
+    pub janitor: Janitor<B>,
+    pub leases: Leases<B>,
+    /// The janitor's cue.
+    pub garbage: Arc<Notify>,
+}
 
-pub fn with_janitor<B: Backend>(backend: &Arc<B>) -> WithJanitor<B> {
-    let (discards, discarded): (mpsc::UnboundedSender<Vec<Extent>>, _) = mpsc::unbounded_channel();
-    let garbage = Arc::new(Notify::new());
-    let names = Arc::new(Names::new(backend.clone(), discards.clone(), garbage.clone()));
-    let store = Arc::new(Store::new(backend.clone(), names.clone(), discards));
-    let janitor = Janitor::new(backend.clone(), names.clone(), store.clone(), discarded, garbage);
-    (store, names, janitor)
+impl<B: Backend> Base<B> {
+    pub fn new(backend: &Arc<B>) -> Base<B> {
+        let (discards, discarded): (mpsc::UnboundedSender<Vec<Extent>>, _) = mpsc::unbounded_channel();
+        let (garbage, leased) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let names = Arc::new(Names::new(backend.clone(), discards.clone(), garbage.clone()));
+        let store = Arc::new(Store::new(backend.clone(), names.clone(), discards));
+        let leases = Leases::new(backend.clone(), names.clone(), store.clone(), leased.clone());
+        let janitor = Janitor::new(backend.clone(), names.clone(), discarded, garbage.clone(), leased);
+        Base { store, names, janitor, leases, garbage }
+    }
 }
 
 /// Starts what carries out the lifecycle rules.

@@ -28,7 +28,7 @@ pub use http::answer::Watcher;
 pub use http::limits::Limits;
 pub use http::rights::{Key, KeyTable, Keys, Right};
 
-use gateway::{Gateway, run_beside, with_janitor};
+use gateway::{Base, Gateway, run_beside};
 use http::answer::Front;
 use http::front::{BucketNames, Domains};
 use http::{connections, form};
@@ -56,8 +56,8 @@ pub struct GatewayConfig {
 /// Ends the runs of processes that fell silent, and frees garbage, as a gateway does. For programs that write to the
 /// cluster without one; never returns.
 pub async fn tend<B: Backend>(backend: Arc<B>) {
-    let (_store, _names, janitor) = with_janitor(&backend);
-    janitor.alone().run().await;
+    let Base { janitor, leases, garbage, .. } = Base::new(&backend);
+    tokio::join!(janitor.run(), leases.alone(garbage).run());
 }
 
 /// Serves S3 on `listener` until `stop` returns and the requests in flight are finished.

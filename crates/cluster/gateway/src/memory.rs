@@ -26,6 +26,7 @@ pub struct Memory {
     pub listings: RwLock<()>,
     /// Changes that are carried out before the gateway is cut off; it gets no reply to the last one.
     fuse: AtomicU64,
+    deletion_seconds: AtomicU64,
     started: Instant,
 }
 
@@ -46,6 +47,7 @@ struct State {
     writes: u64,
     commands: u64,
     broken: Option<BackendError>,
+    namespace_is_broken: bool,
     delay: Duration,
     hibernates: bool,
     /// The namespace does not say what time it is.
@@ -60,15 +62,16 @@ impl Memory {
 
     pub fn with_pools(chunk_bytes: u32, pools: Vec<Pool>) -> Memory {
         let (fuse, started) = (AtomicU64::new(u64::MAX), Instant::now());
-        let (state, listings) = Default::default();
-        Memory { chunk_bytes, pools, state, client: 1, listings, fuse, started }
+        let (state, listings, deletion_seconds) = Default::default();
+        Memory { chunk_bytes, pools, state, client: 1, listings, fuse, deletion_seconds, started }
     }
 
     /// Another gateway's connection to the same cluster.
     pub fn another(&self, client: u64, fuse: u64) -> Memory {
         let (state, pools, fuse) = (self.state.clone(), self.pools.clone(), AtomicU64::new(fuse));
         let (chunk_bytes, started) = (self.chunk_bytes, self.started);
-        Memory { chunk_bytes, pools, state, client, listings: RwLock::default(), fuse, started }
+        let (listings, deletion_seconds) = Default::default();
+        Memory { chunk_bytes, pools, state, client, listings, fuse, deletion_seconds, started }
     }
 
     /// Whether the namespace refuses to say what time it is.
@@ -112,6 +115,21 @@ impl Memory {
     /// From now on chunk operations fail with this error.
     pub fn break_chunks(&self, error: Option<BackendError>) {
         self.state.lock().unwrap().broken = error;
+    }
+
+    /// From now on the namespace does not answer, or does again.
+    pub fn break_namespace(&self, broken: bool) {
+        self.state.lock().unwrap().namespace_is_broken = broken;
+    }
+
+    fn namespace_answers(&self) -> Result<(), BackendError> {
+        let broken = self.state.lock().unwrap().namespace_is_broken;
+        if broken { Err(BackendError::Unavailable("it has no leader".into())) } else { Ok(()) }
+    }
+
+    /// From now on this gateway's deletions of chunks take this long.
+    pub fn hang_deletions(&self, time: Duration) {
+        self.deletion_seconds.store(time.as_secs(), Ordering::Relaxed);
     }
 
     /// The next read takes this long.
@@ -261,6 +279,7 @@ impl Backend for Memory {
 
     async fn delete(&self, chunk: ChunkId) -> Result<(), BackendError> {
         self.is_connected().await;
+        tokio::time::sleep(Duration::from_secs(self.deletion_seconds.load(Ordering::Relaxed))).await;
         {
             let mut state = self.state.lock().unwrap();
             state.chunks.remove(&chunk);
@@ -277,6 +296,7 @@ impl Backend for Memory {
 
     async fn commit(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, BackendError> {
         self.is_connected().await;
+        self.namespace_answers()?;
         let reply = {
             let mut state = self.state.lock().unwrap();
             state.next_request += 1;
@@ -297,6 +317,7 @@ impl Backend for Memory {
         query: NamespaceQuery,
     ) -> Result<Result<NamespaceAnswer, NamespaceError>, BackendError> {
         self.is_connected().await;
+        self.namespace_answers()?;
         if matches!(query, NamespaceQuery::Parts { .. }) {
             drop(self.listings.read().await);
         }

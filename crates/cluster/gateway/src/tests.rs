@@ -12,12 +12,12 @@ use crate::bytes::names::NameError;
 use crate::memory::Memory;
 use crate::ops::lifecycle;
 use crate::upkeep::expire::{Gone, carry_out};
-use crate::upkeep::janitor::SILENCE;
+use crate::upkeep::leases::SILENCE;
 use bytes::Bytes;
 use ebb_testing::s3;
 use ebb_types::{
     BucketSetting, Condition, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
-    ObjectId, ObjectMeta, OnlyIf, Part, PoolId,
+    ObjectId, ObjectMeta, OnlyIf, PAGE_MAX, Part, PoolId,
 };
 use futures_util::{StreamExt, TryStreamExt};
 use s3s::dto::{
@@ -774,6 +774,51 @@ async fn what_a_gateway_writes_after_it_was_given_up_leaves_nothing() {
         }
         assert_eq!(backend.objects(), objects, "of {size} bytes");
     }
+}
+
+/// Without a metadata leader nobody can renew a lease: the first that reaches the next one ends no other's run.
+#[tokio::test(start_paused = true)]
+async fn a_time_without_the_namespace_is_no_gateways_silence() {
+    let backend = Arc::new(Memory::new(4 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    let mut large = gateway.store.writer(&Pool::replicated(), None);
+    large.push(&vec![2; 2 << 20]).await.unwrap();
+    for other in 5..9 {
+        // Their rounds fall between those of the first.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        Gateway::start(Arc::new(backend.another(other, u64::MAX)), keys(), &mut tasks);
+    }
+    tokio::time::sleep(SILENCE * 2).await;
+    backend.break_namespace(true);
+    // The first round after it is another's.
+    tokio::time::sleep(SILENCE * 2 + Duration::from_secs(5)).await;
+    backend.break_namespace(false);
+    tokio::time::sleep(SILENCE * 2).await;
+    let (whole, _) = large.finish().await.unwrap();
+    assert!(backend.objects().contains(&whole.take()[0].object), "nothing of it was freed");
+}
+
+/// Chunk servers that answer a gateway no deletion do not make it silent.
+#[tokio::test(start_paused = true)]
+async fn what_is_written_while_garbage_cannot_be_freed_keeps_its_lease() {
+    let backend = Arc::new(Memory::new(4 << 20));
+    let mut tasks = JoinSet::new();
+    let gateway = gateway(&backend, &mut tasks).await;
+    put(&gateway, "old", vec![1; 2 << 20].into(), Condition::Any).await.unwrap();
+    backend.hang_deletions(SILENCE * 4);
+    delete(&gateway, "old").await;
+    let mut large = gateway.store.writer(&Pool::replicated(), None);
+    large.push(&vec![2; 2 << 20]).await.unwrap();
+    Gateway::start(Arc::new(backend.another(9, u64::MAX)), keys(), &mut tasks);
+    tokio::time::sleep(SILENCE * 3).await;
+    let (whole, _) = large.finish().await.unwrap();
+    let Ok(NamespaceAnswer::Leased(leased)) =
+        gateway.names.query(NamespaceQuery::Leased { after: None, limit: PAGE_MAX }).await
+    else {
+        panic!("leases are asked for")
+    };
+    assert!(leased.contains(&whole.take()[0].object), "{leased:?}");
 }
 
 #[tokio::test]

@@ -9,13 +9,12 @@ use crate::ops::list::{from_token, other_answer, owner, page_size, token};
 use crate::ops::pools::{Destination, at_location, destination, location_of_new};
 use crate::ops::rules::{Rule, expiring};
 use crate::ops::tags::{BUCKET_TAGS_MAX, from_set, to_set};
-use ebb_types::{BucketSetting, BucketSettings, NamespaceAnswer, NamespaceOp, NamespaceQuery};
+use ebb_types::{BucketSetting, BucketSettings, Moment, NamespaceAnswer, NamespaceOp, NamespaceQuery};
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// For how long a setting of a bucket is remembered. Another gateway may change it meanwhile, or delete the bucket and
 /// create it elsewhere; then new objects go to the old pool for this long, which does no harm.
@@ -24,7 +23,7 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 const BUCKETS_MAX: usize = 10_000;
 
 /// A setting of buckets, so that not every request asks the metadata service for it.
-struct Remembered<T>(Mutex<BTreeMap<String, (Instant, T)>>);
+struct Remembered<T>(Mutex<BTreeMap<String, (Moment, T)>>);
 
 impl<T> Default for Remembered<T> {
     fn default() -> Self {
@@ -33,17 +32,17 @@ impl<T> Default for Remembered<T> {
 }
 
 impl<T: Clone> Remembered<T> {
-    fn get(&self, bucket: &str) -> Option<T> {
+    fn get(&self, bucket: &str, now: Moment) -> Option<T> {
         let known = self.0.lock().expect("no panic under this lock");
-        known.get(bucket).filter(|(since, _)| since.elapsed() < REMEMBERED).map(|(_, value)| value.clone())
+        known.get(bucket).filter(|(since, _)| now.since(*since) < REMEMBERED).map(|(_, value)| value.clone())
     }
 
-    fn set(&self, bucket: &str, value: T) {
+    fn set(&self, bucket: &str, value: T, now: Moment) {
         let mut known = self.0.lock().expect("no panic under this lock");
         if known.len() >= BUCKETS_MAX {
             known.clear();
         }
-        known.insert(bucket.to_owned(), (Instant::now(), value));
+        known.insert(bucket.to_owned(), (now, value));
     }
 
     fn forget(&self, bucket: &str) {
@@ -179,11 +178,12 @@ impl<B: Backend> Buckets<B> {
 
     /// The erasure-coded pool that the bucket is in; `None`: the replicated one.
     async fn pool(&self, bucket: &str, pools: &[Pool]) -> S3Result<Option<Pool>> {
-        let location = match self.locations.get(bucket) {
+        let now = self.backend.now();
+        let location = match self.locations.get(bucket, now) {
             Some(location) => location,
             None => {
                 let location = self.setting(bucket.to_owned(), BucketSetting::Location).await?;
-                self.locations.set(bucket, location.clone());
+                self.locations.set(bucket, location.clone(), now);
                 location
             }
         };
@@ -193,14 +193,15 @@ impl<B: Backend> Buckets<B> {
     /// The rules by which the bucket's objects expire. None if they cannot be had: an answer is not refused for lack of
     /// a header.
     pub async fn expiry_rules(&self, bucket: &str) -> Arc<Vec<Rule>> {
-        if let Some(rules) = self.expiry.get(bucket) {
+        let now = self.backend.now();
+        if let Some(rules) = self.expiry.get(bucket, now) {
             return rules;
         }
         let Ok(text) = self.setting(bucket.to_owned(), BucketSetting::Lifecycle).await else {
             return Arc::default();
         };
         let rules = Arc::new(expiring(text.as_deref()));
-        self.expiry.set(bucket, rules.clone());
+        self.expiry.set(bucket, rules.clone(), now);
         rules
     }
 

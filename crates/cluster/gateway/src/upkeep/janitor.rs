@@ -1,26 +1,25 @@
-//! Frees everything that no name refers to: the namespace's garbage queue, and data that was written in vain. It also
-//! renews the gateway's leases, and ends those of gateways that fell silent.
+//! Frees everything that no name refers to: the namespace's garbage queue, and data that was written in vain. Data
+//! under way is neither, as long as it is leased ([`crate::upkeep::leases`]).
 //!
-//! One task. It sleeps until it is notified of work, and watches leases only while there are any: an idle cluster stays
-//! idle. Freeing is idempotent, so the janitors of several gateways do no harm to one another.
+//! It sleeps until it is notified of work: an idle cluster stays idle. Freeing is idempotent, so the janitors of
+//! several gateways do no harm to one another.
 //!
-//! Beside a volume's server it works for a cluster that may have no gateway ([`super::tend`]). Nothing of what others
-//! do passes through it there, so it looks every [`ROUND`].
+//! Beside a volume's server it works for a cluster that may have no gateway ([`crate::tend`]). Nothing of what others
+//! do passes through it there, so it looks whenever leases are looked at.
 
 use crate::bytes::backend::{Backend, BackendError};
-use crate::bytes::names::{NameError, Names};
+use crate::bytes::names::Names;
 use crate::bytes::reader::GRACE;
-use crate::bytes::store::Store;
+use crate::upkeep::due;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Extent, NamespaceAnswer, NamespaceOp, NamespaceQuery, OPS_MAX, ObjectId, PAGE_MAX,
-    PoolId,
+    BLOCK_BYTES, ChunkId, Extent, NamespaceAnswer, NamespaceOp, NamespaceQuery, OPS_MAX, PAGE_MAX, PoolId,
 };
 use futures_util::StreamExt;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// Most extents that wait: bounds memory.
 const WAITING_MAX: usize = 100_000;
@@ -28,17 +27,14 @@ const WAITING_MAX: usize = 100_000;
 const FREES_AHEAD: usize = 8;
 /// Pause before the next attempt after an error.
 const RETRY: Duration = Duration::from_secs(10);
-/// While any gateway holds leases: how often they are checked, and this gateway's leases renewed.
-const ROUND: Duration = Duration::from_secs(15);
-/// A gateway that was silent for this long has ended, or lost its leases as if it had.
-pub const SILENCE: Duration = Duration::from_secs(60);
 
 pub struct Janitor<B> {
     backend: Arc<B>,
     names: Arc<Names<B>>,
-    store: Arc<Store<B>>,
     discards: mpsc::UnboundedReceiver<Vec<Extent>>,
     garbage: Arc<Notify>,
+    /// The cue of [`crate::upkeep::leases`].
+    leased: Arc<Notify>,
     /// Garbage by the time it was seen, oldest first.
     waiting: VecDeque<(Instant, Vec<(u64, Extent)>)>,
     /// Garbage up to this number was seen.
@@ -46,48 +42,27 @@ pub struct Janitor<B> {
     /// Data to give up that the namespace could not be informed of yet.
     vain: Vec<Extent>,
     retry_at: Option<Instant>,
-    round_at: Option<Instant>,
-    /// It is notified of nothing.
-    alone: bool,
-    /// Runs that hold leases: their stamp, and since when it is unchanged.
-    runs: BTreeMap<u64, (u64, Instant)>,
-}
-
-/// Returns when something is due; never, if there is nothing.
-async fn due(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }
 
 impl<B: Backend> Janitor<B> {
     pub fn new(
         backend: Arc<B>,
         names: Arc<Names<B>>,
-        store: Arc<Store<B>>,
         discards: mpsc::UnboundedReceiver<Vec<Extent>>,
         garbage: Arc<Notify>,
+        leased: Arc<Notify>,
     ) -> Self {
         Janitor {
             backend,
             names,
-            store,
             discards,
             garbage,
+            leased,
             waiting: VecDeque::new(),
             seen: 0,
             vain: Vec::new(),
             retry_at: None,
-            // An earlier run may have left some.
-            round_at: Some(Instant::now()),
-            alone: false,
-            runs: BTreeMap::new(),
         }
-    }
-
-    pub fn alone(self) -> Self {
-        Janitor { alone: true, ..self }
     }
 
     /// Runs until the gateway ends.
@@ -104,7 +79,7 @@ impl<B: Backend> Janitor<B> {
                     None => return,
                 },
                 () = garbage.notified() => {
-                    self.round_at.get_or_insert_with(|| Instant::now() + ROUND);
+                    self.leased.notify_one();
                     self.see().await;
                 }
                 () = due(oldest) => self.free_oldest().await,
@@ -113,7 +88,6 @@ impl<B: Backend> Janitor<B> {
                     self.discard(Vec::new()).await;
                     self.see().await;
                 }
-                () = due(self.round_at) => self.round().await,
             }
         }
     }
@@ -204,45 +178,6 @@ impl<B: Backend> Janitor<B> {
             }
         }
         complete
-    }
-
-    /// Returns unneeded leases, signals that this gateway is alive, and ends the runs of gateways that are not.
-    async fn round(&mut self) {
-        self.round_at = Some(Instant::now() + ROUND);
-        let holds = self.store.give_back().await;
-        if let Err(error) = self.end_silent_runs(holds).await {
-            tracing::warn!(%error, "cannot maintain leases; will retry");
-            return;
-        }
-        if self.alone {
-            self.see().await;
-        } else if !holds && self.runs.is_empty() {
-            self.round_at = None;
-        }
-    }
-
-    async fn end_silent_runs(&mut self, holds: bool) -> Result<(), NameError> {
-        if holds {
-            let alive = NamespaceOp::Lease { first: ObjectId(0), count: 0, bytes: 0 };
-            self.names.commit(alive).await?;
-        }
-        let NamespaceAnswer::Runs(present) = self.names.query(NamespaceQuery::Runs).await? else {
-            return Ok(());
-        };
-        let before = std::mem::take(&mut self.runs);
-        for (run, stamp) in present {
-            let known = before.get(&run).filter(|(old, _)| *old == stamp);
-            let since = known.map_or_else(Instant::now, |(_, since)| *since);
-            if since.elapsed() < SILENCE {
-                self.runs.insert(run, (stamp, since));
-                continue;
-            }
-            tracing::info!(
-                "a gateway or a volume's server has been silent for {SILENCE:?}: data it wrote in vain is being freed"
-            );
-            self.names.commit(NamespaceOp::EndRun { run, stamp }).await?;
-        }
-        Ok(())
     }
 }
 

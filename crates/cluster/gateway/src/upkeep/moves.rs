@@ -13,7 +13,7 @@ use crate::bytes::reader::Reader;
 use crate::bytes::store::Store;
 use crate::ops::rules::{Rule, class_by, may_move};
 use crate::upkeep::expire::{Ruled, daily, page, rules_of_all};
-use ebb_types::{Extent, NamespaceError, NamespaceOp, hold_the_same, kept_class};
+use ebb_types::{Extent, Moment, NamespaceError, NamespaceOp, hold_the_same, kept_class};
 use futures_util::StreamExt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -38,7 +38,7 @@ pub struct Mover<B> {
 
 struct Pace {
     /// When the cluster was last in a trough.
-    trough: Option<Instant>,
+    trough: Option<Moment>,
     /// When the next bytes may move.
     next: Instant,
 }
@@ -193,12 +193,13 @@ impl<B: Backend> Mover<B> {
     }
 
     async fn is_in_trough(&self) -> Result<bool, NameError> {
-        if self.pace().trough.is_some_and(|at| at.elapsed() < ASK) {
+        let now = self.backend.now();
+        if self.pace().trough.is_some_and(|at| now.since(at) < ASK) {
             return Ok(true);
         }
         let is_in_trough = self.backend.is_in_trough().await?;
         if is_in_trough {
-            self.pace().trough = Some(Instant::now());
+            self.pace().trough = Some(now);
         }
         Ok(is_in_trough)
     }
