@@ -113,6 +113,7 @@ impl Subject for Pool {
         println!("{} puts, {} gets, {} refused", found.puts, found.gets, found.refused);
         assert!(found.wrong.is_empty(), "{found:?}");
         assert!(found.refused * 50 <= found.puts + found.gets, "{found:?}");
+        print!("nothing is left over:\n{}", self.cluster.verify_space());
     }
 }
 

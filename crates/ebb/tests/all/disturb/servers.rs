@@ -286,6 +286,7 @@ impl Subject for Servers {
         print!("{}", report.longest_operations());
         let verdict = self.cluster.verify(&["--read"]);
         println!("{} groups, {} blocks: all replicas identical", verdict.groups_compared, verdict.blocks);
+        print!("nothing is left over:\n{}", self.cluster.verify_space());
     }
 }
 

@@ -475,6 +475,15 @@ impl Cluster {
         Ok(verdict)
     }
 
+    /// Every chunk is named, leased or garbage (R19). Returns the report.
+    pub fn verify_space(&self) -> String {
+        let output = self.ebb(&["verify", "--space"]);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success(), "something is left over, or was not listed: {said}");
+        said
+    }
+
     pub fn client_config(&self) -> ClientConfig {
         let table: toml::Table =
             std::fs::read_to_string(&self.config).expect("a file").parse().expect("TOML");
