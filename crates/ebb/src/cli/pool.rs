@@ -6,8 +6,8 @@
 use crate::cli::words::word;
 use clap::Subcommand;
 use ebb_types::{
-    Bytes, EnergyStatus, Epoch, ParityDebt, PoolEntry, PoolStatus, ServerId, ServerState, ServerStatus,
-    SetEntry, SetStatus, Shape, SlotState, Watts,
+    Bytes, EnergyStatus, Epoch, ParityDebt, PoolStatus, ServerId, ServerState, ServerStatus, SetStatus,
+    Shape, SlotState, Watts,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -491,7 +491,9 @@ pub fn lines(pools: &[PoolStatus], servers: &[ServerStatus]) -> String {
 mod tests {
     use super::*;
     use ServerState::{Asleep, Awake, Failed, Lost};
-    use ebb_types::{GearGroup, Incarnation, PoolId, PowerStatus, RackId, SetId, StoreId, Vitals};
+    use ebb_types::{
+        GearGroup, Incarnation, PoolEntry, PoolId, PowerStatus, RackId, SetEntry, SetId, StoreId, Vitals,
+    };
 
     /// A column of an invented set: its server's state, and its own.
     type Made = (ServerState, SlotState);
