@@ -12,7 +12,7 @@ mod replicated;
 pub mod shell;
 
 pub use common::api::*;
-pub use common::config::{Config, PlantedBug, REMEMBERED};
+pub use common::config::{Config, PlantedBug, REMEMBERED, WAITING};
 pub use common::stall::Moves;
 pub use replica::Replica;
 pub use replicated::catch_up::{FETCH_BLOCKS, FETCHES_MAX};

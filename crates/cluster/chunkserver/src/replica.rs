@@ -22,8 +22,6 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Maximum client requests waiting in one group; more are turned away.
-const WAITING_MAX: usize = 4096;
 /// Under load, scrubs run at this fraction (1/n) of their quiet-time rate.
 const SCRUB_UNDER_LOAD: u64 = 4;
 
@@ -213,6 +211,7 @@ impl Replica {
             }
             Event::Client { token, request, payload } => self.on_client(now, token, request, payload, out),
             Event::Peer { from, message, payload } => self.on_peer(now, from, message, payload, out),
+            Event::Unread { peer } => _ = self.shared.unread.insert(peer),
             Event::PeerLost { .. } if self.config.has(PlantedBug::OverlookBreaks) => {}
             Event::PeerLost { peer } => self.peer_lost(now, peer, out),
             Event::Stored { token, outcome } => self.on_stored(now, token, outcome, out),
@@ -351,6 +350,7 @@ impl Replica {
 
     /// Groups that wait for nothing hear of it, too: their last message may not have arrived.
     fn peer_lost(&mut self, now: Moment, peer: ServerId, out: &mut Vec<Command>) {
+        self.shared.unread.remove(&peer);
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
             self.with_group(now, id, out, |group, cx| group.on_peer_lost(cx, peer));
         }
@@ -549,7 +549,7 @@ impl Replica {
             self.shared.stats.damage.garbled += 1;
             return answer(ClientReply::Retry { why: Unready::Garbled });
         }
-        if self.groups.get(&request.group).is_some_and(|g| g.waiting() >= WAITING_MAX) {
+        if self.groups.get(&request.group).is_some_and(|g| g.waiting() >= self.config.waiting) {
             return answer(ClientReply::Retry { why: Unready::Busy });
         }
         let (since, claim) = (request.since, request.claim);
@@ -566,6 +566,7 @@ impl Replica {
         out: &mut Vec<Command>,
     ) {
         let id = message.group();
+        self.shared.unread.remove(&from);
         if let Some((set, _)) = id.column() {
             self.shared.heard.insert(from, now);
             return self.on_column_message(now, (from, set), message, payload, out);

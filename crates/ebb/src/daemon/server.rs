@@ -290,7 +290,7 @@ async fn receive(
             shared.borrow_mut().on_request((sender, id), request, frame.payload, share);
             continue;
         }
-        inbox_has_room(shared).await;
+        inbox_has_room(shared, party).await;
         let Some(frame) = receiver.next().await? else { break };
         shared.borrow_mut().on_frame(party, sender, frame)?;
     }

@@ -21,9 +21,6 @@ use ebb_types::{
 };
 use std::collections::BTreeSet;
 
-/// Maximum client requests in flight; more are turned away.
-const WAITING_MAX: usize = 4096;
-
 impl CodedSet {
     pub fn on_client(
         &mut self,
@@ -85,7 +82,8 @@ impl CodedSet {
         if self.known.fence > self.epoch() && !takes_old {
             return retry(Unready::Behind);
         }
-        if cx.shared.stats.poisoned || cx.shared.client_ops >= WAITING_MAX {
+        if cx.shared.stats.poisoned || cx.shared.client_ops >= cx.config.waiting {
+            cx.shared.client_ops += usize::from(cx.config.has(PlantedBug::KeepTurnedAway));
             return retry(Unready::Busy);
         }
         if cx.map.set_of(request.op.chunk()) != Some(self.known.id) || column >= self.known.entry.strips() {

@@ -267,7 +267,14 @@ impl Fill {
         let targets = known.entry.targets(chunk);
         let mine = |column: usize| known.is_own(cx.me, column) || targets.get(column) == Some(&Some(cx.me));
         let columns: Vec<(usize, Epoch)> = self.sought().filter(|(column, _)| mine(*column)).collect();
-        for segment in segments(listed) {
+        let segments = segments(listed);
+        let rest = |s: &Segment| {
+            known.is_remnant(cx.me, &self.members, |column| s.present.iter().any(|p| p.column == column))
+        };
+        if cx.config.has(PlantedBug::RemnantOfChunk) && segments.iter().any(rest) {
+            return;
+        }
+        for segment in segments {
             for &(column, since) in &columns {
                 self.plan_segment(cx, known, rebuilds, (chunk, column, since), &segment);
             }

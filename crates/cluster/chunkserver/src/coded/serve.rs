@@ -10,9 +10,6 @@ use crate::common::wait::{Ask, Asked, ColumnWait, Wait};
 use bytes::Bytes;
 use ebb_types::{Content, ListPage, PeerMessage, RECORD_BLOCKS_MAX, Record, Refusal, ServerId, Version};
 
-/// Maximum questions that wait for the store.
-const WAITING_MAX: usize = 4096;
-
 impl CodedSet {
     /// `ready`: the metadata service counts on this incarnation, and the store works.
     pub fn on_peer(
@@ -55,7 +52,7 @@ impl CodedSet {
         let refusal = match fenced {
             Err(refusal) => Some(refusal),
             Ok(()) if too_large => Some(Refusal::Malformed),
-            Ok(()) if self.asks.len() >= WAITING_MAX => Some(Refusal::NotReady),
+            Ok(()) if self.asks.len() >= cx.config.waiting => Some(Refusal::NotReady),
             Ok(()) => None,
         };
         match refusal {

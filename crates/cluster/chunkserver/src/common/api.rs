@@ -11,6 +11,8 @@ use std::time::Duration;
 /// Maximum bytes in flight on a server for client writes, and likewise for client reads (R12). The driver admits no
 /// more and leaves the rest in the sockets.
 pub const CLIENT_BYTES: usize = 16 << 20;
+/// While the store has more than this to write, no more messages from other servers are read.
+pub const INBOX_BYTES: usize = 64 << 20;
 /// Longest time between two [`Event::Tick`]s while [`crate::Replica::wants_ticks`].
 pub const TICK: Duration = Duration::from_millis(100);
 
@@ -43,6 +45,9 @@ pub enum Event {
     Client { token: ClientToken, request: ClientRequest, payload: Bytes },
     /// A message from another server.
     Peer { from: ServerId, message: PeerMessage, payload: Bytes },
+    /// A message of the peer's lies unread, for want of room for what the store has to write: the peer is not silent,
+    /// however long that lasts.
+    Unread { peer: ServerId },
     /// The connection to a server broke: messages sent to it may be lost.
     PeerLost { peer: ServerId },
     /// A [`StoreCommand`] completed.

@@ -6,6 +6,10 @@ use std::time::Duration;
 /// Records remembered per group, so that a client's late retry is recognised.
 pub const REMEMBERED: usize = 1024;
 
+/// Requests that wait in one group, or in all sets, and questions of other servers that wait in one set; more are
+/// turned away.
+pub const WAITING: usize = 4096;
+
 /// Deletions that a column remembers: some MiB in memory, and a file of the store's log.
 const DELETIONS: usize = 64 << 10;
 
@@ -27,6 +31,8 @@ pub struct Config {
     pub remembered: usize,
     /// Deletions of one epoch that a column remembers before its server asks for another epoch, to forget them under.
     pub deletions: usize,
+    /// Requests that wait in one group, or in all sets, and questions of other servers that wait in one set.
+    pub waiting: usize,
     /// Every replica is read and compared with the other copies once per period; zero: never.
     pub scrub_period: Duration,
     /// Bytes per second that a primary may have read for its scrubs, over all copies; under load a fraction of it.
@@ -96,6 +102,12 @@ pub enum PlantedBug {
     NoteNothing,
     /// Wait on for what was lost with a connection.
     OverlookBreaks,
+    /// Count a request that was turned away as one that is under way, for ever.
+    KeepTurnedAway,
+    /// Take a server for silent whose messages lie unread.
+    SuspectUnread,
+    /// Pass over a whole chunk of an erasure-coded pool for the rest of one write in it.
+    RemnantOfChunk,
 }
 
 impl Config {
@@ -119,6 +131,7 @@ impl Config {
             suspect_after: Duration::from_secs(3),
             remembered: REMEMBERED,
             deletions: DELETIONS,
+            waiting: WAITING,
             scrub_period: Duration::ZERO,
             scrub_bytes_per_second: 16 << 20,
             reclaim_within: Duration::ZERO,

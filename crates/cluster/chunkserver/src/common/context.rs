@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub scrubbed: Vec<Scrubbed>,
     /// When each other server was last heard, and when it was last reported as silent.
     pub heard: BTreeMap<ServerId, Moment>,
+    /// Those of which a message lies unread.
+    pub unread: BTreeSet<ServerId>,
     suspected: BTreeMap<ServerId, Moment>,
 }
 
@@ -141,12 +143,14 @@ impl Context<'_> {
         self.out.push(Command::Report(report));
     }
 
-    /// Reports a server that has owed a reply since that moment, if it has sent nothing at all for `suspect_after`. The
-    /// metadata service wants repeated reports of a silent server, but not one per group.
+    /// Reports a server that has owed a reply since that moment, if it has sent nothing at all for `suspect_after`:
+    /// also nothing that lies unread here. The metadata service wants repeated reports of a silent server, but not one
+    /// per group.
     pub fn suspect_if_silent(&mut self, epoch: Epoch, server: ServerId, since: Moment) {
         let heard = self.shared.heard.get(&server).copied().unwrap_or(Moment::ZERO);
         let received = self.shared.suspected.get(&server).copied().unwrap_or(Moment::ZERO);
-        let silent = self.now.since(heard.max(since)) >= self.config.suspect_after;
+        let unread = self.shared.unread.contains(&server) && !self.config.has(PlantedBug::SuspectUnread);
+        let silent = !unread && self.now.since(heard.max(since)) >= self.config.suspect_after;
         if silent && self.now.since(received) >= self.config.resend_after {
             self.shared.suspected.insert(server, self.now);
             self.report(ServerReport::Suspect { group: self.group, epoch, server });

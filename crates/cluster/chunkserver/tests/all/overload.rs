@@ -175,6 +175,21 @@ fn a_slow_server_that_answers_anything_is_not_suspected_and_a_silent_one_is() {
     assert_eq!(self::suspects(&server.wait(1, |_| {})), []);
 }
 
+/// It is this server that is slow: it has no room for what the other one sent.
+#[test]
+fn a_server_whose_messages_lie_unread_is_not_suspected() {
+    let mut server = Server::new(ME);
+    let version = sent(&server.write(0))[0].1.version;
+    for peer in [NEAR, FAR] {
+        server.on(Event::Unread { peer });
+    }
+    assert_eq!(suspects(&server.wait(30, |_| {})), []);
+    server.answer(NEAR, version, Ok(()));
+    server.on(Event::PeerLost { peer: FAR });
+    let suspects = suspects(&server.wait(30, |_| {}));
+    assert!(suspects.contains(&FAR) && !suspects.contains(&NEAR), "{suspects:?}");
+}
+
 #[test]
 fn a_full_server_is_never_suspected() {
     let mut server = Server::new(ME);

@@ -19,7 +19,9 @@ use crate::daemon::metrics::server::ServerFigures;
 use crate::daemon::{clock, heap};
 use bytes::Bytes;
 use ebb_chunkserver::shell::{Command, EDGE_TOKENS, Ended, Event, Facts, Shell};
-use ebb_chunkserver::{CLIENT_BYTES, ClientToken, Event as CoreEvent, Moves, StoreCommand, StoreToken, TICK};
+use ebb_chunkserver::{
+    CLIENT_BYTES, ClientToken, Event as CoreEvent, INBOX_BYTES, Moves, StoreCommand, StoreToken, TICK,
+};
 use ebb_client::Secret;
 use ebb_client::budget::{Budget, Share};
 use ebb_client::transport::{Frame, Party, Sender, kind};
@@ -38,8 +40,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
-/// While the store has more than this to write, no more messages from other servers are read.
-const INBOX_BYTES: usize = 64 << 20;
 /// A server that could not be reached is not retried for this long.
 const DIAL_PAUSE: Duration = Duration::from_millis(200);
 pub type Shared = Rc<RefCell<Server>>;
@@ -104,12 +104,16 @@ impl Flow {
     }
 }
 
-/// Waits until the store has room for another server's message.
-pub async fn inbox_has_room(shared: &Shared) {
+/// Waits until the store has room for a message that has arrived.
+pub async fn inbox_has_room(shared: &Shared, party: Party) {
     let flow = shared.borrow().flow();
+    let has_room = || shared.borrow().store.pending_bytes() <= INBOX_BYTES;
+    if let (Party::Server(peer), false) = (party, has_room()) {
+        shared.borrow_mut().handle(Event::Core(CoreEvent::Unread { peer }));
+    }
     loop {
         let stored = flow.stored.notified();
-        if shared.borrow().store.pending_bytes() <= INBOX_BYTES {
+        if has_room() {
             return;
         }
         stored.await;

@@ -43,6 +43,7 @@ fn brief_core(event: &CoreEvent) -> Option<String> {
             )
         }
         CoreEvent::Peer { from, message, .. } => format!("{from}: {}", brief_peer(message)),
+        CoreEvent::Unread { peer } => format!("what {peer} sent lies unread"),
         CoreEvent::PeerLost { peer } => format!("the connection to {peer} broke"),
         CoreEvent::ScrubAll => "scrub everything".into(),
         CoreEvent::Map(_)

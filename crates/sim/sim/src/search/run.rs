@@ -326,6 +326,10 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
     if let Some((id, _)) = world.members.iter().find(|(_, m)| m.broken) {
         return Some(format!("member-{id} does not vote"));
     }
+    // What it said last there is lost, and it says it again when it notices (seed 33300043500).
+    if let Some((id, to)) = world.half_open.iter().find(|(id, _)| world.servers[id].runs()) {
+        return Some(format!("{id} does not know that its connection to {to} broke"));
+    }
     let state = world.newest_state();
     for server in state.servers().filter(|s| s.state != ServerState::Lost) {
         if server.state != ServerState::Awake || !world.servers[&server.id].runs() {

@@ -2,14 +2,14 @@
 
 use crate::world::clock::{MILLI, SECOND};
 use crate::world::net::NetModel;
-use ebb_chunkserver::{CLIENT_BYTES, REMEMBERED};
+use ebb_chunkserver::{CLIENT_BYTES, INBOX_BYTES, REMEMBERED, WAITING};
 use ebb_erasure::standby;
 use ebb_gear::{Scheme, Server};
 use ebb_meta::{Bootstrap, LOG_BYTES, NewServer, Switches, Timing, WakePath};
 use ebb_types::Random;
 use ebb_types::{
     BLOCK_BYTES, ClusterParams, Column, Epoch, GearSteps, NO_GEAR, ParityDebt, PoolEntry, PoolId, RackId,
-    Schedule, ServerId, SetEntry, SetId, Shape, SlotState, StoreId,
+    STRIP_BLOCKS, Schedule, ServerId, SetEntry, SetId, Shape, SlotState, StoreId,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -120,6 +120,8 @@ pub struct Scenario {
     pub coders: u32,
     /// Longest time for which a coder sometimes does nothing, in nanoseconds.
     pub coder_rest: u64,
+    /// The chance, per mille, that a coder's write goes to a pack; zero: every chunk is written once.
+    pub packs: u64,
     /// Client operations per round, over all clients.
     pub ops: u32,
     pub chunks: u32,
@@ -156,6 +158,10 @@ pub struct Scenario {
     pub begin_in: Option<u8>,
     /// Bytes of client requests of one kind that a server accepts at a time.
     pub client_bytes: usize,
+    /// While its store has more than this to write, a server reads nothing from other servers.
+    pub inbox_bytes: usize,
+    /// Requests that wait in one group, or in all sets; more are turned away.
+    pub waiting: usize,
     /// Zero: no scrubbing.
     pub scrub_period: Duration,
     /// Time that a server which wakes takes to fetch what was held for it; zero: as fast as it can.
@@ -184,6 +190,8 @@ const TAIL_BYTES: u64 = 256 << 10;
 const WITH_POOL: u64 = 300;
 /// Of these per thousand, those with a second set if it is small.
 const TWO_SETS: u64 = 300;
+/// Of these per thousand, those with packs.
+const PACKS: u64 = 300;
 /// A disk that no debt fills.
 const LARGE_DISK: u64 = 1 << 40;
 /// Seeds per thousand whose disks are so small that what is kept for others can be more than it should.
@@ -255,6 +263,7 @@ impl Scenario {
         let mut random = Random::new(seed ^ 0xec52);
         if random.chance(WITH_POOL) {
             scenario.add_pool(&mut random);
+            scenario.draw_packs(&mut Random::new(seed ^ 0x9ac5));
         }
         scenario.draw_hard(seed);
         scenario.switches = processes(&scenario.bootstrap);
@@ -284,6 +293,16 @@ impl Scenario {
         let columns = ids.map(|id| Column { server: ServerId(id), state: SlotState::InSync }).collect();
         let entry = SetEntry { pool: id, shape, epoch: Epoch(1), hibernates_since: None, columns };
         self.bootstrap.sets.push(entry);
+    }
+
+    /// Chunks of a few rows, which several writes fill; the last row may be narrower.
+    fn draw_packs(&mut self, random: &mut Random) {
+        if random.chance(PACKS) {
+            let row = self.bootstrap.pools[0].shape.data() as u64 * u64::from(STRIP_BLOCKS);
+            let blocks = row * random.between(2, 5) + random.below(row);
+            self.bootstrap.params.chunk_bytes = blocks as u32 * BLOCK_BYTES as u32;
+            self.packs = random.between(300, 900);
+        }
     }
 
     /// What goes beyond single failures.
@@ -319,6 +338,17 @@ impl Scenario {
             self.faults.overload = random.between(40, 150);
         }
         self.draw_leaders(&mut Random::new(seed ^ 0xdcba));
+        self.draw_bounds(&mut Random::new(seed ^ 0xb0d5));
+    }
+
+    /// Servers that turn requests away, and read nothing while their stores have a few blocks to write.
+    fn draw_bounds(&mut self, random: &mut Random) {
+        if random.chance(200) {
+            self.waiting = random.between(1, 6) as usize;
+        }
+        if random.chance(200) {
+            self.inbox_bytes = random.between(1, 12) as usize * BLOCK_BYTES;
+        }
     }
 
     /// Parity servers that stay awake, rebuilds that are held back, parity that wakes earlier beside a failure.
@@ -521,6 +551,7 @@ impl Scenario {
             burst_clients: 8,
             coders: 0,
             coder_rest: 0,
+            packs: 0,
             ops: random.between(100, 400) as u32,
             chunks: random.between(2, 6) as u32,
             has_front: Random::new(seed ^ 0xf207).chance(WITH_FRONT),
@@ -542,6 +573,8 @@ impl Scenario {
             exam_fails: 0,
             begin_in: random.chance(500).then(|| random.between(1, u64::from(replicas) - 1) as u8),
             client_bytes: CLIENT_BYTES,
+            inbox_bytes: INBOX_BYTES,
+            waiting: WAITING,
             scrub_period: Duration::ZERO,
             reclaim_within: Duration::ZERO,
             store: store(seed),
@@ -584,6 +617,7 @@ impl Scenario {
             clients: 0,
             burst_clients: 0,
             coders: 0,
+            packs: 0,
             capacity: LARGE_DISK,
             sleep_is_off: false,
             sleeps_itself: false,
@@ -594,6 +628,8 @@ impl Scenario {
             exam_fails: 0,
             begin_in: None,
             client_bytes: CLIENT_BYTES,
+            inbox_bytes: INBOX_BYTES,
+            waiting: WAITING,
             scrub_period: Duration::ZERO,
             reclaim_within: Duration::ZERO,
             remembered: REMEMBERED,

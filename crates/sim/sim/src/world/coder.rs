@@ -1,5 +1,6 @@
-//! Clients of the erasure-coded pool. Each stores chunks of its own, written once, reads them back, and deletes some:
-//! what was acknowledged must read as it was written, whatever happens to servers. The client library's own
+//! Clients of the erasure-coded pool. Each stores chunks of its own, reads them back, and deletes some: what was
+//! acknowledged must read as it was written, whatever happens to servers. A chunk is written once, or is a pack: filled
+//! by several writes, each of which begins with a row, whatever became of the one before. The client library's own
 //! [`CodedWrite`] and [`Request`] decide. Strips are computed here from the definition of a row, not by the library's
 //! code.
 
@@ -28,14 +29,24 @@ const RESTS: u64 = 250;
 /// Most blocks of a chunk that are written.
 const BLOCKS_MAX: u64 = 64;
 
-/// A chunk that was, or may have been, written.
+/// A range of a chunk that was, or may have been, written by one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
     pub chunk: ChunkId,
-    /// Bytes, from its start.
+    /// In bytes.
+    pub offset: u32,
     pub len: u32,
+    /// The blocks of every column that it takes.
+    pub first: u32,
+    pub blocks: u32,
     /// Under which all its strips were taken; zero before that.
     pub epoch: Epoch,
+}
+
+impl Stored {
+    pub fn takes(&self, block: u32) -> bool {
+        (self.first..self.first + self.blocks).contains(&block)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +91,8 @@ pub struct Coder {
     /// Chunks whose deletion was acknowledged.
     pub deleted: Vec<Stored>,
     to_read: Vec<Stored>,
+    /// Packs with room, and where the next write to each begins.
+    open: BTreeMap<ChunkId, u32>,
 }
 
 impl Coder {
@@ -99,6 +112,7 @@ impl Coder {
             stored: Vec::new(),
             deleted: Vec::new(),
             to_read: Vec::new(),
+            open: BTreeMap::new(),
         }
     }
 
@@ -131,21 +145,55 @@ impl Coder {
         let serial = u64::from(self.id) << 32 | self.chunks;
         ChunkId { object: ObjectId(serial).in_pool(PoolId(1)), index: 0 }
     }
+
+    /// In a chunk of its own, or in a pack behind the write before, whatever became of that. `packs`: how likely, per
+    /// mille; zero: there are none.
+    fn next_write(&mut self, chunk_bytes: u32, packs: u64) -> Stored {
+        let packs_it = packs > 0 && !self.open.is_empty() && self.random.chance(packs);
+        let (chunk, offset) = if packs_it {
+            let nth = self.random.index(self.open.len());
+            self.open.iter().nth(nth).map(|(chunk, at)| (*chunk, *at)).expect("one of them")
+        } else {
+            (self.next_chunk(), 0)
+        };
+        let map = self.view.map();
+        let set =
+            map.set_of(chunk).and_then(|set| map.set(set)).expect("a coder works when it knows the set");
+        let rows = Rows::new(set.shape, chunk_bytes);
+        let row_blocks = u64::from(rows.row_bytes() / BLOCK_BYTES as u32);
+        let most = u64::from((chunk_bytes - offset) / BLOCK_BYTES as u32).min(BLOCKS_MAX);
+        let most = if packs > 0 { most.min(row_blocks * 3 / 2) } else { most };
+        let len = self.random.between(1, most) as u32 * BLOCK_BYTES as u32;
+        let (first, blocks) = rows.blocks(offset, len);
+        let end = (offset + len).next_multiple_of(rows.row_bytes());
+        self.open.remove(&chunk);
+        if packs > 0 && end < chunk_bytes {
+            self.open.insert(chunk, end);
+        }
+        Stored { chunk, offset, len, first, blocks, epoch: Epoch(0) }
+    }
+
+    /// Takes one of the chunks that it stored, with all that is in it, to delete it.
+    fn take_chunk(&mut self, index: usize) -> Stored {
+        let taken = self.stored.remove(index);
+        self.stored.retain(|stored| stored.chunk != taken.chunk);
+        self.open.remove(&taken.chunk);
+        taken
+    }
 }
 
-/// The bytes that are stored in a chunk.
+/// The bytes of a write.
 fn content(stored: Stored) -> Vec<u8> {
-    let mut random = Random::new(mix(stored.chunk.object.0));
+    let mut random = Random::new(mix(stored.chunk.object.0 ^ u64::from(stored.offset) << 16));
     (0..stored.len / 8).flat_map(|_| random.next().to_le_bytes()).collect()
 }
 
-/// The blocks of every strip of a chunk: k data, r parity, and the extra ones. As the page on erasure-coded pools
+/// The blocks of every strip of a write: k data, r parity, and the extra ones. As the page on erasure-coded pools
 /// defines them.
-pub fn strips_of(stored: Stored, shape: Shape, turn: usize, chunk_bytes: u32) -> Vec<Vec<u8>> {
+pub fn strips_of(stored: Stored, shape: Shape, turn: usize) -> Vec<Vec<u8>> {
     let codes = Codes::new(shape);
     let code = codes.of(turn);
-    let (_, blocks) = Rows::new(shape, chunk_bytes).blocks(0, stored.len);
-    let bytes = content(stored);
+    let (bytes, blocks) = (content(stored), stored.blocks);
     let mut data = vec![Vec::new(); shape.data()];
     for (n, strip) in bytes.chunks(STRIP_BLOCKS as usize * BLOCK_BYTES).enumerate() {
         data[n % shape.data()].extend_from_slice(strip);
@@ -197,8 +245,12 @@ impl World<'_> {
     }
 
     fn next_job(&mut self, id: u32) {
-        let (chunk_bytes, stormy) = (self.scenario.params().chunk_bytes, self.stormy);
+        let (chunk_bytes, packs, stormy) =
+            (self.scenario.params().chunk_bytes, self.scenario.packs, self.stormy);
+        let ruined = self.invariants.ruined.clone();
         let coder = self.coder(id);
+        // Nothing is expected of the rest of a pack that is ruined in part.
+        coder.open.retain(|chunk, _| !ruined.contains(chunk));
         if coder.view.map().sets.is_empty() {
             self.ask_map(id);
             return self.coder_timer(id, 100 * MILLI);
@@ -208,12 +260,8 @@ impl World<'_> {
             let index = coder.random.index(coder.stored.len().max(1));
             match coder.random.below(100) {
                 45..=89 if !coder.stored.is_empty() => (Job::Get, coder.stored[index]),
-                90..=99 if !coder.stored.is_empty() => (Job::Delete, coder.stored.remove(index)),
-                _ => {
-                    let most = u64::from(chunk_bytes / BLOCK_BYTES as u32).min(BLOCKS_MAX);
-                    let len = coder.random.between(1, most) as u32 * BLOCK_BYTES as u32;
-                    (Job::Put, Stored { chunk: coder.next_chunk(), len, epoch: Epoch(0) })
-                }
+                90..=99 if !coder.stored.is_empty() => (Job::Delete, coder.take_chunk(index)),
+                _ => (Job::Put, coder.next_write(chunk_bytes, packs)),
             }
         } else if let Some(stored) = coder.to_read.pop() {
             (Job::Get, stored)
@@ -225,7 +273,12 @@ impl World<'_> {
         let patience = Patience { deadline: Duration::from_nanos(deadline), ..Patience::default() };
         coder.work =
             Some(Work { job, stored, write: CodedWrite::default(), parts: BTreeMap::new(), patience });
-        self.note(|| format!("coder-{id} begins: {job:?} {} bytes of {}", stored.len, stored.chunk));
+        self.note(|| {
+            format!("coder-{id} begins: {job:?} {}+{} of {}", stored.offset, stored.len, stored.chunk)
+        });
+        if job == Job::Put && stored.offset > 0 {
+            self.count("write to a pack that is not its first");
+        }
         if job == Job::Get {
             self.read_columns(id, stored);
         }
@@ -240,12 +293,40 @@ impl World<'_> {
 
     fn read_columns(&mut self, id: u32, stored: Stored) {
         let entry = self.entry_for(id, stored.chunk);
-        let (_, blocks) = Rows::new(entry.shape, self.scenario.params().chunk_bytes).blocks(0, stored.len);
-        for column in 0..entry.shape.data() {
-            let (chunk, len) = (stored.chunk, blocks * BLOCK_BYTES as u32);
-            let op = ChunkOp::Read { chunk, offset: 0, len, must_exist: true };
+        let ranges = match self.part_of(id, stored) {
+            Some((offset, len)) => {
+                let rows = Rows::new(entry.shape, self.scenario.params().chunk_bytes);
+                let mut ranges = vec![(0, 0); entry.shape.data()];
+                for part in rows.parts(offset, len) {
+                    let (first, bytes) = &mut ranges[part.column];
+                    *first = if *bytes == 0 { part.offset } else { *first };
+                    *bytes += part.len;
+                }
+                ranges
+            }
+            None => {
+                let column = (stored.first * BLOCK_BYTES as u32, stored.blocks * BLOCK_BYTES as u32);
+                vec![column; entry.shape.data()]
+            }
+        };
+        for (column, (offset, len)) in ranges.into_iter().enumerate().filter(|(_, (_, len))| *len > 0) {
+            let op = ChunkOp::Read { chunk: stored.chunk, offset, len, must_exist: true };
             self.begin_part(id, column, op, Bytes::new());
         }
+    }
+
+    /// The blocks of a write that are read, with packs half the time; `None`: all of every column.
+    fn part_of(&mut self, id: u32, stored: Stored) -> Option<(u32, u32)> {
+        let packs = self.scenario.packs > 0;
+        let random = &mut self.coder(id).random;
+        if !packs || random.chance(500) {
+            return None;
+        }
+        let count = u64::from(stored.len / BLOCK_BYTES as u32);
+        let first = random.below(count);
+        let (first, count) = (first as u32, random.between(1, count - first) as u32);
+        self.count("part of a coded write read");
+        Some((stored.offset + first * BLOCK_BYTES as u32, count * BLOCK_BYTES as u32))
     }
 
     fn entry_for(&mut self, id: u32, chunk: ChunkId) -> SetEntry {
@@ -265,7 +346,6 @@ impl World<'_> {
 
     fn strip_op(&mut self, id: u32, job: Job, stored: Stored, strip: usize) -> (ChunkOp, Bytes) {
         let entry = self.entry_for(id, stored.chunk);
-        let chunk_bytes = self.scenario.params().chunk_bytes;
         let coder = self.coder(id);
         coder.requests += 1;
         let request = RequestId { client: u64::from(id) + 1, seq: coder.requests };
@@ -273,13 +353,13 @@ impl World<'_> {
         if job == Job::Delete {
             return (ChunkOp::Delete { chunk, request }, Bytes::new());
         }
-        let bytes = strips_of(stored, entry.shape, entry.turn(chunk), chunk_bytes).swap_remove(strip);
-        let len = bytes.len() as u32;
+        let bytes = strips_of(stored, entry.shape, entry.turn(chunk)).swap_remove(strip);
+        let (offset, len) = (stored.first * BLOCK_BYTES as u32, bytes.len() as u32);
         if bytes.iter().all(|byte| *byte == 0) {
-            return (ChunkOp::Zero { chunk, offset: 0, len, up_to: None, request }, Bytes::new());
+            return (ChunkOp::Zero { chunk, offset, len, up_to: None, request }, Bytes::new());
         }
         let crcs = piece_crcs(0, &bytes);
-        (ChunkOp::Write { chunk, offset: 0, len, request, crcs }, bytes.into())
+        (ChunkOp::Write { chunk, offset, len, request, crcs }, bytes.into())
     }
 
     /// Gives and takes back strips by the newest configuration, and lets every request look at it.
@@ -373,7 +453,7 @@ impl World<'_> {
     }
 
     fn part_ends(&mut self, id: u32, part: usize, bytes: &Bytes) {
-        let (now, chunk_bytes) = (self.now, self.scenario.params().chunk_bytes);
+        let now = self.now;
         let Some(work) = &mut self.coder(id).work else { return };
         let Some(ended) = work.parts.remove(&part) else { return };
         if work.job != Job::Get {
@@ -385,8 +465,10 @@ impl World<'_> {
         }
         let (stored, last) = (work.stored, work.parts.is_empty());
         let entry = self.entry_for(id, stored.chunk);
-        let wanted = strips_of(stored, entry.shape, entry.turn(stored.chunk), chunk_bytes).swap_remove(part);
-        if wanted != *bytes {
+        let strip = strips_of(stored, entry.shape, entry.turn(stored.chunk)).swap_remove(part);
+        let (at, len) = ended.request.op().range();
+        let at = (at - stored.first * BLOCK_BYTES as u32) as usize;
+        if strip[at..][..len as usize] != **bytes {
             let what = format!("coder-{id} reads other bytes of {} in column {part} at {now}", stored.chunk);
             return self.fail(CODED, what);
         }

@@ -15,11 +15,11 @@ use ebb_chunkserver::{
 use ebb_store::mem::MemDisk;
 use ebb_store::{Op, OpenError};
 use ebb_types::{
-    Bytes as Size, ClientRequest, ClusterParams, Epoch, ExamReport, GroupId, Incarnation, Record, Refusal,
-    ScrubMark, ServerId, ServerMessage, ServerReport, SleepOrder, StoreFigures, StoreId, StoreOutcome,
-    StoreTask,
+    Bytes as Size, ClientReply, ClientRequest, ClusterParams, Epoch, ExamReport, GroupId, Incarnation,
+    Record, Refusal, ScrubMark, ServerId, ServerMessage, ServerReport, SleepOrder, StoreFigures, StoreId,
+    StoreOutcome, StoreTask, Unready,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Start time of virtual worlds, in seconds since 1970.
@@ -84,6 +84,10 @@ pub struct Server {
     taking_in: bool,
     /// Events that arrived while the process was paused.
     stalled: Vec<Happening>,
+    /// What other servers' connections have brought, unread: the store has too much to write.
+    inbox: VecDeque<Happening>,
+    /// The bytes of each write that the store has not completed.
+    unwritten: BTreeMap<u64, usize>,
 }
 
 /// Who waits for an answer: client, number of its try and of its operation; and its share of which intake.
@@ -139,11 +143,29 @@ impl Server {
             intake: Default::default(),
             taking_in: false,
             stalled: Vec::new(),
+            inbox: VecDeque::new(),
+            unwritten: BTreeMap::new(),
         }
     }
 
     pub fn replica(&self) -> &Replica {
         self.shell.replica()
+    }
+
+    fn unwritten_bytes(&self) -> usize {
+        self.unwritten.values().sum()
+    }
+
+    /// Whether a message of another one lies unread here.
+    pub fn has_unread(&self, peer: ServerId) -> bool {
+        self.senders().any(|from| from == peer)
+    }
+
+    fn senders(&self) -> impl Iterator<Item = ServerId> {
+        self.inbox.iter().filter_map(|what| match what {
+            Happening::Deliver { from: Node::Server(peer), .. } => Some(*peer),
+            _ => None,
+        })
     }
 
     /// Whether its process makes progress.
@@ -160,14 +182,14 @@ impl Server {
     pub fn repairs_at_most(&self) -> bool {
         let stats = self.replica().stats();
         let busy = stats.in_flight > 0 || stats.unsettled > 0 || self.replica().owes_committed();
-        !busy && self.store.is_idle()
+        !busy && self.store.is_idle() && self.inbox.is_empty()
     }
 
     /// Whether nothing is in progress on it except perhaps a scrub.
     pub fn is_idle(&self) -> bool {
         let stats = self.replica().stats();
         let busy = stats.in_flight > 0 || stats.catching_up > 0 || self.replica().is_at_work();
-        !busy && self.store.is_idle()
+        !busy && self.store.is_idle() && self.inbox.is_empty()
     }
 }
 
@@ -206,6 +228,8 @@ impl World<'_> {
         (server.intake, server.taking_in) = (Default::default(), false);
         server.stalled.clear();
         server.stuck.clear();
+        server.inbox.clear();
+        server.unwritten.clear();
         let mut config =
             Config::new(id, server.incarnation, server.store.mark().store, params.chunk_bytes, params.groups);
         config.known_map = server.store.membership.map_version;
@@ -213,6 +237,7 @@ impl World<'_> {
         config.reclaim_within = self.scenario.reclaim_within;
         config.remembered = self.scenario.remembered;
         config.deletions = self.scenario.deletions;
+        config.waiting = self.scenario.waiting;
         configure(Core::Server(&mut config));
         let recovered = self.modelled.as_ref().map_or(recovered, |models| models.recovered(id));
         let recovered = Recovered { scrubs: server.scrubs.clone(), ..recovered };
@@ -320,9 +345,45 @@ impl World<'_> {
                 false => {} // the process that it was for has ended
             }
         }
+        self.read_inbox(id);
     }
 
+    /// That a connection to another server broke is found by reading from it.
     fn server_happening(&mut self, id: ServerId, what: Happening) {
+        let most = self.scenario.inbox_bytes;
+        let is_of_peer =
+            matches!(what, Happening::Deliver { from: Node::Server(_), .. } | Happening::PeerLost { .. });
+        let server = self.server(id);
+        if is_of_peer && (!server.inbox.is_empty() || server.unwritten_bytes() > most) {
+            server.inbox.push_back(what);
+        } else {
+            self.happens(id, what);
+        }
+        self.read_inbox(id);
+    }
+
+    /// Reads what other servers sent, as long as the store has not too much to write.
+    fn read_inbox(&mut self, id: ServerId) {
+        let most = self.scenario.inbox_bytes;
+        loop {
+            let server = self.server(id);
+            if !server.runs() || server.inbox.is_empty() {
+                return;
+            }
+            if server.unwritten_bytes() > most {
+                break;
+            }
+            let what = server.inbox.pop_front().expect("it is not empty");
+            self.happens(id, what);
+        }
+        self.count("server that reads no other one");
+        let waiting: BTreeSet<ServerId> = self.server(id).senders().collect();
+        for peer in waiting {
+            self.server_event(id, CoreEvent::Unread { peer });
+        }
+    }
+
+    fn happens(&mut self, id: ServerId, what: Happening) {
         match what {
             Happening::Deliver { from, message, .. } => self.server_message(id, from, message),
             Happening::PeerLost { life, peer, .. } => {
@@ -336,6 +397,7 @@ impl World<'_> {
             }
             Happening::Lull { writes, rest, .. } => self.store_idles(id, writes, rest),
             Happening::Complete { id: write, .. } => {
+                self.server(id).unwritten.remove(&write);
                 if let Some((token, outcome)) = self.server(id).store.complete(write) {
                     self.stored(id, token, outcome);
                 }
@@ -552,6 +614,9 @@ impl World<'_> {
                     return self.fail("liveness", format!("{id} answers {token:?} twice"));
                 };
                 server.intake[kind].bytes -= bytes;
+                if matches!(reply, ClientReply::Retry { why: Unready::Busy }) && !server.store.is_poisoned() {
+                    self.count("request turned away");
+                }
                 self.check_reply(id, op, &reply);
                 self.send(Node::Server(id), Node::Client(client), Message::Reply { attempt, reply, payload });
             }
@@ -559,7 +624,7 @@ impl World<'_> {
             Command::Task { token, task } => self.give_task(id, token, task),
             Command::Tell(message) => {
                 if let ServerMessage::Reports { reports, .. } = &message {
-                    reports.iter().for_each(|report| self.count(name_of(report)));
+                    reports.iter().for_each(|report| self.reported(id, report));
                 }
                 self.tell_members(id, message);
             }
@@ -572,6 +637,16 @@ impl World<'_> {
             Command::Check(order) => self.check_machine(id, order),
             Command::Suspend(order) => self.suspend_itself(id, order),
             Command::Refuse(refusal) => self.refuse_to_sleep(id, &refusal),
+        }
+    }
+
+    /// R12: slow is not failed, and who cannot read is not one who hears nothing.
+    fn reported(&mut self, id: ServerId, report: &ServerReport) {
+        self.count(name_of(report));
+        if let ServerReport::Suspect { server, .. } = report
+            && self.servers[&id].has_unread(*server)
+        {
+            self.fail("R12", format!("{id} reports {server} as silent, and has not read what it sent"));
         }
     }
 
@@ -630,7 +705,9 @@ impl World<'_> {
             return self.after(first, Happening::Answer { server: id, life, token, command });
         }
         let page = self.scenario.page;
+        let bytes = Self::record_of(&command).map_or(0, |(_, payload)| payload.len());
         let write = self.server(id).store.submit(token, Op::asked(command, page));
+        self.server(id).unwritten.insert(write, bytes);
         let heard = self.disk_random.below(first);
         self.after(first + second, Happening::Effect { server: id, life, id: write });
         self.after(first + second + heard, Happening::Complete { server: id, life, id: write });

@@ -260,6 +260,21 @@ fn a_connection_whose_end_is_not_noticed_is_found() {
 }
 
 #[test]
+fn requests_that_were_turned_away_and_count_for_ever_are_found() {
+    in_server(1, PlantedBug::KeepTurnedAway, &["liveness", "last resort"]);
+}
+
+#[test]
+fn a_server_that_cannot_read_and_calls_others_silent_is_found() {
+    in_server(1, PlantedBug::SuspectUnread, &["R12"]);
+}
+
+#[test]
+fn a_pack_that_is_passed_over_for_a_failed_write_in_it_is_found() {
+    in_server(30, PlantedBug::RemnantOfChunk, &["R4", "R6", "coded"]);
+}
+
+#[test]
 fn an_owner_whose_claim_has_ended_and_that_writes_on_is_found() {
     in_server(1, PlantedBug::IgnoreClaims, &["linearizability"]);
 }

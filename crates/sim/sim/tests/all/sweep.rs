@@ -20,7 +20,7 @@ const RARE: [&str; 4] = [
 ];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 98] = [
+const MET: [&str; 102] = [
     "a file of its directory is damaged",
     "all disks full",
     "all disks pause",
@@ -86,6 +86,7 @@ const MET: [&str; 98] = [
     "network storm",
     "outage",
     "overload",
+    "part of a coded write read",
     "partition",
     "partition that is not transitive",
     "power cut",
@@ -95,12 +96,14 @@ const MET: [&str; 98] = [
     "queue full",
     "rack crash",
     "replica caught up",
+    "request turned away",
     "server crash",
     "server given up",
     "server lost for good",
     "server put to sleep",
     "server stopped",
     "server suspended",
+    "server that reads no other one",
     "set asked to wake",
     "set hibernates",
     "slow disk",
@@ -119,6 +122,7 @@ const MET: [&str; 98] = [
     "wall clock jumps",
     "write started over",
     "write that may be forgotten",
+    "write to a pack that is not its first",
 ];
 
 pub fn number(name: &str) -> Option<u64> {

@@ -9,8 +9,8 @@ use crate::world::server::Server;
 use crate::world::store::{Block, Kept};
 use ebb_meta::State;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Column, Content, Epoch, GroupId, Record, Role, Rows, ServerId, ServerState,
-    SetEntry, SetId, SlotState, Version, crc32c, lost_block_crc,
+    BLOCK_BYTES, ChunkId, Column, Content, Epoch, GroupId, Record, Role, ServerId, ServerState, SetEntry,
+    SetId, SlotState, Version, crc32c, lost_block_crc,
 };
 
 impl World<'_> {
@@ -18,7 +18,8 @@ impl World<'_> {
     /// in what is left of a write that failed becomes zeroes that are no strip.
     pub(super) fn r1_one_content_per_row(&mut self, record: &Record, payload: &[u8]) {
         let is_cleared = record.content == Content::Zero && record.version.seq == 2;
-        if is_cleared && !self.is_stored(record.chunk) {
+        let mut blocks = record.first..record.first + record.count;
+        if is_cleared && !blocks.any(|block| self.is_stored(record.chunk, block)) {
             return;
         }
         let zeroes = [0; BLOCK_BYTES];
@@ -71,7 +72,7 @@ impl World<'_> {
         if self.is_in_memory(&entry)
             && entry.columns.get(column).is_some_and(|c| c.state == SlotState::InSync)
         {
-            strips = self.acknowledged_strips(set, &entry);
+            strips = self.acknowledged_strips(set);
         }
         let stands_for = match entry.columns.get(column) {
             Some(own) if own.server == id => return self.fail("R6", format!("{id} drops {group}, its own")),
@@ -81,7 +82,7 @@ impl World<'_> {
         };
         // The content of an earlier try is the same, but others that lack what is newer would not be told of it.
         let lost = strips.into_iter().find(|(chunk, block)| {
-            let version = Version { epoch: self.taken_under(*chunk), seq: 1 };
+            let version = Version { epoch: self.taken_under(*chunk, *block), seq: 1 };
             !self.has(stands_for, group, Role::Replica, *chunk, *block, version)
         });
         if let Some((chunk, block)) = lost.filter(|_| !self.has_forgotten(stands_for)) {
@@ -103,34 +104,35 @@ impl World<'_> {
         self.servers.values().map(|s| s.replica().map()).max_by_key(|map| map.version)?.set_of(chunk)
     }
 
-    /// Whether a coder's write of the chunk was acknowledged, and it has not begun to delete it.
-    fn is_stored(&self, chunk: ChunkId) -> bool {
-        self.coders.iter().flat_map(|c| &c.stored).any(|s| s.chunk == chunk)
+    /// The coder's write that was acknowledged and has this block of every column, unless its chunk is to be deleted.
+    fn write_of(&self, chunk: ChunkId, block: u32) -> Option<&Stored> {
+        self.coders.iter().flat_map(|c| &c.stored).find(|s| s.chunk == chunk && s.takes(block))
     }
 
-    /// The epoch under which all strips of a chunk that is stored were taken.
-    fn taken_under(&self, chunk: ChunkId) -> Epoch {
-        let stored = self.coders.iter().flat_map(|c| &c.stored).find(|s| s.chunk == chunk);
-        stored.map_or(Epoch(0), |stored| stored.epoch)
+    fn is_stored(&self, chunk: ChunkId, block: u32) -> bool {
+        self.write_of(chunk, block).is_some()
     }
 
-    /// The blocks in `kept` of chunks that are stored and not to be deleted.
+    /// The epoch under which all strips of a block that is stored were taken.
+    fn taken_under(&self, chunk: ChunkId, block: u32) -> Epoch {
+        self.write_of(chunk, block).map_or(Epoch(0), |stored| stored.epoch)
+    }
+
+    /// The blocks in `kept` that are stored and not to be deleted.
     fn acknowledged_of(&self, kept: &Kept) -> Vec<(ChunkId, u32)> {
-        let chunks = kept.iter().filter(|(chunk, _)| self.is_stored(**chunk));
-        chunks.flat_map(|(chunk, blocks)| blocks.keys().map(|block| (*chunk, *block))).collect()
+        let blocks = kept.iter().flat_map(|(chunk, blocks)| blocks.keys().map(|block| (*chunk, *block)));
+        blocks.filter(|(chunk, block)| self.is_stored(*chunk, *block)).collect()
     }
 
     /// The blocks of the column of all chunks that are stored and not to be deleted: what was kept in memory is gone
     /// already. Of a chunk that was ruined there may be no parity, and nothing to compute it from.
-    fn acknowledged_strips(&self, set: SetId, entry: &SetEntry) -> Vec<(ChunkId, u32)> {
-        let chunk_bytes = self.scenario.params().chunk_bytes;
+    fn acknowledged_strips(&self, set: SetId) -> Vec<(ChunkId, u32)> {
         let mut all = Vec::new();
         let is_judged = |stored: &&Stored| {
             !self.invariants.ruined.contains(&stored.chunk) && self.set_of(stored.chunk) == Some(set)
         };
         for stored in self.coders.iter().flat_map(|c| &c.stored).filter(is_judged) {
-            let (_, blocks) = Rows::new(entry.shape, chunk_bytes).blocks(0, stored.len);
-            all.extend((0..blocks).map(|n| (stored.chunk, n)));
+            all.extend((0..stored.blocks).map(|n| (stored.chunk, stored.first + n)));
         }
         all
     }
@@ -170,7 +172,7 @@ impl World<'_> {
         if !entry.columns.iter().take(entry.shape.data()).all(is_off) || entry.columns.iter().any(has_lost) {
             return None;
         }
-        let mut strips = self.acknowledged_strips(set, entry);
+        let mut strips = self.acknowledged_strips(set);
         strips.retain(|(chunk, _)| !self.invariants.ruined.contains(chunk));
         let any = Version { epoch: Epoch(0), seq: 1 };
         for (column, own) in entry.columns.iter().enumerate().filter(|(_, own)| own.is_away()) {
@@ -189,7 +191,6 @@ impl World<'_> {
 
     /// At rest: every column has its strip of everything that was stored, and no server has what was deleted.
     pub fn r4_columns_are_right(&mut self) {
-        let chunk_bytes = self.scenario.params().chunk_bytes;
         let sets: Vec<(SetId, SetEntry)> =
             self.newest_state().sets().map(|(id, entry)| (id, entry.clone())).collect();
         let stored: Vec<Stored> = self.coders.iter().flat_map(|coder| coder.stored.clone()).collect();
@@ -197,7 +198,7 @@ impl World<'_> {
         for (set, entry) in sets {
             for chunk in stored.iter().filter(|stored| self.set_of(stored.chunk) == Some(set)) {
                 let turn = entry.turn(chunk.chunk);
-                let strips = strips_of(*chunk, entry.shape, turn, chunk_bytes);
+                let strips = strips_of(*chunk, entry.shape, turn);
                 for (column, strip) in strips.iter().take(entry.shape.servers()).enumerate() {
                     if let Some(what) = self.strip_is_wrong(set, &entry, *chunk, column, strip) {
                         return self.fail("R4", what);
@@ -254,7 +255,7 @@ impl World<'_> {
             }
         }
         let zeroes = vec![0; BLOCK_BYTES];
-        for (n, wanted) in (0u32..).zip(strip.chunks(BLOCK_BYTES)) {
+        for (n, wanted) in (stored.first..).zip(strip.chunks(BLOCK_BYTES)) {
             let block = kept.get(&n);
             if let Some(block) = block.filter(|block| block.version.epoch < stored.epoch) {
                 let (chunk, version, epoch) = (stored.chunk, block.version, stored.epoch);

@@ -6,8 +6,12 @@ use crate::world::World;
 use crate::world::coder::Stored;
 use crate::world::server::Server;
 use ebb_erasure::Codes;
-use ebb_types::{ChunkId, GroupId, Role, Rows, ServerId, ServerState, SetId, Shape};
+use ebb_types::{ChunkId, GroupId, Role, ServerId, ServerState, SetId};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A coder's write: its chunk, and where it begins.
+type Write = (ChunkId, u32);
+type Writes = BTreeMap<Write, Stored>;
 
 impl World<'_> {
     pub(super) fn nothing_is_given_up_with_a_server(&mut self, member: u64) {
@@ -53,50 +57,49 @@ impl World<'_> {
         let (set, entry) = state.sets().find(|(_, entry)| entry.column_of(id).is_some())?;
         let stored = self.coders.iter().flat_map(|c| &c.stored);
         let stored = stored.filter(|s| self.set_of(s.chunk) == Some(set));
-        let stored: BTreeMap<ChunkId, Stored> = stored.map(|s| (s.chunk, *s)).collect();
-        let mut strips: BTreeMap<ChunkId, BTreeSet<usize>> = BTreeMap::new();
+        let stored: Writes = stored.map(|s| ((s.chunk, s.offset), *s)).collect();
+        let mut strips: BTreeMap<Write, BTreeSet<usize>> = BTreeMap::new();
         let mut own = strips.clone();
         for server in self.servers.values().filter(|s| !s.lost && (s.id == id || !lost.contains(&s.id))) {
             // What a fault took from another disk is not lost with this one, and what it took from this one already is.
             let is_other = server.id != id;
             let found = if is_other { &mut strips } else { &mut own };
-            for (chunk, strip) in self.strips_on(server, (set, entry.shape), &stored, is_other) {
-                found.entry(chunk).or_default().insert(strip);
+            for (write, strip) in self.strips_on(server, set, &stored, is_other) {
+                found.entry(write).or_default().insert(strip);
             }
         }
         let (codes, data) = (Codes::new(entry.shape), Vec::from_iter(0..entry.shape.data()));
-        stored.keys().find_map(|chunk| {
-            let others = strips.get(chunk).cloned().unwrap_or_default();
-            let all = own.get(chunk).map_or(others.clone(), |own| &others | own);
+        stored.keys().find_map(|write| {
+            let (chunk, offset) = write;
+            let others = strips.get(write).cloned().unwrap_or_default();
+            let all = own.get(write).map_or(others.clone(), |own| &others | own);
             // Extra strips are not worth as much as others.
             let code = codes.of(entry.turn(*chunk));
             let suffice = |strips: &BTreeSet<usize>| {
                 code.sources(&strips.iter().copied().collect::<Vec<_>>(), &data).is_some()
             };
-            let what = format!("strips of {chunk}, of which {} are on other disks", others.len());
+            let what = format!("strips of {chunk}+{offset}, of which {} are on other disks", others.len());
             (!suffice(&others) && suffice(&all)).then_some(what)
         })
     }
 
-    /// The whole strips of chunks that a server has on its disk, with what of them is damaged there or without.
+    /// The whole strips of writes that a server has on its disk, with what of them is damaged there or without.
     fn strips_on(
         &self,
         server: &Server,
-        (set, shape): (SetId, Shape),
-        stored: &BTreeMap<ChunkId, Stored>,
+        set: SetId,
+        stored: &Writes,
         with_damaged: bool,
-    ) -> Vec<(ChunkId, usize)> {
-        let rows = Rows::new(shape, self.scenario.params().chunk_bytes);
+    ) -> Vec<(Write, usize)> {
         let mut found = Vec::new();
         let of_set = |(group, _): &(GroupId, Role)| group.column().is_some_and(|(of, _)| of == set);
         for (group, role) in server.store.roles().into_iter().filter(of_set) {
             let (_, strip) = group.column().expect("just asked");
             for (chunk, blocks) in server.store.written(group, role, with_damaged) {
-                let Some(stored) = stored.get(&chunk) else { continue };
-                let (_, count) = rows.blocks(0, stored.len);
-                if (0..count).all(|n| blocks.contains(&n)) {
-                    found.push((chunk, strip));
-                }
+                let writes = stored.range((chunk, 0)..=(chunk, u32::MAX));
+                let whole =
+                    writes.filter(|(_, s)| (s.first..s.first + s.blocks).all(|n| blocks.contains(&n)));
+                found.extend(whole.map(|(write, _)| (*write, strip)));
             }
         }
         found
@@ -143,10 +146,12 @@ mod tests {
         let mut world = cluster();
         let members = [primary(&world), secondary(&world)];
         let id = world.servers.keys().copied().find(|id| !members.contains(id)).expect("there are four");
-        let (set, shape) = (SetId(0), Shape::new(2, 1).expect("a code"));
+        let set = SetId(0);
         let chunk = ChunkId { object: ObjectId(1).in_pool(PoolId(1)), index: 0 };
-        let stored =
-            BTreeMap::from([(chunk, Stored { chunk, len: 4 * BLOCK_BYTES as u32, epoch: Epoch(1) })]);
+        let write = (chunk, 0);
+        let len = 4 * BLOCK_BYTES as u32;
+        let stored = Stored { chunk, offset: 0, len, first: 0, blocks: 4, epoch: Epoch(1) };
+        let stored = Writes::from([(write, stored)]);
         let strip_of = |blocks: u32| -> Kept {
             let version = Version { epoch: Epoch(1), seq: 1 };
             let block = |n: u32| {
@@ -157,16 +162,16 @@ mod tests {
         };
         let found = |world: &World| {
             let server = &world.servers[&id];
-            [true, false].map(|with_damaged| world.strips_on(server, (set, shape), &stored, with_damaged))
+            [true, false].map(|with_damaged| world.strips_on(server, set, &stored, with_damaged))
         };
         let column = GroupId::of_column(set, 2);
         world.server(id).store.give(column, Role::Replica, &strip_of(4));
-        assert_eq!(found(&world), [vec![(chunk, 2)], vec![(chunk, 2)]]);
+        assert_eq!(found(&world), [vec![(write, 2)], vec![(write, 2)]]);
         world.server(id).store.rot();
         let rotten = &world.servers[&id].store;
         let what = rotten.find(&rotten.disk).expect("it starts all the same");
         world.server(id).store.was_damaged(&what);
-        assert_eq!(found(&world), [vec![(chunk, 2)], vec![]], "its last block is damaged");
+        assert_eq!(found(&world), [vec![(write, 2)], vec![]], "its last block is damaged");
         world.crash(id);
         world.server(id).store.replace(MemDisk::new());
         world.server(id).store.open(&mut Random::new(1)).expect("an empty disk");
