@@ -4,11 +4,14 @@
 //! While the connection stands the task only waits: every change of the map is pushed. It is the
 //! only one that connects; a caller that finds the leader silent or deposed closes the connection, and the
 //! task moves on to the next.
+//!
+//! A network may part the client from the leader alone. A leader that a member named and that was not reached is asked
+//! through the next member that names it: that one passes everything on. The direct way comes first.
 
 use crate::error::ClientError;
 use crate::link::Lost;
 use crate::shared::{Leader, MetaLink, Shared};
-use crate::transport::{Frame, TransportError, connect, kind};
+use crate::transport::{Connection, Frame, Receiver, TransportError, connect, kind};
 use bytes::Bytes;
 use ebb_client_core::Trouble;
 use ebb_types::{MetaFailure, MetaPush, MetaReply, MetaRequest, Moment};
@@ -50,6 +53,13 @@ impl Ended {
     }
 }
 
+/// A metadata server that answered.
+struct Answered {
+    link: Arc<MetaLink>,
+    receiver: Receiver,
+    first: MetaReply,
+}
+
 /// Keeps a connection to the metadata leader. Ends only by being aborted.
 pub(crate) async fn follow(shared: Arc<Shared>) {
     let addresses = &shared.config.meta;
@@ -57,13 +67,23 @@ pub(crate) async fn follow(shared: Arc<Shared>) {
     let mut misses = 0;
     let mut pause = PAUSE_MIN;
     let mut hint: Option<String> = None;
+    let mut unreached: Option<String> = None;
     loop {
+        let is_named = hint.is_some();
         let address = hint.take().unwrap_or_else(|| {
             next = (next + 1) % addresses.len();
             addresses[next].clone()
         });
         let started = Instant::now();
-        let ended = serve(&shared, &address).await;
+        let ended = match greet(&shared, &address).await {
+            Ok(member) => serve(&shared, member, &mut unreached).await,
+            Err(ended) => {
+                if is_named && ended.refused.is_none() {
+                    unreached = Some(address.clone());
+                }
+                ended
+            }
+        };
         let refused = ended.refused.map(|error| ClientError::Refused { address, error });
         shared.leader.send_replace(Leader::Searched { last: ended.trouble, refused });
         let said = shared.hint().take();
@@ -89,42 +109,56 @@ fn is_refusal(error: &TransportError) -> bool {
     )
 }
 
-/// Connects to one metadata server, asks for the map, and stays connected as long as it leads.
-async fn serve(shared: &Arc<Shared>, address: &str) -> Ended {
-    let mut connection = match timeout(
-        META_TRY,
-        connect(address, &shared.config.secret, shared.identity(shared.config.party())),
-    )
-    .await
-    {
-        Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return Ended::by_transport(error, false),
-        Err(_) => return Ended::early(Trouble::NoAnswer),
-    };
-    let link = Arc::new(MetaLink::new(connection.sender.clone()));
+/// Connects to one metadata server and asks it for the map.
+async fn greet(shared: &Shared, address: &str) -> Result<Answered, Ended> {
+    let own = shared.identity(shared.config.party());
+    let Connection { sender, mut receiver, .. } =
+        match timeout(META_TRY, connect(address, &shared.config.secret, own)).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => return Err(Ended::by_transport(error, false)),
+            Err(_) => return Err(Ended::early(Trouble::NoAnswer)),
+        };
+    let link = Arc::new(MetaLink::new(sender));
+    let first = ask_for_map(shared, &link, &mut receiver).await?;
+    Ok(Answered { link, receiver, first })
+}
+
+/// Asks for the map on a connection on which nothing else is under way.
+async fn ask_for_map(shared: &Shared, link: &MetaLink, receiver: &mut Receiver) -> Result<MetaReply, Ended> {
     link.tell(kind::META_REQUEST, &shared.question());
-    let first = match timeout(META_TRY, connection.receiver.next()).await {
-        Ok(Ok(Some(frame))) => {
-            frame.decode::<MetaReply>().map(|(_, reply)| reply).map_err(TransportError::from)
-        }
-        Ok(Ok(None)) => return Ended::early(Trouble::Lost),
-        Ok(Err(error)) => Err(error),
-        Err(_) => return Ended::early(Trouble::NoAnswer),
-    };
+    match timeout(META_TRY, receiver.next()).await {
+        Ok(Ok(Some(frame))) => match frame.decode::<MetaReply>() {
+            Ok((_, reply)) => Ok(reply),
+            Err(error) => Err(Ended::by_transport(error.into(), false)),
+        },
+        Ok(Ok(None)) => Err(Ended::early(Trouble::Lost)),
+        Ok(Err(error)) => Err(Ended::by_transport(error, false)),
+        Err(_) => Err(Ended::early(Trouble::NoAnswer)),
+    }
+}
+
+/// Stays connected to a member as long as it leads, or passes on to a leader that was `unreached`.
+async fn serve(shared: &Arc<Shared>, member: Answered, unreached: &mut Option<String>) -> Ended {
+    let Answered { link, mut receiver, mut first } = member;
+    if matches!(&first, MetaReply::NotLeader { leader } if leader.is_some() && *leader == *unreached) {
+        link.tell(kind::META_RELAY, &());
+        first = match ask_for_map(shared, &link, &mut receiver).await {
+            Ok(reply) => reply,
+            Err(ended) => return ended,
+        };
+    } else if matches!(first, MetaReply::Watch { .. }) {
+        *unreached = None;
+    }
     match first {
-        Ok(MetaReply::Watch { params, map }) => {
+        MetaReply::Watch { params, map } => {
             shared.learn(params, &map);
         }
-        Ok(MetaReply::NotLeader { leader }) => {
-            return Ended { leader, ..Ended::early(Trouble::NoLeader) };
-        }
-        Ok(MetaReply::Failed(why)) => return Ended::early(Trouble::Meta(why)),
-        Ok(_) => return Ended::early(Trouble::Nonsense),
-        Err(error) => return Ended::by_transport(error, false),
+        MetaReply::NotLeader { leader } => return Ended { leader, ..Ended::early(Trouble::NoLeader) },
+        MetaReply::Failed(why) => return Ended::early(Trouble::Meta(why)),
+        _ => return Ended::early(Trouble::Nonsense),
     }
     shared.leader.send_replace(Leader::Found(link.clone()));
-    let outcome =
-        link.run(&mut connection.receiver, kind::META_REPLY, |frame| pushed(shared, &link, frame)).await;
+    let outcome = link.run(&mut receiver, kind::META_REPLY, |frame| pushed(shared, &link, frame)).await;
     match outcome {
         Ok(()) => Ended { led: true, ..Ended::early(Trouble::Lost) },
         Err(error) => Ended::by_transport(error, true),

@@ -61,6 +61,8 @@ pub mod kind {
     pub const MACHINE_ORDER: u8 = 13;
     /// [`ebb_types::SleepRefusal`], chunk server to metadata service.
     pub const SLEEP_REFUSAL: u8 = 14;
+    /// `()`, client to a metadata server: pass on to the leader what follows, and back what it says.
+    pub const META_RELAY: u8 = 15;
 }
 
 /// Maximum bytes in one connection's queue. One frame always fits into an empty queue.

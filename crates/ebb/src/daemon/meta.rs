@@ -5,6 +5,7 @@
 //! must not delay a lease. No timer runs with a single member and nothing to decide.
 
 mod power;
+mod relay;
 mod rescue;
 
 use crate::cluster::config::{Config, MetaSection};
@@ -44,7 +45,16 @@ const DIAL_PAUSE: Duration = Duration::from_millis(100);
 const MAGIC_PACKETS: u32 = 8;
 const MAGIC_PAUSE: Duration = Duration::from_secs(1);
 
+/// Facts that never change while the member runs.
+struct About {
+    own: Identity,
+    secret: Secret,
+    /// Of all members.
+    addresses: BTreeMap<u64, String>,
+}
+
 struct Meta {
+    about: About,
     inputs: Vec<Input>,
     wake: Rc<Notify>,
     servers: BTreeMap<ServerId, Reached>,
@@ -52,6 +62,8 @@ struct Meta {
     /// heartbeat that they still send.
     ordered: BTreeMap<ServerId, Depth>,
     members: BTreeMap<u64, Sender>,
+    /// As far as this member knows.
+    leader: Option<u64>,
     calls: BTreeMap<Token, Caller>,
     /// By connection: a repeated request changes the version and adds no second watcher.
     watchers: BTreeMap<u64, Watcher>,
@@ -61,13 +73,15 @@ struct Meta {
 
 impl Meta {
     /// `wake` is signalled when there are inputs.
-    fn new(wake: Rc<Notify>) -> Meta {
+    fn new(about: About, wake: Rc<Notify>) -> Meta {
         Meta {
+            about,
             inputs: Vec::new(),
             wake,
             servers: BTreeMap::new(),
             ordered: BTreeMap::new(),
             members: BTreeMap::new(),
+            leader: None,
             calls: BTreeMap::new(),
             watchers: BTreeMap::new(),
             next_token: 0,
@@ -149,9 +163,10 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     begin(config, section, (&secret, own), start).await?;
     let bootstrap = config.bootstrap()?;
     let power = Power::new(config)?;
+    let addresses: BTreeMap<u64, String> = config.meta.iter().map(|m| (m.id, m.address.clone())).collect();
     let member_config = MemberConfig {
         id: section.id,
-        members: config.meta.iter().map(|m| (m.id, m.address.clone())).collect(),
+        members: addresses.clone(),
         seed: section.id,
         log_bytes: LOG_BYTES,
         bootstrap: Some(bootstrap.clone()),
@@ -167,11 +182,12 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         .await
         .map_err(listen(&section.address, IN_THE_FILE))?;
     let wake = Rc::new(Notify::new());
-    let shared: Shared = Rc::new(RefCell::new(Meta::new(wake.clone())));
+    let about = About { own, secret, addresses };
+    let shared: Shared = Rc::new(RefCell::new(Meta::new(about, wake.clone())));
     spawn_local(accept(shared.clone(), listener));
     spawn_local(heap::give_back_when_quiet());
     for other in config.meta.iter().filter(|m| m.id != section.id) {
-        spawn_local(follow_member(shared.clone(), other.id, other.address.clone(), secret.clone(), own));
+        spawn_local(follow_member(shared.clone(), other.id));
     }
     let driver = Rc::new(RefCell::new(Driver {
         id: section.id,
@@ -314,6 +330,7 @@ impl Driver {
         self.member.set_clock(now, clock::unix_millis());
         let done = self.member.on(now, inputs, &mut outcomes);
         done.map_err(|source| NodeError::Metadata { data: self.data.clone(), source })?;
+        self.shared.borrow_mut().leader = self.member.term().1;
         self.refuse_another_cluster()?;
         self.order_again(&heard);
         self.follow_power(leads, heard, &outcomes);
@@ -536,6 +553,35 @@ impl Meta {
         self.servers.insert(server, Reached { sender: sender.clone(), heard });
     }
 
+    /// A request came in.
+    fn ask(&mut self, (connection, sender, party): (u64, &Sender, Party), id: u64, request: MetaRequest) {
+        if let MetaRequest::Admin(asked) = &request
+            && !asked.only_asks()
+            && party != Party::Admin
+        {
+            let why = "only an administrator may change the cluster: this needs the cluster secret, or an administrator's keys (`ebb secret --admin FILE`)";
+            let reply = MetaReply::Failed(MetaFailure::Refused(why.into()));
+            let _ = sender.send(kind::META_REPLY, id, &reply, Bytes::new());
+            return;
+        }
+        let call = match request {
+            MetaRequest::Watch { .. } => Call::Watch,
+            MetaRequest::Admin(AdminRequest::Status) => Call::Status,
+            _ => Call::Other,
+        };
+        self.next_token += 1;
+        let token = Token(self.next_token);
+        self.calls.insert(token, Caller { connection, sender: sender.clone(), id, call });
+        self.give(Input::Client { token, request });
+    }
+
+    /// How to call the leader as this party, if it is another member and connected to this one.
+    fn way_to_leader(&self, party: Party) -> Option<(String, Secret, Identity)> {
+        let leader = self.leader.filter(|id| self.members.get(id).is_some_and(|link| !link.is_closed()))?;
+        let About { own, secret, addresses } = &self.about;
+        Some((addresses.get(&leader)?.clone(), secret.clone(), Identity { party, ..*own }))
+    }
+
     fn give(&mut self, input: Input) {
         self.inputs.push(input);
         self.wake.notify_one();
@@ -557,7 +603,11 @@ async fn accept(shared: Shared, listener: Listener) {
 
 /// Maintains the connection that carries the Raft library's messages to another member; that member's messages arrive
 /// on its own connection. The frames' id is the sender.
-async fn follow_member(shared: Shared, to: u64, address: String, secret: Secret, own: Identity) {
+async fn follow_member(shared: Shared, to: u64) {
+    let (address, secret, own) = {
+        let about = &shared.borrow().about;
+        (about.addresses[&to].clone(), about.secret.clone(), about.own)
+    };
     loop {
         match connect(&address, &secret, own).await {
             Ok(connection) => {
@@ -581,6 +631,14 @@ async fn serve(shared: Shared, connection: Connection) {
         if matches!(frame.kind, kind::META_REQUEST | kind::RAFT) {
             heap::used();
         }
+        let is_client = matches!(peer.party, Party::Client | Party::Admin);
+        if frame.kind == kind::META_RELAY && is_client && frame.decode::<()>().is_ok() {
+            let way = shared.borrow().way_to_leader(peer.party);
+            // Without one its requests are answered here.
+            let Some(way) = way else { continue };
+            relay::relay(way, &sender, &mut receiver).await;
+            break;
+        }
         let mut meta = shared.borrow_mut();
         let understood = match (frame.kind, peer.party) {
             (kind::SERVER_MESSAGE, Party::Server(server)) => match frame.decode::<ServerMessage>() {
@@ -597,30 +655,14 @@ async fn serve(shared: Shared, connection: Connection) {
                 frame.decode::<SleepRefusal>().map(|(_, SleepRefusal { depth, why })| {
                     // The leader tells it again after a pause.
                     meta.ordered.remove(&server);
-                    let (action, result) = (SwitchAction::Sleep(depth), Err(format!("refused to sleep: {why}")));
+                    let (action, result) =
+                        (SwitchAction::Sleep(depth), Err(format!("refused to sleep: {why}")));
                     meta.give(Input::Switched { server, action, result });
                 })
             }
-            (kind::META_REQUEST, party) => frame.decode::<MetaRequest>().map(|(id, request)| {
-                if let MetaRequest::Admin(asked) = &request
-                    && !asked.only_asks()
-                    && party != Party::Admin
-                {
-                    let why = "only an administrator may change the cluster: this needs the cluster secret, or an administrator's keys (`ebb secret --admin FILE`)";
-                    let reply = MetaReply::Failed(MetaFailure::Refused(why.into()));
-                    let _ = sender.send(kind::META_REPLY, id, &reply, Bytes::new());
-                    return;
-                }
-                let call = match request {
-                    MetaRequest::Watch { .. } => Call::Watch,
-                    MetaRequest::Admin(AdminRequest::Status) => Call::Status,
-                    _ => Call::Other,
-                };
-                meta.next_token += 1;
-                let token = Token(meta.next_token);
-                meta.calls.insert(token, Caller { connection, sender: sender.clone(), id, call });
-                meta.give(Input::Client { token, request });
-            }),
+            (kind::META_REQUEST, party) => frame
+                .decode::<MetaRequest>()
+                .map(|(id, request)| meta.ask((connection, &sender, party), id, request)),
             (kind::RAFT, Party::Meta) => {
                 frame.decode::<Vec<u8>>().map(|(from, message)| meta.give(Input::Raft { from, message }))
             }

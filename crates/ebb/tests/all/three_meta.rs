@@ -1,8 +1,12 @@
-//! Three metadata servers: the leader dies under load, and no acknowledged change is lost.
+//! Three metadata servers: the leader dies under load, and no acknowledged change is lost; and a gateway that does not
+//! reach the leader is served.
 
+use crate::harness::faults::{CALL, Fault, Faults, SEND};
 use crate::harness::load::{Load, Options};
-use crate::harness::{Cluster, PATIENCE, Shape, Who, tail, wait};
+use crate::harness::objects::Objects;
+use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, tail, wait};
 use ebb_client::transport::{Identity, Party, connect, kind};
+use ebb_testing::s3::request;
 use ebb_types::{AdminRequest, MetaReply, MetaRequest};
 use std::time::{Duration, Instant};
 
@@ -58,4 +62,39 @@ fn the_leader_dies_under_load_and_nothing_acknowledged_is_lost() {
     cluster.start_all();
     cluster.heal();
     cluster.verify(&[]);
+}
+
+/// The network parts the gateway from the leader, and from nobody else. So it is served through another member, or not
+/// at all: after half a minute it would give up.
+#[test]
+fn a_gateway_that_is_cut_off_from_the_leader_alone_is_served() {
+    let mut cluster = Cluster::create(&Shape { metas: 3, ..Shape::lively() });
+    let processes: Vec<Who> = cluster.all().into_iter().chain([Who::Gateway]).collect();
+    let Some(faults) = Faults::prepare(&mut cluster, &processes) else { return };
+    cluster.start_all();
+    cluster.launch(Who::Gateway);
+    assert_eq!(Objects::create_bucket(&cluster.gateway, "bucket", None).0, 200);
+    let send = |method, path, body: &[u8]| {
+        let answer = request(&cluster.gateway, (ACCESS_KEY, SECRET_KEY), method, path, body);
+        let answer = answer.expect("an answer");
+        assert_eq!(answer.status, 200, "{method} {path}: {}", String::from_utf8_lossy(&answer.body));
+        answer.body
+    };
+    send("PUT", "/bucket/before", b"direct");
+
+    let old = leader(&cluster);
+    let (gateway, meta) = (Who::Gateway, Who::Meta(old));
+    let cut = |peer| Fault { cut: [(peer, CALL | SEND)].into(), ..Fault::default() };
+    faults.set(gateway, &cut(meta));
+    faults.set(meta, &cut(gateway));
+    let since = Instant::now();
+    send("PUT", "/bucket/meanwhile", b"passed on");
+    println!("served again after {:.2?}", since.elapsed());
+    assert_eq!(send("GET", "/bucket/before", b""), b"direct");
+    assert_eq!(send("GET", "/bucket/meanwhile", b""), b"passed on");
+    assert_eq!(leader(&cluster), old, "another member leads: it proves nothing");
+
+    [gateway, meta].iter().for_each(|who| faults.clear(*who));
+    send("PUT", "/bucket/after", b"direct again");
+    assert_eq!(send("GET", "/bucket/meanwhile", b""), b"passed on");
 }

@@ -234,6 +234,68 @@ async fn the_leader_is_found_through_another_member() {
     client.delete(CHUNK).await.unwrap();
 }
 
+/// A follower of the leader at this address. On a connection on which it was asked to pass on, it answers as the leader
+/// would. It has seen the kinds of frames.
+async fn follower(leader: String) -> Fake<u8> {
+    let own = Identity { cluster: CLUSTER, party: Party::Meta };
+    let listener = Listener::bind("127.0.0.1:0", &secret(), own).await.unwrap();
+    let address = listener.address().unwrap().to_string();
+    let (seen, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let (seen_too, open_too) = (seen.clone(), open.clone());
+    let task = tokio::spawn(async move {
+        loop {
+            let Ok(mut connection) = listener.accept().await.handshake().await else { continue };
+            open_too.lock().unwrap().push(connection.sender.clone());
+            let mut passes_on = false;
+            while let Ok(Some(frame)) = connection.receiver.next().await {
+                seen_too.lock().unwrap().push((frame.kind, Instant::now()));
+                passes_on |= frame.kind == kind::META_RELAY;
+                if frame.kind != kind::META_REQUEST {
+                    continue;
+                }
+                let (id, request) = frame.decode::<MetaRequest>().unwrap();
+                let reply = match request {
+                    _ if !passes_on => MetaReply::NotLeader { leader: Some(leader.clone()) },
+                    MetaRequest::AllocateObjects { count } => {
+                        MetaReply::Objects { first: ObjectId(40), count }
+                    }
+                    _ => watch_reply(&[]),
+                };
+                connection.sender.send_wait(kind::META_REPLY, id, &reply, Bytes::new()).await.unwrap();
+            }
+        }
+    });
+    Fake { address, seen, open, task }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_not_reached_is_asked_through_another_member() {
+    // It takes a call and says nothing.
+    let dark = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let follower = follower(dark.local_addr().unwrap().to_string()).await;
+    let started = Instant::now();
+    let config = ClientConfig::new(vec![follower.address.clone()], secret());
+    let client = Client::connect(config).await.unwrap();
+    assert!(started.elapsed() < Duration::from_millis(2200), "{:?}", started.elapsed());
+    let asked = [kind::META_REQUEST, kind::META_REQUEST, kind::META_RELAY, kind::META_REQUEST];
+    assert_eq!(follower.seen(), asked, "first it only names the leader");
+    assert_eq!(client.allocate_objects(3).await.unwrap(), ObjectId(40));
+    follower.push(&MetaPush::Map(delta(10, 11, entry(4, Some(1)))));
+    client.map_changed().await;
+    assert_eq!(client.map().version, 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_reached_is_not_asked_through_another_member() {
+    let leading = leader(&[]).await;
+    let follower = follower(leading.address.clone()).await;
+    let config = ClientConfig::new(vec![follower.address.clone()], secret());
+    let client = Client::connect(config).await.unwrap();
+    leading.open.lock().unwrap().drain(..).for_each(|sender| sender.close());
+    client.map_changed().await;
+    assert_eq!((leading.seen().len(), follower.seen()), (2, vec![kind::META_REQUEST; 2]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_is_found_when_the_old_one_dies() {
     let server = chunk_server(1, |_, _, _| done()).await;
