@@ -640,11 +640,14 @@ impl World<'_> {
         }
     }
 
-    /// R12: slow is not failed, and who cannot read is not one who hears nothing.
+    /// R12: slow is not failed, and who cannot read is not one who hears nothing. A store that says that it failed is
+    /// reported, too.
     fn reported(&mut self, id: ServerId, report: &ServerReport) {
         self.count(name_of(report));
+        let may_have_failed = self.scenario.faults.poison > 0;
         if let ServerReport::Suspect { server, .. } = report
             && self.servers[&id].has_unread(*server)
+            && !may_have_failed
         {
             self.fail("R12", format!("{id} reports {server} as silent, and has not read what it sent"));
         }
