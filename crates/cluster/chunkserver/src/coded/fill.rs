@@ -9,7 +9,7 @@
 //! grow with the column. What cannot be had now makes the pass incomplete, and it is repeated after a pause.
 
 use super::known::{Known, is_sane};
-use super::plan::{Listed, Segment, segments};
+use super::plan::{Listed, Segment, living, segments};
 use super::rebuild::{Blocks, Candidate, Rebuilds};
 use crate::common::api::{StoreCommand, StoreOutcome};
 use crate::common::config::PlantedBug;
@@ -257,17 +257,17 @@ impl Fill {
         chunk: ChunkId,
         listed: &[Listed],
     ) {
-        let deleted = listed.iter().filter(|l| l.run.kind == Kind::Delete).map(|l| l.run.version).max();
-        if let Some(version) = deleted {
+        let (deleted, living) = living(listed);
+        if let Some(version) = deleted.filter(|_| living.is_empty()) {
             return self.delete(cx, known, chunk, version, listed);
         }
-        if let Some(version) = self.left_over(cx, known, listed) {
+        if let Some(version) = self.left_over(cx, known, &living) {
             return self.delete(cx, known, chunk, version, listed);
         }
         let targets = known.entry.targets(chunk);
         let mine = |column: usize| known.is_own(cx.me, column) || targets.get(column) == Some(&Some(cx.me));
         let columns: Vec<(usize, Epoch)> = self.sought().filter(|(column, _)| mine(*column)).collect();
-        let segments = segments(listed);
+        let segments = segments(&living);
         let rest = |s: &Segment| {
             known.is_remnant(cx.me, &self.members, |column| s.present.iter().any(|p| p.column == column))
         };
@@ -343,7 +343,7 @@ impl Fill {
         rebuilds.fill(known, (of, since == Epoch(0)), (self.pass, newest, repair), candidates);
     }
 
-    /// A tombstone anywhere deletes what is here, and the own column remembers it.
+    /// A deletion anywhere deletes what is here and no newer, and the own column remembers it.
     fn delete(
         &mut self,
         cx: &mut Context,

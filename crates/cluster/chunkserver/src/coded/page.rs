@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Cursor, Kind, ListPage, Moment, Record, Run, ServerId, Version,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Blocks that are read at a time: one bit each in a mask.
 pub(super) const WINDOW: u32 = REBUILD_BLOCKS;
@@ -96,8 +96,8 @@ impl Scrub {
         for (is_own, run) in
             own.runs.iter().map(|run| (true, run)).chain(other.runs.iter().map(|run| (false, run)))
         {
-            let deleted = here.contains_key(&run.chunk) || there.contains_key(&run.chunk);
-            if run.kind == Kind::Delete || deleted || !within(&run) {
+            let is_deleted = [&here, &there].into_iter().any(|deletions| is_dead(run, deletions));
+            if run.kind == Kind::Delete || is_deleted || !within(&run) {
                 continue;
             }
             for block in run.first..run.first.saturating_add(run.count) {
@@ -116,9 +116,9 @@ impl Scrub {
         let window = |((chunk, nth), others)| Window { chunk, first: nth * WINDOW, others, tried: 0 };
         self.windows = windows.into_iter().map(window).collect();
         (self.end, self.listed, self.step) = (end, true, Step::Ready);
-        let is_here =
-            |chunk: &ChunkId| own.runs.iter().any(|run| run.chunk == *chunk && run.kind != Kind::Delete);
-        there.into_iter().filter(|(chunk, _)| is_here(chunk) && !here.contains_key(chunk)).collect()
+        let own = own.runs.iter().filter(|run| run.kind != Kind::Delete && !here.contains_key(&run.chunk));
+        let dead: BTreeSet<ChunkId> = own.filter(|run| is_dead(run, &there)).map(|run| run.chunk).collect();
+        there.into_iter().filter(|(chunk, _)| dead.contains(chunk)).collect()
     }
 
     /// The version of a block that is here.
@@ -128,6 +128,11 @@ impl Scrub {
         };
         self.own.iter().find(has).map(|run| run.version)
     }
+}
+
+/// Whether its chunk was deleted since: what is newer than the deletion lives ([`super::plan::living`]).
+fn is_dead(run: &Run, deletions: &BTreeMap<ChunkId, Version>) -> bool {
+    deletions.get(&run.chunk).is_some_and(|deleted| run.version <= *deleted)
 }
 
 impl Window {

@@ -40,6 +40,15 @@ impl Segment {
     }
 }
 
+/// The newest deletion of a chunk, and what is newer than it. Also that was written: what looked like the rest of a
+/// failed write, and was deleted as such, may have been taken while the write went on, and it succeeded under a newer
+/// epoch (seed 33600018681).
+pub(super) fn living(listed: &[Listed]) -> (Option<Version>, Vec<Listed>) {
+    let deleted = listed.iter().filter(|l| l.run.kind == Kind::Delete).map(|l| l.run.version).max();
+    let lives = |l: &&Listed| deleted.is_none_or(|deleted| l.run.version > deleted);
+    (deleted, listed.iter().filter(lives).copied().collect())
+}
+
 /// `listed`: runs of one chunk. Deletions and what was cleared are no part of it.
 pub(super) fn segments(listed: &[Listed]) -> Vec<Segment> {
     let blocks: Vec<&Listed> = listed.iter().filter(|l| is_strip(&l.run)).collect();
@@ -88,6 +97,24 @@ mod tests {
         let version = Version { epoch: Epoch(3), seq: 1 };
         let run = Run { chunk: ChunkId::default(), first, count, version, kind };
         Listed { column, server: ServerId(column as u16), run }
+    }
+
+    #[test]
+    fn what_is_newer_than_a_deletion_lives() {
+        let at = |epoch: u32, of: Listed| {
+            let version = Version { epoch: Epoch(epoch), seq: 1 };
+            Listed { run: Run { version, ..of.run }, ..of }
+        };
+        let (old, new) = (at(3, listed(0, 0, 4, Kind::Data)), at(5, listed(1, 0, 4, Kind::Data)));
+        let deleted = at(4, listed(2, 0, 0, Kind::Delete));
+        let of = |listed: &[Listed]| {
+            let (deleted, living) = living(listed);
+            (deleted.map(|version| version.epoch.0), living.iter().map(|l| l.column).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[old, new]), (None, vec![0, 1]));
+        assert_eq!(of(&[old, new, deleted]), (Some(4), vec![1]));
+        assert_eq!(of(&[old, deleted, at(2, deleted)]), (Some(4), vec![]));
+        assert_eq!(of(&[at(4, old), deleted]), (Some(4), vec![]), "as old as the deletion");
     }
 
     #[test]
