@@ -114,8 +114,9 @@ pub enum Op {
     },
     /// Read `count` blocks (at most `RECORD_BLOCKS_MAX`).
     Read { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
-    /// As `Read`, but from the device instead of the page cache, and without payload in the result: for scrubs.
-    Check { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    /// As `Read`, but from the device instead of the page cache, and without payload in the result unless `bytes` says
+    /// so: for scrubs.
+    Check { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32, bytes: bool },
     /// About `limit` runs with versions of epoch `since` or later in (chunk, block) order, from `after` on. A chunk's
     /// deletion is a run with no blocks and precedes the chunk's blocks.
     List { role: Role, group: GroupId, since: Epoch, after: Option<Cursor>, limit: usize },
@@ -151,8 +152,8 @@ impl Op {
             StoreCommand::Read { role, group, chunk, first, count } => {
                 Op::Read { role, group, chunk, first, count }
             }
-            StoreCommand::Check { role, group, chunk, first, count } => {
-                Op::Check { role, group, chunk, first, count }
+            StoreCommand::Check { role, group, chunk, first, count, bytes } => {
+                Op::Check { role, group, chunk, first, count, bytes }
             }
             StoreCommand::List { role, group, since, after } => {
                 Op::List { role, group, since, after, limit: page }

@@ -228,8 +228,8 @@ impl StoreCore {
             Op::Read { role, group, chunk, first, count } => {
                 Outcome::Read(self.read(role, group, chunk, first, count)?)
             }
-            Op::Check { role, group, chunk, first, count } => {
-                Outcome::Read(self.check(role, group, chunk, first, count)?)
+            Op::Check { role, group, chunk, first, count, bytes } => {
+                Outcome::Read(self.check(role, group, chunk, (first, count), bytes)?)
             }
             Op::List { role, group, since, after, limit } => {
                 Outcome::Listed(self.list(role, group, since, after, limit)?)

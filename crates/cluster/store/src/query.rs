@@ -211,8 +211,8 @@ impl StoreCore {
         role: Role,
         group: GroupId,
         chunk: ChunkId,
-        first: u32,
-        count: u32,
+        (first, count): (u32, u32),
+        bytes: bool,
     ) -> Result<ReadBlocks, StoreError> {
         if role == Role::Replica {
             self.look_up_chunk((group, chunk))?;
@@ -221,7 +221,7 @@ impl StoreCore {
         let blocks = self.read_with(role, group, chunk, (first, count), |file, piece, out| {
             file.read_through(out, piece.len(), piece.offset())
         })?;
-        Ok(ReadBlocks { payload: bytes::Bytes::new(), ..blocks })
+        Ok(if bytes { blocks } else { ReadBlocks { payload: bytes::Bytes::new(), ..blocks } })
     }
 
     fn read_with(

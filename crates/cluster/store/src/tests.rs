@@ -620,7 +620,7 @@ fn a_read_in_a_shortage_reports_no_damage() {
     assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
     let (role, group, chunk) = (Role::Replica, GroupId(1), chunk(1));
     let read = Op::Read { role, group, chunk, first: 0, count: 2 };
-    let check = Op::Check { role, group, chunk, first: 0, count: 2 };
+    let check = Op::Check { role, group, chunk, first: 0, count: 2, bytes: false };
     let mut not_now = 0;
     for calls in 0..8 {
         for op in [&read, &check] {
@@ -688,7 +688,7 @@ fn every_operation_that_ends_is_a_move_of_the_store() {
     let ops = [
         apply(role, data(1, 1, 0, 1, version(1, 1))),
         read(role),
-        Op::Check { role, group, chunk: chunk(1), first: 0, count: 1 },
+        Op::Check { role, group, chunk: chunk(1), first: 0, count: 1, bytes: false },
         Op::List { role, group, since, after: None, limit: 9 },
         Op::Newer { role, group, runs: Vec::new() },
         Op::DropOffload { group, stands_for: ServerId(2) },
@@ -1266,9 +1266,29 @@ fn a_check_reads_the_pages_from_the_device() {
     one(&mut store, apply(Role::Replica, data(1, 1, 0, 1, version(1, 1))));
     assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
     assert!(matches!(read(&mut store, Role::Replica, 1, 1, 5, 1), Outcome::Read(_)));
+    let check = |bytes| Op::Check {
+        role: Role::Replica,
+        group: GroupId(1),
+        chunk: chunk(1),
+        first: 0,
+        count: 1,
+        bytes,
+    };
+    let sizes = [true, false].map(|bytes| match one(&mut store, check(bytes)) {
+        Outcome::Read(found) => found.payload.len(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(sizes, [BLOCK_BYTES, 0], "with its bytes, and without");
     let path = disk.files().into_iter().find(|file| file.starts_with("chunks")).unwrap();
     disk.cut(&path, 0);
-    let unwritten = Op::Check { role: Role::Replica, group: GroupId(1), chunk: chunk(1), first: 5, count: 1 };
+    let unwritten = Op::Check {
+        role: Role::Replica,
+        group: GroupId(1),
+        chunk: chunk(1),
+        first: 5,
+        count: 1,
+        bytes: false,
+    };
     let missed = one(&mut store, unwritten);
     assert!(matches!(missed, Outcome::Failed(StoreError::Lost { .. })), "{missed:?}");
 }
@@ -1287,8 +1307,14 @@ fn a_check_looks_for_a_file_that_was_closed() {
         disk.remove(&path).unwrap();
     }
     for n in 1..4 {
-        let unwritten =
-            Op::Check { role: Role::Replica, group: GroupId(1), chunk: chunk(n), first: 5, count: 1 };
+        let unwritten = Op::Check {
+            role: Role::Replica,
+            group: GroupId(1),
+            chunk: chunk(n),
+            first: 5,
+            count: 1,
+            bytes: false,
+        };
         let missed = one(&mut store, unwritten);
         assert!(matches!(missed, Outcome::Failed(StoreError::Lost { .. })), "{missed:?}");
     }
@@ -1300,7 +1326,14 @@ fn a_check_looks_for_the_file_by_its_name() {
     let (mut store, _) = StoreCore::open(Arc::new(LinuxDisk::new(dir.path()).unwrap()), config()).unwrap();
     one(&mut store, apply(Role::Replica, data(1, 1, 0, 1, version(1, 1))));
     assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
-    let check = || Op::Check { role: Role::Replica, group: GroupId(1), chunk: chunk(1), first: 0, count: 1 };
+    let check = || Op::Check {
+        role: Role::Replica,
+        group: GroupId(1),
+        chunk: chunk(1),
+        first: 0,
+        count: 1,
+        bytes: false,
+    };
     assert!(matches!(one(&mut store, check()), Outcome::Read(_)));
     let chunks = dir.path().join("chunks/00000001");
     let file = std::fs::read_dir(chunks).unwrap().next().unwrap().unwrap().path();

@@ -20,8 +20,8 @@ pub enum StoreCommand {
     Repair { role: Role, record: Record, payload: Bytes, lost: Version },
     /// Read blocks and verify their checksums.
     Read { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
-    /// As `Read`, but from disk, not from memory, and without returning the bytes.
-    Check { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32 },
+    /// As `Read`, but from disk, not from memory, and without returning the bytes unless `bytes` says so.
+    Check { role: Role, group: GroupId, chunk: ChunkId, first: u32, count: u32, bytes: bool },
     /// One page of the runs with versions of epoch `since` or later, in chunk and block order, deletions first.
     List { role: Role, group: GroupId, since: Epoch, after: Option<Cursor> },
     /// Which of these runs, or parts of them, are newer than what is here?

@@ -258,11 +258,11 @@ impl Fill {
         listed: &[Listed],
     ) {
         let (deleted, living) = living(listed);
-        if let Some(version) = deleted.filter(|_| living.is_empty()) {
-            return self.delete(cx, known, chunk, version, listed);
+        if let Some(version) = deleted {
+            self.delete(cx, known, (chunk, version), listed, !living.is_empty());
         }
         if let Some(version) = self.left_over(cx, known, &living) {
-            return self.delete(cx, known, chunk, version, listed);
+            return self.delete(cx, known, (chunk, version), listed, false);
         }
         let targets = known.entry.targets(chunk);
         let mine = |column: usize| known.is_own(cx.me, column) || targets.get(column) == Some(&Some(cx.me));
@@ -343,21 +343,23 @@ impl Fill {
         rebuilds.fill(known, (of, since == Epoch(0)), (self.pass, newest, repair), candidates);
     }
 
-    /// A deletion anywhere deletes what is here and no newer, and the own column remembers it.
+    /// A deletion anywhere deletes what is here and no newer. The own column remembers it, unless the chunk `lives` on.
     fn delete(
         &mut self,
         cx: &mut Context,
         known: &Known,
-        chunk: ChunkId,
-        version: Version,
+        (chunk, version): (ChunkId, Version),
         listed: &[Listed],
+        lives: bool,
     ) {
         let here = || listed.iter().filter(|l| l.server == cx.me);
-        let mut columns: BTreeSet<usize> = here().map(|l| l.column).collect();
-        columns.extend(
-            self.columns.iter().map(|(column, _)| *column).filter(|column| known.is_own(cx.me, *column)),
-        );
-        for l in here().filter(|l| l.run.kind == Kind::Delete) {
+        let mut columns: BTreeSet<usize> =
+            here().filter(|l| l.run.version <= version).map(|l| l.column).collect();
+        if !lives {
+            let filled = self.columns.iter().map(|(column, _)| *column);
+            columns.extend(filled.filter(|column| known.is_own(cx.me, *column)));
+        }
+        for l in here().filter(|l| l.run.kind == Kind::Delete && l.run.version >= version) {
             columns.remove(&l.column);
         }
         for column in columns {

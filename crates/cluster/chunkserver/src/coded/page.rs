@@ -116,9 +116,10 @@ impl Scrub {
         let window = |((chunk, nth), others)| Window { chunk, first: nth * WINDOW, others, tried: 0 };
         self.windows = windows.into_iter().map(window).collect();
         (self.end, self.listed, self.step) = (end, true, Step::Ready);
-        let own = own.runs.iter().filter(|run| run.kind != Kind::Delete && !here.contains_key(&run.chunk));
+        let own = own.runs.iter().filter(|run| run.kind != Kind::Delete);
         let dead: BTreeSet<ChunkId> = own.filter(|run| is_dead(run, &there)).map(|run| run.chunk).collect();
-        there.into_iter().filter(|(chunk, _)| dead.contains(chunk)).collect()
+        let is_news = |chunk: &ChunkId, version: &Version| here.get(chunk).is_none_or(|here| here < version);
+        there.into_iter().filter(|(chunk, version)| dead.contains(chunk) && is_news(chunk, version)).collect()
     }
 
     /// The version of a block that is here.
@@ -173,4 +174,46 @@ pub(super) fn runs_of(blocks: &[u32]) -> Vec<(u32, u32)> {
         }
     }
     runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_types::{Epoch, ObjectId};
+
+    const CHUNK: ChunkId = ChunkId { object: ObjectId(7), index: 0 };
+
+    fn run(epoch: u32, kind: Kind) -> Run {
+        let count = if kind == Kind::Delete { 0 } else { 4 };
+        Run { chunk: CHUNK, first: 0, count, version: Version { epoch: Epoch(epoch), seq: 1 }, kind }
+    }
+
+    /// What is deleted here, and whether the chunk is scrubbed.
+    fn seen(own: &[Run], other: &[Run]) -> (Vec<u32>, bool) {
+        let mut scrub = Scrub {
+            column: 0,
+            after: None,
+            end: None,
+            sound: true,
+            listed: false,
+            own: Vec::new(),
+            windows: VecDeque::new(),
+            step: Step::Ready,
+        };
+        let page = |runs: &[Run]| ListPage { runs: runs.to_vec(), next: None };
+        let deleted = scrub.take_windows(&page(own), &page(other));
+        (deleted.iter().map(|(_, version)| version.epoch.0).collect(), !scrub.windows.is_empty())
+    }
+
+    #[test]
+    fn a_deletion_covers_what_is_no_newer() {
+        let (old, new) = (run(3, Kind::Data), run(5, Kind::Data));
+        let deleted = |epoch| run(epoch, Kind::Delete);
+        assert_eq!(seen(&[old], &[old]), (vec![], true));
+        assert_eq!(seen(&[old], &[deleted(4)]), (vec![4], false));
+        assert_eq!(seen(&[new], &[deleted(4)]), (vec![], true), "it was written since");
+        assert_eq!(seen(&[deleted(4), new], &[new]), (vec![], true));
+        assert_eq!(seen(&[deleted(4), new], &[deleted(6)]), (vec![6], false), "and deleted again");
+        assert_eq!(seen(&[deleted(6), new], &[deleted(6)]), (vec![], false), "it is about to be");
+    }
 }

@@ -45,7 +45,7 @@ impl Segment {
 /// epoch (seed 33600018681).
 pub(super) fn living(listed: &[Listed]) -> (Option<Version>, Vec<Listed>) {
     let deleted = listed.iter().filter(|l| l.run.kind == Kind::Delete).map(|l| l.run.version).max();
-    let lives = |l: &&Listed| deleted.is_none_or(|deleted| l.run.version > deleted);
+    let lives = |l: &&Listed| deleted.is_none_or(|deleted| is_strip(&l.run) && l.run.version > deleted);
     (deleted, listed.iter().filter(lives).copied().collect())
 }
 
@@ -115,6 +115,9 @@ mod tests {
         assert_eq!(of(&[old, new, deleted]), (Some(4), vec![1]));
         assert_eq!(of(&[old, deleted, at(2, deleted)]), (Some(4), vec![]));
         assert_eq!(of(&[at(4, old), deleted]), (Some(4), vec![]), "as old as the deletion");
+        let version = Version { epoch: Epoch(5), seq: 2 };
+        let cleared = Listed { run: Run { version, kind: Kind::Zero, ..new.run }, ..new };
+        assert_eq!(of(&[cleared, deleted]), (Some(4), vec![]), "no strip");
     }
 
     #[test]

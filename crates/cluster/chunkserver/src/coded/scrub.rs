@@ -145,7 +145,8 @@ impl CodedSet {
         let blocks = rows.column_bytes() / BLOCK_BYTES as u32;
         let (chunk, first) = (window.chunk, window.first);
         let count = WINDOW.min(blocks.saturating_sub(first)).max(1);
-        let command = StoreCommand::Read { role, group, chunk, first, count };
+        // A page of memory says nothing of what has rotted on the disk since (seed 33700016074).
+        let command = StoreCommand::Check { role, group, chunk, first, count, bytes: true };
         cx.store(Wait::Column(ColumnWait::ScrubRead { token }), command);
     }
 

@@ -349,7 +349,7 @@ impl Member {
     /// Reads blocks that a primary wants to compare.
     pub fn read_check(&mut self, cx: &mut Context, to: ServerId, check: CheckFor) {
         let CheckFor { role, chunk, first, count, .. } = check;
-        let command = StoreCommand::Check { role, group: self.id, chunk, first, count };
+        let command = StoreCommand::Check { role, group: self.id, chunk, first, count, bytes: false };
         cx.store(Wait::CheckFor { to, check }, command);
     }
 

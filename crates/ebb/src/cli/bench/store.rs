@@ -96,7 +96,7 @@ impl Storage for StoreTarget {
         let count = len / BLOCK_BYTES as u32;
         Box::pin(async move {
             let op = match self.past_cache.load(Ordering::Relaxed) {
-                true => Op::Check { role, group, chunk, first, count },
+                true => Op::Check { role, group, chunk, first, count, bytes: false },
                 // As a server does: on the caller's thread if it can.
                 false => match self.handle.try_read(role, group, chunk, first, count) {
                     Some(read) => return Ok(read.payload),

@@ -40,6 +40,8 @@ struct Servers {
     brakable: bool,
     /// Whether a disk was filled.
     filled: bool,
+    /// Whether a server was put back to an older copy.
+    older: bool,
     /// Servers that were called failed while they were only slow.
     condemned: u32,
     /// That two processes served.
@@ -96,6 +98,11 @@ impl Servers {
         let line = format!("server-{id} failed:");
         let called = |meta: &u64| self.cluster.log(Who::Meta(*meta)).matches(&line).count() as u32;
         self.cluster.metas.iter().map(called).sum()
+    }
+
+    fn put_back(&mut self) -> String {
+        self.older = true;
+        self.harm(COPIED, Harms::roll_back)
     }
 
     fn mend(&mut self, at: usize) -> String {
@@ -164,7 +171,7 @@ impl Subject for Servers {
         Event::new("kill of an idle server", 10, |s| s.may(IDLE), |s| s.harm(IDLE, Harms::kill)),
         Event::new("pause of a server", 10, |s| s.may(LIVE), |s| s.harm(LIVE, Harms::pause)),
         Event::new("emptied server", 5, |s| s.may(MAY_LOSE), |s| s.harm(MAY_LOSE, Harms::empty)),
-        Event::new("older server", 10, |s| s.may(COPIED), |s| s.harm(COPIED, Harms::roll_back)),
+        Event::new("older server", 10, |s| s.may(COPIED), Self::put_back),
         Event::new("slow server", 5, |s| s.may(STAYS), |s| s.slow(Harms::slow)),
         Event::new("slow disk", 5, |s| s.brakable && s.may(STAYS), |s| s.slow(Harms::slow_disk)),
         Event::new("full disk", 9, |s| s.cluster.has_own_disks(), Self::fill),
@@ -212,6 +219,7 @@ impl Subject for Servers {
             failed_before: BTreeMap::new(),
             brakable,
             filled: false,
+            older: false,
             condemned: 0,
             volumes: 0,
             long,
@@ -286,6 +294,10 @@ impl Subject for Servers {
         print!("{}", report.longest_operations());
         let verdict = self.cluster.verify(&["--read"]);
         println!("{} groups, {} blocks: all replicas identical", verdict.groups_compared, verdict.blocks);
+        if self.older {
+            // An older copy of a disk brings chunks back whose deletion is forgotten, as zeroes.
+            self.cluster.ebb(&["verify", "--space", "--free"]);
+        }
         print!("nothing is left over:\n{}", self.cluster.verify_space());
     }
 }

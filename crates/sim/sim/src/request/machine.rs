@@ -303,7 +303,7 @@ impl Machine {
     fn answer(&self, command: StoreCommand) -> StoreOutcome {
         match command {
             StoreCommand::Read { role, group, chunk, first, count }
-            | StoreCommand::Check { role, group, chunk, first, count } => {
+            | StoreCommand::Check { role, group, chunk, first, count, .. } => {
                 self.store.read(group, role, chunk, first, count)
             }
             StoreCommand::List { role, group, since, after } => {

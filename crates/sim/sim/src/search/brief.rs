@@ -369,7 +369,7 @@ fn brief_store(command: &StoreCommand) -> String {
         StoreCommand::Read { role, group, chunk, first, count } => {
             format!("reads {} of the {} of {group}", blocks(chunk, first, count), brief_role(role))
         }
-        StoreCommand::Check { role, group, chunk, first, count } => {
+        StoreCommand::Check { role, group, chunk, first, count, .. } => {
             format!("checks {} of the {} of {group}", blocks(chunk, first, count), brief_role(role))
         }
         StoreCommand::List { role, group, since, .. } => {

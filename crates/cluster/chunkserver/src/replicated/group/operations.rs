@@ -202,7 +202,7 @@ impl Group {
         let (group, epoch, role) = (self.member.id(), self.member.epoch(), Role::Replica);
         for (first, count) in op.become_reading(cx) {
             let command = match checks {
-                true => StoreCommand::Check { role, group, chunk, first, count },
+                true => StoreCommand::Check { role, group, chunk, first, count, bytes: false },
                 false => StoreCommand::Read { role, group, chunk, first, count },
             };
             cx.store(Wait::OpRead { op: id, epoch, first }, command);

@@ -31,7 +31,8 @@ impl Store {
         match command {
             StoreCommand::Apply { role, record, payload, .. } => self.set(role, record, &payload, false),
             StoreCommand::Repair { role, record, payload, .. } => self.set(role, record, &payload, true),
-            StoreCommand::Read { role, group, chunk, first, count } => {
+            StoreCommand::Read { role, group, chunk, first, count }
+            | StoreCommand::Check { role, group, chunk, first, count, bytes: true } => {
                 self.read((role, group, chunk), first, count)
             }
             StoreCommand::List { role, group, since, after } => {
