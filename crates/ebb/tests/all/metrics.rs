@@ -128,6 +128,7 @@ const ABSENT: [&str; 8] = [
     "ebb_rack_switches_power_watts",
     "ebb_forecast_servers",
     "ebb_pool_sets",
+    "ebb_pool_sets_exposed",
     "ebb_pool_debt_bytes",
     "ebb_pool_memory_debt_bytes",
     "ebb_debt_since_timestamp_seconds",

@@ -117,7 +117,7 @@ fn a_repeated_request_that_comes_after_a_newer_one_is_found() {
 /// A try was under way for 10.7 s, and came after a newer write that was acknowledged: no defect of the server.
 #[test]
 fn what_a_closed_connection_has_under_way_is_lost() {
-    let summary = run(303105, Planted::default()).unwrap_or_else(|failure| panic!("\n{failure}"));
+    let summary = run(303160, Planted::default()).unwrap_or_else(|failure| panic!("\n{failure}"));
     assert!(summary.tally.contains_key("a request that is lost with its connection"), "begin elsewhere");
 }
 
@@ -138,12 +138,12 @@ fn objects_that_are_judged_by_one_gateways_clock_are_found() {
 
 #[test]
 fn zeroes_of_a_range_that_was_freed_are_found() {
-    in_world(399, Bug::ZeroesExist, &["bytes"]);
+    in_world(390, Bug::ZeroesExist, &["bytes"]);
 }
 
 #[test]
 fn a_command_that_is_carried_out_twice_is_found() {
-    in_world(337, Bug::ForgetSessions, &["linearizability"]);
+    in_world(420, Bug::ForgetSessions, &["linearizability"]);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn parts_in_the_order_in_which_they_came_are_found() {
 
 #[test]
 fn a_pack_that_is_freed_before_it_is_empty_is_found() {
-    in_world(9, Bug::FreeSparse, &["liveness"]);
+    in_world(180, Bug::FreeSparse, &["liveness"]);
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn a_server_that_sleeps_although_nothing_has_proved_to_wake_it_is_found() {
 
 #[test]
 fn a_copy_that_survived_and_is_not_taken_back_is_found() {
-    in_member(99, MetaBug::ForgetFallback, &["liveness"]);
+    in_member(240, MetaBug::ForgetFallback, &["liveness"]);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn offload_that_a_former_holder_keeps_and_nobody_lists_is_found() {
 
 #[test]
 fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
-    in_server(79, PlantedBug::TrustAnyListing, &["R4", "R6", "coded"]);
+    in_server(70, PlantedBug::TrustAnyListing, &["R4", "R6", "coded"]);
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn requests_that_were_turned_away_and_count_for_ever_are_found() {
 
 #[test]
 fn a_server_that_cannot_read_and_calls_others_silent_is_found() {
-    in_server(1, PlantedBug::SuspectUnread, &["R12"]);
+    in_server(520, PlantedBug::SuspectUnread, &["R12"]);
 }
 
 #[test]
@@ -286,5 +286,5 @@ fn a_claim_that_is_believed_without_asking_the_store_is_found() {
 
 #[test]
 fn zeroing_of_what_was_written_since_the_look_is_found() {
-    in_server(1290, PlantedBug::LookAhead, &["linearizability"]);
+    in_server(550, PlantedBug::LookAhead, &["linearizability"]);
 }
