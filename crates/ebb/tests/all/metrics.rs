@@ -122,7 +122,7 @@ fn start_prometheus(cluster: &Cluster) -> (Running, String) {
 const LEADER: [&str; 3] = ["Every process", "Metadata servers", "The leader, for the cluster"];
 /// Of a cluster without pools and rack switches, of which no server is away, and with no hour and no stretch of
 /// requests behind it.
-const ABSENT: [&str; 8] = [
+const ABSENT: [&str; 9] = [
     // Of other members: there are none.
     "ebb_metadata_silent_seconds",
     "ebb_rack_switches_power_watts",
