@@ -594,6 +594,25 @@ fn maintenance_hands_over_and_leaves_the_switch_alone_until_it_ends() {
     assert_eq!(world.power_of(1).maintenance_unix_millis, None);
 }
 
+/// It never comes back as it was, and its machine may be used again.
+#[test]
+fn maintenance_of_a_server_that_was_declared_lost_can_be_ended() {
+    let mut world = processes_of(Timing::default());
+    world.run(10_000);
+    world.maintain(1, false).unwrap();
+    world.run(10_000);
+    world.crash(1);
+    world.run(20_000);
+    world.asked(AdminRequest::MarkLost { server: ServerId(1), accept_loss: false }).unwrap();
+    world.run(3_000);
+    assert_eq!(world.state_of(1), ServerState::Lost);
+    assert!(world.state.in_maintenance(ServerId(1)));
+    assert!(world.maintain(1, false).unwrap_err().contains("declared lost"));
+    world.maintain(1, true).unwrap();
+    world.run(1_000);
+    assert!(!world.state.in_maintenance(ServerId(1)));
+}
+
 #[test]
 fn a_sleeper_in_maintenance_is_not_woken_and_its_peers_do_what_r8_needs() {
     let mut world = processes_of(Timing::default());
