@@ -165,13 +165,8 @@ impl Client {
         (offset, len): (u32, u32),
         must_exist: bool,
     ) -> Result<Summed, ClientError> {
-        // A column's parts are adjacent: one read each.
-        let mut ranges = vec![(0, 0); coded.shape.data()];
-        for part in coded.rows.parts(offset, len) {
-            let (first, bytes) = &mut ranges[part.column];
-            *first = if *bytes == 0 { part.offset } else { *first };
-            *bytes += part.len;
-        }
+        // One read of each column.
+        let ranges = coded.rows.columns(offset, len);
         let mut reads = JoinSet::new();
         for (column, (offset, len)) in ranges.into_iter().enumerate().filter(|(_, (_, len))| *len > 0) {
             let client = self.clone();

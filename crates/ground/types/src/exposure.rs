@@ -11,13 +11,17 @@ type States = BTreeMap<ServerId, ServerState>;
 impl PoolStatus {
     /// At least this many. At 0 the set is exposed.
     pub fn survives(&self, set: &SetStatus, servers: &[ServerStatus]) -> usize {
-        let states: States = servers.iter().map(|server| (server.id, server.state)).collect();
-        survives(&set.entry, &states).saturating_sub(self.recomputing(set, servers))
+        self.survives_by(set, servers, &states_of(servers))
+    }
+
+    fn survives_by(&self, set: &SetStatus, servers: &[ServerStatus], states: &States) -> usize {
+        survives(&set.entry, states).saturating_sub(self.recomputing(set, servers))
     }
 
     /// How many sets may not survive another failure.
     pub fn exposed(&self, servers: &[ServerStatus]) -> usize {
-        self.sets.iter().filter(|set| self.survives(set, servers) == 0).count()
+        let states = states_of(servers);
+        self.sets.iter().filter(|set| self.survives_by(set, servers, &states) == 0).count()
     }
 
     /// The data servers that lost what they kept in memory, and do not have it again yet: each is like one that has
@@ -33,6 +37,10 @@ impl PoolStatus {
         let data = &set.entry.columns[..self.pool.shape.data()];
         data.iter().filter(|c| c.state == SlotState::InSync && busy(c.server)).count()
     }
+}
+
+fn states_of(servers: &[ServerStatus]) -> States {
+    servers.iter().map(|server| (server.id, server.state)).collect()
 }
 
 /// Columns in sync have all strips, and any k of them suffice. Where that says less, three kinds of rows are to be

@@ -244,6 +244,17 @@ impl Rows {
         })
     }
 
+    /// The parts of each data column in a range of the chunk, which are adjacent: their first byte and length there.
+    pub fn columns(&self, offset: u32, len: u32) -> Vec<(u32, u32)> {
+        let mut ranges = vec![(0, 0); self.data as usize];
+        for part in self.parts(offset, len) {
+            let (first, bytes) = &mut ranges[part.column];
+            *first = if *bytes == 0 { part.offset } else { *first };
+            *bytes += part.len;
+        }
+        ranges
+    }
+
     /// The blocks that a write of `len` bytes from the start of a row takes in every column: first and count. The last
     /// row is as narrow as its longest strip.
     pub fn blocks(&self, offset: u32, len: u32) -> (u32, u32) {

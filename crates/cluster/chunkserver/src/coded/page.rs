@@ -82,6 +82,20 @@ pub(super) enum Step {
 }
 
 impl Scrub {
+    /// A page that continues after that; nothing of it is listed yet.
+    pub fn begin(column: usize, after: Option<Cursor>) -> Scrub {
+        Scrub {
+            column,
+            after,
+            end: None,
+            sound: true,
+            listed: false,
+            own: Vec::new(),
+            windows: VecDeque::new(),
+            step: Step::Ready,
+        }
+    }
+
     /// Finds the windows in which either column has blocks, up to where both have listed. Returns the chunks to be
     /// deleted here.
     pub fn take_windows(&mut self, own: &ListPage, other: &ListPage) -> Vec<(ChunkId, Version)> {
@@ -190,16 +204,7 @@ mod tests {
 
     /// What is deleted here, and whether the chunk is scrubbed.
     fn seen(own: &[Run], other: &[Run]) -> (Vec<u32>, bool) {
-        let mut scrub = Scrub {
-            column: 0,
-            after: None,
-            end: None,
-            sound: true,
-            listed: false,
-            own: Vec::new(),
-            windows: VecDeque::new(),
-            step: Step::Ready,
-        };
+        let mut scrub = Scrub::begin(0, None);
         let page = |runs: &[Run]| ListPage { runs: runs.to_vec(), next: None };
         let deleted = scrub.take_windows(&page(own), &page(other));
         (deleted.iter().map(|(_, version)| version.epoch.0).collect(), !scrub.windows.is_empty())

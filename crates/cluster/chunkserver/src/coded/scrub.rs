@@ -27,7 +27,6 @@ use ebb_types::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, ClusterMap, Column, Content, Cursor, Epoch, GroupId, ListPage, PeerMessage,
     Record, Role, Rows, ServerId, SlotState, Version,
 };
-use std::collections::VecDeque;
 
 impl CodedSet {
     /// This server's column, and whether it can be scrubbed now.
@@ -48,16 +47,7 @@ impl CodedSet {
         if let Some((group, true)) = self.scrubs(cx.me, cx.map)
             && let Some((_, column)) = group.column()
         {
-            self.scrub = Some(Scrub {
-                column,
-                after,
-                end: None,
-                sound: true,
-                listed: false,
-                own: Vec::new(),
-                windows: VecDeque::new(),
-                step: Step::Ready,
-            });
+            self.scrub = Some(Scrub::begin(column, after));
         }
     }
 

@@ -295,14 +295,7 @@ impl World<'_> {
         let entry = self.entry_for(id, stored.chunk);
         let ranges = match self.part_of(id, stored) {
             Some((offset, len)) => {
-                let rows = Rows::new(entry.shape, self.scenario.params().chunk_bytes);
-                let mut ranges = vec![(0, 0); entry.shape.data()];
-                for part in rows.parts(offset, len) {
-                    let (first, bytes) = &mut ranges[part.column];
-                    *first = if *bytes == 0 { part.offset } else { *first };
-                    *bytes += part.len;
-                }
-                ranges
+                Rows::new(entry.shape, self.scenario.params().chunk_bytes).columns(offset, len)
             }
             None => {
                 let column = (stored.first * BLOCK_BYTES as u32, stored.blocks * BLOCK_BYTES as u32);
