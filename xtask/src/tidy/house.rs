@@ -72,7 +72,6 @@ const MAY_STAND_STILL: &[&str] = &[
     // For how long a program, a driver or a disk has been waited for.
     "crates/cluster/power/src/disk/rate.rs",
     "crates/cluster/power/src/program.rs",
-    "crates/cluster/power/src/switch/lanes.rs",
     "crates/ebb/src/cluster/launch.rs",
     "crates/ebb/src/mirror/disks.rs",
     "crates/mirror/blockdev/src/ring.rs",

@@ -5,13 +5,17 @@
 //! Of orders to one server only the newest counts: one that is carried out learns from its clock that another has come,
 //! and gives up; one that waits is forgotten; one that is the same as the one being carried out is that one. No two
 //! run at once: the next one begins when the one before has ended.
+//!
+//! A process that stood still in the middle of an order to sleep gives it up: another leader may have woken the server
+//! meanwhile, and its power would be cut under load [R16].
 
 use super::{Clock, SwitchError};
 use ebb_types::{Depth, ServerId};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
@@ -39,8 +43,16 @@ struct Shared {
     lanes: Mutex<BTreeMap<Key, Lane>>,
     /// Something began to wait.
     came: Condvar,
-    /// The clocks of all jobs count from here.
-    began: Instant,
+    /// Runs on while the machine is suspended [R15].
+    time: fn() -> Duration,
+}
+
+/// A pause that took longer than it should by this much: the process stood still.
+const STOOD_STILL: Duration = Duration::from_secs(2);
+
+fn since_boot() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 impl Shared {
@@ -55,12 +67,15 @@ pub(super) struct Lanes(Arc<Shared>);
 
 impl Default for Lanes {
     fn default() -> Lanes {
-        let (lanes, came, began) = (Mutex::default(), Condvar::new(), Instant::now());
-        Lanes(Arc::new(Shared { lanes, came, began }))
+        Lanes::by(since_boot)
     }
 }
 
 impl Lanes {
+    fn by(time: fn() -> Duration) -> Lanes {
+        Lanes(Arc::new(Shared { lanes: Mutex::default(), came: Condvar::new(), time }))
+    }
+
     /// Has `job` run. It is dropped instead if other work for the server takes its place, or is the same and runs
     /// already.
     pub fn submit(&self, server: ServerId, work: Work, job: Job) -> Result<(), SwitchError> {
@@ -126,23 +141,27 @@ struct Turn<'a> {
 
 impl Clock for Turn<'_> {
     fn now(&self) -> Duration {
-        self.shared.began.elapsed()
+        (self.shared.time)()
     }
 
     fn pause(&mut self, time: Duration) -> bool {
+        let began = self.now();
         let lanes = self.shared.lock();
         let wanted = |lanes: &mut BTreeMap<Key, Lane>| {
             let lane = &lanes[&self.key];
             lane.waiting.is_none() && !lane.given_up
         };
         let waited = self.shared.came.wait_timeout_while(lanes, time, wanted);
-        waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        let (lanes, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let sleeps = matches!(lanes[&self.key].running, Some(Work::Sleep(_)));
+        waited.timed_out() && !(sleeps && self.now() - began > time + STOOD_STILL)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc::channel;
 
     const A: ServerId = ServerId(1);
@@ -226,6 +245,23 @@ mod tests {
         assert_eq!(said.recv().unwrap(), ("b", true), "it wakes, and nothing waits behind that");
         lanes.submit(A, Work::Sleep(Depth::Off), order("a again", Duration::ZERO)).unwrap();
         assert_eq!(said.recv().unwrap(), ("a again", true));
+    }
+
+    #[test]
+    fn an_order_to_sleep_is_given_up_by_a_process_that_stood_still() {
+        // Every look at this clock is an hour after the one before.
+        let time = || {
+            static HOURS: AtomicU64 = AtomicU64::new(0);
+            Duration::from_secs(3600 * HOURS.fetch_add(1, Ordering::Relaxed))
+        };
+        let lanes = Lanes::by(time);
+        let (say, said) = channel();
+        for (work, wanted) in [(Work::Sleep(Depth::Off), false), (WAKE, true), (Work::Observe, true)] {
+            let say = say.clone();
+            let order = move |clock: &mut dyn Clock| say.send(clock.pause(Duration::ZERO)).unwrap();
+            lanes.submit(A, work, Box::new(order)).unwrap();
+            assert_eq!(said.recv().unwrap(), wanted, "{work:?}");
+        }
     }
 
     #[test]
