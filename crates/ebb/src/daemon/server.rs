@@ -24,7 +24,7 @@ use driver::{About, Server, Shared, inbox_has_room, wake_store};
 use ebb_chunkserver::Replica;
 use ebb_chunkserver::shell::{self, Ended, Shell};
 use ebb_client::transport::{
-    Connection, Identity, Listener, Party, Receiver, Sender, TransportError, connect, kind,
+    Connection, Frame, Identity, Listener, Party, Receiver, Sender, TransportError, connect, kind,
 };
 use ebb_client::{Key, Secret};
 use ebb_power::OwnMachine;
@@ -168,7 +168,7 @@ async fn run_once(
         ))
     });
     for (index, address) in config.meta_addresses().into_iter().enumerate() {
-        spawn_local(follow_meta(shared.clone(), index, address, own));
+        spawn_local(follow_meta(shared.clone(), index, address, own, params.lease_millis));
     }
     spawn_local(accept(shared.clone(), listener));
     open_metrics(&shared, section.metrics.as_deref()).await?;
@@ -317,18 +317,18 @@ async fn dial(shared: Shared, to: ServerId, address: String, pause: Duration) {
 }
 
 /// Maintains a connection to one metadata server.
-async fn follow_meta(shared: Shared, index: usize, address: String, own: Identity) {
+async fn follow_meta(shared: Shared, index: usize, address: String, own: Identity, lease_millis: u32) {
+    let lease = Duration::from_millis(lease_millis.into());
     let secret = shared.borrow().about.secret.clone();
     let mut pause = META_PAUSE_MIN;
     loop {
         match connect(&address, &secret, own).await {
             Ok(Connection { sender, mut receiver, .. }) => {
                 pause = META_PAUSE_MIN;
-                {
-                    let mut server = shared.borrow_mut();
-                    server.meta_is_up(index, sender);
-                }
-                while let Ok(Some(frame)) = receiver.next().await {
+                shared.borrow_mut().meta_is_up(index, sender.clone());
+                let mut spoke = false;
+                while let Some(frame) = next_frame(&mut receiver, spoke.then_some(lease)).await {
+                    spoke = true;
                     let understood = match frame.kind {
                         kind::MACHINE_ORDER => frame
                             .decode::<MachineOrder>()
@@ -339,6 +339,7 @@ async fn follow_meta(shared: Shared, index: usize, address: String, own: Identit
                         tracing::warn!("metadata server {address}: {error}");
                     }
                 }
+                sender.close();
                 shared.borrow_mut().meta_is_lost(index);
             }
             Err(error) => tracing::debug!("metadata server {address}: {error}"),
@@ -346,6 +347,19 @@ async fn follow_meta(shared: Shared, index: usize, address: String, own: Identit
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(META_PAUSE_MAX);
     }
+}
+
+/// `None`: the connection has ended, or nothing came for that long from a member that spoke before. It may be the
+/// leader, whom this server reaches but does not hear: it would grant leases that never arrive, and call nobody failed.
+/// Where only this connection is broken, the next one is not; otherwise the leader hears nothing more, either, and
+/// others take over. One that has ceased to lead is silent, too, and loses nothing by another connection.
+async fn next_frame(receiver: &mut Receiver, patience: Option<Duration>) -> Option<Frame> {
+    let next = receiver.next();
+    let next = match patience {
+        Some(patience) => tokio::time::timeout(patience, next).await.ok()?,
+        None => next.await,
+    };
+    next.ok().flatten()
 }
 
 async fn heartbeats(shared: Shared) {

@@ -1,5 +1,5 @@
-//! Three metadata servers: the leader dies under load, and no acknowledged change is lost; and a gateway that does not
-//! reach the leader is served.
+//! Three metadata servers: the leader dies under load, and no acknowledged change is lost; a gateway that does not
+//! reach the leader is served; and so are the chunk groups of a server that does not hear it.
 
 use crate::harness::faults::{CALL, Fault, Faults, SEND};
 use crate::harness::load::{Load, Options};
@@ -7,7 +7,7 @@ use crate::harness::objects::Objects;
 use crate::harness::{ACCESS_KEY, Cluster, PATIENCE, SECRET_KEY, Shape, Who, tail, wait};
 use ebb_client::transport::{Identity, Party, connect, kind};
 use ebb_testing::s3::request;
-use ebb_types::{AdminRequest, MetaReply, MetaRequest};
+use ebb_types::{AdminRequest, ClusterStatus, MetaReply, MetaRequest, ServerId, ServerState};
 use std::time::{Duration, Instant};
 
 /// The current leader.
@@ -97,4 +97,39 @@ fn a_gateway_that_is_cut_off_from_the_leader_alone_is_served() {
     [gateway, meta].iter().for_each(|who| faults.clear(*who));
     send("PUT", "/bucket/after", b"direct again");
     assert_eq!(send("GET", "/bucket/meanwhile", b""), b"passed on");
+}
+
+/// Its heartbeats arrive, and the leader's answers do not. Without a lease it serves nothing, and the leader, which
+/// hears it, would call nobody failed. So it says nothing more to that leader, which hands over to one that hears it.
+#[test]
+fn the_groups_of_a_server_that_reaches_the_leader_and_does_not_hear_it_are_served() {
+    let mut cluster = Cluster::create(&Shape { metas: 3, ..Shape::lively() });
+    let processes = cluster.all();
+    let Some(faults) = Faults::prepare(&mut cluster, &processes) else { return };
+    cluster.start_all();
+    cluster.heal();
+    let load = Load::start(cluster.client_config(), Options::default());
+    load.go_on_for(500);
+
+    let old = leader(&cluster);
+    let (meta, server) = (Who::Meta(old), 2);
+    let since = Instant::now();
+    faults.set(meta, &Fault { cut: [(Who::Server(server), SEND)].into(), ..Fault::default() });
+    let is_failed = |status: ClusterStatus| {
+        status.servers.iter().any(|s| s.id == ServerId(server) && s.state == ServerState::Failed)
+    };
+    wait("another leader, or a server that is failed", PATIENCE, || {
+        let leads = cluster.metas.iter().copied().find(|id| leads(&cluster, *id))?;
+        (leads != old || cluster.try_status().is_ok_and(is_failed)).then_some(())
+    });
+    load.go_on_for(500);
+    println!("served again after {:.2?}, longest {:.2?}", since.elapsed(), load.longest_since(since));
+
+    faults.clear(meta);
+    println!("healed in {:.2?}", cluster.heal());
+    load.go_on_for(500);
+    let report = load.stop();
+    println!("{report}");
+    report.assert_sound();
+    cluster.verify(&["--read"]);
 }
