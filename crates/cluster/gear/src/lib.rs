@@ -14,6 +14,7 @@ pub mod schedule;
 pub mod seasonal;
 pub mod sets;
 pub mod settings;
+pub mod window;
 
 pub use fleet::{DepthSpec, Fleet, FleetError, FleetPolicy};
 pub use forecast::{Basis, Forecast, History, forecast};
@@ -30,3 +31,4 @@ pub use schedule::{
 pub use seasonal::Seasonal;
 pub use sets::{SetsError, sets};
 pub use settings::{DepthCost, Sleep, WishError, check_wish};
+pub use window::Window;

@@ -5,7 +5,7 @@
 //! than eight seconds. The same samples are computed here, so that a peak means the same to both. [Sierra §3.4,
 //! §4.4]
 
-use crate::{Load, ServerRates, load};
+use crate::{Load, ServerRates, Window, load};
 use ebb_types::{LoadCount, Schedule};
 use std::time::Duration;
 
@@ -89,7 +89,19 @@ impl LoadSeries {
     }
 
     pub fn peak(&self) -> Load {
-        self.samples.iter().copied().fold(Load::ZERO, Load::max)
+        self.peak_except(&[])
+    }
+
+    /// Highest load outside of these times of day. Days begin with the trace; a sample is of the time of its middle.
+    pub fn peak_except(&self, except: &[Window]) -> Load {
+        // As gears count hours: at some speeds one is not quite 3600 s of the trace.
+        let hours = self.interval.div_duration_f64(self.hour);
+        let within = |index: usize| {
+            let at = Duration::from_secs(3600).mul_f64((index as f64 + 0.5) * hours);
+            except.iter().any(|window| window.holds(at))
+        };
+        let outside = self.samples.iter().enumerate().filter(|(index, _)| !within(*index));
+        outside.map(|(_, load)| *load).fold(Load::ZERO, Load::max)
     }
 
     /// Load at a moment of the trace; zero after its end.
@@ -108,20 +120,21 @@ impl LoadSeries {
         peaks
     }
 
-    /// Scales the schedule's four rates, and the series with them, so that the peak needs the given share of the
-    /// cluster's `servers`. Returns how many servers that is.
+    /// Scales the schedule's four rates, and the series with them, so that the peak outside of `except` needs the given
+    /// share of the cluster's `servers`. Returns how many servers that is.
     pub fn provision(
         &mut self,
         schedule: &mut Schedule,
         provision: Provision,
         servers: u32,
+        except: &[Window],
     ) -> Result<u32, RehearsalError> {
         let asked = match provision {
             Provision::Peak => servers,
             Provision::Servers(asked) if (1..=servers).contains(&asked) => asked,
             Provision::Servers(asked) => return Err(RehearsalError::Provision { asked, servers }),
         };
-        let factor = self.peak().0 / f64::from(asked);
+        let factor = self.peak_except(except).0 / f64::from(asked);
         if factor <= 0.0 {
             return Err(RehearsalError::NoLoad);
         }
@@ -220,10 +233,10 @@ mod tests {
         let requests = at(&[(0, WRITE), (5000, READ)]);
         let mut series = LoadSeries::new(requests.clone(), 2000.0, &day, 3).unwrap();
         for asked in [0, 10] {
-            let refused = series.provision(&mut day, Provision::Servers(asked), 9);
+            let refused = series.provision(&mut day, Provision::Servers(asked), 9, &[]);
             assert_eq!(refused, Err(RehearsalError::Provision { asked, servers: 9 }));
         }
-        assert_eq!(series.provision(&mut day, Provision::Peak, 9), Ok(9));
+        assert_eq!(series.provision(&mut day, Provision::Peak, 9, &[]), Ok(9));
         assert!((series.peak().0 - 9.0).abs() < 1e-9);
         assert_eq!(crate::gear_for(series.peak(), 9, 3, 1), 3);
         let again = LoadSeries::new(requests, 2000.0, &day, 3).unwrap();
@@ -231,6 +244,33 @@ mod tests {
         let long = LoadSeries::new(at(&[(0, READ), (1 << 40, READ)]), 1.0, &day, 3);
         assert!(matches!(long, Err(RehearsalError::TooLong { .. })));
         let mut none = LoadSeries::new([], 1.0, &day, 3).unwrap();
-        assert_eq!(none.provision(&mut day, Provision::Peak, 9), Err(RehearsalError::NoLoad));
+        assert_eq!(none.provision(&mut day, Provision::Peak, 9, &[]), Err(RehearsalError::NoLoad));
+    }
+
+    #[test]
+    fn a_night_of_maintenance_does_not_set_the_size_and_the_rest_of_the_day_does() {
+        const HOUR: u64 = 3600;
+        let mut day = rehearsal(&Schedule::default(), 2000.0).unwrap();
+        // Two days: four writes just after midnight, two at noon, one in the evening.
+        let of_day = |day: u64| {
+            let times = [(0, 4), (12, 2), (20, 1)].map(|(hour, writes)| (24 * day + hour, writes));
+            times
+                .into_iter()
+                .flat_map(|(hour, writes)| std::iter::repeat_n((hour * HOUR + 60, WRITE), writes))
+        };
+        let requests: Vec<(u64, LoadCount)> = (0..2).flat_map(of_day).collect();
+        let mut series = LoadSeries::new(at(&requests), 2000.0, &day, 3).unwrap();
+        let of = |except: &[&str]| {
+            let except: Vec<Window> = except.iter().map(|text| text.parse().unwrap()).collect();
+            (series.peak_except(&except).0 / series.peak().0 * 4.0).round()
+        };
+        let (night, noon) = ("00:00-02:00", "12:00-13:00");
+        assert_eq!([of(&[]), of(&[night]), of(&[night, noon]), of(&["23:00-22:00"])], [4.0, 2.0, 1.0, 0.0]);
+        let except: [Window; 1] = [night.parse().unwrap()];
+        assert_eq!(series.provision(&mut day, Provision::Peak, 9, &except), Ok(9));
+        assert!((series.peak_except(&except).0 - 9.0).abs() < 1e-9 && (series.peak().0 - 18.0).abs() < 1e-9);
+        let all: [Window; 1] = ["00:00-24:00".parse().unwrap()];
+        let refused = series.provision(&mut day, Provision::Peak, 9, &all);
+        assert_eq!(refused, Err(RehearsalError::NoLoad));
     }
 }

@@ -11,8 +11,9 @@ use ebb_client::Secret;
 use ebb_eval::agent::{Agent, AgentEvent, Allowed, RemoteAnalyzer, RemoteGenerator};
 use ebb_eval::{
     Activity, AgentSpec, Analyzer, Bench, Connect, Content, Generator, LateLoads, LocalAnalyzer,
-    LocalGenerator, Matrix, Outcome, Progress, Proportion, Record, RunError, Score, SeriesRow, Side, Store,
-    Target, Watched, Workload, compare, csv, late_loads, proportions, report, run, score, series_csv,
+    LocalGenerator, Matrix, Outcome, Progress, Proportion, Record, RunError, Score, SeriesRow, Shape, Side,
+    Store, Target, Watched, Workload, compare, csv, late_loads, proportions, report, run, score, series_csv,
+    shapes,
 };
 use ebb_output::json;
 use progress::Writer;
@@ -453,6 +454,7 @@ struct Shown {
     contents: Vec<Content>,
     runs: Vec<Record>,
     proportions: Vec<Proportion>,
+    shapes: Vec<Shape>,
     late_loads: Vec<LateLoads>,
 }
 
@@ -462,13 +464,16 @@ fn show(db: &Path, which: &Which, workload: Option<&str>, json: bool) -> Result<
     let mut runs = store.records(which.campaign.as_deref(), which.target.as_deref()).map_err(refused)?;
     let mut proportions = proportions(&runs);
     proportions.retain(|found| workload.is_none_or(|part| found.workload.contains(part)));
+    let series = store.series(which.campaign.as_deref(), which.target.as_deref()).map_err(refused)?;
+    let mut shapes = shapes(&series);
+    shapes.retain(|found| workload.is_none_or(|part| found.workload.contains(part)));
     let mut late_loads = late_loads(&runs);
     late_loads.retain(|found| workload.is_none_or(|part| found.workload.contains(part)));
     match workload {
         Some(part) => runs.retain(|run| run.workload.contains(part)),
         None => keep_highest_level(&mut runs),
     }
-    print(&Shown { contents, runs, proportions, late_loads }, json, &Inputs::of([db]));
+    print(&Shown { contents, runs, proportions, shapes, late_loads }, json, &Inputs::of([db]));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -532,6 +537,7 @@ impl std::fmt::Display for Shown {
         for found in &self.proportions {
             writeln!(f, "{}/{}: {found}", found.campaign, found.target)?;
         }
+        self.shapes.iter().try_for_each(|found| writeln!(f, "{found}"))?;
         self.late_loads.iter().try_for_each(|found| writeln!(f, "{found}"))
     }
 }
@@ -567,8 +573,13 @@ mod tests {
             ..Record::default()
         };
         let runs = vec![run(1, 180.0), run(2, 181.0), run(1, 0.25)];
-        let shown =
-            |runs, late_loads| Shown { contents: Vec::new(), runs, proportions: Vec::new(), late_loads };
+        let shown = |runs, late_loads| Shown {
+            contents: Vec::new(),
+            runs,
+            proportions: Vec::new(),
+            shapes: Vec::new(),
+            late_loads,
+        };
         let text = shown(runs.clone(), late_loads(&runs)).to_string();
         assert!(!text.contains("too high"), "no load is stored: {text}");
         let lines: Vec<&str> = text.lines().filter(|line| line.contains("100 %")).collect();

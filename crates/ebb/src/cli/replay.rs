@@ -39,6 +39,7 @@ Examples:
   ebb lab replay web.spc --config data/cluster.toml --json  on the cluster of `ebb dev`
   ebb lab replay web.spc --config cluster.toml --measure      beside the modelled watts those of the management controllers
   ebb lab replay day.spc --servers 30 --speed 250 --provision peak --beside-simulated  live, simulated and oracles in one table
+  ebb lab replay week.srt --speed 2000 --provision peak --prelude 8h    what comes after 8 hours, and finds the state that they leave
   ebb lab replay web.spc --target file:/var/tmp/x --size 10GiB --load 30%  on a file, at 30 % of the load
   ebb lab replay web.spc --target nbd://127.0.0.1/disk --check             checks every byte read";
 
@@ -157,6 +158,10 @@ struct ClusterArgs {
     /// Racks of the started cluster [default: 3]
     #[arg(long, conflicts_with = "config")]
     racks: Option<u16>,
+    /// Replay this much of the trace first, in whole hours: only the rest is measured, and finds the state that this
+    /// leaves, such as offload that is owed to sleeping servers. All bytes are checked
+    #[arg(long, value_name = "TIME", value_parser = parse_hours, conflicts_with = "beside_simulated")]
+    prelude: Option<u32>,
     /// Read the servers' management controllers meanwhile ([[server.power]]), and compare with the modelled watts
     #[arg(long, requires = "config")]
     measure: bool,
@@ -198,6 +203,14 @@ fn would_lose(hours: usize, may_forget: bool) -> Option<String> {
              they are lost: replay on a cluster of its own (without --config), or give --forget-hours"
         )
     })
+}
+
+/// Whole hours, such as `8h`.
+fn parse_hours(text: &str) -> Result<u32, String> {
+    let time = parse_duration(text)?;
+    let hours = u32::try_from(time.as_secs() / 3600).ok().filter(|hours| *hours > 0);
+    let whole = hours.filter(|hours| Duration::from_secs(3600) * *hours == time);
+    whole.ok_or_else(|| format!("{text:?} is not one or more whole hours, such as 8h"))
 }
 
 /// `--pool`.
@@ -272,6 +285,7 @@ impl ClusterArgs {
             ("--provision", self.provision.is_some()),
             ("--servers", self.servers.is_some()),
             ("--racks", self.racks.is_some()),
+            ("--prelude", self.prelude.is_some()),
             ("--measure", self.measure),
             ("--forget-hours", self.forget_hours),
             ("--beside-always-on", self.beside_always_on),
@@ -550,6 +564,7 @@ impl ReplayArgs {
             provision: self.cluster.provision.map(|provision| provision.0),
             steps: self.cluster.steps.map(GearSteps::from),
             in_flight: self.in_flight,
+            prelude: self.cluster.prelude.unwrap_or_default(),
             beside_always_on: self.cluster.beside_always_on,
             power: config.power.model,
             halt: interrupt.halt.clone(),
@@ -559,7 +574,7 @@ impl ReplayArgs {
         let mut measuring = self.cluster.measure.then(|| Measuring::start(config)).transpose()?;
         let mut line = Progress::new();
         let shown = &mut |progress| {
-            if let ebb_replay::Progress::Replaying { .. } = &progress {
+            if let ebb_replay::Progress::Prelude { .. } | ebb_replay::Progress::Replaying { .. } = &progress {
                 interrupt.begin();
             }
             match (&progress, &mut measuring) {
@@ -596,6 +611,10 @@ fn stage(progress: &ebb_replay::Progress) -> String {
         ebb_replay::Progress::Preparing { bytes, of } => {
             format!("writing the data that the trace reads: {} of {}", Bytes(*bytes), Bytes(*of))
         }
+        ebb_replay::Progress::Prelude { at, span, debt_bytes } => {
+            let (hour, of) = (at.as_secs_f64() / 3600.0, span.as_secs_f64() / 3600.0);
+            format!("prelude: hour {hour:.1} of {of:.0}, not measured; debt {}", Bytes(*debt_bytes))
+        }
         ebb_replay::Progress::Replaying {
             at,
             span,
@@ -624,6 +643,14 @@ fn stage(progress: &ebb_replay::Progress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prelude_is_of_whole_hours() {
+        assert_eq!([parse_hours("8h"), parse_hours("60m"), parse_hours("2d")], [Ok(8), Ok(1), Ok(48)]);
+        for text in ["0h", "90m", "1.5h", "8"] {
+            assert!(parse_hours(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn recorded_hours_are_lost_only_where_that_is_said() {

@@ -159,7 +159,9 @@ fn a_number_that_is_none_is_refused_without_the_programs_types() {
     };
     for (line, expected) in [
         ("simulate trace day:9 --speed abc", "it is not a number"),
-        ("simulate trace day:9 --servers abc", "it is not a whole number"),
+        ("simulate trace day:9 --servers abc", "neither `peak` nor a number of servers"),
+        ("simulate trace day:9 --clients abc", "it is not a whole number"),
+        ("simulate trace day:9 --except 2-4", "such as 00:00-02:00"),
         ("simulate trace day:9 --replicas -1", "-1 is not in 2..=4"),
         ("simulate load x.csv --servers -1", "-1 is not in 0.."),
         ("lab bench s3 http://h:1 --seconds -1", "or it is negative"),
@@ -175,6 +177,8 @@ fn a_number_that_is_none_is_refused_without_the_programs_types() {
     }
     refused(&run("simulate trace day:9 --speed -1"), 1, &["the speed is -1"]);
     refused(&run("simulate trace day:9 --load -1"), 1, &["a share of -1"]);
+    refused(&run("simulate trace day:9 --except 00:00-02:00"), 1, &["--except needs --gears schedule"]);
+    refused(&run("simulate trace day:9 --servers peak --provision peak"), 1, &["remove one of them"]);
     for (value, expected) in [
         ("\"3\"", "expected a whole number from 0 to 255"),
         ("300", "`300`, expected a whole number from 0 to 255"),

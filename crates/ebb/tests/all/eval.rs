@@ -1,5 +1,7 @@
 //! `ebb lab eval` and `ebb lab agent` as processes: a killed evaluation resumes, and other machines do the work.
 
+use crate::harness::EBB;
+use crate::mirror::{Bench, has};
 use ebb_eval::{Record, Store};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -128,6 +130,54 @@ fn results_are_shown_compared_exported_and_reported() {
     assert!(String::from_utf8_lossy(&none.stderr).contains("`ebb lab eval run` makes them"), "{none:?}");
     let plan = text(&["lab", "eval", "run", "one.toml", "--dry-run"]);
     assert!(plan.contains("8 of 8 runs have results"), "{plan}");
+}
+
+/// `examples/tracer-emulated.toml` in little, with its own meter.
+#[test]
+fn an_emulated_disk_is_metered_by_the_joules_of_its_model() {
+    if !has("awk") {
+        return;
+    }
+    let bench = Bench::with_mirror(64);
+    std::fs::remove_file(bench.path("b")).unwrap();
+    let served = bench.serve(&["--degraded", "--driver", "emulated", "--policy", "one-speed"]);
+    let status = bench.status();
+    let joules = |disk: usize| status["disks"][disk]["modelled_joules"].as_f64();
+    assert!(joules(0).is_some() && joules(1).is_none(), "a disk that is missing draws nothing: {status}");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/tracer-emulated.toml");
+    let mut matrix = std::fs::read_to_string(example).unwrap();
+    for (from, to) in [
+        ("nbd://127.0.0.1:10809/disk", served.url.as_str()),
+        ("ebb mirror status disk --json |", "ebb mirror status m --json |"),
+        ("size_mib = 4096", "size_mib = 32"),
+        ("run_seconds = 10.0", "run_seconds = 0.5"),
+        ("peak_seconds = 10.0", "peak_seconds = 0.5"),
+        ("\"4KiB\", \"16KiB\", \"64KiB\"", "\"4KiB\""),
+        ("[0, 10, 20, 30, 50, 75, 100]", "[0, 100]"),
+        ("[0, 25, 50, 75, 100]", "[0, 100]"),
+    ] {
+        assert!(matrix.contains(from), "the example has no {from}");
+        matrix = matrix.replace(from, to);
+    }
+    std::fs::write(bench.path("little.toml"), matrix).unwrap();
+    let programs = Path::new(EBB).parent().unwrap().display().to_string();
+    let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
+    let mut command = ebb(&bench.path(""), &["lab", "eval", "run", "little.toml"]);
+    let out = command.env("EBB_MIRRORS", bench.path("registry")).env("PATH", path).output().unwrap();
+    let records = records(&bench.path(""));
+    assert!(out.status.success() && records.len() == 4, "{out:?}\n{records:?}");
+    // A meter that was not read in time leaves a run without watts.
+    let read: Vec<&Record> = records.iter().filter(|record| record.watts.is_some()).collect();
+    assert!(!read.is_empty(), "no run has watts: {records:?}");
+    for record in read {
+        let (watts, iops) = (record.watts.unwrap(), record.iops.unwrap());
+        assert!(watts > 0.0 && (record.iops_per_watt.unwrap() - iops / watts).abs() < 1e-9, "{record:?}");
+        assert_eq!(
+            (record.meters.as_deref(), record.watts_source.as_deref()),
+            (Some("disk"), Some("stated"))
+        );
+    }
+    served.stop();
 }
 
 /// A procedure on a file, at a small share of its times.

@@ -1,4 +1,4 @@
-//! `ebb simulate load` as a user runs it, on one series and on several.
+//! `ebb simulate load` as a user runs it, on one series and on several; and how `ebb simulate trace` sizes a cluster.
 
 use serde_json::Value;
 use std::path::Path;
@@ -78,4 +78,47 @@ fn what_a_table_of_several_series_cannot_hold_is_refused() {
         assert!(output.status.code() == Some(1) && said.contains(named), "{said}");
     }
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is written");
+}
+
+/// A night's backup of many writes, and a day whose busiest hour has fewer: the day alone decides how many servers
+/// there are, and every one of them is awake in the night.
+#[test]
+fn a_cluster_is_sized_for_the_peak_outside_of_a_window() {
+    let directory = tempfile::tempdir().unwrap();
+    let burst = |(hour, count): (u64, u64)| {
+        (0..count).map(move |n| format!("0,{},16384,w,{}\n", n * 8192, 3600 * hour)).collect::<String>()
+    };
+    let trace: String = [(0, 900), (1, 5), (2, 5), (3, 300), (4, 5), (5, 5)].map(burst).concat();
+    std::fs::write(directory.path().join("night.spc"), trace).unwrap();
+    let simulate = |options: &str| -> Value {
+        let line =
+            format!("simulate trace night.spc --servers peak --gears schedule --speed 60 --json{options}");
+        let output = Command::new(env!("CARGO_BIN_EXE_ebb"))
+            .args(line.split(' '))
+            .current_dir(directory.path())
+            .output()
+            .expect("ebb runs");
+        assert!(output.status.success(), "{options}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let number = |report: &Value, pointer: &str| report.pointer(pointer).and_then(Value::as_u64).unwrap();
+    let (all, day) = (simulate(""), simulate(" --except 00:00-02:00"));
+    assert!(number(&day, "/cluster/servers") < number(&all, "/cluster/servers"), "{}", day["trace"]);
+    for report in [&all, &day] {
+        let servers = number(report, "/cluster/servers");
+        let peak = report["trace"]["peak_load_servers"].as_f64().unwrap();
+        assert_eq!(servers, (peak / 3.0).ceil() as u64 * 3, "{}", report["trace"]);
+        assert_eq!(servers, number(report, "/trace/servers_for_peak"));
+    }
+    assert_eq!(day["trace"]["except"], serde_json::json!(["00:00-02:00"]));
+    // An hour is a minute here.
+    let all_awake = |report: &Value, from: f64, to: f64| {
+        let samples = report["samples"].as_array().unwrap().iter();
+        let within = samples.filter(|sample| (from..to).contains(&sample["at_seconds"].as_f64().unwrap()));
+        let awake: Vec<u64> = within.map(|sample| sample["servers_awake"].as_u64().unwrap()).collect();
+        assert!(!awake.is_empty());
+        awake.into_iter().all(|awake| awake == number(report, "/cluster/servers"))
+    };
+    assert!(all_awake(&day, 5.0, 115.0), "the window");
+    assert!(!all_awake(&day, 120.0, 170.0) && !all_awake(&all, 60.0, 115.0), "the quiet hours");
 }

@@ -94,6 +94,61 @@ fn a_trace_is_replayed_on_a_cluster_that_is_made_for_it_and_every_byte_is_checke
 }
 
 #[test]
+fn a_prelude_is_replayed_and_checked_and_only_what_follows_is_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    // Twenty requests in the first hour, ten in the second, far from where it begins.
+    let times = (0..20).map(|n| 60 * n).chain((0..10).map(|n| 6000 + 60 * n));
+    let line =
+        |(n, at): (usize, u64)| format!("0,{},4096,{},{at}\n", n % 7 * 8, if n % 3 == 0 { "r" } else { "w" });
+    let trace: String = times.enumerate().map(line).collect();
+    std::fs::write(dir.path().join("two.spc"), trace).unwrap();
+    let replay = |prelude: &str| {
+        Command::new(env!("CARGO_BIN_EXE_ebb"))
+            .args([
+                "lab",
+                "replay",
+                "two.spc",
+                "--servers",
+                "3",
+                "--speed",
+                "1200",
+                "--json",
+                "--prelude",
+                prelude,
+            ])
+            .current_dir(dir.path())
+            .output()
+            .unwrap()
+    };
+    let output = replay("1h");
+    assert!(output.status.success(), "{}", error(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let prelude = &report["prelude"];
+    assert_eq!(
+        (&prelude["hours"], &prelude["requests"], &prelude["failed"]),
+        (&1.into(), &20.into(), &0.into()),
+        "{prelude}"
+    );
+    let performance = &report["performance"];
+    assert_eq!((&performance["requests"], &report["trace"]["requests"]), (&10.into(), &10.into()));
+    assert_eq!((&report["hours"][0]["hour"], report["hours"].as_array().unwrap().len()), (&1.into(), 1));
+    // Seven blocks, all of them read and written in the first hour.
+    assert_eq!(
+        (&performance["check"]["read_back_bytes"], &report["prepared_bytes"]),
+        (&28_672.into(), &28_672.into())
+    );
+    assert_eq!(
+        (&performance["check"]["mismatched"], &report["comparison"]["differing"]),
+        (&0.into(), &0.into())
+    );
+    for (prelude, code, said) in [("2h", 1, "a prelude of 2 h"), ("90m", 2, "whole hours, such as 8h")] {
+        let output = replay(prelude);
+        assert_eq!(output.status.code(), Some(code), "{prelude}: {}", error(&output));
+        assert!(error(&output).contains(said), "{prelude}: {}", error(&output));
+    }
+}
+
+#[test]
 fn options_of_one_place_are_refused_at_another() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("trace.spc"), TRACE).unwrap();

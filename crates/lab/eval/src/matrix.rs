@@ -795,6 +795,17 @@ size_mib = 64
     }
 
     #[test]
+    fn the_modes_on_an_emulated_disk_are_an_example_whose_meter_counts_joules() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/tracer-emulated.toml");
+        let matrix = Matrix::load(&path, 1.0).unwrap();
+        assert_eq!((matrix.runs(), &matrix.levels[..]), (3 * 7 * 5, &[100.0][..]));
+        let [meter] = &matrix.targets[0].meters[..] else { panic!("{:?}", matrix.targets) };
+        let open = ebb_meter::open(meter).unwrap();
+        let quantity = open.meter.channels()[0].quantity;
+        assert_eq!((open.name.as_str(), quantity), ("disk", ebb_meter::Quantity::Energy { range: None }));
+    }
+
+    #[test]
     fn a_procedure_says_what_is_run_and_for_how_long() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/emerald.toml");
         let matrix = Matrix::load(&path, 1.0 / 30.0).unwrap();

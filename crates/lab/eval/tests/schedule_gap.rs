@@ -64,7 +64,7 @@ fn live(series: &LoadSeries, schedule: &Schedule, speed: f64) -> Vec<Change> {
 fn gap(trace: &Trace, speed: f64) -> Compared {
     let mut schedule = rehearsal(&Schedule::default(), speed).unwrap();
     let mut series = LoadSeries::new(trace.loads(64 << 20).unwrap(), speed, &schedule, REPLICAS).unwrap();
-    series.provision(&mut schedule, Provision::Peak, SERVERS).unwrap();
+    series.provision(&mut schedule, Provision::Peak, SERVERS, &[]).unwrap();
     let gears = ebb_gear::oracle(0, &series.peaks(), &policy(&schedule)).gears;
     let energy =
         |changes: &[Change]| modelled(&PowerModel::default(), &series, changes, &[], trace.span()).unwrap();

@@ -1,11 +1,14 @@
 //! The run: prepare, replay in open loop, settle, compare, clean up.
+//!
+//! A prelude is replayed in the same run, without a pause before the rest: it is the engine's warm-up, and what is
+//! observed begins anew when it ends. Hours of the schedule count from the start of the trace.
 
 use super::energy::{Account, EnergyReport, Member};
 use super::observe::{Observer, Stretches};
 use super::options::{Progress, ReplayError, ReplayOptions};
 use super::report::{
-    AlwaysOnReport, Behind, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,
-    StretchLatency, TraceReport, VolumeReport,
+    AlwaysOnReport, Behind, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport,
+    PreludeReport, ReplayReport, StretchLatency, TraceReport, VolumeReport,
 };
 use super::target::{Target, TargetError};
 
@@ -16,7 +19,7 @@ use crate::drive::{DriveError, DriveOptions, DriveReport, Pacing, TargetInfo};
 use bytes::Bytes;
 use ebb_bench::content::Content;
 use ebb_gear::{LoadSeries, rehearsal};
-use ebb_trace::{Kind, Trace};
+use ebb_trace::{Kind, Request, Trace};
 use ebb_types::{
     AdminReply, AdminRequest, BLOCK_BYTES, ChunkId, ClusterStatus, GearMode, GearSteps, GearWish, HourRecord,
     NO_GEAR, ObjectId, PoolId, Schedule, ServerId, ServerStatus, ShiftRecord,
@@ -72,8 +75,11 @@ fn check(options: &ReplayOptions, trace: &Trace) -> Result<(), ReplayError> {
 struct Setting {
     before: ClusterStatus,
     schedule: Schedule,
+    /// Of what is measured.
     load: LoadSeries,
     provisioned: Option<u32>,
+    /// Hours of the schedule that are replayed first.
+    prelude: u32,
 }
 
 impl Setting {
@@ -83,13 +89,27 @@ impl Setting {
         let (replicas, chunk_bytes) = (before.params.replicas, before.params.chunk_bytes);
         let mut load = LoadSeries::new(trace.loads(chunk_bytes)?, options.speed, &schedule, replicas)?;
         let servers = before.servers.iter().filter(|server| is_geared(server)).count() as u32;
-        let provision = |provision| load.provision(&mut schedule, provision, servers);
+        let provision = |provision| load.provision(&mut schedule, provision, servers, &[]);
         let provisioned = options.provision.map(provision).transpose()?;
-        Ok(Setting { before, schedule, load, provisioned })
+        let (hours, prelude) = (options.prelude, load.hour * options.prelude);
+        if hours > 0 {
+            if trace.span() < prelude {
+                return Err(ReplayError::Prelude { hours, span: trace.span().as_secs_f64() / 3600.0 });
+            }
+            let rest = trace.loads(chunk_bytes)?.filter(|(at, _)| *at >= prelude);
+            let rest = rest.map(|(at, count)| (at - prelude, count));
+            load = LoadSeries::new(rest, options.speed, &schedule, replicas)?;
+        }
+        Ok(Setting { before, schedule, load, provisioned, prelude: hours })
     }
 
     fn hour(&self) -> Duration {
         Duration::from_millis(self.schedule.hour_millis)
+    }
+
+    /// In trace time.
+    fn prelude(&self) -> Duration {
+        self.load.hour * self.prelude
     }
 }
 
@@ -312,9 +332,17 @@ struct Run<'a, T> {
     trace: &'a Arc<Trace>,
     target: T,
     hour: Duration,
+    /// By the clock.
+    prelude: Duration,
+    /// Of measuring, once it has begun; before, of the prelude.
     start: Instant,
+    measuring: bool,
+    /// Offload that was owed when measuring began.
+    owed: u64,
+    /// Requests of the prelude that failed.
+    failed_before: u64,
     end: Instant,
-    /// How much of the trace, in its own time.
+    /// How much of what is measured, in trace time.
     played: Duration,
     answered: Vec<Answered>,
     retries: u64,
@@ -328,9 +356,13 @@ impl<'a, T: Target> Run<'a, T> {
             options,
             trace,
             hour: setting.hour(),
+            prelude: setting.hour() * setting.prelude,
             start: Instant::now(),
+            measuring: setting.prelude == 0,
+            owed: 0,
+            failed_before: 0,
             end: Instant::now(),
-            played: trace.span(),
+            played: trace.span() - setting.prelude(),
             answered: Vec::with_capacity(trace.requests.len()),
             retries: 0,
             seen: Observer::default(),
@@ -346,12 +378,12 @@ impl<'a, T: Target> Run<'a, T> {
         check: &mut Check,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<DriveReport, ReplayError> {
-        let options = drive_options(self.options);
+        let options = DriveOptions { warmup: self.prelude, ..drive_options(self.options) };
         let trace = self.trace.clone();
         let requests = (0..trace.requests.len()).map(move |index| Ok(trace.requests[index]));
         let feed = Feed::start(requests, Placer::apart(options.pacing), |_, _| ());
-        let (retries, shared) = (self.target.retries(), Shared::new(&options));
-        self.start = Instant::now();
+        let shared = Shared::new(&options);
+        (self.start, self.retries) = (Instant::now(), self.target.retries());
         let mut answered = std::mem::take(&mut self.answered);
         let course = Course {
             storage,
@@ -359,7 +391,7 @@ impl<'a, T: Target> Run<'a, T> {
             options: &options,
             shared: &shared,
             timer: self.target.timer().map_err(DriveError::Timer)?,
-            check: Some(check),
+            check: Some(&mut *check),
             answered: &mut |request| answered.push(request),
         };
         let (recorder, placed, end) = tokio::select! {
@@ -368,13 +400,26 @@ impl<'a, T: Target> Run<'a, T> {
             never = self.watch(&shared, progress) => match never {},
         };
         self.end = Instant::now();
-        (self.answered, self.retries) = (answered, self.target.retries() - retries);
+        if !self.measuring {
+            // It was halted before that.
+            self.measure_from(self.end);
+        }
+        answered.retain(|request| request.issued >= self.start);
+        (self.answered, self.retries) = (answered, self.target.retries() - self.retries);
         let mut report = recorder.report(&options, self.info(), placed, end);
+        self.failed_before = shared.counts().2 - report.failed - check.report.mismatched;
         if self.options.halt.is_set() {
             report.stopped_at_seconds = Some(report.wall_seconds);
             self.played = self.played.min((self.end - self.start).mul_f64(self.options.speed));
         }
         Ok(report)
+    }
+
+    /// From now on things count.
+    fn measure_from(&mut self, start: Instant) {
+        (self.start, self.measuring) = (start, true);
+        (self.owed, self.retries) = (self.seen.debt, self.target.retries());
+        self.seen.restart();
     }
 
     fn info(&self) -> TargetInfo {
@@ -395,12 +440,13 @@ impl<'a, T: Target> Run<'a, T> {
         self.seen.servers(Duration::ZERO, &self.target.servers());
         let mut changes = changes(self.target.clone());
         let pause = (self.hour / 10).clamp(STATUS_PAUSE, STATUS_PAUSE_MAX);
-        let mut look = self.start;
+        let (mut look, measured) = (self.start, self.start + self.prelude);
         let mut looking: JoinSet<Result<ClusterStatus, TargetError>> = JoinSet::new();
-        let mut next_fetch = self.hour * HOURS_PER_FETCH;
+        let mut next_fetch = self.start + self.hour * HOURS_PER_FETCH;
         loop {
             tokio::select! {
                 biased;
+                () = sleep_until(measured), if !self.measuring => self.measure_from(measured),
                 Some((at, servers)) = changes.recv() => self.seen.servers(at.duration_since(self.start), &servers),
                 Some(found) = looking.join_next() => {
                     if let Ok(Ok(status)) = found {
@@ -413,7 +459,7 @@ impl<'a, T: Target> Run<'a, T> {
                     self.seen.servers(self.start.elapsed(), &self.target.servers());
                     let target = self.target.clone();
                     looking.spawn(async move { status(&target).await });
-                    if self.start.elapsed() > next_fetch {
+                    if Instant::now() > next_fetch {
                         next_fetch += self.hour * HOURS_PER_FETCH;
                         self.fetch_hours().await;
                     }
@@ -423,10 +469,14 @@ impl<'a, T: Target> Run<'a, T> {
     }
 
     fn progress(&self, shared: &Shared) -> Progress {
-        let span = self.trace.span();
+        let (at, span) = (self.start.elapsed().mul_f64(self.options.speed), self.played);
         let (issued, in_flight, bad) = shared.counts();
+        if !self.measuring {
+            let span = self.prelude.mul_f64(self.options.speed);
+            return Progress::Prelude { at, span, debt_bytes: self.seen.debt };
+        }
         Progress::Replaying {
-            at: self.start.elapsed().mul_f64(self.options.speed).min(span),
+            at: at.min(span),
             span,
             issued,
             in_flight,
@@ -463,7 +513,9 @@ impl<'a, T: Target> Run<'a, T> {
         }
     }
 
-    async fn shifts(&self, from_unix_millis: u64) -> Vec<ShiftRecord> {
+    /// Since measuring began.
+    async fn shifts(&self, hour_zero_unix_millis: u64) -> Vec<ShiftRecord> {
+        let from_unix_millis = hour_zero_unix_millis + self.prelude.as_millis() as u64;
         match self.target.admin(AdminRequest::ListShifts).await {
             Ok(AdminReply::Shifts(shifts)) => {
                 shifts.into_iter().filter(|shift| shift.at_unix_millis >= from_unix_millis).collect()
@@ -515,11 +567,17 @@ impl<T: Target> Run<'_, T> {
             modelled_energy.compared = None;
         }
         Ok(ReplayReport {
-            trace: trace_report(self.trace),
+            trace: trace_report(self.trace, setting.prelude()),
             speed: self.options.speed,
             provisioned_servers: setting.provisioned,
             schedule: setting.schedule,
             prepared_bytes: 0,
+            prelude: (setting.prelude > 0).then_some(PreludeReport {
+                hours: setting.prelude,
+                requests: performance.warmup_requests,
+                failed: self.failed_before,
+                debt_bytes: self.owed,
+            }),
             behind,
             latency: self.latencies(stretches),
             offload: OffloadReport {
@@ -576,10 +634,10 @@ impl<T: Target> Run<'_, T> {
 
     fn hour_reports(&self, setting: &Setting, oracle: &[u8]) -> Vec<HourReport> {
         let peaks = setting.load.peaks();
-        let hour = |(index, (peak, oracle)): (usize, (&ebb_gear::Load, &u8))| {
-            let record = self.hours.get(&(index as u64));
+        let hour = |(hour, (peak, oracle)): (u64, (&ebb_gear::Load, &u8))| {
+            let record = self.hours.get(&hour);
             HourReport {
-                hour: index as u64,
+                hour,
                 load: record.map(|record| record.peak_load),
                 trace_load: peak.0,
                 forecast: record.and_then(|record| record.forecast),
@@ -592,8 +650,9 @@ impl<T: Target> Run<'_, T> {
         };
         let begun = self.played.as_nanos() / setting.load.hour.as_nanos() + 1;
         let all = peaks.iter().zip(oracle).take(begun as usize);
-        let mut hours: Vec<HourReport> = all.enumerate().map(hour).collect();
-        for request in self.trace.requests.iter().take_while(|request| request.at <= self.played) {
+        let mut hours: Vec<HourReport> = (u64::from(setting.prelude)..).zip(all).map(hour).collect();
+        let played = measured(self.trace, setting.prelude()).take_while(|request| request.at <= self.played);
+        for request in played {
             let at = (request.at.as_nanos() / setting.load.hour.as_nanos()) as usize;
             let Some(hour) = hours.get_mut(at) else { continue };
             match request.kind {
@@ -605,17 +664,23 @@ impl<T: Target> Run<'_, T> {
     }
 }
 
-fn trace_report(trace: &Trace) -> TraceReport {
+/// What comes after the prelude, timed from its end.
+fn measured(trace: &Trace, prelude: Duration) -> impl Iterator<Item = Request> {
+    let first = trace.requests.partition_point(|request| request.at < prelude);
+    trace.requests[first..].iter().map(move |request| Request { at: request.at - prelude, ..*request })
+}
+
+fn trace_report(trace: &Trace, prelude: Duration) -> TraceReport {
     let mut report = TraceReport {
         name: trace.name.clone(),
-        span_seconds: trace.span().as_secs_f64(),
-        requests: trace.requests.len() as u64,
+        span_seconds: (trace.span() - prelude).as_secs_f64(),
         empty: trace.empty,
         skipped: trace.skipped,
         left_out: trace.left_out,
         ..TraceReport::default()
     };
-    for request in &trace.requests {
+    for request in measured(trace, prelude) {
+        report.requests += 1;
         match request.kind {
             Kind::Read => {
                 report.reads += 1;

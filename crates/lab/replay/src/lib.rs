@@ -24,8 +24,8 @@ pub use energy::{Account, Compared, EnergyFigures, EnergyReport};
 pub use observe::{Stretch, Stretches};
 pub use options::{Progress, ReplayError, ReplayOptions};
 pub use report::{
-    AlwaysOnReport, Behind, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport, ReplayReport,
-    StretchLatency, TraceReport, VolumeReport,
+    AlwaysOnReport, Behind, GearLatency, HourReport, KindLatency, LatencyReport, OffloadReport,
+    PreludeReport, ReplayReport, StretchLatency, TraceReport, VolumeReport,
 };
 pub use target::{Cluster, Comparison, TargetError};
 

@@ -68,6 +68,21 @@ fn grown(last: u64, now: u64) -> u64 {
 }
 
 impl Observer {
+    /// Time begins anew: of what was before, only the last states stay.
+    pub fn restart(&mut self) {
+        let Observer { states, gears, moved, load, debt, .. } = std::mem::take(self);
+        let restarted = |(server, moved)| (server, Moved { total: (0, 0), ..moved });
+        *self = Observer {
+            changes: states.iter().map(|(server, state)| (Duration::ZERO, *server, *state)).collect(),
+            gears: gears.last().map(|(_, gear)| (Duration::ZERO, *gear)).into_iter().collect(),
+            moved: moved.into_iter().map(restarted).collect(),
+            states,
+            most_debt: debt,
+            load,
+            debt,
+        };
+    }
+
     pub fn servers(&mut self, at: Duration, servers: &[(ServerId, ServerState)]) {
         for (server, state) in servers {
             if self.states.insert(*server, *state) != Some(*state) {
@@ -136,6 +151,22 @@ mod tests {
         let stretches = Stretches::of(&seen.changes);
         let at = [1, 8, 13, 15, 18, 23, 24].map(|at| stretches.at(seconds(at)));
         assert_eq!(at, [Steady, DownShift, DownShift, Steady, UpShift, UpShift, Steady]);
+    }
+
+    #[test]
+    fn what_was_before_a_restart_leaves_its_last_states_only() {
+        let mut seen = Observer::default();
+        for (at, state) in [(0, Awake), (5, Draining), (6, Asleep)] {
+            seen.servers(seconds(at), &[(A, state)]);
+        }
+        let moved = Moved { last: (30, 20), total: (7, 5) };
+        (seen.moved, seen.gears) = ([(A, moved)].into(), vec![(seconds(0), 3), (seconds(5), 1)]);
+        (seen.debt, seen.most_debt) = (10, 90);
+        seen.restart();
+        assert_eq!((seen.changes.clone(), seen.most_debt), (vec![(Duration::ZERO, A, Asleep)], 10));
+        assert_eq!((seen.moved(), seen.moved[&A].last, seen.gear_at(seconds(0))), ((0, 0), (30, 20), 1));
+        seen.servers(seconds(1), &[(A, Asleep)]);
+        assert_eq!((seen.changes.len(), seen.awake()), (1, 0), "it sleeps on");
     }
 
     #[test]

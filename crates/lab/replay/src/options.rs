@@ -23,6 +23,8 @@ pub struct ReplayOptions {
     pub power: PowerModel,
     /// The erasure-coded pool that the volumes move cold data to; `None`: they are in the replicated pool.
     pub home: Option<VolumeHome>,
+    /// Hours of the trace that are replayed first, unmeasured: the rest finds the state that they leave. [Sierra §4.3]
+    pub prelude: u32,
     /// Replay a second time, with every server awake: what the shifts cost in response time [Sierra §4.5].
     pub beside_always_on: bool,
     /// How long the cluster may take, after the trace, to wake all servers and reclaim its offload.
@@ -40,6 +42,7 @@ impl Default for ReplayOptions {
             in_flight: 4096,
             power: PowerModel::default(),
             home: None,
+            prelude: 0,
             beside_always_on: false,
             settle: Duration::from_secs(120),
             halt: Halt::default(),
@@ -55,8 +58,15 @@ pub enum Progress {
         bytes: u64,
         of: u64,
     },
+    /// Replaying what is not measured.
+    Prelude {
+        /// In trace time.
+        at: Duration,
+        span: Duration,
+        debt_bytes: u64,
+    },
     Replaying {
-        /// Since the trace's start, in trace time.
+        /// Since measuring began, in trace time.
         at: Duration,
         span: Duration,
         issued: u64,
@@ -79,6 +89,10 @@ pub enum Progress {
 pub enum ReplayError {
     #[error("the trace has no request that moves bytes: there is nothing to replay")]
     Empty,
+    #[error(
+        "nothing is left to measure after a prelude of {hours} h: the trace ends after {span:.1} h; give less"
+    )]
+    Prelude { hours: u32, span: f64 },
     #[error(transparent)]
     Range(#[from] RangeError),
     #[error(transparent)]

@@ -7,25 +7,7 @@ impl ReplayReport {
     /// Load against servers awake, hour by hour; energy; latency by gear; and everything that the engine reports.
     pub fn page(&self) -> Page {
         let energy = &self.modelled_energy;
-        let saved = match &energy.compared {
-            Some(compared) => format!(
-                "{:.1} % of the energy saved (modelled), an oracle saves {:.1} %",
-                compared.saved_percent, compared.oracle_saved_percent
-            ),
-            None => "no savings, because the trace was not kept up with".to_owned(),
-        };
-        let lead = format!(
-            "{} requests over {:.1} h: {saved}. {}",
-            self.trace.requests,
-            self.trace.span_seconds / 3600.0,
-            if self.passed() { "Every byte was correct." } else { "The replay failed." }
-        );
-        let lead = [Some(lead), self.performance.stopped()]
-            .into_iter()
-            .flatten()
-            .collect::<Vec<_>>()
-            .join(" It was ");
-        let mut page = Page::new(format!("{} on a cluster", self.trace.name), lead);
+        let mut page = Page::new(format!("{} on a cluster", self.trace.name), self.lead());
         page.section("Load and servers", "Load is in servers' worth of work. Hours are the trace's.");
         page.chart(&self.hours_chart(
             "Load",
@@ -71,6 +53,25 @@ impl ReplayReport {
         page.chart(&distribution("Distribution of response times", classes));
         self.performance.sections(&mut page);
         page
+    }
+
+    fn lead(&self) -> String {
+        let saved = match &self.modelled_energy.compared {
+            Some(compared) => format!(
+                "{:.1} % of the energy saved (modelled), an oracle saves {:.1} %",
+                compared.saved_percent, compared.oracle_saved_percent
+            ),
+            None => "no savings, because the trace was not kept up with".to_owned(),
+        };
+        let lead = format!(
+            "{} requests over {:.1} h: {saved}. {}",
+            self.trace.requests,
+            self.trace.span_seconds / 3600.0,
+            if self.passed() { "Every byte was correct." } else { "The replay failed." }
+        );
+        let prelude = self.prelude.map(|prelude| format!(" After a prelude of {prelude}."));
+        let stopped = self.performance.stopped().map(|stopped| format!(" It was {stopped}"));
+        [Some(lead), prelude, stopped].into_iter().flatten().collect()
     }
 
     fn hours_chart<const N: usize>(&self, title: &str, y: &str, series: [Line; N]) -> Chart {

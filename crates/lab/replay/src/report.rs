@@ -24,6 +24,9 @@ pub struct ReplayReport {
     pub schedule: Schedule,
     /// Written before the trace began: the data that it reads.
     pub prepared_bytes: u64,
+    /// What was replayed before anything else here was measured; absent: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prelude: Option<PreludeReport>,
     /// What was issued and answered, and the results of the check. The requests that read everything back at the end
     /// appear only among its failures.
     pub performance: DriveReport,
@@ -35,7 +38,7 @@ pub struct ReplayReport {
     pub offload: OffloadReport,
     /// Primaries that moved, in all shifts.
     pub migrations: u64,
-    /// Gear shifts since the trace began, including the final wake-up of all servers.
+    /// Gear shifts since measuring began, including the final wake-up of all servers.
     pub shifts: Vec<ShiftRecord>,
     pub modelled_energy: EnergyReport,
     pub hours: Vec<HourReport>,
@@ -91,6 +94,28 @@ impl fmt::Display for Behind {
     }
 }
 
+/// The part of the trace that made the state. Its bytes are checked as all others are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PreludeReport {
+    pub hours: u32,
+    pub requests: u64,
+    pub failed: u64,
+    /// Offload that was owed to sleeping servers when measuring began.
+    pub debt_bytes: u64,
+}
+
+impl fmt::Display for PreludeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PreludeReport { hours, requests, failed, debt_bytes } = *self;
+        let (requests, debt) = (counted(requests, "request"), Bytes(debt_bytes));
+        write!(
+            f,
+            "{hours} h, not measured: {requests}, {failed} failed; {debt} of offload was owed at its end"
+        )
+    }
+}
+
+/// Of what is measured; what is left out of a trace is of all of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TraceReport {
     pub name: String,
@@ -228,6 +253,7 @@ impl ReplayReport {
     /// too.
     pub fn passed(&self) -> bool {
         self.performance.passed()
+            && self.prelude.is_none_or(|prelude| prelude.failed == 0)
             && self.offload.left_bytes == 0
             && self.comparison.as_ref().is_some_and(|comparison| comparison.differing == 0)
             && self.always_on.as_ref().is_none_or(|beside| beside.passed)
@@ -264,6 +290,7 @@ impl fmt::Display for ReplayReport {
             self.schedule.hour_millis,
             Bytes(self.prepared_bytes),
         )?;
+        self.prelude.map_or(Ok(()), |prelude| writeln!(f, "prelude   {prelude}\n"))?;
         if let Some(stopped) = self.performance.stopped() {
             writeln!(f, "{stopped}\n")?;
         }

@@ -151,7 +151,7 @@ impl Fake {
             },
             servers: states.into_iter().map(server).collect(),
             groups: GroupCounts { total: 576, in_sync: 576, ..GroupCounts::default() },
-            debt_bytes: u64::from(self.faults.debt) * 4096,
+            debt_bytes: u64::from(self.faults.debt || !inner.asleep.is_empty()) * 4096,
             schedule: inner.schedule,
             notes: Vec::new(),
             metadata: Vec::new(),
@@ -534,6 +534,78 @@ async fn sleep_is_seen_and_its_energy_counted_in_trace_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_prelude_leaves_its_state_and_is_in_no_figure_and_its_bytes_are_checked_too() {
+    let (fake, options) = (Fake::new(Faults::default()), ReplayOptions { prelude: 1, ..options() });
+    shift_after_the_start(&fake, [(1800, 1), (5400, 2)]);
+    let mut stages = Vec::new();
+    let report =
+        engine::run(&options, &trace(), fake.clone(), &mut |progress| stages.push(progress)).await.unwrap();
+    assert!(report.passed(), "{report}");
+    let prelude = report.prelude.unwrap();
+    assert_eq!(prelude, PreludeReport { hours: 1, requests: 200, failed: 0, debt_bytes: 4096 });
+    let text = report.to_string();
+    assert!(
+        text.contains("prelude   1 h, not measured: 200 requests, 0 failed; 4.0 KiB of offload"),
+        "{text}"
+    );
+    // The second of two hours, at a thousandth of its length.
+    let performance = &report.performance;
+    assert_eq!((performance.requests, report.trace.requests), (200, 200));
+    assert!((3.58..3.7).contains(&performance.wall_seconds), "{}", performance.wall_seconds);
+    assert!((3581.0..3583.0).contains(&report.trace.span_seconds), "{:?}", report.trace);
+    let [hour] = &report.hours[..] else { panic!("{report}") };
+    assert_eq!((hour.hour, hour.reads + hour.writes, hour.gear), (1, 200, Some(1)));
+    let counts = report.latency.by_gear.iter().map(|g| g.reads.unwrap().count + g.writes.unwrap().count);
+    assert_eq!(counts.sum::<u64>(), 200);
+    let gears: Vec<u8> = report.latency.by_gear.iter().map(|gear| gear.gear).collect();
+    assert_eq!(gears, [1, 2], "it begins in the gear of the prelude");
+    // Six asleep from the start on, three of them for half of it.
+    let energy = &report.modelled_energy.cluster;
+    assert_eq!(energy.transitions, 3);
+    let asleep = 6.0 * 1800.0 + 3.0 * 1782.0;
+    assert!((energy.standby_seconds / asleep - 1.0).abs() < 0.01, "{energy:?}");
+    assert!(stages.iter().any(|stage| matches!(stage, Progress::Prelude { debt_bytes: 4096, .. })));
+    let first = stages.iter().position(|stage| matches!(stage, Progress::Replaying { .. })).unwrap();
+    assert!(!stages[first..].iter().any(|stage| matches!(stage, Progress::Prelude { .. })));
+
+    let whole = Fake::new(Faults::default());
+    let of_all = run(&whole, &trace()).await.unwrap();
+    let read_back = |report: &ReplayReport| report.performance.check.as_ref().unwrap().read_back_bytes;
+    assert_eq!((read_back(&report), report.prepared_bytes), (read_back(&of_all), of_all.prepared_bytes));
+    let prepared = whole.inner().writes - 267;
+    let early = |faults| async move {
+        let options = ReplayOptions { prelude: 1, ..self::options() };
+        engine::run(&options, &trace(), Fake::new(faults), &mut |_| {}).await.unwrap()
+    };
+    let refused = early(Faults { fail_write: Some(prepared + 50), ..Faults::default() }).await;
+    assert_eq!(
+        (refused.passed(), refused.prelude.unwrap().failed, refused.performance.failed),
+        (false, 1, 0)
+    );
+    let damaged = early(Faults { flip_read: Some(1), ..Faults::default() }).await;
+    let check = damaged.performance.check.as_ref().unwrap();
+    assert_eq!((damaged.passed(), damaged.prelude.unwrap().failed, check.mismatched), (false, 0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_that_is_halted_in_its_prelude_has_measured_nothing() {
+    let (fake, options) = (Fake::new(Faults::default()), ReplayOptions { prelude: 1, ..options() });
+    let halt_in_the_prelude = &mut |progress| {
+        if let Progress::Prelude { at, .. } = progress
+            && at > Duration::from_secs(1000)
+        {
+            options.halt.set();
+        }
+    };
+    let report = engine::run(&options, &trace(), fake.clone(), halt_in_the_prelude).await.unwrap();
+    assert!(report.passed() && report.comparison.is_some(), "{report}");
+    let (performance, prelude) = (&report.performance, report.prelude.unwrap());
+    assert_eq!((performance.requests, performance.stopped_at_seconds), (0, Some(0.0)));
+    assert!((1..200).contains(&prelude.requests), "{report}");
+    assert_eq!(fake.inner().deleted.len(), 2 * 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_with_every_server_awake_is_compared_by_the_stretches_of_the_first() {
     let fake = Fake::new(Faults::default());
     shift_after_the_start(&fake, [(1800, 1), (5400, 2)]);
@@ -581,6 +653,9 @@ async fn what_cannot_be_replayed_is_refused_before_anything_is_written() {
             ReplayError::Rehearsal(RehearsalError::Provision { servers: 9, .. })
         ));
     }
+    let all = ReplayOptions { prelude: 2, ..options() };
+    let error = refused(all, &trace()).await.to_string();
+    assert!(error.contains("a prelude of 2 h: the trace ends after 2.0 h"), "{error}");
     let none = ReplayOptions { in_flight: 0, ..options() };
     assert!(matches!(refused(none, &trace()).await, ReplayError::Drive(DriveError::InFlight(0))));
     assert!(fake.inner().admin.iter().all(|request| *request == AdminRequest::Status));

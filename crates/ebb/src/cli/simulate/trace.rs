@@ -9,7 +9,7 @@ use crate::cli::trace::reading;
 use crate::cli::trace_options::TraceOptions;
 use crate::error::{NodeError, io, writable};
 use clap::Args;
-use ebb_gear::Scheme;
+use ebb_gear::{Scheme, Window};
 use ebb_output::{Axis, Chart, Mark, Page, Progress, Series, distribution, table};
 use ebb_replay::drive::Halt;
 use ebb_sim::load::{self, Case, Cold, LoadError, Policy, PoolOutcome, Requests};
@@ -17,13 +17,14 @@ use ebb_sim::mirror::Settings;
 use ebb_sim::request::workload::Day;
 use ebb_sim::request::{
     DepthRow, DiskModel, Gears, Mirroring, NO_SAVINGS, NetworkModel, PHASES, PairsReport, Report, Setup,
-    minutes, settings, simulate,
+    minutes, servers_for_peak, settings, simulate,
 };
 use ebb_trace::{BalancedFilter, InMemory, Request, Trace};
 use ebb_types::{Bytes, Shape};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 
@@ -31,6 +32,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   ebb simulate trace day:200000 --servers 60 --racks 6 --provision peak          a synthetic day of 200,000 requests
   ebb simulate trace week.srt --gears schedule --provision peak --html week.html lowest gear for each hour's peak
+  ebb simulate trace week.srt --servers peak --gears schedule --except 00:00-02:00 as many servers as the peak by day needs
   ebb simulate trace web.spc --gears fixed --gear 1 --disk hdd-2009 --network 1g  latency cost of gear 1
   ebb simulate trace week.srt --cold-after 1d --code 6+3                         what coded sets would save for data unused for a day
   ebb simulate trace week.srt --disk pair                                        disks slow down inside awake servers
@@ -46,9 +48,9 @@ pub struct TraceArgs {
     /// The trace; files of one trace are merged. Or `day:N`, a synthetic day of N requests
     #[arg(required_unless_present = "show_models", value_name = "TRACE")]
     traces: Vec<PathBuf>,
-    /// Chunk servers
-    #[arg(long, default_value_t = 9)]
-    servers: u16,
+    /// Chunk servers; or `peak`: as many as the trace's peak needs by what the disk sustains, a multiple of the copies
+    #[arg(long, value_name = "N|peak", default_value = "9")]
+    servers: ServersArg,
     /// Additional servers that only hold writes for sleeping ones, and never sleep
     #[arg(long, default_value_t = 0)]
     loggers: u16,
@@ -95,6 +97,10 @@ pub struct TraceArgs {
     /// them [default: what the disk sustains]
     #[arg(long, value_name = "peak|N")]
     provision: Option<crate::cli::replay::ProvisionArg>,
+    /// Times of day whose load is no peak, such as a night of maintenance; days begin with the trace. Needs
+    /// `--gears schedule`, which keeps these hours in the highest gear
+    #[arg(long, value_name = "HH:MM-HH:MM,…", value_delimiter = ',')]
+    except: Vec<Window>,
     /// Simulated time that a server which wakes takes to fetch what was held for it [default: as fast as it can]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     reclaim_within: Option<Duration>,
@@ -128,6 +134,26 @@ pub struct TraceArgs {
     show_models: bool,
 }
 
+/// `--servers N|peak`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ServersArg {
+    Number(u16),
+    Peak,
+}
+
+impl FromStr for ServersArg {
+    type Err = String;
+    fn from_str(text: &str) -> Result<ServersArg, String> {
+        match text {
+            "peak" => Ok(ServersArg::Peak),
+            _ => text
+                .parse()
+                .map(ServersArg::Number)
+                .map_err(|_| format!("{text:?} is neither `peak` nor a number of servers")),
+        }
+    }
+}
+
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum GearsArg {
     Auto,
@@ -140,16 +166,30 @@ fn refused(error: impl std::fmt::Display) -> NodeError {
     NodeError::Refused(error.to_string())
 }
 
-pub async fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
-    if args.show_models {
-        return show_models();
-    }
+/// Refuses arguments that do not go together.
+fn check(args: &TraceArgs) -> Result<(), NodeError> {
     if args.cold_after.is_some() && args.speed != 1.0 {
         return Err(refused("--cold-after counts in the trace's own time: remove --speed"));
     }
     if args.gear.is_some() && !matches!(args.gears, GearsArg::Fixed) {
         return Err(refused("--gear needs --gears fixed: add that, or remove --gear"));
     }
+    if !args.except.is_empty() && !matches!(args.gears, GearsArg::Schedule) {
+        return Err(refused("--except needs --gears schedule: add that, or remove --except"));
+    }
+    if args.servers == ServersArg::Peak && args.provision.is_some() {
+        return Err(refused(
+            "--servers peak goes by what the disk sustains, and --provision sets that: remove one of them",
+        ));
+    }
+    Ok(())
+}
+
+pub async fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
+    if args.show_models {
+        return show_models();
+    }
+    check(args)?;
     if let Some(path) = &args.html {
         writable(path)?;
     }
@@ -157,7 +197,7 @@ pub async fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
         return several(args, seeds).await;
     }
     let trace = read(args, args.seed)?;
-    let setup = setup(args, args.seed)?;
+    let setup = setup(args, args.seed, &trace)?;
     let pools = args.cold_after.map(|after| pools(args, &trace, &setup, after)).transpose()?;
     let report = simulated(trace, setup).await?;
     if let Some(file) = &args.html {
@@ -203,7 +243,9 @@ fn exit_code(report: &Report) -> ExitCode {
 async fn several(args: &TraceArgs, (from, to): (u64, u64)) -> Result<ExitCode, NodeError> {
     let (mut reports, mut whole) = (Vec::new(), true);
     for seed in from..to {
-        let report = simulated(read(args, seed)?, setup(args, seed)?).await?;
+        let trace = read(args, seed)?;
+        let setup = setup(args, seed, &trace)?;
+        let report = simulated(trace, setup).await?;
         if report.stopped_at_seconds.is_some() {
             eprintln!("stopped during seed {seed}: nothing is reported");
             return Ok(ExitCode::from(INTERRUPTED));
@@ -339,7 +381,20 @@ fn thin(trace: &Trace, share: f64) -> Result<Vec<Request>, NodeError> {
     filter.collect::<Result<_, _>>().map_err(refused)
 }
 
-fn setup(args: &TraceArgs, seed: u64) -> Result<Setup, NodeError> {
+fn setup(args: &TraceArgs, seed: u64, trace: &Trace) -> Result<Setup, NodeError> {
+    let setup = setup_of(args, seed)?;
+    if args.servers != ServersArg::Peak {
+        return Ok(setup);
+    }
+    let needed = servers_for_peak(trace, &setup).map_err(refused)?;
+    let servers = u16::try_from(needed).map_err(|_| {
+        refused(format!("the trace's peak needs {needed} servers: keep less of it with --load"))
+    })?;
+    Ok(Setup { servers, ..setup })
+}
+
+/// With any number of servers where the trace decides it.
+fn setup_of(args: &TraceArgs, seed: u64) -> Result<Setup, NodeError> {
     if !args.chunk_mib.is_power_of_two() {
         return Err(refused(format!("--chunk-mib {}: use a power of two, 1 to 64", args.chunk_mib)));
     }
@@ -365,7 +420,10 @@ fn setup(args: &TraceArgs, seed: u64) -> Result<Setup, NodeError> {
     };
     let usual = Setup::default();
     Ok(Setup {
-        servers: args.servers,
+        servers: match args.servers {
+            ServersArg::Number(servers) => servers,
+            ServersArg::Peak => usual.servers,
+        },
         loggers: args.loggers,
         racks: args.racks,
         replicas: args.replicas,
@@ -388,6 +446,7 @@ fn setup(args: &TraceArgs, seed: u64) -> Result<Setup, NodeError> {
         g_min: args.g_min,
         speed: args.speed,
         provision: args.provision.map(|p| p.0),
+        except: args.except.clone(),
         reclaim_within: args.reclaim_within.unwrap_or_default(),
         seed,
         ..usual

@@ -318,7 +318,7 @@ fn drives(
 ) -> Result<Drives, NodeError> {
     match driver {
         Driver::None => Ok((Side::BOTH.map(|_| Drive::None(Busy::default())), [DiskFacts::default(); 2])),
-        Driver::Emulated(model) => emulated(model, opened),
+        Driver::Emulated(model) => emulated(model, there, opened),
         Driver::Switched(kind) => switched(*kind, name, entry, there),
     }
 }
@@ -348,18 +348,22 @@ fn known(about: &About) -> DiskFacts {
     facts
 }
 
-fn emulated(model: &DiskModel, opened: &Opened) -> Result<Drives, NodeError> {
+fn emulated(model: &DiskModel, there: [bool; 2], opened: &Opened) -> Result<Drives, NodeError> {
     let needed = opened.geometry.device_bytes();
     if model.capacity_bytes < needed {
         let (model, capacity) = (model.name.clone(), Bytes(model.capacity_bytes));
         return Err(MirrorError::ModelSmall { model, capacity, needed: Bytes(needed) }.into());
     }
     let (now, seeds) = (clock::now(), [random::identity()?, random::identity()?]);
-    let drive = |seed| {
-        let disk = ModelDisk::new(model.clone(), Speed::High, now, seed);
+    let drive = |side: Side| {
+        // A disk that is missing draws nothing.
+        if !there[side.index()] {
+            return Drive::None(Busy::default());
+        }
+        let disk = ModelDisk::new(model.clone(), Speed::High, now, seeds[side.index()]);
         Drive::Emulated(Box::new(Emulated::new(disk, now)))
     };
-    Ok((seeds.map(drive), [facts(model); 2]))
+    Ok((Side::BOTH.map(drive), [facts(model); 2]))
 }
 
 fn facts(model: &DiskModel) -> DiskFacts {

@@ -44,7 +44,7 @@ pub use network::{NetworkModel, TRAFFICS, Traffic};
 pub use pairs::{HourRow, PairsReport, Spread};
 pub use rebuild::{Rebuilt, rebuild};
 pub use report::{LatencyRow, Report};
-pub use run::{hours, minutes, simulate};
+pub use run::{hours, minutes, servers_for_peak, simulate};
 pub use settings::SettingsError;
 pub use setup::{Existing, Gears, Setup, SimError};
 pub use store::ChunkData;

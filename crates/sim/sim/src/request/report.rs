@@ -7,7 +7,7 @@ use crate::request::network::{Fabric, TRAFFICS, Traffic};
 use crate::request::pairs::PairsReport;
 use crate::request::setup::{Gears, Setup};
 use crate::world::World;
-use ebb_gear::{Load, LoadSeries};
+use ebb_gear::{Load, LoadSeries, Window};
 use ebb_meta::State;
 use ebb_output::{Latency, table};
 use ebb_trace::Trace;
@@ -64,8 +64,11 @@ pub struct TraceFacts {
     pub span_seconds: f64,
     /// Trace seconds per simulated second.
     pub speed: f64,
-    /// Highest load of a sample, in servers.
+    /// Highest load of a sample outside of `except`, in servers.
     pub peak_load_servers: f64,
+    /// Times of day, which begin with the trace.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub except: Vec<Window>,
     /// How many servers that is, as a multiple of the copies: the size that the paper gives a cluster. [Sierra §4.3]
     pub servers_for_peak: u32,
 }
@@ -189,14 +192,7 @@ pub(super) fn report(
     let server_days = f64::from(setup.servers) * span * setup.speed / DAY_SECONDS;
     let debt = |s: &Sample| s.debt_bytes;
     Report {
-        trace: TraceFacts {
-            name: trace.name.clone(),
-            requests: trace.requests.len() as u64,
-            span_seconds: trace.span().as_secs_f64(),
-            speed: setup.speed,
-            peak_load_servers: series.peak().0,
-            servers_for_peak: servers_for(series.peak(), setup.replicas),
-        },
+        trace: facts(trace, setup, series),
         stopped_at_seconds: None,
         cluster: cluster(setup, schedule),
         requests: Requests {
@@ -233,6 +229,19 @@ pub(super) fn report(
         states: std::mem::take(&mut models.watch.states),
         chunks: chunks.len() as u64,
         state,
+    }
+}
+
+fn facts(trace: &Trace, setup: &Setup, series: &LoadSeries) -> TraceFacts {
+    let peak = series.peak_except(&setup.except);
+    TraceFacts {
+        name: trace.name.clone(),
+        requests: trace.requests.len() as u64,
+        span_seconds: trace.span().as_secs_f64(),
+        speed: setup.speed,
+        peak_load_servers: peak.0,
+        except: setup.except.clone(),
+        servers_for_peak: servers_for(peak, setup.replicas),
     }
 }
 
@@ -331,7 +340,7 @@ fn holders(models: &crate::request::Models) -> Vec<HolderRow> {
     sums.into_values().map(mean).collect()
 }
 
-fn servers_for(peak: Load, replicas: u8) -> u32 {
+pub(super) fn servers_for(peak: Load, replicas: u8) -> u32 {
     // Loads that were scaled to whole servers are so but for rounding.
     let groups = (peak.0 / f64::from(replicas) - 1e-9).ceil().max(1.0);
     groups as u32 * u32::from(replicas)
@@ -340,9 +349,12 @@ fn servers_for(peak: Load, replicas: u8) -> u32 {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (trace, cluster, requests) = (&self.trace, &self.cluster, &self.requests);
+        let except: Vec<String> = trace.except.iter().map(Window::to_string).collect();
+        let outside =
+            if except.is_empty() { String::new() } else { format!(" outside of {}", except.join(", ")) };
         writeln!(
             f,
-            "{}: {} requests in {:.0} s, speed {}; peak load {:.1} servers, for which the paper would take {}",
+            "{}: {} requests in {:.0} s, speed {}; peak load {:.1} servers{outside}, for which the paper would take {}",
             trace.name,
             trace.requests,
             trace.span_seconds,

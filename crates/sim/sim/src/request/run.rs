@@ -1,7 +1,7 @@
 //! One run: sets up a cluster, warms it up and replays the trace on it.
 
 use crate::load::Series;
-use crate::request::report::{Report, report};
+use crate::request::report::{Report, report, servers_for};
 use crate::request::setup::{Gears, Setup, SimError};
 use crate::request::{Feed, Later, Models};
 use crate::search::scenario::Scenario;
@@ -9,7 +9,7 @@ use crate::world::clock::{Clock, SECOND};
 use crate::world::net::Node;
 use crate::world::server::Server;
 use crate::world::{Happening, World};
-use ebb_gear::{Load, LoadSeries, oracle};
+use ebb_gear::{Load, LoadSeries, Policy, oracle};
 use ebb_power::Draw;
 use ebb_trace::Trace;
 use ebb_types::{Moment, RackId, Random, Schedule, ServerId};
@@ -90,7 +90,7 @@ pub(super) fn plan(trace: &Trace, setup: &Setup) -> Result<(Schedule, LoadSeries
     let mut series =
         LoadSeries::new(trace.loads(setup.chunk_bytes)?, setup.speed, &schedule, setup.replicas)?;
     if let Some(provision) = setup.provision {
-        series.provision(&mut schedule, provision, setup.servers.into())?;
+        series.provision(&mut schedule, provision, setup.servers.into(), &setup.except)?;
     }
     Ok((schedule, series))
 }
@@ -107,9 +107,21 @@ pub fn minutes(trace: &Trace, setup: &Setup) -> Result<Series, SimError> {
 /// The trace's hours: the highest load of each, in servers, and the gear that an oracle gives it. [Sierra §4.4]
 pub fn hours(trace: &Trace, setup: &Setup) -> Result<Vec<(Load, u8)>, SimError> {
     let (schedule, series) = plan(trace, setup)?;
-    let peaks = series.peaks();
-    let gears = oracle(0, &peaks, &setup.whole_gears(&schedule)?).gears;
-    Ok(peaks.into_iter().zip(gears).collect())
+    let gears = oracle_gears(setup, &series, &setup.whole_gears(&schedule)?);
+    Ok(series.peaks().into_iter().zip(gears).collect())
+}
+
+/// The size that the paper gives a cluster: the trace's peak by the disks' rates, as a multiple of the copies.
+/// [Sierra §4.3]
+pub fn servers_for_peak(trace: &Trace, setup: &Setup) -> Result<u32, SimError> {
+    let (_, series) = plan(trace, setup)?;
+    Ok(servers_for(series.peak_except(&setup.except), setup.replicas))
+}
+
+fn oracle_gears(setup: &Setup, series: &LoadSeries, policy: &Policy) -> Vec<u8> {
+    let is_kept = |hour| setup.except.iter().any(|window| window.meets_hour(hour));
+    let gears = (0..).zip(oracle(0, &series.peaks(), policy).gears);
+    gears.map(|(hour, gear)| if is_kept(hour) { policy.replicas() } else { gear }).collect()
 }
 
 /// The gears of the trace's hours, if they are chosen in advance.
@@ -121,7 +133,7 @@ fn gears(setup: &Setup, schedule: &Schedule, series: &LoadSeries) -> Result<Opti
             policy.check_gear(asked)?;
             Ok(Some(vec![asked]))
         }
-        Gears::Schedule => Ok(Some(oracle(0, &series.peaks(), &policy).gears)),
+        Gears::Schedule => Ok(Some(oracle_gears(setup, series, &policy))),
     }
 }
 

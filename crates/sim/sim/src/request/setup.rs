@@ -12,7 +12,7 @@ use crate::search::scenario::Scenario;
 use crate::world::clock::SECOND;
 use ebb_gear::fleet::{FleetError, FleetPolicy};
 use ebb_gear::{
-    GearError, Layout, LayoutError, Policy, PolicyError, Provision, RehearsalError, Scheme, Sleep,
+    GearError, Layout, LayoutError, Policy, PolicyError, Provision, RehearsalError, Scheme, Sleep, Window,
 };
 use ebb_gear::{layout, layout::groups, rehearsal};
 use ebb_meta::{Bootstrap, NewServer, Timing};
@@ -85,6 +85,9 @@ pub struct Setup {
     /// Scales the scheduler's server rates so that the trace's peak needs this many servers. `None`: the disk's own
     /// rates.
     pub provision: Option<Provision>,
+    /// Times of day, which begin with the trace, whose load is no peak; the oracle keeps their hours in the highest
+    /// gear. [Sierra §4.3]
+    pub except: Vec<Window>,
     /// Simulated time that a server which wakes takes to fetch what was held for it; zero: as fast as it can.
     pub reclaim_within: Duration,
     pub heartbeat: Duration,
@@ -116,6 +119,7 @@ impl Default for Setup {
             g_min: 1,
             speed: 1.0,
             provision: None,
+            except: Vec::new(),
             reclaim_within: Duration::ZERO,
             // One heartbeat per second suffices for the load samples, with half of the default's events.
             heartbeat: Duration::from_secs(1),

@@ -1,14 +1,14 @@
 //! Whole runs of the request level: every request is answered, the same arguments give the same report, the figures add
 //! up.
 
-use ebb_gear::{Provision, Scheme, Server, layout};
+use ebb_gear::{Provision, Scheme, Server, Window, layout};
 use ebb_meta::Timing;
 use ebb_power::PowerModel;
 use ebb_sim::mirror::{PolicyKind, Settings, Thresholds};
 use ebb_sim::request::workload::Day;
 use ebb_sim::request::{
     DepthRow, DiskModel, Existing, Gears, Mirroring, NetworkModel, PHASES, Phase, Report, Setup, SimError,
-    Suspend, Traffic, simulate,
+    Suspend, Traffic, hours, servers_for_peak, simulate,
 };
 use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};
@@ -121,6 +121,45 @@ fn reclaim_at_the_rate_that_it_needs_takes_its_time_and_delays_no_reads() {
     }
     assert_eq!(paced.reclaims.len(), fast.reclaims.len());
     assert_eq!((paced.requests.failed, paced.requests.unanswered), (0, 0));
+}
+
+/// [Sierra §4.3]: "We do not provision for this peak, but for the peak excluding this maintenance window. We do keep
+/// the maintenance period in the highest gear though."
+#[test]
+fn a_night_of_maintenance_is_in_the_highest_gear_and_does_not_set_the_size() {
+    // Hours of a day, each with so many writes at once.
+    let bursts = [(0, 1000), (1, 10), (2, 300), (3, 10), (24, 1000), (25, 10)];
+    let writes = bursts.into_iter().flat_map(|(hour, count)| (0..count).map(move |n| (hour, n)));
+    let request = |(hour, n): (u64, u64)| Request {
+        at: Duration::from_secs(3600 * hour),
+        device: 0,
+        offset: n * 65_536,
+        len: 16_384,
+        kind: Kind::Write,
+    };
+    let devices = vec!["volume".to_owned()];
+    let trace = Trace { requests: writes.map(request).collect(), devices, ..Trace::default() };
+    let except: Vec<Window> = vec!["00:00-02:00".parse().unwrap()];
+    let all = Setup { provision: None, ..shifting() };
+    let day = Setup { except, ..all.clone() };
+
+    let peaks: Vec<f64> = hours(&trace, &all).unwrap().into_iter().map(|(load, _)| load.0).collect();
+    let rounded_up = |load: f64| (load / 3.0).ceil() as u32 * 3;
+    let servers = servers_for_peak(&trace, &day).unwrap();
+    assert_eq!(servers, rounded_up(peaks[2]), "{peaks:?}");
+    assert_eq!(servers_for_peak(&trace, &all).unwrap(), rounded_up(peaks[0]), "{peaks:?}");
+    assert!(servers >= 9 && peaks[0] > 2.0 * f64::from(servers), "the night needs far more: {peaks:?}");
+
+    let gears = |setup: Setup| {
+        let hours = hours(&trace, &Setup { servers: servers as u16, ..setup }).unwrap();
+        [0, 1, 2, 3, 24, 25].map(|hour| hours[hour].1)
+    };
+    assert_eq!(gears(all), [3, 1, 3, 1, 3, 1]);
+    assert_eq!(gears(day.clone()), [3, 3, 3, 1, 3, 3], "though little is to be done in hours 1 and 25");
+    // Rates that are scaled to a given cluster go by the same peak.
+    let given = Setup { provision: Some(Provision::Peak), ..day };
+    let peak = hours(&trace, &given).unwrap()[2].0.0;
+    assert!((peak - f64::from(given.servers)).abs() < 1e-6, "{peak}");
 }
 
 #[test]
