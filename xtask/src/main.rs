@@ -16,7 +16,8 @@ usage: cargo xtask tidy           what the compiler does not check of the house,
        cargo xtask papers         writes docs/papers.md from docs/claims
        cargo xtask papers --check whether the page is what docs/claims gives
        cargo xtask papers --ranges [--seeds A..B] [--only TEXT] [--ebb PATH]
-                                  measures the figures over seeds (1 to 20), and writes docs/claims and the page
+                                  measures the figures over seeds (1..21: the end is not included), and
+                                  writes docs/claims and the page
        cargo xtask test           every test, in its short form
        cargo xtask test --quick   what changed since the last commit (or with it), and what depends on it
        cargo xtask test --night   every test, also those that are ignored by day";

@@ -158,6 +158,11 @@ impl Mirror {
         self.disks[side.index()].mode
     }
 
+    /// Filtered and smoothed, 0 to 1; `None` before the first epoch.
+    pub fn utilisation(&self, side: Side) -> Option<f64> {
+        self.pair.utilisation(side)
+    }
+
     /// Blocks that the disk has in its log and not in their own places.
     pub fn logged_blocks(&self, side: Side) -> u64 {
         self.disks[side.index()].log.logged_blocks()

@@ -14,6 +14,8 @@ const CHUNKS: [(&str, u32); 2] = [("1 MB", 1 << 20), ("64 MB", 64 << 20)];
 const MB: f64 = 1024.0 * 1024.0;
 /// The cluster in which the copying is compared with the whole protocol.
 const COMPARED_SERVERS: u16 = 9;
+/// Where one of the paper's 15 servers is lost. [Sierra §3.3]
+const PAPERS_WRITERS: f64 = 4.0;
 
 fn setup(servers: u16, chunk_bytes: u32, seed: u64) -> Setup {
     Setup {
@@ -84,11 +86,7 @@ pub(super) fn rates(
             copied.iter().filter(|((k, _), _)| *k == kind).map(|(_, done)| done).collect();
         let points: Vec<(f64, f64)> =
             of_kind.iter().map(|done| (done.write_servers as f64, rate(done))).collect();
-        let (Some(&first), Some(&last)) = (points.first(), points.last()) else { continue };
-        found.row(format!("chunks of {name}, {} server writes", first.0), "MB/s", None, Some(first.1));
-        found.row(format!("chunks of {name}, {} servers write", last.0), "MB/s", None, Some(last.1));
-        let growth = (last.1 / first.1) / (last.0 / first.0);
-        found.row(format!("chunks of {name}: growth, by that of the servers"), "", Some(1.0), Some(growth));
+        growth_rows(&mut found, name, &points);
         means.push(points.iter().map(|(writers, rate)| rate / writers).sum::<f64>() / points.len() as f64);
         chart = chart.with(Series::new(format!("chunks of {name}"), Mark::Line, points));
     }
@@ -103,6 +101,31 @@ pub(super) fn rates(
     found.charts.push(chart);
     found.tables.push(table(&copied));
     Ok(found)
+}
+
+/// The rates by servers that write, and how near they come to growing as these do.
+fn growth_rows(found: &mut Experiment, name: &str, points: &[(f64, f64)]) {
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
+    found.row(format!("chunks of {name}, {} server writes", first.0), "MB/s", None, Some(first.1));
+    found.row(format!("chunks of {name}, {} servers write", last.0), "MB/s", None, Some(last.1));
+    let growth = |to: &(f64, f64)| (to.1 / first.1) / (to.0 / first.0);
+    found.row(format!("chunks of {name}: growth, by that of the servers"), "", Some(1.0), Some(growth(last)));
+    let papers = points.iter().find(|(writers, _)| *writers == PAPERS_WRITERS);
+    let what = format!("chunks of {name}: growth to {PAPERS_WRITERS} servers, by that of the servers");
+    found.row(what, "", Some(1.0), papers.map(growth));
+    let what = format!("chunks of {name}: R² of the line through the rates");
+    found.row(what, "", Some(1.0), r_squared(points));
+}
+
+/// Of the least-squares line: 1 if all points lie on it.
+fn r_squared(points: &[(f64, f64)]) -> Option<f64> {
+    let count = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let sum = |of: fn(f64, f64) -> f64| points.iter().map(|point| of(point.0 - x, point.1 - y)).sum::<f64>();
+    let (xx, xy, yy) = (sum(|x, _| x * x), sum(|x, y| x * y), sum(|_, y| y * y));
+    // Rounding may lead above 1.
+    (xx > 0.0 && yy > 0.0).then(|| (xy * xy / (xx * yy)).min(1.0))
 }
 
 fn rate(done: &Copied) -> f64 {
@@ -125,5 +148,21 @@ fn table(copied: &[((usize, u16), Copied)]) -> Table {
         caption: "Modelled rebuilds".into(),
         header: header.map(str::to_owned).to_vec(),
         rows: copied.iter().map(row).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r_squared_says_how_near_points_lie_to_a_line() {
+        let is = |points: &[(f64, f64)], wanted: f64| {
+            let found = r_squared(points).unwrap();
+            assert!((found - wanted).abs() < 1e-12, "{found} is not {wanted}");
+        };
+        is(&[(1.0, 5.0), (2.0, 7.0), (4.0, 11.0)], 1.0);
+        is(&[(1.0, 1.0), (2.0, 2.0), (3.0, 2.0)], 0.75);
+        assert_eq!(r_squared(&[(1.0, 5.0)]), None);
     }
 }

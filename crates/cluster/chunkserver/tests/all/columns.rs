@@ -9,10 +9,11 @@ mod world;
 use bytes::Bytes;
 use ebb_chunkserver::Event;
 use ebb_types::{
-    ChunkOp, ClientReply, Epoch, GroupId, PeerMessage, Random, Refusal, RequestId, Role, ServerId,
+    ChunkId, ChunkOp, ClientReply, Epoch, GroupId, PeerMessage, Random, Refusal, RequestId, Role, ServerId,
     ServerReport, ServerState, SlotState, Unready,
 };
-use world::{BLOCKS, Row, SET, World, chunk, id};
+use std::collections::BTreeSet;
+use world::{BLOCKS, Letter, Row, SET, World, chunk, id};
 
 const PARITY: [usize; 3] = [6, 7, 8];
 
@@ -264,6 +265,55 @@ fn a_rebuild_keeps_to_its_limit_and_nothing_else_does() {
     assert_eq!(world.entry.columns[2].state, SlotState::InSync);
     assert!((7.5..10.0).contains(&rebuilt), "40 rows: {rebuilt} s");
     rows.iter().chain(&missed).for_each(|row| world.assert_at_home(row));
+}
+
+/// Everything goes on but a server's fetches of these chunks. Returns the chunks of those that wait.
+fn hold_fetches(world: &mut World, of: ServerId, held: impl Fn(ChunkId) -> bool) -> BTreeSet<ChunkId> {
+    let fetched = |letter: &Letter| match letter.message {
+        PeerMessage::Fetch { chunk, .. } if letter.from == of => Some(chunk),
+        _ => None,
+    };
+    let waits = |letter: &Letter| fetched(letter).is_some_and(&held);
+    let mut moved = true;
+    while moved {
+        moved = false;
+        for server in world.ids() {
+            moved |= world.next_map(server);
+        }
+        if let Some(nth) = world.net.iter().position(|letter| !waits(letter)) {
+            world.deliver(nth);
+            moved = true;
+        }
+        for server in world.works() {
+            world.work(server, 0);
+            moved = true;
+        }
+    }
+    world.net.iter().filter_map(fetched).collect()
+}
+
+/// What of the disks is kept for a rebuild while clients work [ECS² §6].
+#[test]
+fn two_jobs_of_a_rebuild_are_in_flight_beside_clients_and_eight_without_them() {
+    let mut world = fresh();
+    let rows = with_rows(&mut world, 0, 24);
+    world.crash(2);
+    world.run();
+    world.replace(2);
+    let first = hold_fetches(&mut world, id(2), |_| true);
+    assert_eq!(first.len(), 8, "no client works");
+    let read = rows[23].chunk;
+    let asked = world.ask(read, 2, 4096).expect("there is a target");
+    let mut beside = hold_fetches(&mut world, id(2), |chunk| !first.contains(&chunk));
+    assert!(beside.remove(&read) && !world.replies.contains_key(&asked), "a client waits");
+    assert_eq!(beside.len(), 2, "the first eight have ended");
+    let last = hold_fetches(&mut world, id(2), |chunk| chunk != read);
+    assert!(matches!(world.replies[&asked].0, ClientReply::Data { .. }), "{:?}", world.replies[&asked]);
+    assert_eq!(last.len(), 8, "no client works any more");
+    assert!(beside.is_subset(&last) && first.is_disjoint(&last));
+    world.run();
+    assert_eq!(world.entry.columns[2].state, SlotState::InSync);
+    rows.iter().for_each(|row| world.assert_at_home(row));
 }
 
 /// Seed 13 of the fault search: a server that returned when all others had failed listed itself, found nothing to fill

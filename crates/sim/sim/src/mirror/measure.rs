@@ -1,6 +1,6 @@
 //! What is measured during a run: response times by kind, load over time, and the states of the disks over time.
 
-use super::report::{Responses, Sample, States};
+use super::report::{Busiest, Responses, Sample, States};
 use super::state::State;
 use ebb_output::Histogram;
 use ebb_types::Moment;
@@ -27,8 +27,20 @@ struct Counts {
     states: [States; 2],
 }
 
+/// Epochs of a disk, as long as the policy's, one after another.
+#[derive(Clone, Copy, Default)]
+struct Epochs {
+    /// The present one, and how long the disk has worked in it.
+    nth: u64,
+    busy: Duration,
+    busiest: Busiest,
+}
+
 #[derive(Default)]
 pub(super) struct Measures {
+    /// The policy's.
+    epoch: Duration,
+    epochs: [Epochs; 2],
     reads: Histogram,
     writes: Histogram,
     in_change: Histogram,
@@ -39,7 +51,24 @@ pub(super) struct Measures {
     totals: [States; 2],
 }
 
+impl Epochs {
+    /// An access ended.
+    fn worked(&mut self, now: Moment, time: Duration, length: Duration) {
+        let nth = (now.0 as u128 / length.as_nanos()) as u64;
+        if nth != self.nth {
+            (self.nth, self.busy) = (nth, Duration::ZERO);
+        }
+        self.busy += time;
+        self.busiest.raw = self.busiest.raw.max(self.busy.div_duration_f64(length).min(1.0));
+    }
+}
+
 impl Measures {
+    /// `epoch`: of the policy.
+    pub fn new(epoch: Duration) -> Measures {
+        Measures { epoch, ..Measures::default() }
+    }
+
     fn sample(&mut self, at: Moment) -> &mut Counts {
         let n = (at.0 / SAMPLE.as_nanos() as u64) as usize;
         if self.samples.len() <= n {
@@ -63,6 +92,13 @@ impl Measures {
     /// A disk ends an access. One at the end of a sample counts as of the sample in which it ends.
     pub fn worked(&mut self, disk: usize, now: Moment, time: Duration) {
         self.sample(now).busy[disk] += time;
+        self.epochs[disk].worked(now, time, self.epoch);
+    }
+
+    /// What the policy takes a disk's utilisation for.
+    pub fn takes(&mut self, disk: usize, utilisation: f64) {
+        let smoothed = &mut self.epochs[disk].busiest.smoothed;
+        *smoothed = smoothed.max(utilisation);
     }
 
     /// A disk is in this state from now on.
@@ -89,8 +125,8 @@ impl Measures {
         }
     }
 
-    /// Ends the run. Returns response times, samples, and the times of each disk.
-    pub fn end(mut self, now: Moment) -> (Responses, Vec<Sample>, [States; 2]) {
+    /// Ends the run. Returns response times, samples, and the times and the busiest epoch of each disk.
+    pub fn end(mut self, now: Moment) -> (Responses, Vec<Sample>, [(States, Busiest); 2]) {
         (0..2).for_each(|disk| self.leave(disk, now));
         let mut all = self.reads.clone();
         all.add(&self.writes);
@@ -115,6 +151,24 @@ impl Measures {
                 disks: counts.states,
             }
         });
-        (responses, samples.collect(), self.totals)
+        (responses, samples.collect(), [0, 1].map(|n| (self.totals[n], self.epochs[n].busiest)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busiest_epoch_is_the_one_with_the_most_work() {
+        let mut measures = Measures::new(Duration::from_secs(2));
+        for (now, worked) in [(500, 500), (1900, 300), (2100, 100), (3900, 900), (4500, 200)] {
+            measures.worked(1, Moment(now * 1_000_000), Duration::from_millis(worked));
+        }
+        for utilisation in [0.3, 0.45, 0.4] {
+            measures.takes(1, utilisation);
+        }
+        let (_, _, [(_, idle), (_, busy)]) = measures.end(Moment(5_000_000_000));
+        assert_eq!((idle, busy), (Busiest::default(), Busiest { raw: 0.5, smoothed: 0.45 }));
     }
 }

@@ -28,7 +28,8 @@ pub use ebb_mirror::{
 };
 pub use page::{page, state_charts};
 pub use report::{
-    DiskReport, Energies, Report, Requests, Responses, Sample, SetupReport, States, TraceReport, Work,
+    Busiest, DiskReport, Energies, Report, Requests, Responses, Sample, SetupReport, States, TraceReport,
+    Work,
 };
 pub use setup::{MirrorError, Setup};
 pub use workload::Workload;

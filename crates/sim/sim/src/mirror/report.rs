@@ -85,6 +85,7 @@ pub struct DiskReport {
     pub low_share: Option<f64>,
     pub energy: Energy,
     pub states: States,
+    pub busiest_epoch: Busiest,
     /// Blocks that went from the log to their own places.
     pub replayed_blocks: u64,
     /// Blocks that are still in the log at the end.
@@ -109,6 +110,15 @@ pub struct Work {
     pub notes_seconds: f64,
     /// Appended; a block counts each time.
     pub logged_blocks: u64,
+}
+
+/// How busy a disk was in the busiest epoch of the policy, 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Busiest {
+    /// Share of the time in which it worked.
+    pub raw: f64,
+    /// Filtered and smoothed, as the policy sees it.
+    pub smoothed: f64,
 }
 
 /// Time that a disk spent in each state.

@@ -105,7 +105,7 @@ impl<'a> Run<'a> {
             first: 0,
             zeroes: Zeroes::default(),
             out,
-            measures: Measures::default(),
+            measures: Measures::new(setup.settings.epoch),
             requests: Requests { answered: 0, failed: 0 },
             logged: [0; 2],
             replayed: [0; 2],
@@ -252,6 +252,7 @@ impl<'a> Run<'a> {
                 false => State::At(disk.model.speed(), self.mirror.mode(side)),
             };
             self.measures.enter(n, state, self.now);
+            self.measures.takes(n, self.mirror.utilisation(side).unwrap_or_default());
             let logged = self.mirror.logged_blocks(side);
             self.replayed[n] += self.logged[n].saturating_sub(logged);
             self.logged[n] = logged;
@@ -274,14 +275,16 @@ impl<'a> Run<'a> {
 
     fn report(self, about: TraceReport) -> Report {
         let Run { setup, disks, now, measures, requests, logged, replayed, .. } = self;
-        let (response, samples, states) = measures.end(now);
+        let (response, samples, measured) = measures.end(now);
         let side = |n: usize| {
             let energy = disks[n].model.energy(now);
+            let (states, busiest_epoch) = measured[n];
             DiskReport {
                 total: energy.total(),
                 low_share: energy.low_share(),
                 energy,
-                states: states[n],
+                states,
+                busiest_epoch,
                 replayed_blocks: replayed[n],
                 left_blocks: logged[n],
                 work: disks[n].work,
