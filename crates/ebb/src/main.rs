@@ -262,7 +262,7 @@ enum Sub {
         command: cli::lab::LabCommand,
     },
     /// Try out a policy, a cluster or the protocol on a virtual clock
-    Simulate(simulate::SimulateArgs),
+    Simulate(Box<simulate::SimulateArgs>),
 }
 
 #[derive(Args)]
@@ -521,7 +521,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
         Sub::Maintenance { server, end, tool } => trust::maintenance(&tool, server, end).await,
         Sub::Lost { server, accept_loss, tool } => admin::lost(&tool, server, accept_loss).await,
         Sub::Force { accept_loss, tool } => admin::force(&tool, accept_loss).await,
-        Sub::Simulate(args) => simulate::run(args).await,
+        Sub::Simulate(args) => simulate::run(*args).await,
         Sub::Power { command } => cli::power::run(command).await,
         Sub::Lab { command } => cli::lab::run(command).await,
         Sub::Mirror(args) => cli::mirror::run(args).await,

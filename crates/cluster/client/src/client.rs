@@ -56,11 +56,7 @@ struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.follower.abort();
-        for server in self.shared.links().values() {
-            if let Some(link) = server.get() {
-                link.link.close();
-            }
-        }
+        self.shared.close_links();
     }
 }
 
@@ -303,7 +299,7 @@ impl Client {
             return Err(ClientError::TooLong { chunk });
         }
         let mut changes = self.shared().changes();
-        let mut next = self.step(&mut request, Event::Look { heard: None });
+        let mut next = self.step(&mut request, Event::Look { heard: None }, None);
         loop {
             next = match next {
                 Some(Next::End(Ok(data))) => {
@@ -315,7 +311,7 @@ impl Client {
                 }
                 Some(Next::Change) | None => {
                     self.look_again(&request, &mut changes).await;
-                    self.step(&mut request, Event::Look { heard: None })
+                    self.step(&mut request, Event::Look { heard: None }, None)
                 }
             };
         }
@@ -338,8 +334,9 @@ impl Client {
         }
     }
 
-    /// Passes an event to the request and carries out its commands. `None`: it still waits for the same.
-    fn step(&self, request: &mut Request, event: Event) -> Option<Next> {
+    /// Passes an event to the request and carries out its commands. `link`: that of the present try. `None`: it still
+    /// waits for the same.
+    fn step(&self, request: &mut Request, event: Event, link: Option<&Arc<ChunkLink>>) -> Option<Next> {
         let shared = self.shared();
         let mut next = None;
         let mut commands = Vec::new();
@@ -363,10 +360,8 @@ impl Client {
                 }
                 Command::Wake { set } => shared.wake(set),
                 Command::Refresh => shared.refresh(),
-                Command::Close { server } => {
-                    let link = shared.links().get(&server).and_then(|cell| cell.get().cloned());
-                    link.inspect(|link| link.link.close());
-                }
+                // Not the one that new tries use: that may be another way, on which much is heard.
+                Command::Close { .. } => drop(link.inspect(|link| link.link.close())),
                 Command::End(result) => next = Some(Next::End(result)),
             }
         }
@@ -396,7 +391,7 @@ impl Client {
             let link = used.get_or_init(|| link);
             let _share = link.share(&message.op).await;
             let answer = link.link.request(kind::CLIENT_REQUEST, &message, payload.clone());
-            answer.await.map_err(|Lost| Trouble::Lost)
+            shared.watch(server, link, answer).await.map_err(|Lost| Trouble::Lost)
         });
         loop {
             let event = tokio::select! {
@@ -409,7 +404,7 @@ impl Client {
                     Event::Look { heard: used.get().map(|link: &Arc<ChunkLink>| link.link.heard()) }
                 }
             };
-            if let Some(next) = self.step(request, event) {
+            if let Some(next) = self.step(request, event, used.get()) {
                 return next;
             }
         }

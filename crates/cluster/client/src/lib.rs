@@ -15,11 +15,13 @@ mod handshake;
 mod link;
 mod meta;
 mod object;
+mod reach;
 mod run;
 mod secret;
 mod shared;
 mod strangers;
 pub mod transport;
+mod unreached;
 
 pub use client::{Client, Counters};
 pub use clock::{Clock, since_boot};

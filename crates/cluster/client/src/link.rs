@@ -58,6 +58,11 @@ impl<R> Link<R> {
         self.waiting().lost
     }
 
+    /// Whether no reply is awaited.
+    pub fn is_idle(&self) -> bool {
+        self.waiting().answers.is_empty()
+    }
+
     pub fn close(&self) {
         self.sender.close();
         let mut waiting = self.waiting();

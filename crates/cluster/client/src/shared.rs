@@ -6,7 +6,8 @@ use crate::error::ClientError;
 use crate::link::Link;
 use crate::run::Run;
 use crate::secret::{Key, Secret};
-use crate::transport::{Identity, Party, Sender, connect, kind};
+use crate::transport::{Identity, Party, Sender};
+use crate::unreached::Unreached;
 use ebb_client_core::{Patience, Trouble, View};
 use ebb_erasure::Codes;
 use ebb_types::{
@@ -57,14 +58,19 @@ pub(crate) struct Tally {
 #[derive(Debug)]
 pub(crate) struct ChunkLink {
     pub link: Link<ClientReply>,
+    /// Passes on what is sent on it; `None`: it goes to the server itself.
+    pub through: Option<ServerId>,
+    /// It was silent, and whether its server is reached has just been looked at, or is now.
+    pub doubted: AtomicBool,
     reads: Budget,
     writes: Budget,
 }
 
 impl ChunkLink {
-    fn new(sender: Sender) -> ChunkLink {
+    pub fn new(sender: Sender, through: Option<ServerId>) -> ChunkLink {
         let all = || Budget::new(IN_FLIGHT_BYTES);
-        ChunkLink { link: Link::new(sender), reads: all(), writes: all() }
+        let (reads, writes) = (all(), all());
+        ChunkLink { link: Link::new(sender), through, doubted: AtomicBool::new(false), reads, writes }
     }
 
     /// Waits until the op's bytes are within the bound.
@@ -76,6 +82,7 @@ impl ChunkLink {
     }
 }
 
+pub(crate) type Links = BTreeMap<ServerId, Arc<OnceCell<Arc<ChunkLink>>>>;
 pub(crate) type MetaLink = Link<MetaReply>;
 
 /// Whether there is a leader to talk to.
@@ -99,7 +106,8 @@ pub(crate) struct Shared {
     view: RwLock<View>,
     /// Notified whenever the view changes.
     changes: watch::Sender<()>,
-    links: Mutex<BTreeMap<ServerId, Arc<OnceCell<Arc<ChunkLink>>>>>,
+    links: Mutex<Links>,
+    pub unreached: Unreached,
     /// Within what time sets wake, as the metadata service last said.
     pub wakes_within_millis: AtomicU64,
     refreshing: AtomicBool,
@@ -112,9 +120,17 @@ pub(crate) struct Shared {
     pub session: tokio::sync::Mutex<Option<u64>>,
 }
 
+/// A connection may have been replaced after the last clone had closed the others.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.close_links();
+    }
+}
+
 impl Shared {
     /// Nothing is known of the cluster yet.
     pub fn new(config: ClientConfig, clock: Clock) -> Shared {
+        let run = Run::begin();
         Shared {
             config,
             tally: Tally::default(),
@@ -123,18 +139,27 @@ impl Shared {
             view: RwLock::default(),
             changes: watch::Sender::new(()),
             links: Mutex::default(),
+            unreached: Unreached::new(run.id),
             wakes_within_millis: AtomicU64::new(0),
             refreshing: AtomicBool::new(false),
             codes: Mutex::default(),
             clock,
-            run: Run::begin(),
+            run,
             last_request: AtomicU64::new(0),
             session: tokio::sync::Mutex::default(),
         }
     }
 
-    pub fn links(&self) -> MutexGuard<'_, BTreeMap<ServerId, Arc<OnceCell<Arc<ChunkLink>>>>> {
+    pub fn links(&self) -> MutexGuard<'_, Links> {
         self.links.lock().expect("nothing panics under this lock")
+    }
+
+    pub fn close_links(&self) {
+        for server in self.links().values() {
+            if let Some(link) = server.get() {
+                link.link.close();
+            }
+        }
     }
 
     pub fn view(&self) -> RwLockReadGuard<'_, View> {
@@ -207,24 +232,6 @@ impl Shared {
             cell.clone()
         };
         cell.get_or_try_init(|| self.open(server)).await.cloned()
-    }
-
-    async fn open(self: &Arc<Self>, server: ServerId) -> Result<Arc<ChunkLink>, Trouble> {
-        let address = self.view().map().servers.get(&server).map(|entry| entry.address.clone());
-        let address = address.ok_or(Trouble::NoPrimary)?;
-        let mut connection = connect(&address, &self.config.secret, self.identity(Party::Client))
-            .await
-            .map_err(|error| Trouble::NoConnection(Arc::new(error)))?;
-        if connection.peer.party != Party::Server(server) {
-            return Err(Trouble::WrongServer);
-        }
-        let link = Arc::new(ChunkLink::new(connection.sender.clone()));
-        let running = link.clone();
-        tokio::spawn(async move {
-            // Requests on the connection see how it ended.
-            let _ = running.link.run(&mut connection.receiver, kind::CLIENT_REPLY, |_| Ok(())).await;
-        });
-        Ok(link)
     }
 
     /// Asks for the map in the background, one request at a time. The map is pushed anyway, but a stopped leader

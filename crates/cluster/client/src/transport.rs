@@ -63,6 +63,9 @@ pub mod kind {
     pub const SLEEP_REFUSAL: u8 = 14;
     /// `()`, client to a metadata server: pass on to the leader what follows, and back what it says.
     pub const META_RELAY: u8 = 15;
+    /// [`ebb_types::ServerId`], client to another chunk server: pass on to this one what follows, and back what it
+    /// says. The same comes back when that server is reached.
+    pub const CHUNK_RELAY: u8 = 16;
 }
 
 /// Maximum bytes in one connection's queue. One frame always fits into an empty queue.

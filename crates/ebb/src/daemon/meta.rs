@@ -16,6 +16,7 @@ use crate::daemon::files;
 use crate::daemon::heap;
 use crate::daemon::metrics::leader::{MemberFigures, NoticeCounts};
 use crate::daemon::metrics::{self, Page, Source, Targets};
+use crate::daemon::relay::Way;
 use crate::error::{IN_THE_FILE, NodeError, listen};
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Party, Sender, connect, kind};
@@ -576,10 +577,11 @@ impl Meta {
     }
 
     /// How to call the leader as this party, if it is another member and connected to this one.
-    fn way_to_leader(&self, party: Party) -> Option<(String, Secret, Identity)> {
+    fn way_to_leader(&self, party: Party) -> Option<Way> {
         let leader = self.leader.filter(|id| self.members.get(id).is_some_and(|link| !link.is_closed()))?;
         let About { own, secret, addresses } = &self.about;
-        Some((addresses.get(&leader)?.clone(), secret.clone(), Identity { party, ..*own }))
+        let (address, secret) = (addresses.get(&leader)?.clone(), secret.clone());
+        Some(Way { address, secret, own: Identity { party, ..*own } })
     }
 
     fn give(&mut self, input: Input) {

@@ -8,5 +8,6 @@ pub mod heap;
 pub mod meta;
 pub mod metrics;
 pub mod mirror;
+mod relay;
 pub mod server;
 pub mod volume;

@@ -9,6 +9,7 @@ mod disks;
 mod driver;
 mod machine;
 mod news;
+mod relay;
 mod scrubs;
 
 use crate::cluster::config::Config;
@@ -289,6 +290,11 @@ async fn receive(
             }
             shared.borrow_mut().on_request((sender, id), request, frame.payload, share);
             continue;
+        }
+        if kind == kind::CHUNK_RELAY {
+            let Some(frame) = receiver.next().await? else { break };
+            relay::relay(shared, party, &frame, sender, receiver).await?;
+            break;
         }
         inbox_has_room(shared, party).await;
         let Some(frame) = receiver.next().await? else { break };

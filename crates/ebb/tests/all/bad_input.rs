@@ -410,7 +410,7 @@ fn broken_frames() -> Vec<Vec<u8>> {
         changed(16, &[0; 4]),
     ];
     all.extend((0..HEADER_BYTES).map(|at| changed(at, &[0xee])));
-    let kinds = 0..=15;
+    let kinds = 0..=16;
     all.extend(kinds.map(|kind| encode(kind, 0, &(7u64, u64::MAX, u64::MAX), 0)));
     all
 }

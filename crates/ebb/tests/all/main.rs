@@ -18,6 +18,7 @@ mod odd_controllers;
 mod own_machines;
 mod page;
 mod papers;
+mod parted;
 mod planned_shifts;
 mod pools;
 mod power_emulators;

@@ -3,6 +3,7 @@
 use super::*;
 use ebb_client::{ClientError, Trouble};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -184,14 +185,147 @@ async fn a_stopped_primary_is_left_as_soon_as_the_map_names_another() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_server_is_tried_again_on_a_new_connection() {
     let server = chunk_server(1, |_, _, before| if before == 0 { Then::Silence } else { done() }).await;
-    let meta = leader(&[&server]).await;
+    let helper = helper().await;
+    let meta = leader(&[&server, &helper]).await;
     let client = client(&[&meta]).await;
     let started = Instant::now();
     client.write(CHUNK, 0, "abc".into()).await.unwrap();
     let took = started.elapsed();
     // A slow server is waited for; one that sends nothing at all for three looks is not.
     assert!(took >= Duration::from_secs(15) && took < Duration::from_millis(15100), "{took:?}");
-    assert_eq!(server.open.lock().unwrap().len(), 2);
+    // Until then it is only called, and nothing is asked: it is reached, so nobody else is to pass anything on.
+    assert_eq!((server.seen().len(), helper.seen().len()), (2, 0));
+    assert!(server.open.lock().unwrap().len() > 2);
+}
+
+/// Server 1, to which nothing comes through while it is `dark`.
+async fn chunk_server_behind(dark: Arc<AtomicBool>) -> Fake<ClientRequest> {
+    let own = Identity { cluster: CLUSTER, party: Party::Server(ServerId(1)) };
+    let listener = Listener::bind("127.0.0.1:0", &secret(), own).await.unwrap();
+    let address = listener.address().unwrap().to_string();
+    let (seen, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let (seen_too, open_too) = (seen.clone(), open.clone());
+    let task = tokio::spawn(async move {
+        let mut held = Vec::new();
+        loop {
+            let incoming = listener.accept().await;
+            if dark.load(Ordering::Relaxed) {
+                held.push(incoming);
+                continue;
+            }
+            let Ok(mut connection) = incoming.handshake().await else { continue };
+            open_too.lock().unwrap().push(connection.sender.clone());
+            let (dark, seen) = (dark.clone(), seen_too.clone());
+            tokio::spawn(async move {
+                while let Ok(Some(frame)) = connection.receiver.next().await {
+                    let (id, request) = frame.decode::<ClientRequest>().unwrap();
+                    if !dark.load(Ordering::Relaxed) {
+                        seen.lock().unwrap().push((request, Instant::now()));
+                        let done = ClientReply::Done { newest: Version::ZERO };
+                        connection.sender.send(kind::CLIENT_REPLY, id, &done, Bytes::new()).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    Fake { address, seen, open, task }
+}
+
+/// Server 2, which reaches server 1. It has seen what it passed on, and has open the connections on which it was asked
+/// to.
+async fn helper() -> Fake<ClientRequest> {
+    let own = Identity { cluster: CLUSTER, party: Party::Server(ServerId(2)) };
+    let listener = Listener::bind("127.0.0.1:0", &secret(), own).await.unwrap();
+    let address = listener.address().unwrap().to_string();
+    let (seen, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let (seen_too, open_too) = (seen.clone(), open.clone());
+    let task = tokio::spawn(async move {
+        loop {
+            let Ok(mut connection) = listener.accept().await.handshake().await else { continue };
+            let (seen, open) = (seen_too.clone(), open_too.clone());
+            tokio::spawn(async move {
+                while let Ok(Some(frame)) = connection.receiver.next().await {
+                    let sender = &connection.sender;
+                    if frame.kind == kind::CHUNK_RELAY {
+                        let (_, to) = frame.decode::<ServerId>().unwrap();
+                        assert_eq!(to, ServerId(1));
+                        open.lock().unwrap().push(sender.clone());
+                        sender.send(kind::CHUNK_RELAY, 0, &to, Bytes::new()).unwrap();
+                        continue;
+                    }
+                    let (id, request) = frame.decode::<ClientRequest>().unwrap();
+                    seen.lock().unwrap().push((request, Instant::now()));
+                    let done = ClientReply::Done { newest: Version::ZERO };
+                    sender.send(kind::CLIENT_REPLY, id, &done, Bytes::new()).unwrap();
+                }
+            });
+        }
+    });
+    Fake { address, seen, open, task }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_not_reached_is_asked_through_another_until_it_is() {
+    let dark = Arc::new(AtomicBool::new(true));
+    let (server, helper) = (chunk_server_behind(dark.clone()).await, helper().await);
+    let meta = leader(&[&server, &helper]).await;
+    let client = client(&[&meta]).await;
+    let started = Instant::now();
+    client.write(CHUNK, 0, "abc".into()).await.unwrap();
+    client.write(CHUNK, 0, "def".into()).await.unwrap();
+    assert!(started.elapsed() < Duration::from_millis(2200), "{:?}", started.elapsed());
+    assert_eq!((server.seen().len(), helper.seen().len()), (0, 2));
+    assert_eq!((client.counters().retries, helper.open.lock().unwrap().len()), (0, 1));
+
+    // It is still asked like that after a while, and at once.
+    for _ in 0..20 {
+        sleep(Duration::from_secs(1)).await;
+        let started = Instant::now();
+        client.write(CHUNK, 0, "abc".into()).await.unwrap();
+        assert!(started.elapsed() < Duration::from_millis(100), "{:?}", started.elapsed());
+    }
+    assert_eq!(server.seen().len(), 0);
+
+    dark.store(false, Ordering::Relaxed);
+    sleep(Duration::from_secs(8)).await;
+    let passed_on = helper.seen().len();
+    client.write(CHUNK, 0, "ghi".into()).await.unwrap();
+    assert_eq!((server.seen().len(), helper.seen().len()), (1, passed_on));
+    assert_eq!(client.counters().retries, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_on_a_connection_that_fell_silent_is_sent_again_through_another_server() {
+    let dark = Arc::new(AtomicBool::new(false));
+    let (server, helper) = (chunk_server_behind(dark.clone()).await, helper().await);
+    let meta = leader(&[&server, &helper]).await;
+    let client = client(&[&meta]).await;
+    client.write(CHUNK, 0, "abc".into()).await.unwrap();
+    assert_eq!((server.seen().len(), helper.seen().len()), (1, 0));
+
+    dark.store(true, Ordering::Relaxed);
+    let started = Instant::now();
+    let writes = (0..10).map(|nth: u32| {
+        let client = client.clone();
+        async move { client.write(CHUNK, nth * 4096, "def".into()).await.unwrap() }
+    });
+    writes.collect::<tokio::task::JoinSet<_>>().join_all().await;
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    let mut ids: Vec<u64> = helper.seen().iter().map(|request| request_of(request).seq).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, Vec::from_iter(2..12), "each once, under its id");
+    assert_eq!(client.counters().retries, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_has_ended_is_not_asked_through_another() {
+    let (server, helper) = (chunk_server(1, |_, _, _| done()).await, helper().await);
+    let meta = leader(&[&server, &helper]).await;
+    let client = client(&[&meta]).await;
+    server.stop();
+    let error = client.write(CHUNK, 0, "abc".into()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Unserved { last: Trouble::NoConnection(_), .. }), "{error}");
+    assert_eq!((helper.seen().len(), helper.open.lock().unwrap().len()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,6 +16,7 @@ use super::machine;
 use super::news;
 use super::scrubs::Scrubs;
 use crate::daemon::metrics::server::ServerFigures;
+use crate::daemon::relay::Way;
 use crate::daemon::{clock, heap};
 use bytes::Bytes;
 use ebb_chunkserver::shell::{Command, EDGE_TOKENS, Ended, Event, Facts, Shell};
@@ -24,7 +25,7 @@ use ebb_chunkserver::{
 };
 use ebb_client::Secret;
 use ebb_client::budget::{Budget, Share};
-use ebb_client::transport::{Frame, Party, Sender, kind};
+use ebb_client::transport::{Frame, Identity, Party, Sender, kind};
 use ebb_power::OwnMachine;
 use ebb_store::{Completion, GroupSpace, LIST_RUNS, Op, Outcome, StoreError, StoreHandle};
 use ebb_types::frame::FrameError;
@@ -37,9 +38,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_local;
 
+/// Clients that are passed on at a time: each may have a queue and a frame in either direction here. The next one asks
+/// another server.
+const RELAYS_MAX: usize = 16;
 /// A server that could not be reached is not retried for this long.
 const DIAL_PAUSE: Duration = Duration::from_millis(200);
 pub type Shared = Rc<RefCell<Server>>;
@@ -93,6 +97,9 @@ pub struct Flow {
     pub reads: Budget,
     /// Clients' writes.
     pub writes: Budget,
+    /// Clients that are passed on. Their bytes are not in the budgets: two servers that pass on to each other would
+    /// wait for each other.
+    pub relays: Semaphore,
     /// Signalled when the store completes something.
     stored: Notify,
 }
@@ -100,7 +107,8 @@ pub struct Flow {
 impl Flow {
     fn new() -> Flow {
         let all = || Budget::new(CLIENT_BYTES);
-        Flow { reads: all(), writes: all(), stored: Notify::new() }
+        let relays = Semaphore::new(RELAYS_MAX);
+        Flow { reads: all(), writes: all(), relays, stored: Notify::new() }
     }
 }
 
@@ -270,6 +278,18 @@ impl Server {
 
     pub fn flow(&self) -> Rc<Flow> {
         self.flow.clone()
+    }
+
+    /// How to pass a client on to another server. `None`: it is no client, or no other server that takes part is known
+    /// by this id.
+    pub fn way_to(&self, party: Party, to: ServerId) -> Option<Way> {
+        let About { me, cluster, secret, .. } = &self.about;
+        let map = self.shell.replica().map();
+        if party != Party::Client || to == *me || !map.is_live(to) {
+            return None;
+        }
+        let address = map.servers.get(&to)?.address.clone();
+        Some(Way { address, secret: secret.clone(), own: Identity { cluster: *cluster, party } })
     }
 
     /// Handles a frame from the other end. An error ends the connection.
