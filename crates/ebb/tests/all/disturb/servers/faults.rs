@@ -21,6 +21,8 @@ const CROWD: usize = 400;
 /// Many more writes than the first server of a volume carries out.
 const BY_SECOND: u64 = 1 << 40;
 const HOUR: i64 = 3600;
+/// The block protocol's number of it.
+const NO_SPACE: u32 = 28;
 
 impl Servers {
     pub fn can_fault(&self) -> bool {
@@ -186,7 +188,14 @@ impl Servers {
         let acknowledged = Arc::new(AtomicU64::new(0));
         let (mut client, count) = (Nbd::dial(&first.url).expect("it is served"), acknowledged.clone());
         let writer = std::thread::spawn(move || {
-            let write = |n: &u64| matches!(client.ask(WRITE, 0, BLOCK as u32, &content(0, *n)), Ok(Ok(_)));
+            let write = |n: &u64| loop {
+                match client.ask(WRITE, 0, BLOCK as u32, &content(0, *n)) {
+                    Ok(Ok(_)) => return true,
+                    // A disk was full a moment ago.
+                    Ok(Err(error)) if error == NO_SPACE => {}
+                    Ok(Err(_)) | Err(_) => return false,
+                }
+            };
             (1..).take_while(write).for_each(|n| count.store(n, Ordering::SeqCst));
         });
         wait("the volume is written", PATIENCE, || {
