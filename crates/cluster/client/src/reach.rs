@@ -190,7 +190,7 @@ impl Shared {
     }
 
     fn is_unreached(&self, server: ServerId) -> bool {
-        let since = self.unreached.servers().get(&server).copied();
+        let since = self.unreached.since(server);
         since.is_some_and(|since| self.now().since(since) < UNREACHED)
     }
 
@@ -227,13 +227,9 @@ impl Shared {
         if !map.is_live(server) {
             return Vec::new();
         }
-        let now = self.now();
-        let unreached = self.unreached.servers();
-        let is_reached =
-            |other: &ServerId| unreached.get(other).is_none_or(|since| now.since(*since) >= UNREACHED);
         let others = map.servers.values().filter(|other| other.state == ServerState::Awake);
         let others = others.map(|other| other.id).filter(|other| *other != server && Some(*other) != not);
-        let mut helpers: Vec<ServerId> = others.filter(is_reached).collect();
+        let mut helpers: Vec<ServerId> = others.filter(|other| !self.is_unreached(*other)).collect();
         let turn = self.unreached.next_turn();
         if let Some(first) = turn.checked_rem(helpers.len() as u64) {
             helpers.rotate_left(first as usize);
@@ -249,10 +245,9 @@ impl Shared {
         }
         let Ok(Some(frame)) = connection.receiver.next().await else { return Helped::Not };
         match frame.decode::<ServerId>() {
-            Ok((_, reached)) if frame.kind == kind::CHUNK_RELAY && reached == server => {
-                Helped::Reached(Box::new(connection))
-            }
-            Ok((_, itself)) if frame.kind == kind::CHUNK_RELAY && itself == helper => Helped::Full,
+            _ if frame.kind != kind::CHUNK_RELAY => Helped::Not,
+            Ok((_, reached)) if reached == server => Helped::Reached(Box::new(connection)),
+            Ok((_, itself)) if itself == helper => Helped::Full,
             _ => Helped::Not,
         }
     }

@@ -18,8 +18,12 @@ impl Unreached {
         Unreached { servers: Mutex::default(), turn: AtomicU64::new(turn) }
     }
 
-    pub fn servers(&self) -> MutexGuard<'_, BTreeMap<ServerId, Moment>> {
+    fn servers(&self) -> MutexGuard<'_, BTreeMap<ServerId, Moment>> {
         self.servers.lock().expect("nothing panics under this lock")
+    }
+
+    pub fn since(&self, server: ServerId) -> Option<Moment> {
+        self.servers().get(&server).copied()
     }
 
     /// `None`: it is reached, or by nobody.

@@ -200,12 +200,7 @@ async fn a_silent_server_is_tried_again_on_a_new_connection() {
 
 /// Server 1, to which nothing comes through while it is `dark`.
 async fn chunk_server_behind(dark: Arc<AtomicBool>) -> Fake<ClientRequest> {
-    let own = Identity { cluster: CLUSTER, party: Party::Server(ServerId(1)) };
-    let listener = Listener::bind("127.0.0.1:0", &secret(), own).await.unwrap();
-    let address = listener.address().unwrap().to_string();
-    let (seen, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
-    let (seen_too, open_too) = (seen.clone(), open.clone());
-    let task = tokio::spawn(async move {
+    Fake::start(Party::Server(ServerId(1)), |listener, seen: Seen<ClientRequest>, open| async move {
         let mut held = Vec::new();
         loop {
             let incoming = listener.accept().await;
@@ -214,8 +209,8 @@ async fn chunk_server_behind(dark: Arc<AtomicBool>) -> Fake<ClientRequest> {
                 continue;
             }
             let Ok(mut connection) = incoming.handshake().await else { continue };
-            open_too.lock().unwrap().push(connection.sender.clone());
-            let (dark, seen) = (dark.clone(), seen_too.clone());
+            open.lock().unwrap().push(connection.sender.clone());
+            let (dark, seen) = (dark.clone(), seen.clone());
             tokio::spawn(async move {
                 while let Ok(Some(frame)) = connection.receiver.next().await {
                     let (id, request) = frame.decode::<ClientRequest>().unwrap();
@@ -227,22 +222,17 @@ async fn chunk_server_behind(dark: Arc<AtomicBool>) -> Fake<ClientRequest> {
                 }
             });
         }
-    });
-    Fake { address, seen, open, task }
+    })
+    .await
 }
 
 /// Server 2, which reaches server 1. It has seen what it passed on, and has open the connections on which it was asked
 /// to.
 async fn helper() -> Fake<ClientRequest> {
-    let own = Identity { cluster: CLUSTER, party: Party::Server(ServerId(2)) };
-    let listener = Listener::bind("127.0.0.1:0", &secret(), own).await.unwrap();
-    let address = listener.address().unwrap().to_string();
-    let (seen, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
-    let (seen_too, open_too) = (seen.clone(), open.clone());
-    let task = tokio::spawn(async move {
+    Fake::start(Party::Server(ServerId(2)), |listener, seen: Seen<ClientRequest>, open| async move {
         loop {
             let Ok(mut connection) = listener.accept().await.handshake().await else { continue };
-            let (seen, open) = (seen_too.clone(), open_too.clone());
+            let (seen, open) = (seen.clone(), open.clone());
             tokio::spawn(async move {
                 while let Ok(Some(frame)) = connection.receiver.next().await {
                     let sender = &connection.sender;
@@ -260,8 +250,8 @@ async fn helper() -> Fake<ClientRequest> {
                 }
             });
         }
-    });
-    Fake { address, seen, open, task }
+    })
+    .await
 }
 
 #[tokio::test(start_paused = true)]
@@ -371,18 +361,13 @@ async fn the_leader_is_found_through_another_member() {
 /// A follower of the leader at this address. On a connection on which it was asked to pass on, it answers as the leader
 /// would. It has seen the kinds of frames.
 async fn follower(leader: String) -> Fake<u8> {
-    let own = Identity { cluster: CLUSTER, party: Party::Meta };
-    let listener = Listener::bind("127.0.0.1:0", &secret(), own).await.unwrap();
-    let address = listener.address().unwrap().to_string();
-    let (seen, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
-    let (seen_too, open_too) = (seen.clone(), open.clone());
-    let task = tokio::spawn(async move {
+    Fake::start(Party::Meta, |listener, seen: Seen<u8>, open| async move {
         loop {
             let Ok(mut connection) = listener.accept().await.handshake().await else { continue };
-            open_too.lock().unwrap().push(connection.sender.clone());
+            open.lock().unwrap().push(connection.sender.clone());
             let mut passes_on = false;
             while let Ok(Some(frame)) = connection.receiver.next().await {
-                seen_too.lock().unwrap().push((frame.kind, Instant::now()));
+                seen.lock().unwrap().push((frame.kind, Instant::now()));
                 passes_on |= frame.kind == kind::META_RELAY;
                 if frame.kind != kind::META_REQUEST {
                     continue;
@@ -398,8 +383,8 @@ async fn follower(leader: String) -> Fake<u8> {
                 connection.sender.send_wait(kind::META_REPLY, id, &reply, Bytes::new()).await.unwrap();
             }
         }
-    });
-    Fake { address, seen, open, task }
+    })
+    .await
 }
 
 #[tokio::test(start_paused = true)]

@@ -44,15 +44,31 @@ enum Then<R> {
     Close,
 }
 
+type Seen<Q> = Arc<Mutex<Vec<(Q, Instant)>>>;
+type Open = Arc<Mutex<Vec<Sender>>>;
+
 /// A fake process: its address, the requests it got, and its connections.
 struct Fake<Q> {
     address: String,
-    seen: Arc<Mutex<Vec<(Q, Instant)>>>,
-    open: Arc<Mutex<Vec<Sender>>>,
+    seen: Seen<Q>,
+    open: Open,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl<Q: Clone> Fake<Q> {
+    /// `serve` accepts its callers, and notes what they ask and its ends of their connections.
+    async fn start<F>(party: Party, serve: impl FnOnce(Listener, Seen<Q>, Open) -> F) -> Fake<Q>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let own = Identity { cluster: CLUSTER, party };
+        let listener = Listener::bind("127.0.0.1:0", &secret(), own).await.unwrap();
+        let address = listener.address().unwrap().to_string();
+        let (seen, open) = (Seen::default(), Open::default());
+        let task = tokio::spawn(serve(listener, seen.clone(), open.clone()));
+        Fake { address, seen, open, task }
+    }
+
     fn seen(&self) -> Vec<Q> {
         self.seen.lock().unwrap().iter().map(|(request, _)| request.clone()).collect()
     }
@@ -80,17 +96,11 @@ where
     Q: Clone + Send + serde::de::DeserializeOwned + 'static,
     R: serde::Serialize + Send + Sync + 'static,
 {
-    let own = Identity { cluster: CLUSTER, party };
-    let listener = Listener::bind("127.0.0.1:0", &secret(), own).await.unwrap();
-    let address = listener.address().unwrap().to_string();
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let open = Arc::new(Mutex::new(Vec::new()));
     let think = Arc::new(think);
-    let (seen_too, open_too) = (seen.clone(), open.clone());
-    let task = tokio::spawn(async move {
+    Fake::start(party, |listener, seen: Seen<Q>, open| async move {
         loop {
             let incoming = listener.accept().await;
-            let (think, seen, open) = (think.clone(), seen_too.clone(), open_too.clone());
+            let (think, seen, open) = (think.clone(), seen.clone(), open.clone());
             tokio::spawn(async move {
                 let Ok(mut connection) = incoming.handshake().await else { return };
                 open.lock().unwrap().push(connection.sender.clone());
@@ -112,8 +122,8 @@ where
                 }
             });
         }
-    });
-    Fake { address, seen, open, task }
+    })
+    .await
 }
 
 async fn chunk_server(
