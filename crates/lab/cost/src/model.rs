@@ -9,6 +9,7 @@
 //!
 //! P / N is the draw of one core at full load, so a layer's energy is its cycles' share of that.
 
+use ebb_output::Deviations;
 use ebb_types::{Joules, Watts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -176,14 +177,11 @@ impl Projection {
             return None;
         }
         let count = runs.len() as f64;
-        let (x, y) = (|p: &(usize, Cycles)| p.0 as f64, |p: &(usize, Cycles)| p.1.0);
-        let mean_x = runs.iter().map(x).sum::<f64>() / count;
-        let mean_y = runs.iter().map(y).sum::<f64>() / count;
-        let xx: f64 = runs.iter().map(|p| (x(p) - mean_x).powi(2)).sum();
-        let xy: f64 = runs.iter().map(|p| (x(p) - mean_x) * (y(p) - mean_y)).sum();
-        let yy: f64 = runs.iter().map(|p| (y(p) - mean_y).powi(2)).sum();
+        let points: Vec<(f64, f64)> = runs.iter().map(|run| (run.0 as f64, run.1.0)).collect();
+        let line = Deviations::of(&points);
+        let Deviations { mean: (mean_x, mean_y), xx, xy, yy } = line;
         let fewest = *numbers.first()?;
-        let least: Vec<f64> = runs.iter().filter(|p| p.0 == fewest).map(y).collect();
+        let least: Vec<f64> = runs.iter().filter(|run| run.0 == fewest).map(|run| run.1.0).collect();
         let base = least.iter().sum::<f64>() / least.len() as f64;
         let slope = xy / xx;
         let intercept = mean_y - slope * mean_x;
@@ -207,7 +205,7 @@ impl Projection {
         Some(Projection {
             slope: Cycles(slope),
             intercept: Cycles(intercept),
-            r_squared: (yy > 0.0).then(|| xy * xy / (xx * yy)),
+            r_squared: line.r_squared(),
             at: PROJECTED_CORES.map(at).to_vec(),
         })
     }

@@ -2,6 +2,7 @@
 //! interval by interval, correlates with that of the replay at 100 %.
 
 use super::record::SeriesRow;
+use ebb_output::Deviations;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,7 +37,8 @@ pub fn shapes(series: &[SeriesRow]) -> Vec<Shape> {
         let reference = runs.get(&(campaign, target, workload, full))?;
         let pairs = pairs(run, reference);
         let of = |value: fn(&SeriesRow) -> f64| {
-            correlation(&pairs.iter().map(|(row, full)| (value(row), value(full))).collect::<Vec<_>>())
+            let points: Vec<_> = pairs.iter().map(|(row, full)| (value(row), value(full))).collect();
+            Deviations::of(&points).correlation()
         };
         (pairs.len() >= FEWEST).then(|| Shape {
             campaign: campaign.to_owned(),
@@ -61,14 +63,6 @@ fn pairs<'a>(run: &[&'a SeriesRow], reference: &[&'a SeriesRow]) -> Vec<(&'a Ser
     let reference = whole(reference);
     let both = |(from, row): (u64, &'a SeriesRow)| Some((row, *reference.get(&from)?));
     whole(run).into_iter().filter_map(both).collect()
-}
-
-fn correlation(points: &[(f64, f64)]) -> Option<f64> {
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / points.len() as f64;
-    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
-    let sum = |of: fn(f64, f64) -> f64| points.iter().map(|point| of(point.0 - x, point.1 - y)).sum::<f64>();
-    let spread = (sum(|a, _| a * a) * sum(|_, b| b * b)).sqrt();
-    (spread > 0.0).then(|| sum(|a, b| a * b) / spread)
 }
 
 impl fmt::Display for Shape {

@@ -4,6 +4,7 @@
 //! It knows nothing about storage. Callers have their figures as plain data: `Serialize` for machines, `Display` for
 //! people. This crate has what they share, so that all reports look alike.
 
+mod deviations;
 mod latency;
 mod lines;
 mod machine;
@@ -11,6 +12,7 @@ mod page;
 mod progress;
 mod table;
 
+pub use deviations::Deviations;
 pub use latency::{Histogram, Latency, distribution};
 pub use lines::wrapped;
 pub use machine::{Machine, host};

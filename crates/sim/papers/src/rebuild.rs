@@ -4,7 +4,7 @@ use super::effort::Effort;
 use super::findings::{Experiment, PaperError, Table};
 use super::side_by_side::side_by_side;
 use super::testbed::REPLICAS;
-use ebb_output::{Axis, Chart, Mark, Series};
+use ebb_output::{Axis, Chart, Deviations, Mark, Series};
 use ebb_sim::request::{
     Copied, DiskModel, NetworkModel, Setup, SimError, copy_chunks, rebuild, whole_chunks,
 };
@@ -114,18 +114,7 @@ fn growth_rows(found: &mut Experiment, name: &str, points: &[(f64, f64)]) {
     let what = format!("chunks of {name}: growth to {PAPERS_WRITERS} servers, by that of the servers");
     found.row(what, "", Some(1.0), papers.map(growth));
     let what = format!("chunks of {name}: R² of the line through the rates");
-    found.row(what, "", Some(1.0), r_squared(points));
-}
-
-/// Of the least-squares line: 1 if all points lie on it.
-fn r_squared(points: &[(f64, f64)]) -> Option<f64> {
-    let count = points.len() as f64;
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
-    let sum = |of: fn(f64, f64) -> f64| points.iter().map(|point| of(point.0 - x, point.1 - y)).sum::<f64>();
-    let (xx, xy, yy) = (sum(|x, _| x * x), sum(|x, y| x * y), sum(|_, y| y * y));
-    // Rounding may lead above 1.
-    (xx > 0.0 && yy > 0.0).then(|| (xy * xy / (xx * yy)).min(1.0))
+    found.row(what, "", Some(1.0), Deviations::of(points).r_squared());
 }
 
 fn rate(done: &Copied) -> f64 {
@@ -148,21 +137,5 @@ fn table(copied: &[((usize, u16), Copied)]) -> Table {
         caption: "Modelled rebuilds".into(),
         header: header.map(str::to_owned).to_vec(),
         rows: copied.iter().map(row).collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn r_squared_says_how_near_points_lie_to_a_line() {
-        let is = |points: &[(f64, f64)], wanted: f64| {
-            let found = r_squared(points).unwrap();
-            assert!((found - wanted).abs() < 1e-12, "{found} is not {wanted}");
-        };
-        is(&[(1.0, 5.0), (2.0, 7.0), (4.0, 11.0)], 1.0);
-        is(&[(1.0, 1.0), (2.0, 2.0), (3.0, 2.0)], 0.75);
-        assert_eq!(r_squared(&[(1.0, 5.0)]), None);
     }
 }
