@@ -13,7 +13,7 @@ use crate::world::clock::SECOND;
 use crate::world::coder::{CODERS, Coder};
 use crate::world::{Configure, Happening, Violation, World};
 use ebb_types::{
-    Column, GroupEntry, GroupId, PoolId, Random, ServerEntry, ServerId, ServerState, SetEntry, Slot,
+    Column, GroupEntry, GroupId, PoolId, Random, Role, ServerEntry, ServerId, ServerState, SetEntry, Slot,
     SlotState, group_of, mix,
 };
 use std::collections::BTreeMap;
@@ -173,10 +173,21 @@ fn suffering(world: &World) -> Option<String> {
         return Some(what);
     }
     let moving = |s: ServerState| matches!(s, ServerState::Draining | ServerState::Waking);
-    let there = |s: &ServerEntry| !world.servers[&s.id].missing;
+    let is_missing = |id: ServerId| world.servers[&id].missing;
+    // What it keeps for a lost server is the last but one copy, if the group's complete one is on the server that is
+    // missing (seed 34000033483).
+    let may_be_needed = |(group, role): (GroupId, Role)| {
+        let entry = state.group(group).filter(|entry| !entry.is_complete());
+        let lacks = |entry: &GroupEntry| entry.slots.iter().any(|slot| is_missing(slot.server));
+        matches!(role, Role::Offload { .. }) && entry.is_some_and(lacks)
+    };
+    let holds_out = |s: &ServerEntry| {
+        s.state == ServerState::Draining && world.servers[&s.id].store.roles().into_iter().any(may_be_needed)
+    };
     // If servers rotate every few seconds, one is always in transition.
     let rotates = world.scenario.bootstrap.schedule.rotate_days > 0;
-    if let Some(server) = state.servers().find(|s| moving(s.state) && there(s) && !rotates) {
+    let hangs = |s: &&ServerEntry| moving(s.state) && !is_missing(s.id) && !holds_out(s) && !rotates;
+    if let Some(server) = state.servers().find(hangs) {
         return Some(format!("{} is {}", server.id, format!("{:?}", server.state).to_lowercase()));
     }
     world.gear_wanted.map(|_| "the administrator waits".to_owned()).or_else(|| world.racks_shared())
