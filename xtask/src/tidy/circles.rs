@@ -19,8 +19,7 @@ const CIRCLES: &[(&str, &str)] = &[
     ),
     (
         "sim::search::faults sim::search::invariants sim::search::invariants::dwell sim::search::scenario sim::world \
-         sim::world::client sim::world::coder sim::world::member sim::world::net sim::world::own_sleep sim::world::server \
-         sim::world::standstill",
+         sim::world::client sim::world::coder sim::world::member sim::world::net sim::world::server sim::world::standstill",
         "one engine: the world knows `Disturb`, `Judge` and a model of delays",
     ),
 ];

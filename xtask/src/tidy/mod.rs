@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: what the compiler does not check of the house, its pages and its papers. Reads text and `cargo
 //! metadata`; needs no crate of the project built.
 
+mod assertions;
 mod circles;
 mod dependencies;
 mod docs;
@@ -102,6 +103,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("examples", house::examples),
     ("clocks", house::clocks),
     ("circles", circles::circles),
+    ("assertions", assertions::floors),
     ("licences", dependencies::licences),
     ("unused dependencies", dependencies::unused),
     ("rules", docs::rules),

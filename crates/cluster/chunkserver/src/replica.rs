@@ -295,6 +295,7 @@ impl Replica {
         act: impl FnOnce(&mut Group, &mut Context),
     ) {
         let (groups, _, mut cx) = self.owners(now, id, out);
+        // It was forgotten.
         let Some(group) = groups.get_mut(&id) else { return };
         act(group, &mut cx);
         if group.is_busy() {
@@ -391,6 +392,7 @@ impl Replica {
                 });
             }
         }
+        // It is forgotten already.
         let Some(group) = self.groups.get(&id) else { return };
         // Data kept here may be requested again, and its tail with it.
         let kept = self.roles_of(id).next().is_some();
@@ -591,7 +593,9 @@ impl Replica {
     }
 
     fn on_stored(&mut self, now: Moment, token: StoreToken, outcome: StoreOutcome, out: &mut Vec<Command>) {
-        let Some((id, wait)) = self.shared.waits.remove(&token) else { return };
+        let Some((id, wait)) = self.shared.waits.remove(&token) else {
+            return debug_assert!(false, "the store answered what it was not asked");
+        };
         let outcome = self.shared.memory.join(token, outcome);
         if matches!(outcome, StoreOutcome::Failed(Refusal::Poisoned)) {
             self.shared.stats.poisoned = true;
@@ -599,6 +603,7 @@ impl Replica {
         match outcome {
             StoreOutcome::Damaged { lost: None, .. } => self.shared.stats.damage.corrupt += 1,
             StoreOutcome::Damaged { lost: Some(_), .. } => self.shared.stats.damage.lost += 1,
+            // Nothing is damaged.
             _ => {}
         }
         let wait = match (id.column(), wait) {

@@ -42,6 +42,7 @@ const SOFT_LIMIT: f64 = 0.95;
 /// Share of the capacity beyond which the store records what is on all targets as soon as nothing else does: it may
 /// have no room to write that again after a crash.
 const NOTE_LIMIT: f64 = 0.75;
+const _: () = assert!(NOTE_LIMIT < SOFT_LIMIT && SOFT_LIMIT < 1.0);
 
 /// What the shell waits for from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +181,7 @@ impl Shell {
         match event {
             core::Event::Client { token, .. } => self.count.asked(token, now),
             core::Event::Tick => self.ticking = false,
+            // The others concern the core alone.
             _ => {}
         }
         self.pass(now, event, out);
@@ -205,7 +207,10 @@ impl Shell {
                 self.count.answered(token, &reply, now);
                 out.push(Command::Reply { token, reply, payload });
             }
-            core::Command::Store { token, command } => out.push(Command::Store { token, command }),
+            core::Command::Store { token, command } => {
+                debug_assert!(token.0 < OWN_TOKENS, "the shell knows its own by their numbers");
+                out.push(Command::Store { token, command });
+            }
             core::Command::Report(report) => {
                 let (server, incarnation) = (self.about.me, self.about.incarnation);
                 self.tell(ServerMessage::Reports { server, incarnation, reports: vec![report] }, out);
@@ -234,7 +239,8 @@ impl Shell {
         let token = StoreToken(self.next_token);
         self.next_token += 1;
         assert!(token.0 < EDGE_TOKENS, "tokens are not used up in a process's life");
-        self.waits.insert(token, wait);
+        let before = self.waits.insert(token, wait);
+        debug_assert!(before.is_none(), "a token is of one task");
         out.push(Command::Task { token, task });
     }
 

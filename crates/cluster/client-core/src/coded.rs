@@ -36,6 +36,7 @@ pub enum Orders {
 impl CodedWrite {
     /// A server has taken the strip under this epoch.
     pub fn taken(&mut self, strip: usize, epoch: Epoch) {
+        debug_assert!(strip < self.strips.len(), "only strips that rows have are sent");
         if let Some(strip) = self.strips.get_mut(strip) {
             strip.sent = false;
             strip.taken = epoch;
@@ -48,6 +49,7 @@ impl CodedWrite {
         if self.is_complete() {
             return Orders::Complete;
         }
+        debug_assert!(entry.epoch >= self.epoch, "a set's configuration does not go back");
         if entry.epoch > self.epoch {
             self.epoch = entry.epoch;
             self.strips.resize(entry.strips(), Strip::default());
@@ -68,6 +70,7 @@ impl CodedWrite {
                 send.push(nth);
             }
         }
+        debug_assert!(self.strips.iter().any(|strip| strip.sent), "what is not complete waits for a strip");
         Orders::Go { send, drop }
     }
 

@@ -375,6 +375,7 @@ impl Request {
         if now >= self.deadline() {
             return self.unserved(now, Trouble::NoAnswer, out);
         }
+        debug_assert!(route.epoch >= self.message.epoch, "a view does not go back");
         self.tries += 1;
         self.server = Some(route.primary);
         self.message.epoch = route.epoch;
@@ -412,6 +413,9 @@ impl Request {
     }
 
     fn end(&mut self, result: Result<Summed, Failure>, out: &mut Vec<Command>) {
+        let is_open = matches!(result, Err(Failure::Unserved { .. } | Failure::Unknown { .. }));
+        debug_assert!(!matches!(self.step, Step::Ended), "a request ends once");
+        debug_assert!(!(self.held && is_open), "what is held ends when it is known what became of it (R16)");
         self.step = Step::Ended;
         out.push(Command::End(result));
     }

@@ -8,7 +8,10 @@ const SHARE_BYTES: usize = 1 << 10;
 
 /// A budget of bytes, first come, first served.
 #[derive(Debug)]
-pub struct Budget(Arc<Semaphore>);
+pub struct Budget {
+    units: usize,
+    free: Arc<Semaphore>,
+}
 
 /// A share of a budget, returned when dropped.
 #[derive(Debug)]
@@ -19,18 +22,20 @@ pub struct Share {
 impl Budget {
     /// `bytes` must be at least the largest share requested.
     pub fn new(bytes: usize) -> Budget {
-        Budget(Arc::new(Semaphore::new(bytes / SHARE_BYTES)))
+        let units = bytes / SHARE_BYTES;
+        Budget { units, free: Arc::new(Semaphore::new(units)) }
     }
 
     /// Waits until `bytes` are available. A request without bytes takes a unit too, so that it is bounded as well.
     pub async fn share(&self, bytes: usize) -> Share {
         let shares = 1 + bytes.div_ceil(SHARE_BYTES);
-        let permit = self.0.clone().acquire_many_owned(shares as u32).await;
+        debug_assert!(shares <= self.units, "what is larger than the budget would wait forever");
+        let permit = self.free.clone().acquire_many_owned(shares as u32).await;
         Share { _permit: permit.expect("it is never closed") }
     }
 
     /// Whether the next request has to wait.
     pub fn is_exhausted(&self) -> bool {
-        self.0.available_permits() == 0
+        self.free.available_permits() == 0
     }
 }

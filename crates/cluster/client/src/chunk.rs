@@ -134,6 +134,7 @@ impl Client {
     }
 
     async fn to_primary(&self, op: ChunkOp, payload: Bytes) -> Result<Carried, ClientError> {
+        debug_assert!(op.chunk().object.pool() == PoolId::REPLICATED, "other pools have no primaries");
         let shared = self.shared();
         let groups = shared.view().params().expect("known since connect").groups;
         let group = group_of(op.chunk(), groups);
@@ -209,6 +210,7 @@ impl Client {
         let turn = self.map().set(coded.set).map_or(0, |entry| entry.turn(chunk));
         let codes = self.shared().codes(coded.shape);
         let strips = split(coded.rows, coded.shape, codes.of(turn), offset, &data);
+        debug_assert_eq!(strips.len(), codes.of(turn).strips(), "every strip of the code is written");
         drop(data);
         self.to_targets(coded.set, |client, nth| {
             let strip = strips[nth].clone();
@@ -254,6 +256,7 @@ impl Client {
     ) -> Result<Epoch, ClientError> {
         let group = GroupId::of_column(coded.set, nth);
         let carried = self.carry(coded.began, group, op, payload).await?;
+        debug_assert!(carried.version.is_some(), "a change that was done has a version");
         Ok(carried.version.map_or(Epoch(0), |version| version.epoch))
     }
 
@@ -315,5 +318,6 @@ fn joined(rows: Rows, (offset, len): (u32, u32), columns: Vec<Summed>) -> Summed
         *bytes_taken += part.len as usize;
         *crcs_taken += blocks;
     }
+    debug_assert_eq!(bytes.len(), len as usize, "the parts of a range are all of it");
     Summed { bytes: bytes.freeze(), crcs }
 }

@@ -15,7 +15,7 @@ use ebb_client_core::{Command, Event, Failure, Request, Summed, Trouble};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, ChunkOp, ClientRequest, ClusterMap, ClusterParams, GroupId, Looked, MetaReply,
     MetaRequest, Moment, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceOp, NamespaceQuery,
-    NamespaceReply, ObjectId, PoolEntry, RECORD_BLOCKS_MAX, RequestId, ServerId, Version,
+    NamespaceReply, OPS_MAX, ObjectId, PoolEntry, RECORD_BLOCKS_MAX, RequestId, ServerId, Version,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -102,6 +102,7 @@ impl Client {
     /// A clone whose requests to chunk servers are carried out only under this claim, once [`Client::raise_claim`] has
     /// noted it.
     pub fn claimed(&self, claim: u64) -> Client {
+        debug_assert!(claim > 0, "zero is no claim");
         Client { claim, ..self.clone() }
     }
 
@@ -198,6 +199,7 @@ impl Client {
     /// Changes the namespace; see [`NamespaceCommand`] for the results. They are [`NamespaceError::Expired`] if it was
     /// not answered before the namespace forgot this client: then whether it was carried out is not known.
     pub async fn namespace(&self, ops: Vec<NamespaceOp>) -> Result<NamespaceReply, ClientError> {
+        debug_assert!(ops.len() <= OPS_MAX, "a command that is longer is refused");
         let deadline = self.shared().now() + self.shared().config.patience.deadline;
         loop {
             let session = self.session(deadline).await?;
@@ -278,6 +280,8 @@ impl Client {
         op: ChunkOp,
         payload: Bytes,
     ) -> Result<Carried, ClientError> {
+        let carries = if matches!(op, ChunkOp::Write { .. }) { op.range().1 as usize } else { 0 };
+        debug_assert_eq!(payload.len(), carries, "writes have their bytes, and only they");
         let tally = &self.shared().tally;
         tally.requests.fetch_add(1, Ordering::Relaxed);
         let request = Request::new(began, group, op, self.shared().config.patience).under(self.claim);

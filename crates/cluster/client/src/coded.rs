@@ -18,6 +18,8 @@ pub(crate) struct Strip {
 /// The strips of a write that begins with a row: data, parity, extra. The checksums of whole blocks are used again;
 /// `data` has one for each of its blocks.
 pub(crate) fn split(rows: Rows, shape: Shape, code: &Code, offset: u32, data: &Summed) -> Vec<Strip> {
+    debug_assert!(offset.is_multiple_of(rows.row_bytes()), "a write begins with a row");
+    debug_assert_eq!(data.crcs.len(), data.bytes.len().div_ceil(BLOCK_BYTES), "a checksum for each block");
     let (first, blocks) = rows.blocks(offset, data.bytes.len() as u32);
     let offset_in_column = first * BLOCK_BYTES as u32;
     let strip_bytes = blocks as usize * BLOCK_BYTES;
@@ -47,12 +49,12 @@ fn gathered(rows: Rows, shape: Shape, offset: u32, data: &Summed) -> (Vec<u8>, V
     let (first, strip_bytes) = (first as usize * BLOCK_BYTES, blocks as usize * BLOCK_BYTES);
     let mut columns = vec![0; shape.data() * strip_bytes];
     let mut crcs = vec![Vec::with_capacity(blocks as usize); shape.data()];
-    let mut at = 0;
+    let mut at = 0_usize;
     for part in rows.parts(offset, data.bytes.len() as u32) {
         let len = part.len as usize;
+        debug_assert!(at.is_multiple_of(BLOCK_BYTES), "every part begins with a block");
         let to = part.column * strip_bytes + part.offset as usize - first;
         columns[to..to + len].copy_from_slice(&data.bytes[at..at + len]);
-        // Every part begins with a block.
         let own = &data.crcs[at / BLOCK_BYTES..(at + len).div_ceil(BLOCK_BYTES)];
         crcs[part.column].extend_from_slice(own);
         if let (true, Some(last)) = (!len.is_multiple_of(BLOCK_BYTES), crcs[part.column].last_mut()) {
@@ -61,6 +63,7 @@ fn gathered(rows: Rows, shape: Shape, offset: u32, data: &Summed) -> (Vec<u8>, V
         }
         at += len;
     }
+    debug_assert_eq!(at, data.bytes.len(), "every byte is in a strip");
     (columns, crcs)
 }
 

@@ -22,6 +22,9 @@ pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 
 const HELLO_BYTES: usize = 48;
 const PROOF_BYTES: usize = 32;
+const NONCE_BYTES: usize = 32;
+// Magic, version, party, server, cluster, nonce (`docs/wire.md`).
+const _: () = assert!(HELLO_BYTES == MAGIC.len() + 1 + 1 + 2 + 8 + NONCE_BYTES);
 
 /// What one side of a connection claims to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -163,7 +166,7 @@ fn hello(own: Identity) -> [u8; HELLO_BYTES] {
     out[5] = party;
     out[6..8].copy_from_slice(&server.to_le_bytes());
     out[8..16].copy_from_slice(&own.cluster.to_le_bytes());
-    out[16..].copy_from_slice(&random::<32>());
+    out[16..].copy_from_slice(&random::<NONCE_BYTES>());
     out
 }
 

@@ -6,6 +6,7 @@
 //! servers of its set (`docs/coded.md`). `docs/wire.md` describes the bytes.
 
 pub mod budget;
+mod bug;
 mod chunk;
 mod client;
 mod clock;
@@ -23,6 +24,7 @@ mod strangers;
 pub mod transport;
 mod unreached;
 
+pub use bug::{bug, bugs};
 pub use client::{Client, Counters};
 pub use clock::{Clock, since_boot};
 pub use ebb_client_core::{Patience, Summed, Trouble};

@@ -85,7 +85,8 @@ impl<R> Link<R> {
             }
             waiting.last_id += 1;
             let id = waiting.last_id;
-            waiting.answers.insert(id, answer);
+            let before = waiting.answers.insert(id, answer);
+            debug_assert!(before.is_none(), "an id is of one request");
             id
         };
         let ticket = Ticket { link: self, id };

@@ -63,6 +63,7 @@ struct Answered {
 /// Keeps a connection to the metadata leader. Ends only by being aborted.
 pub(crate) async fn follow(shared: Arc<Shared>) {
     let addresses = &shared.config.meta;
+    assert!(!addresses.is_empty(), "a client without addresses is refused");
     let mut next = addresses.len() - 1;
     let mut misses = 0;
     let mut pause = PAUSE_MIN;

@@ -41,7 +41,9 @@ impl Client {
             whole.unsplit(part);
             whole
         });
-        Ok(joined.unwrap_or_default().freeze())
+        let joined = joined.unwrap_or_default();
+        debug_assert_eq!(joined.len() as u64, len, "the pieces of a range are all of it");
+        Ok(joined.freeze())
     }
 
     /// Writes a range of an object. Returns when all of it is durable. After an error any part of it may have
@@ -89,6 +91,7 @@ impl Client {
     /// Notes this client's claim on an object of `len` bytes in every group that has a chunk of it. Afterwards no
     /// request under an older claim is carried out.
     pub async fn raise_claim(&self, object: ObjectId, len: u64) -> Result<(), ClientError> {
+        debug_assert!(self.claim() > 0, "zero is no claim");
         let mut block = BytesMut::zeroed(BLOCK_BYTES);
         block[..8].copy_from_slice(&self.claim().to_le_bytes());
         let block = block.freeze();

@@ -160,6 +160,7 @@ impl Secret {
 }
 
 fn mac_of(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
+    debug_assert!(parts.first().is_some_and(|label| !label.is_empty()), "the first part says what it is for");
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
     parts.iter().for_each(|part| mac.update(part));
     mac

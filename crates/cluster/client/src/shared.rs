@@ -10,6 +10,7 @@ use crate::transport::{Identity, Party, Sender};
 use crate::unreached::Unreached;
 use ebb_client_core::{Patience, Trouble, View};
 use ebb_erasure::Codes;
+use ebb_types::frame::PAYLOAD_MAX;
 use ebb_types::{
     ChunkOp, ClientReply, ClusterParams, GroupId, MapDelta, MetaReply, MetaRequest, Moment, ServerId, SetId,
     Shape, Unready, Version,
@@ -21,6 +22,8 @@ use tokio::sync::{OnceCell, watch};
 
 /// Maximum bytes in flight to one server, and likewise from it.
 const IN_FLIGHT_BYTES: usize = 16 << 20;
+// A request that is larger would wait forever.
+const _: () = assert!(IN_FLIGHT_BYTES >= 2 * PAYLOAD_MAX);
 
 /// How a client finds its cluster, and how long it retries.
 #[derive(Clone, Debug)]

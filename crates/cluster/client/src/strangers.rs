@@ -32,6 +32,7 @@ impl Strangers {
     }
 
     pub fn at_most(most: usize) -> Strangers {
+        assert!(most > 0, "without a place nobody is let in");
         Strangers { places: Arc::new(Semaphore::new(most)), present: Mutex::default() }
     }
 

@@ -89,6 +89,13 @@ const PAGE: usize = 4096;
 /// Maximum pieces gathered into one write.
 const PIECES_MAX: usize = 64;
 
+// Who waits for room is woken before the queue is full, and a header fits into what is read at a time.
+const _: () = assert!(ROOM_BYTES < QUEUE_BYTES_MAX && HEADER_BYTES <= READ_BUFFER);
+// The longest frame fits into an empty queue.
+const _: () = assert!(HEADER_BYTES + BODY_MAX + PAYLOAD_MAX <= QUEUE_BYTES_MAX);
+// Else a connection breaks before the kernel has asked for a sign of life.
+const _: () = assert!(SILENCE.as_millis() < UNANSWERED.as_millis());
+
 /// Why a frame was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
@@ -455,9 +462,12 @@ impl Queue {
 async fn write_loop(shared: Arc<Shared>) {
     let mut batch = VecDeque::new();
     let outcome = loop {
+        debug_assert!(batch.is_empty(), "what was taken has been written");
         let state = {
             let mut queue = shared.queue();
             std::mem::swap(&mut batch, &mut queue.pieces);
+            let is_counted = (queue.bytes > 0) != batch.is_empty();
+            debug_assert!(is_counted || queue.state == State::Closed, "what is queued is counted");
             queue.state
         };
         if !batch.is_empty() {
@@ -575,6 +585,8 @@ fn room(len: usize) -> BytesMut {
     let skipped = room.as_ptr().align_offset(PAGE);
     room.resize(skipped, 0);
     room.advance(skipped);
+    debug_assert_eq!(room.as_ptr().align_offset(PAGE), 0, "a store passes it to its device as it is");
+    debug_assert!(room.capacity() >= len, "a buffer that grows is moved, and copied");
     room
 }
 

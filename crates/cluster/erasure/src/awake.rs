@@ -42,6 +42,8 @@ impl Awake {
         let holders: Vec<usize> = (0..kept).map(|strip| (turn + strip) % shape.data()).collect();
         let parity = Rows::parity(shape.data(), shape.parity());
         let extra = extra(shape, &parity, &holders);
+        assert!(kept <= shape.data(), "no data server keeps two strips for sleepers");
+        assert_eq!(extra.len(), shape.extra(), "a row for each extra strip");
         let code = Code::with(Rows::new(shape.data(), [parity, extra].concat()));
         Ok(Awake { shape, holders, code })
     }

@@ -1,7 +1,11 @@
 //! Strips as sums of the data strips: one row of coefficients each, in GF(2^8) with polynomial 0x11d. The first k rows
 //! are the data strips themselves.
 
+use crate::Shape;
 use rusty_erasure::{Coder, Matrix, gf};
+
+/// Of so many strips any k are independent, as ISA-L says of `gf_gen_rs_matrix`. Of more they are not.
+const _: () = assert!(Shape::DATA_MAX <= 21 && Shape::PARITY_MAX <= 4);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
@@ -70,14 +74,27 @@ impl Rows {
         let sums: Vec<Vec<u8>> = wanted.iter().map(sum_of).collect::<Option<_>>()?;
         let used: Vec<usize> = (0..present.len()).filter(|n| sums.iter().any(|sum| sum[*n] != 0)).collect();
         let pick = |sum: &Vec<u8>| used.iter().map(|n| sum[*n]).collect();
-        Some(Solution {
+        let solution = Solution {
             sources: used.iter().map(|n| present[*n]).collect(),
             coefficients: sums.iter().map(pick).collect(),
-        })
+        };
+        debug_assert!(solution.gives(wanted, self), "the wanted strips are these sums of present ones");
+        Some(solution)
     }
 }
 
 impl Solution {
+    /// Whether the wanted strips are these sums of their sources.
+    fn gives(&self, wanted: &[usize], rows: &Rows) -> bool {
+        let sum = |coefficients: &[u8], column: usize| {
+            let parts = self.sources.iter().zip(coefficients);
+            parts.fold(0, |sum, (source, c)| sum ^ gf::mul(rows.all[*source][column], *c))
+        };
+        wanted.iter().zip(&self.coefficients).all(|(strip, coefficients)| {
+            (0..rows.data).all(|column| sum(coefficients, column) == rows.all[*strip][column])
+        })
+    }
+
     pub fn coder(&self) -> Coder {
         let rows = Rows::new(self.sources.len(), self.coefficients.clone());
         rusty_erasure::coder(rows.matrix()).expect("more rows than columns")

@@ -189,6 +189,7 @@ impl Standby {
             Event::Down { parity } => self.parity[parity] = State::Asleep,
             Event::Failed => self.failed += 1,
             Event::Restored => {
+                debug_assert!(self.failed > 0, "who is restored had failed");
                 self.failed = self.failed.saturating_sub(1);
                 if self.failed == 0 {
                     self.first = (self.first + 1) % self.parity.len();

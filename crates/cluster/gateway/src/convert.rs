@@ -2,6 +2,7 @@
 
 use crate::bytes::backend::BackendError;
 use crate::bytes::names::NameError;
+use ebb_client::bug;
 use ebb_types::{Checksum, ChecksumAlgorithm, ETag, NamespaceError};
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use s3s::checksum::ChecksumHasher;
@@ -315,8 +316,13 @@ pub fn hasher(algorithm: ChecksumAlgorithm) -> ChecksumHasher {
 /// Base64 of the hasher's result.
 pub fn finished(hasher: ChecksumHasher) -> String {
     let mut sum = hasher.finalize();
-    // A checksum was requested, so there is one.
-    stated_checksum!(sum).ok().flatten().map_or_else(String::new, |(_, value)| value)
+    stated_checksum!(sum).ok().flatten().map_or_else(
+        || {
+            bug("a checksum was asked for, and there is none");
+            String::new()
+        },
+        |(_, value)| value,
+    )
 }
 
 /// The checksum of a multipart object, from its parts' checksums and sizes; `None` unless every part has one.

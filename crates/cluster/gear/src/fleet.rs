@@ -32,7 +32,7 @@ pub use members::State;
 use crate::schedule::{ROUNDING, lowest_gear, servers_for};
 use crate::seasonal::Ahead;
 use crate::{Calendar, History, HourMeter, Load, Mode, Seasonal, awake_groups, floor_servers, forecast};
-use ebb_types::{Depth, GearGroup, GearWish, Joules, Moment, Prices, ServerId, Watts};
+use ebb_types::{Bug, Depth, GearGroup, GearWish, Joules, Moment, Prices, ServerId, Watts, bug};
 use members::{Line, Member, Members, Turn};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -190,6 +190,14 @@ pub enum Command {
     Sleep(ServerId, Depth),
     /// An hour ended that was watched for the most part: put its peak into the replicated [`History`].
     RecordHour { hour: u64, peak: Load },
+    /// What cannot happen was met: log it.
+    Bug(Bug),
+}
+
+impl From<Bug> for Command {
+    fn from(bug: Bug) -> Command {
+        Command::Bug(bug)
+    }
 }
 
 /// One line of the dry run.
@@ -465,7 +473,7 @@ impl Fleet {
                 match command {
                     Command::Wake(server) => fleet.set(at, server, State::Awake),
                     Command::Sleep(server, depth) => fleet.set(at, server, State::Asleep(depth)),
-                    Command::RecordHour { .. } => {}
+                    Command::RecordHour { .. } | Command::Bug(_) => {}
                 }
             }
             // Time makes power cycles cheaper again, but here none passes.
@@ -776,9 +784,13 @@ impl Fleet {
             && let Some((turn, depth)) = self.sleeper(now, others, last, left)
         {
             let (_, _, server) = turn;
+            debug_assert!(!self.pinned.contains(&server), "what must not sleep is not let go");
             self.members.change(server, |member| (member.wanted, member.depth) = (false, depth));
             out.push(Command::Sleep(server, depth));
             (left, last) = (left - 1, Some(turn));
+        }
+        if left < wanted {
+            bug(out, "more servers are let go than are spare");
         }
     }
 

@@ -14,17 +14,20 @@
 use ebb_erasure::standby;
 use ebb_gear::{Layout, Place, Sleep};
 use ebb_types::{
-    ClusterParams, Depth, GearGroup, MetaPush, MetaReply, MetaRequest, Notice, PoolEntry, PoolId, RackId,
-    Schedule, ServerId, ServerMessage, SetEntry,
+    Bug, ClusterParams, Depth, GearGroup, MapDelta, MetaPush, MetaReply, MetaRequest, Notice, PoolEntry,
+    PoolId, RackId, Schedule, ServerId, ServerMessage, SetEntry, SleepOrder, SleepRefusal,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Names a client request that awaits its answer; chosen by the driver.
+/// Names a client request that awaits its answer: by the driver's number of the connection, and the request's there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub u64);
+pub struct Token {
+    pub connection: u64,
+    pub id: u64,
+}
 
 /// A metadata server's number in the configuration, from 1.
 pub type MemberId = u64;
@@ -60,6 +63,17 @@ pub struct WakePath {
     /// The longest a machine may take to go down or to boot; absent: [`Timing::wake_limit`]. Once it was measured, a
     /// wake-up is late after twice that.
     pub patience: Option<Duration>,
+    /// It also puts the server to sleep. One that no path puts to sleep is ordered to do so itself.
+    pub puts_to_sleep: bool,
+    /// It is a packet, which other servers of the rack send, too.
+    pub magic: bool,
+}
+
+impl WakePath {
+    /// One that wakes a server and puts it to sleep.
+    pub fn switch(name: &str, reliable: bool) -> WakePath {
+        WakePath { name: name.into(), reliable, patience: None, puts_to_sleep: true, magic: false }
+    }
 }
 
 /// The delays that the leader applies, all by its own clock.
@@ -221,54 +235,41 @@ pub struct NewServer {
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A message from another member.
-    Raft {
-        from: MemberId,
-        message: Vec<u8>,
-    },
+    Raft { from: MemberId, message: Vec<u8> },
     /// A message from a chunk server. Followers drop it, so a server that does not know the leader sends it to every
     /// member.
     Server(ServerMessage),
-    Client {
-        token: Token,
-        request: MetaRequest,
-    },
+    /// The server was ordered to put its machine to sleep, and stays awake.
+    Refuses { server: ServerId, refusal: SleepRefusal },
+    /// A request. `is_admin`: of one who may change the cluster.
+    Client { token: Token, is_admin: bool, request: MetaRequest },
     /// An [`Outcome::Switch`] finished. A server that woke also sends a heartbeat.
-    Switched {
-        server: ServerId,
-        action: SwitchAction,
-        result: Result<(), String>,
-    },
+    Switched { server: ServerId, action: SwitchAction, result: Result<(), String> },
 }
 
-/// Something for the driver to carry out.
+/// Something for the driver to carry out. What is for an end that has no connection is dropped.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    SendRaft {
-        to: MemberId,
-        message: Vec<u8>,
-    },
-    Push {
-        to: ServerId,
-        push: MetaPush,
-    },
-    Reply {
-        token: Token,
-        reply: MetaReply,
-    },
-    /// Turn a server on or off, then answer with [`Input::Switched`].
-    Switch {
-        server: ServerId,
-        action: SwitchAction,
-    },
-    /// The map changed: send every watching client `member.delta(its version)`.
-    MapChanged {
-        version: u64,
-    },
+    /// To another member. Raft sends again what is lost.
+    SendRaft { to: MemberId, message: Vec<u8> },
+    /// To a chunk server.
+    Push { to: ServerId, push: MetaPush },
+    /// To the connection that asked.
+    Reply { token: Token, reply: MetaReply },
+    /// What is new in the map, to a connection that watches it. Not taken: [`crate::Member::unwatch`].
+    Map { to: u64, delta: MapDelta },
+    /// To a chunk server, which is to put its machine to sleep.
+    Order { to: ServerId, order: SleepOrder },
+    /// Turn a server on or off, or wait until it has gone to sleep, then answer with [`Input::Switched`].
+    Switch { server: ServerId, action: SwitchAction },
+    /// Send the packet that wakes the server by this path, and have these others send it.
+    Magic { server: ServerId, path: u8, by: Vec<ServerId> },
     /// For the operator's log: what was decided and why.
-    /// For the log.
     Notice(Notice),
     /// The state refused one of the controller's own decisions because it breaks this rule: a bug, harmless so far.
     Broken(String),
+    /// What cannot happen was met: log it.
+    Bug(Bug),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

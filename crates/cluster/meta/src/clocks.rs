@@ -20,6 +20,8 @@ const SETTLES: Duration = Duration::from_secs(86_400);
 /// Clocks remembered at most.
 const CLOCKS_MAX: usize = 1000;
 
+const _: () = assert!(FRESH.as_secs() < SETTLES.as_secs(), "who differs is heard before clocks are believed");
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whose {
     Member(MemberId),
@@ -60,6 +62,7 @@ impl Clocks {
         if self.heard.len() < CLOCKS_MAX || self.heard.contains_key(&whose) {
             self.heard.insert(whose, (now, ahead(theirs, own)));
         }
+        debug_assert!(self.heard.len() <= CLOCKS_MAX, "clients do not fill memory");
     }
 
     /// Why nothing should be judged by the time. `own`: this member's clock; `cluster`: the cluster's time, zero if it

@@ -229,6 +229,7 @@ impl Leading {
         for (id, entry) in state.sets() {
             self.sets.entry(id).or_insert_with(|| Watch::new(self.since, entry, state, &self.timing));
         }
+        debug_assert!(self.servers.len() >= state.server_count(), "else it is done again at each event");
         self.dirty = true;
     }
 

@@ -100,6 +100,7 @@ impl Hearing {
         if hears <= enough {
             return None;
         }
+        debug_assert!(hears > own, "hand-overs have an end");
         self.handed = now;
         Some((member, hears, own))
     }

@@ -3,8 +3,8 @@
 //! Four parts. [`State`] is what the cluster agreed on: a deterministic state machine, identical on every member.
 //! [`Controller`] makes the leader's decisions: leases, suspicion, holders, primaries, gear shifts. It keeps only what
 //! may be lost, reads the state and proposes [`Command`]s; it never changes the state. [`raft`] replicates commands and
-//! alone knows the Raft library. [`Member`] ties the three together, so that the node program and the simulator run the
-//! same code.
+//! alone knows the Raft library. [`Member`] ties the three together and says what is to be sent to whom, so that the
+//! node program and the simulator run the same code, and only carry that out.
 
 mod api;
 mod clocks;
@@ -15,6 +15,7 @@ mod namespace;
 mod parts;
 pub mod raft;
 mod rescue;
+mod shell;
 mod state;
 
 pub use api::*;

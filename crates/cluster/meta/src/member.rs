@@ -9,12 +9,13 @@ use crate::controller::{Controller, Event, Output};
 use crate::hearing::Hearing;
 use crate::raft::{LogFile, Node, Progress, RaftError, Said};
 use crate::rescue::{Rescue, Verdict};
+use crate::shell::{Shell, View};
 use crate::state::Unsure;
-use crate::{Command, Input, MemberConfig, MemberId, Outcome, PlantedBug, Reply, State, Token};
+use crate::{Command, Input, MemberConfig, MemberId, Outcome, PlantedBug, Reply, State, SwitchAction, Token};
 use ebb_types::{
     ALLOCATE_MAX, AdminReply, AdminRequest, ClusterStatus, Depth, MapDelta, MetaFailure, MetaPush, MetaReply,
     MetaRequest, MetadataMember, Moment, NamespaceAnswer, NamespaceError, NamespaceQuery, Notice,
-    NoticeRecord, ServerId, ServerMessage,
+    NoticeRecord, ServerId, ServerMessage, SleepRefusal,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub struct Member<L: LogFile> {
     node: Node<L>,
     state: State,
     controller: Controller,
+    shell: Shell,
     hearing: Hearing,
     clocks: Clocks,
     /// The driver's clock when it was last set, and the time of day then.
@@ -41,7 +43,6 @@ pub struct Member<L: LogFile> {
     /// Requests that wait for the proof that this member leads, oldest first, each with the number of the proof.
     unproven: VecDeque<(u64, Unproven)>,
     proof: u64,
-    map_version: u64,
     /// The controller's batch was refused: when it decides again. At once it would only decide the same.
     again_at: Option<Moment>,
     /// Whether the log has no room for clients' commands.
@@ -102,11 +103,11 @@ impl<L: LogFile> Member<L> {
         let controller = Controller::new(config.timing, config.switches.clone());
         Ok(Member {
             next_tick: now + config.timing.raft_tick,
-            map_version: state.version(),
             config,
             node,
             state,
             controller,
+            shell: Shell::default(),
             hearing: Hearing::default(),
             clocks: Clocks::default(),
             set: now,
@@ -230,12 +231,26 @@ impl<L: LogFile> Member<L> {
         let tick = (self.config.members.len() > 1).then_some(self.next_tick);
         let judge = if self.leading.is_some() { self.controller.next_wake(&self.state) } else { None };
         let rescue = self.rescue.as_ref().map(|rescue| rescue.next_wake(&self.config.timing));
-        tick.into_iter().chain(judge).chain(rescue).chain(self.again_at).min()
+        let packets = self.shell.next_wake();
+        tick.into_iter().chain(judge).chain(rescue).chain(self.again_at).chain(packets).min()
+    }
+
+    /// A connection that does not take an [`Outcome::Map`] watches no more.
+    pub fn unwatch(&mut self, connection: u64) {
+        self.shell.unwatch(connection);
     }
 
     /// Processes everything that arrived up to `now` and returns what must be carried out. After an error the member
     /// must not be used.
     pub fn on(&mut self, now: Moment, inputs: Vec<Input>, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
+        let mut outcomes = Vec::new();
+        self.turn(now, inputs, &mut outcomes)?;
+        let (state, switches, leads) = (&self.state, &self.config.switches, self.is_leader());
+        self.shell.on(now, outcomes, &View { state, switches, leads }, out);
+        Ok(())
+    }
+
+    fn turn(&mut self, now: Moment, inputs: Vec<Input>, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         self.tick(now, out)?;
         // A single member elects itself here, before its first inputs.
         self.advance(now, out)?;
@@ -263,13 +278,10 @@ impl<L: LogFile> Member<L> {
         while self.unproven.back().is_some_and(|(number, _)| *number > self.proof) {
             self.prove(now, out)?;
         }
+        let alone = self.config.members.len() == 1;
+        debug_assert!(!alone || self.unproven.is_empty(), "a single member proves at once that it leads");
         self.check_names()?;
-        self.node.keep_house(&mut self.state)?;
-        if self.state.version() != self.map_version {
-            self.map_version = self.state.version();
-            out.push(Outcome::MapChanged { version: self.map_version });
-        }
-        Ok(())
+        self.node.keep_house(&mut self.state)
     }
 
     /// Answers from names that could not be read are void: the driver carries nothing out after an error.
@@ -296,6 +308,7 @@ impl<L: LogFile> Member<L> {
         self.node.tick()?;
         let next = self.next_tick + self.config.timing.raft_tick;
         self.next_tick = if next > now { next } else { now + self.config.timing.raft_tick };
+        debug_assert!(self.next_tick > now, "it would tick without end");
         self.compare_hearing(now, out)
     }
 
@@ -333,7 +346,8 @@ impl<L: LogFile> Member<L> {
             }
             // On followers too: the controller remembers what servers report about their stores.
             Input::Server(message) => {
-                if let ServerMessage::Heartbeat { server, .. } = &message {
+                if let ServerMessage::Heartbeat { server, sent, .. } = &message {
+                    self.shell.heard(*server, *sent);
                     self.hearing.heard(now, *server);
                     if self.rescue.as_ref().is_some_and(|rescue| rescue.lacks(*server)) {
                         out.push(Outcome::Push { to: *server, push: MetaPush::Recall });
@@ -346,7 +360,21 @@ impl<L: LogFile> Member<L> {
                 }
                 self.decide(now, Event::Server(message), out);
             }
-            Input::Client { token, request } => self.client(now, token, request, out),
+            Input::Refuses { server, refusal: SleepRefusal { depth, why } } => {
+                self.shell.refused(server);
+                let (action, result) = (SwitchAction::Sleep(depth), Err(format!("refused to sleep: {why}")));
+                self.decide(now, Event::Switched { server, action, result }, out);
+            }
+            Input::Client { token, is_admin: false, request: MetaRequest::Admin(asked) }
+                if !asked.only_asks() =>
+            {
+                let why = "only an administrator may change the cluster: this needs the cluster secret, or an administrator's keys (`ebb secret --admin FILE`)";
+                out.push(Outcome::Reply {
+                    token,
+                    reply: MetaReply::Failed(MetaFailure::Refused(why.into())),
+                });
+            }
+            Input::Client { token, request, .. } => self.client(now, token, request, out),
             Input::Switched { server, action, result } => {
                 self.decide(now, Event::Switched { server, action, result }, out);
             }
@@ -412,6 +440,10 @@ impl<L: LogFile> Member<L> {
     }
 
     fn wait(&mut self, what: Unproven) {
+        debug_assert!(
+            self.unproven.back().is_none_or(|(number, _)| *number <= self.proof + 1),
+            "they wait in order"
+        );
         self.unproven.push_back((self.proof + 1, what));
     }
 
@@ -422,6 +454,7 @@ impl<L: LogFile> Member<L> {
         for output in outputs {
             match output {
                 Output::Propose(commands) => {
+                    debug_assert!(!commands.is_empty(), "the last command completes a batch");
                     let last = commands.len() - 1;
                     let each = commands.into_iter().enumerate();
                     self.queue.extend(each.map(|(i, c)| (c, Waiter::Batch { last: i == last })));
@@ -438,6 +471,7 @@ impl<L: LogFile> Member<L> {
                 Output::Reply { token, reply } => self.wait(Unproven::Admin { token, reply }),
                 Output::Notice(notice @ Notice::WentBack { .. }) => self.wait(Unproven::Notice(notice)),
                 Output::Notice(notice) => self.tell(now, notice, out),
+                Output::Bug(bug) => out.push(Outcome::Bug(bug)),
             }
         }
     }
@@ -537,6 +571,7 @@ impl<L: LogFile> Member<L> {
     fn carry_out(&mut self, now: Moment, progress: Progress, out: &mut Vec<Outcome>) {
         out.extend(progress.send.into_iter().map(|(to, message)| Outcome::SendRaft { to, message }));
         if let Some(state) = progress.snapshot {
+            debug_assert!(state.version() >= self.state.version(), "a state does not go back");
             self.state = state;
         }
         for entry in progress.committed {
@@ -546,6 +581,7 @@ impl<L: LogFile> Member<L> {
                 give_up(waiters, MetaReply::Failed(MetaFailure::Unknown), out);
                 continue;
             }
+            debug_assert_eq!(waiters.len(), entry.commands.len(), "a waiter for each command");
             let own = waiters.iter().any(|w| matches!(w, Waiter::Batch { last: true }));
             let told = waiters.iter().zip(&entry.commands).any(|(w, c)| !is_plain(c) && *w != Waiter::Nobody);
             let mut refused = false;
@@ -600,9 +636,11 @@ impl<L: LogFile> Member<L> {
             self.rescue = None;
             self.begin(now, out);
         }
+        debug_assert!(self.leading.is_none() || self.node.is_leader(), "who is deposed decides nothing");
     }
 
     fn begin(&mut self, now: Moment, out: &mut Vec<Outcome>) {
+        debug_assert!(self.rescue.is_none(), "what it may have forgotten is heard first");
         let unix_millis = self.wall(now);
         self.bootstrap();
         self.decide(now, Event::BecameLeader { unix_millis }, out);
@@ -664,6 +702,7 @@ impl<L: LogFile> Member<L> {
 
     /// Carries out what waited for proof number `proof` or an earlier one.
     fn release(&mut self, now: Moment, proof: u64, out: &mut Vec<Outcome>) {
+        debug_assert!(proof <= self.proof, "only what was asked for is proved");
         while self.unproven.front().is_some_and(|(number, _)| *number <= proof) {
             let (_, what) = self.unproven.pop_front().expect("just seen");
             let outcome = match what {

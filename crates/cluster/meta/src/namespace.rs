@@ -86,6 +86,7 @@ struct Upload {
 
 /// Length of a bucket's number, which precedes its keys.
 const BUCKET_BYTES: usize = 4;
+const _: () = assert!(BUCKET_BYTES == size_of::<u32>());
 
 /// The object's key in [`Names`].
 fn name(bucket: u32, key: &str) -> Vec<u8> {
@@ -176,13 +177,14 @@ impl Namespace {
     /// cluster's time are close to it. If not, the cluster's time continues from where it was.
     pub fn pass_time(&mut self, millis: u64, unix_millis: u64, agreed: bool) {
         self.clock_millis += millis;
-        let now = self.clock_millis;
+        let (now, before) = (self.clock_millis, self.unix_millis);
         self.clients.retain(|_, client| now - client.last_use <= CLIENT_KEPT_MILLIS);
         self.unix_millis = match agreed {
             true => self.unix_millis.max(unix_millis),
             false if self.unix_millis == 0 => 0,
             false => self.unix_millis + millis,
         };
+        debug_assert!(self.unix_millis >= before, "the cluster's time does not go back");
         self.stamp_millis = self.unix_millis.max(unix_millis);
     }
 
@@ -216,7 +218,8 @@ impl Namespace {
     fn remember(&mut self, request: RequestId, reply: NamespaceReply) {
         let client = self.clients.entry(request.client).or_default();
         client.last_use = self.clock_millis;
-        client.replies.insert(request.seq, reply);
+        let before = client.replies.insert(request.seq, reply);
+        debug_assert!(before.is_none(), "a command is carried out once");
         if client.replies.len() > REPLIES_KEPT
             && let Some((seq, _)) = client.replies.pop_first()
         {
@@ -332,7 +335,8 @@ impl Namespace {
 
     fn add_garbage(&mut self, extent: Extent) {
         self.next_garbage += 1;
-        self.garbage.insert(self.next_garbage, extent);
+        let before = self.garbage.insert(self.next_garbage, extent);
+        debug_assert!(before.is_none(), "numbers of garbage are not used twice");
     }
 
     fn bucket(&self, name: &str) -> Result<&Bucket, NamespaceError> {
@@ -480,6 +484,11 @@ impl Namespace {
         meta: &ObjectMeta,
     ) -> Result<(), NamespaceError> {
         let bucket = self.buckets.get_mut(bucket).ok_or(NamespaceError::NoSuchBucket)?;
+        let is_there = |names: &Names| names.get(&name(bucket.number, key)).is_some();
+        debug_assert!(
+            is_there(&self.names) != is_new || self.names.fault().is_some(),
+            "a bucket counts each of its keys once"
+        );
         bucket.keys += u64::from(is_new);
         self.names.set(&name(bucket.number, key), Some(postcard::to_stdvec(meta).expect("plain data")));
         Ok(())
@@ -562,6 +571,11 @@ impl Namespace {
                 left_out.extend(part.extents);
             }
         }
+        debug_assert_eq!(
+            meta.parts.len(),
+            finished.parts.len(),
+            "an object has the parts that its client named"
+        );
         self.set(bucket, key, old.is_none(), &meta)?;
         self.discard(old.into_iter().flat_map(|m| m.extents).chain(left_out));
         Ok(NamespaceDone::Done)
@@ -848,6 +862,7 @@ fn past_prefix(prefix: &str) -> Option<String> {
         let up = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(last as u32 + 1) };
         if let Some(up) = up {
             next.push(up);
+            debug_assert!(next.as_str() > prefix, "a listing goes on");
             return Some(next);
         }
     }

@@ -14,12 +14,15 @@
 
 use crate::MemberId;
 use crate::namespace::table::{Table, TableError};
+use ebb_types::frame::BODY_MAX;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Longest part.
 pub const PART_MAX: usize = 4 << 20;
 const HEADER: usize = 20;
+// As drawn above; and a part fits a frame, with what encodes it.
+const _: () = assert!(HEADER == 8 + 3 * 4 && 2 * (HEADER + PART_MAX) <= BODY_MAX);
 /// Most parts of one message, without its table: bounds what a sender can make this member keep in memory.
 const PARTS_MAX: u32 = 1024;
 /// A part not acknowledged within this many ticks is resent; after this many tries the message is given up.
@@ -64,6 +67,7 @@ impl Courier {
         table: Option<Arc<Table>>,
         out: &mut Out,
     ) -> Result<(), TableError> {
+        debug_assert!(message.len() <= PARTS_MAX as usize * PART_MAX, "no member takes more parts");
         let number = self.next;
         self.next += 1;
         if message.len() <= PART_MAX && table.is_none() {
@@ -177,6 +181,7 @@ impl Leaving {
     }
 
     fn present(&self) -> Result<Vec<u8>, TableError> {
+        debug_assert!(self.part < self.parts()[0], "a part of the message");
         let numbers = [self.number, self.part.into()];
         let start = self.part as usize * PART_MAX;
         if start < self.message.len() {
@@ -194,6 +199,7 @@ impl Leaving {
 
 /// `numbers`: message and part. `parts`: all of them, and the table's.
 fn part(numbers: [u64; 2], parts: [u32; 2], bytes: &[u8]) -> Vec<u8> {
+    debug_assert!(bytes.len() <= PART_MAX, "no member takes a longer part");
     let mut out = Vec::with_capacity(HEADER + bytes.len());
     out.extend_from_slice(&numbers[0].to_le_bytes());
     for number in [numbers[1] as u32, parts[0], parts[1]] {

@@ -27,7 +27,7 @@ mod rescue;
 pub use log::{Birth, DiskLog, Job, LogFile, MemoryLog, create};
 
 use crate::namespace::table::Table;
-use crate::parts::{Courier, Out};
+use crate::parts::{Courier, Out, PART_MAX};
 use crate::{Command, MemberId, State};
 use ebb_types::{MetadataMember, crc32c};
 pub use error::RaftError;
@@ -59,6 +59,7 @@ const HEARTBEAT_TICKS: usize = 2;
 const SNAPSHOT_TICKS: u32 = 40;
 /// Most bytes of entries in one message, so that it fits a frame.
 const MESSAGE_MAX: u64 = 1 << 20;
+const _: () = assert!(MESSAGE_MAX <= PART_MAX as u64);
 /// Bytes of entries applied at once: a start does not decode the whole log before it applies anything.
 const COMMITTED_MAX: usize = 4 << 20;
 /// A learner that lacks at most this many entries may vote.
@@ -72,6 +73,7 @@ pub const SEAT_MAX: MemberId = (1 << SEAT_BITS) - 1;
 
 /// The id of a member that joins. `drawn` is random: no earlier member of the seat had it.
 pub fn joining_id(seat: MemberId, drawn: u64) -> u64 {
+    debug_assert!(seat <= SEAT_MAX, "an id says whose seat it is");
     drawn << SEAT_BITS | seat
 }
 
@@ -512,6 +514,9 @@ impl<L: LogFile> Node<L> {
             let mut pieces = Vec::new();
             if let Some(hard) = ready.hs().cloned() {
                 let kept = &mut self.raw.mut_store().hard;
+                let again = hard.term == kept.term && kept.vote != 0;
+                debug_assert!(hard.term >= kept.term, "a term does not go back");
+                debug_assert!(!again || hard.vote == kept.vote, "a member votes once in a term");
                 // The commit index is learnt again from the leader; writing it would cost a sync.
                 if (hard.term, hard.vote) != (kept.term, kept.vote) {
                     pieces.push(Piece::Vote { term: hard.term, vote: hard.vote });
@@ -543,6 +548,7 @@ impl<L: LogFile> Node<L> {
             let unsaved = std::mem::take(&mut self.unsaved);
             self.save(&unsaved)?;
         }
+        debug_assert!(self.unsaved.is_empty(), "who the members are is durable before anything acts on it");
         self.arrived = None;
         progress.send = std::mem::take(&mut self.outbox);
         Ok(progress)
@@ -557,6 +563,7 @@ impl<L: LogFile> Node<L> {
         let metadata = snapshot.get_metadata();
         let (index, term, members) = (metadata.index, metadata.term, metadata.get_conf_state().clone());
         let mut state = decode_state(&snapshot.data)?;
+        debug_assert!(index >= self.applied, "a state does not go back");
         self.raw.mut_store().begin_after(index, term, members);
         self.applied = index;
         self.state_bytes = state.without_names(encode_state).len();
@@ -590,6 +597,7 @@ impl<L: LogFile> Node<L> {
     fn commit(&mut self, entries: Vec<Entry>, progress: &mut Progress) -> Result<usize, RaftError> {
         let mut bytes = 0;
         for entry in entries {
+            debug_assert_eq!(entry.index, self.applied + 1, "each entry is applied once, in order");
             self.applied = entry.index;
             bytes += entry.data.len();
             // A new leader's first entry is empty.

@@ -118,6 +118,7 @@ impl Rescue {
                 sets: sets.into_iter().map(|(id, entry)| (id, entry.clone())).collect(),
             };
         }
+        debug_assert!(recalled.map.to <= recalled.seen, "no map is newer than what was seen");
         recalled
     }
 }

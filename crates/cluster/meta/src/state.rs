@@ -280,7 +280,18 @@ impl State {
         MapDelta { from, to: self.version, servers, groups, pools, sets }
     }
 
+    /// The same commands give the same state on every member, and a refused one changes nothing.
     pub fn apply(&mut self, command: &Command) -> Reply {
+        let (version, next_object, generation) = (self.version, self.next_object, self.generation);
+        let reply = self.carry_out(command);
+        let is_refused = matches!(reply, Reply::Refused(_) | Reply::Broken(_));
+        debug_assert!(self.version >= version && self.generation >= generation, "the map does not go back");
+        debug_assert!(self.next_object >= next_object, "no object's number is given twice");
+        debug_assert!(!is_refused || self.version == version, "what is refused changes nothing");
+        reply
+    }
+
+    fn carry_out(&mut self, command: &Command) -> Reply {
         match command {
             Command::Init(bootstrap) => self.init(bootstrap),
             Command::SetAddress { server, address } => {
@@ -304,6 +315,7 @@ impl State {
                 reply
             }
             Command::Witness(positions) => {
+                debug_assert!(positions.iter().all(|(id, at)| *at >= self.position(*id)), "stores go on");
                 self.positions.extend(positions.iter().copied());
                 Reply::Done
             }
@@ -371,6 +383,7 @@ impl State {
         let fresh = |pool: &PoolEntry| (pool.id, Versioned { item: pool.clone(), changed: 1 });
         self.pools = bootstrap.pools.iter().map(fresh).collect();
         self.sets = bootstrap.sets.iter().map(|set| Versioned { item: set.clone(), changed: 1 }).collect();
+        debug_assert_eq!(self.groups.len(), bootstrap.params.groups as usize, "every group has its servers");
         self.next_object = 1;
         self.schedule = bootstrap.schedule;
         self.params = Some(bootstrap.params.clone());
@@ -411,6 +424,8 @@ impl State {
         };
         let before = server.item.clone();
         change(&mut server.item);
+        let place = |e: &ServerEntry| (e.id, e.rack, e.pool, e.gear_group);
+        debug_assert_eq!(place(&server.item), place(&before), "a server stays in its place");
         if server.item != before {
             self.version += 1;
             server.changed = self.version;
@@ -440,6 +455,7 @@ impl State {
             let group = &mut self.groups[change.group.0 as usize];
             let mut item = change.entry.clone();
             item.follow(&group.item);
+            debug_assert!(item.epoch > group.item.epoch, "a group's epoch only rises (R3)");
             *group = Versioned { item, changed: self.version };
         }
         Reply::Reconfigured { made, stale }
@@ -450,6 +466,7 @@ impl State {
         for (group, epoch) in epochs {
             let group = self.groups.get_mut(group.0 as usize).filter(|g| g.item.epoch == *epoch);
             if let Some(group) = group.filter(|g| g.item.fallback.is_some()) {
+                debug_assert!(group.item.primary.is_some(), "only under a primary anything is served");
                 (group.item.fallback, group.changed) = (None, version);
                 self.version = version;
             }

@@ -203,7 +203,7 @@ fn servers_that_hold_nothing_are_named() {
 
 /// Every server's switch is a process on this machine.
 fn processes() -> Switches {
-    let process = WakePath { name: "process".into(), reliable: true, patience: None };
+    let process = WakePath::switch("process", true);
     (0..100).map(|id| (ServerId(id), vec![process.clone()])).collect()
 }
 
@@ -334,6 +334,7 @@ impl World {
             }
             Output::Reply { reply, .. } => self.answer = Some(reply),
             Output::Notice(notice) => self.note(format!("notice {notice}")),
+            Output::Bug(bug) => panic!("{bug:?}"),
         }
     }
 
@@ -589,7 +590,7 @@ impl World {
     }
 
     fn admin(&mut self, request: AdminRequest) {
-        self.event(Event::Admin { token: Token(1), request });
+        self.event(Event::Admin { token: Token { connection: 1, id: 1 }, request });
     }
 
     fn gear(&mut self, gear: u8) {

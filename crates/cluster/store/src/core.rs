@@ -171,7 +171,7 @@ impl StoreCore {
     /// operations submitted before a drop are answered before the drop, and none overtakes one that has to be tried
     /// again.
     pub fn execute(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>) {
-        let before = done.len();
+        let (before, asked) = (done.len(), ops.len());
         let mut batch = Vec::new();
         let mut batch_bytes = 0;
         let mut others = Vec::new();
@@ -214,6 +214,7 @@ impl StoreCore {
         }
         self.commit(batch, done);
         self.answer_all(others, done);
+        debug_assert_eq!(done.len() - before, asked, "every operation has one end");
     }
 
     fn answer_all(&mut self, ops: Vec<(Token, Op)>, done: &mut Vec<Completion>) {
@@ -430,6 +431,9 @@ impl StoreCore {
 
     /// Called before anything is written.
     fn begin(&mut self) -> Result<(), StoreError> {
+        if self.is_poisoned() {
+            return Err(StoreError::Poisoned);
+        }
         self.begun = true;
         while let Some(&group) = self.half_dropped.first() {
             self.append(&mut [Staged::marker(HeadKind::Drop, Role::Replica, group)])?;
@@ -743,7 +747,10 @@ impl StoreCore {
         self.begin()?;
         self.append(&mut [Staged::marker(HeadKind::DropFiles, Role::Replica, group)])?;
         self.remove_files(group)?;
-        self.append(&mut [Staged::marker(HeadKind::Drop, Role::Replica, group)])
+        self.append(&mut [Staged::marker(HeadKind::Drop, Role::Replica, group)])?;
+        let is_left = self.shared.index().roles.contains_key(&(Role::Replica, group));
+        debug_assert!(!is_left, "{group:?} is dropped, and something is left of it");
+        Ok(())
     }
 
     /// Removes the chunk files of a group, durably.
@@ -799,6 +806,8 @@ impl StoreCore {
 
     /// Writes records to the open segment, makes them durable and adds them to the index: all or none.
     pub(crate) fn append(&mut self, records: &mut [Staged]) -> Result<(), StoreError> {
+        debug_assert!(!records.is_empty(), "a sync for nothing");
+        debug_assert!(!self.is_poisoned(), "nothing is written behind what may not be durable (R9)");
         if self.open.as_ref().is_some_and(|open| open.len >= self.config.segment_bytes) {
             self.seal()?;
         }
@@ -825,6 +834,7 @@ impl StoreCore {
                 failure => failure,
             });
         }
+        debug_assert!(end > start, "records take room");
         let open = self.open.as_mut().expect("still open");
         (open.len, open.ahead, open.cut) = (end, open.ahead.max(end), false);
         self.unsettled_bytes += (end - start) as u64;
@@ -909,6 +919,11 @@ impl StoreCore {
     pub(crate) fn note_segments(&mut self, kept: impl Fn(u32) -> bool) -> Result<(), StoreError> {
         let segments: BTreeMap<u32, u32> = {
             let index = self.shared.index();
+            let bytes_of = |number: u32| index.segments.get(&number).map_or(0, |segment| segment.bytes);
+            debug_assert!(
+                self.open.as_ref().is_none_or(|open| bytes_of(open.number) == u64::from(open.len)),
+                "what is noted is durable, and all that is"
+            );
             let all = index.segments.iter().filter(|(number, _)| kept(**number));
             all.map(|(number, segment)| (*number, segment.bytes as u32)).collect()
         };
@@ -921,6 +936,9 @@ impl StoreCore {
 
     fn open_segment(&mut self) -> Result<(), StoreError> {
         let number = self.next_segment;
+        debug_assert!(self.open.is_none(), "the last one is sealed");
+        let newest = self.shared.index().segments.keys().next_back().copied();
+        debug_assert!(newest.is_none_or(|newest| newest < number), "no number is used twice");
         let file = self.disk.open(&segment_path(number), true).map_err(|e| self.write_failed(&e))?;
         self.next_segment += 1;
         let (header, salt) = segment_header(number, &self.owner);
@@ -941,7 +959,8 @@ impl StoreCore {
         if self.open.as_ref().is_some_and(|open| open.cut && open.file.sync().is_err()) {
             return Err(self.poison());
         }
-        self.open = None;
+        let sealed = self.open.take();
+        debug_assert!(sealed.is_none_or(|open| open.ahead == open.len), "it has whole records only");
         Ok(())
     }
 }

@@ -19,6 +19,8 @@ use std::sync::Arc;
 /// Alignment of memory, length and offset of direct I/O: the block size, and enough for any device.
 pub(crate) const DIRECT_ALIGN: usize = 4096;
 
+const _: () = assert!(DIRECT_ALIGN.is_power_of_two());
+
 /// How far a growing file is written ahead, in bytes: a hundred small records, and a millisecond of a device's time.
 pub(crate) const AHEAD_BYTES: u32 = 512 << 10;
 
@@ -178,6 +180,7 @@ impl LinuxFile {
         // SAFETY: the descriptor is open, and `part` names `len` bytes of the vector's own spare room.
         let read = unsafe { libc::preadv2(file.as_raw_fd(), &part, 1, at, flags) };
         let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
+        debug_assert!(read <= len);
         // SAFETY: the kernel has just filled these bytes.
         unsafe { out.set_len(out.len() + read) };
         Ok(read)

@@ -248,8 +248,10 @@ fn answer(
         if !done.is_empty() {
             core.shared.moved();
         }
+        debug_assert_eq!(done.len(), ops.len(), "each has one completion");
         inbox.pending.fetch_sub(ops.iter().map(|(_, op)| payload_bytes(op)).sum(), Ordering::Relaxed);
-        inbox.open.fetch_sub(ops.len(), Ordering::Relaxed);
+        let open = inbox.open.fetch_sub(ops.len(), Ordering::Relaxed);
+        debug_assert!(open >= ops.len(), "no operation ends twice");
         if !done.is_empty() {
             deliver(done);
         }

@@ -298,7 +298,8 @@ impl Index {
             self.segments.get_mut(&old.at.segment).expect("a tombstone's segment exists").live -=
                 MARKER_BYTES;
             if head.role == Role::Replica {
-                self.tombstones.remove(&(head.group, old.version, head.chunk));
+                let listed = self.tombstones.remove(&(head.group, old.version, head.chunk));
+                debug_assert!(listed, "every tombstone of a replica is listed");
             }
         }
         if head.role == Role::Replica {
@@ -357,7 +358,8 @@ impl Index {
         for (id, chunk) in chunks.iter_mut() {
             if let Some(tombstone) = chunk.tombstone.take_if(|t| t.at < before) {
                 if role == Role::Replica {
-                    self.tombstones.remove(&(group, tombstone.version, *id));
+                    let listed = self.tombstones.remove(&(group, tombstone.version, *id));
+                    debug_assert!(listed, "every tombstone of a replica is listed");
                 }
                 let segment = self.segments.get_mut(&tombstone.at.segment);
                 segment.expect("a tombstone's segment exists").live -= MARKER_BYTES;
@@ -397,6 +399,8 @@ impl Index {
         let chunks = self.roles.get_mut(&(Role::Replica, group)).expect("the chunk was moved");
         let chunk = chunks.get_mut(&id).expect("the chunk was moved");
         chunk.overlay.clear(blocks, &mut account(&mut self.segments, &mut self.kept, (Role::Replica, group)));
+        let is_known = chunk.settled.is_some() || chunk.tombstone.is_some();
+        debug_assert!(is_known, "a record says what the file has before the segments' blocks are forgotten");
         chunk.has_file = true;
         self.set_allocated((group, id), allocated);
     }

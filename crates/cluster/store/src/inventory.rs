@@ -79,6 +79,9 @@ impl Inventory {
         owner: &Superblock,
         segments: BTreeMap<u32, u32>,
     ) -> io::Result<()> {
+        let shorter =
+            |(number, bytes): (&u32, &u32)| self.segments.get(number).is_some_and(|before| before > bytes);
+        debug_assert!(!segments.iter().any(shorter), "no segment gets shorter");
         let generation = self.generation + 1;
         let bytes = encode_inventory(generation, owner, &segments);
         let path = path_of(slot_of(generation));

@@ -16,6 +16,8 @@ pub const CHUNK_BLOCKS_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32;
 /// Sequence numbers share their field in a page with two bits of kind.
 pub const SEQ_MAX: u64 = (1 << 54) - 1;
 
+const _: () = assert!(SEQ_MAX.count_ones() + 2 == 7 * 8, "seven bytes of an entry");
+
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
 }
@@ -31,6 +33,8 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
 
 pub const SUPERBLOCK_BYTES: usize = 64;
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"EBBSTORE";
+
+const _: () = assert!(SUPERBLOCK_BYTES == 60 + size_of::<u32>(), "its checksum ends it");
 
 /// Identifies the owner of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +85,8 @@ impl Superblock {
 const INVENTORY_MAGIC: [u8; 8] = *b"EBBINVEN";
 const INVENTORY_HEAD_BYTES: usize = 32;
 
+const _: () = assert!(INVENTORY_HEAD_BYTES == 28 + size_of::<u32>(), "the number of segments ends it");
+
 /// Numbers and lengths of the existing segments.
 pub fn encode_inventory(generation: u32, owner: &Superblock, segments: &BTreeMap<u32, u32>) -> Vec<u8> {
     let mut out = vec![0; INVENTORY_HEAD_BYTES];
@@ -118,6 +124,8 @@ pub fn decode_inventory(bytes: &[u8], owner: &Superblock) -> Option<(u32, BTreeM
 pub const SEGMENT_HEADER_BYTES: usize = 64;
 const SEGMENT_MAGIC: [u8; 8] = *b"EBBSEGMT";
 
+const _: () = assert!(SEGMENT_HEADER_BYTES == 60 + size_of::<u32>(), "its checksum ends it");
+
 /// First bytes of segment `number`. Their checksum is the segment's *salt*: every record in it repeats it, so that a
 /// copy of a segment that a client stored as data is not mistaken for records.
 pub fn segment_header(number: u32, owner: &Superblock) -> ([u8; SEGMENT_HEADER_BYTES], u32) {
@@ -140,6 +148,9 @@ pub const MARKER_BYTES: u64 = RECORD_HEAD_BYTES.next_multiple_of(RECORD_ALIGN) a
 /// Maximum length of a head, checksums included.
 pub const RECORD_HEAD_MAX: usize = RECORD_HEAD_BYTES + 4 * RECORD_BLOCKS_MAX as usize;
 const RECORD_MAGIC: [u8; 4] = *b"EBBR";
+
+const _: () = assert!(RECORD_HEAD_BYTES == 72 + size_of::<u64>(), "the request's number ends it");
+const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(RECORD_ALIGN), "the first record is aligned, too");
 /// Instead of the number of open versions: unknown.
 const OPEN_UNKNOWN: u32 = u32::MAX;
 const HAS_REQUEST: u16 = 1;
@@ -223,6 +234,19 @@ impl Head {
         open.and_then(|open| u32::try_from(open).ok()).unwrap_or(OPEN_UNKNOWN)
     }
 
+    /// Whether a record has plausible fields: one that passed its checksum, and one that is to be written.
+    pub fn is_sound(&self) -> bool {
+        let within = u64::from(self.first) + u64::from(self.count) <= u64::from(CHUNK_BLOCKS_MAX);
+        match self.kind {
+            HeadKind::Data | HeadKind::InFile | HeadKind::Zero | HeadKind::Note => self.count > 0 && within,
+            HeadKind::Delete | HeadKind::DropFiles | HeadKind::Drop => self.first == 0 && self.count == 0,
+            HeadKind::Settled => {
+                self.role == Role::Replica && self.first > 0 && self.count <= CHUNK_BLOCKS_MAX
+            }
+            HeadKind::Open => within,
+        }
+    }
+
     /// Length of the head with checksums: the payload starts there.
     pub fn head_len(&self) -> usize {
         RECORD_HEAD_BYTES + 4 * self.crcs.len()
@@ -238,6 +262,9 @@ impl Head {
     }
 
     pub fn encode(&self, salt: u32, out: &mut Vec<u8>) {
+        let sums = if matches!(self.kind, HeadKind::Data | HeadKind::InFile) { self.count } else { 0 };
+        debug_assert_eq!(self.crcs.len(), sums as usize, "a checksum for each block that has bytes");
+        debug_assert_eq!(self.committed, Head::committed_by(self.version, self.committed));
         let start = out.len();
         let mut head = [0u8; RECORD_HEAD_BYTES];
         let (role, stands_for) = match self.role {
@@ -331,6 +358,16 @@ const DATA_BLOCKS_AT: usize = GENERATIONS_AT + 4 * CHUNK_PAGE as usize;
 /// Generation of a page that was found damaged and was not written since.
 const LOST: u32 = u32::MAX;
 
+const _: () =
+    assert!(CHUNK_BLOCKS_MAX.is_multiple_of(PAGE_BLOCKS) && CHUNK_PAGE <= u64::BITS, "a bit for each");
+const _: () =
+    assert!(ENTRY_BYTES == 4 + 4 + 7 && ENTRIES_AT + PAGE_BLOCKS as usize * ENTRY_BYTES == PAGE_BYTES);
+const _: () =
+    assert!(DATA_BLOCKS_AT + 2 * CHUNK_PAGE as usize <= PAGE_BYTES && PAGE_BLOCKS <= u16::MAX as u32);
+const _: () =
+    assert!(48 + size_of::<u64>() <= ENTRIES_AT && ENTRIES_AT <= GENERATIONS_AT, "behind the file's number");
+const _: () = assert!(DATA_OFFSET.is_multiple_of(BLOCK_BYTES as u64), "blocks are aligned in their file");
+
 /// Offset of block `block` in its chunk file.
 pub fn block_offset(block: u32) -> u64 {
     DATA_OFFSET + block as u64 * BLOCK_BYTES as u64
@@ -397,6 +434,8 @@ impl Page {
     }
 
     pub fn set_entry(&mut self, index: u32, entry: Entry) {
+        debug_assert!(index < PAGE_BLOCKS, "a page ends with its last block");
+        debug_assert!(entry.version.seq <= SEQ_MAX, "such a record was refused");
         let at = ENTRIES_AT + index as usize * ENTRY_BYTES;
         let seq = (entry.version.seq & SEQ_MAX) | (entry.kind as u64) << 54;
         put(&mut self.0[..], at, &entry.version.epoch.0.to_le_bytes());
@@ -443,6 +482,7 @@ impl Page {
 
     /// Chunk page only: how many blocks of data `page` describes.
     pub fn set_data_blocks(&mut self, page: u32, blocks: u16) {
+        debug_assert!(page < CHUNK_PAGE && u32::from(blocks) <= PAGE_BLOCKS);
         put(&mut self.0[..], DATA_BLOCKS_AT + 2 * page as usize, &blocks.to_le_bytes());
     }
 
@@ -469,6 +509,7 @@ impl Page {
 
     /// Prepares it for writing; returns the file offset of its slot and its bytes.
     pub fn seal(&mut self, at: &PageId, generation: u32) -> (u64, &[u8]) {
+        debug_assert!(generation != 0 && generation != LOST, "neither is a page that was written");
         let PageId { group, chunk, file, page } = *at;
         put(&mut self.0[..], 0, &PAGE_MAGIC);
         put(&mut self.0[..], 8, &generation.to_le_bytes());

@@ -38,6 +38,7 @@ impl OpenSegment {
 
     /// Cuts off whatever follows the records.
     pub fn cut(&mut self) -> io::Result<()> {
+        debug_assert!(self.ahead >= self.len, "no record is cut off");
         self.uncut = true;
         self.file.truncate(self.len.into())?;
         (self.ahead, self.cut, self.uncut) = (self.len, true, false);
@@ -107,11 +108,19 @@ impl Staged {
 /// Writes records at the segment's end; returns their positions and the new end.
 pub(crate) fn write_batch(open: &OpenSegment, records: &mut [Staged]) -> io::Result<(Vec<Position>, u32)> {
     const PADDING: [u8; RECORD_ALIGN] = [0; RECORD_ALIGN];
+    debug_assert!(!open.uncut, "what a failed write left is cut off first");
     let mut at = open.next();
     let mut heads = Vec::with_capacity(records.iter().map(|r| r.head.head_len()).sum());
     let mut positions = Vec::with_capacity(records.len());
     for record in records.iter_mut() {
         let offset = u32::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        debug_assert!(at.is_multiple_of(RECORD_ALIGN as u64), "recovery looks for records there only");
+        debug_assert!(record.head.is_sound(), "recovery would take it for damage: {:?}", record.head);
+        debug_assert_eq!(
+            record.payload.len(),
+            record.head.payload_len(),
+            "the next record would be elsewhere"
+        );
         let position = Position { segment: open.number, offset };
         record.head.synced = open.len;
         if record.head.kind == HeadKind::Drop && !record.head.moved {
@@ -139,6 +148,7 @@ pub(crate) fn write_batch(open: &OpenSegment, records: &mut [Staged]) -> io::Res
             parts.push(IoSlice::new(&PADDING[..padding]));
         }
     }
+    debug_assert!(rest.is_empty(), "every head is written");
     open.file.write(&mut parts, open.len as u64)?;
     Ok((positions, end))
 }

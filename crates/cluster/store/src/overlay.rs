@@ -54,6 +54,7 @@ pub struct Extent {
 impl Extent {
     /// The part that starts `skip` blocks in.
     pub fn slice(&self, skip: u32, count: u32) -> Extent {
+        debug_assert!(count > 0 && skip + count <= self.count, "a part has blocks of the whole only");
         let place = match self.place {
             ExtentPlace::Segment(offset) => ExtentPlace::Segment(offset + skip * BLOCK_BYTES as u32),
             other => other,
@@ -108,10 +109,15 @@ impl Overlay {
     /// Sets the blocks of `new`, but for those that outlast it. `changed` is called for every extent added (true) or
     /// removed.
     pub fn insert(&mut self, first: u32, new: Extent, changed: &mut impl FnMut(&Extent, bool)) {
+        debug_assert!(new.count > 0, "a record without blocks sets none");
         let end = first + new.count;
         let old: Vec<(u32, Extent)> =
             self.touching(first, new.count).map(|(start, e)| (start, e.clone())).collect();
         let mut add = |map: &mut BTreeMap<u32, Extent>, start: u32, extent: Extent| {
+            debug_assert!(
+                map.range(..start + extent.count).next_back().is_none_or(|(at, e)| at + e.count <= start),
+                "extents do not overlap"
+            );
             changed(&extent, true);
             map.insert(start, extent);
         };

@@ -4,7 +4,7 @@
 use crate::core::{StoreCore, shortage};
 use crate::disk::{DIRECT_ALIGN, DiskFile};
 use crate::index::{Cell, FileId, Index, Miss, Place};
-use crate::layout::{CHUNK_BLOCKS_MAX, CHUNK_PAGE, PAGE_BLOCKS, block_offset};
+use crate::layout::{CHUNK_BLOCKS_MAX, CHUNK_PAGE, DATA_OFFSET, PAGE_BLOCKS, block_offset};
 use crate::{GroupDigest, ReadBlocks, StoreError};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, ObjectId, RECORD_BLOCKS_MAX,
@@ -17,6 +17,9 @@ use xxhash_rust::xxh3::Xxh3;
 /// again. A piece that is among the last [`PIECES_REMEMBERED`] read goes through the cache.
 const PIECE_LARGE: usize = 128 << 10;
 pub const PIECES_REMEMBERED: usize = 512;
+
+const _: () =
+    assert!(DATA_OFFSET.is_multiple_of(DIRECT_ALIGN as u64) && BLOCK_BYTES.is_multiple_of(DIRECT_ALIGN));
 
 /// A read that needs only the bytes of its pieces.
 pub struct ReadPlan {
@@ -96,6 +99,7 @@ impl ReadPlan {
         for piece in &self.pieces {
             let end = payload.len() + piece.len();
             read(piece, &mut payload)?;
+            debug_assert!(payload.len() <= end, "the next piece's bytes would be elsewhere");
             // Bytes that could not be read fail their checksum below.
             payload.resize(end, 0);
         }
@@ -300,6 +304,7 @@ impl StoreCore {
                         let next = runs.pop().expect("just pushed");
                         if next.first > 0 {
                             let cursor = Cursor { chunk, block: next.first - 1 };
+                            debug_assert!(after.is_none_or(|after| after < cursor), "a listing has an end");
                             return Ok(ListPage { runs, next: Some(cursor) });
                         }
                         runs.push(next);

@@ -31,6 +31,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Recent<K, V> {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(key, value);
+        debug_assert!(self.young.len() <= self.half && self.old.len() <= self.half, "it is bounded");
     }
 
     pub fn forget(&mut self, gone: impl Fn(&K) -> bool) {

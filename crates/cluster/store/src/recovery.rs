@@ -11,8 +11,8 @@ use crate::disk::{DirEntry, Disk, DiskFile};
 use crate::index::{FileKey, Index, Segment};
 use crate::inventory::Inventory;
 use crate::layout::{
-    CHUNK_BLOCKS_MAX, FORMAT, Head, HeadKind, RECORD_ALIGN, RECORD_HEAD_MAX, SEGMENT_HEADER_BYTES,
-    SUPERBLOCK_BYTES, Superblock, segment_header,
+    FORMAT, Head, HeadKind, RECORD_ALIGN, RECORD_HEAD_MAX, SEGMENT_HEADER_BYTES, SUPERBLOCK_BYTES,
+    Superblock, segment_header,
 };
 use crate::overlay::Position;
 use crate::query::PIECES_REMEMBERED;
@@ -286,7 +286,7 @@ impl Scan<'_> {
         while at < size {
             bytes.clear();
             file.read(&mut bytes, RECORD_HEAD_MAX, at).map_err(failed("read", path))?;
-            let Some(head) = Head::decode(&bytes, salt).filter(is_sound) else { break };
+            let Some(head) = Head::decode(&bytes, salt).filter(Head::is_sound) else { break };
             let end = at + head.record_len() as u64;
             if end > size {
                 break;
@@ -381,16 +381,4 @@ impl Scan<'_> {
 
 fn damaged(path: &str, offset: u64) -> OpenError {
     OpenError::Damaged { file: path.into(), offset, what: "a record fails its checksum" }
-}
-
-/// Whether a record that passed its checksum also has plausible fields.
-fn is_sound(head: &Head) -> bool {
-    match head.kind {
-        HeadKind::Data | HeadKind::InFile | HeadKind::Zero | HeadKind::Note => {
-            head.count > 0 && head.first as u64 + head.count as u64 <= CHUNK_BLOCKS_MAX as u64
-        }
-        HeadKind::Delete | HeadKind::DropFiles | HeadKind::Drop => head.first == 0 && head.count == 0,
-        HeadKind::Settled => head.role == Role::Replica && head.first > 0 && head.count <= CHUNK_BLOCKS_MAX,
-        HeadKind::Open => head.first as u64 + head.count as u64 <= CHUNK_BLOCKS_MAX as u64,
-    }
 }

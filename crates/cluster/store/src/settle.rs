@@ -40,6 +40,9 @@ pub const OVERDUE: u64 = 4;
 /// Pages of a chunk of the maximum size.
 const PAGES_MAX: u32 = CHUNK_BYTES_MAX / BLOCK_BYTES as u32 / PAGE_BLOCKS;
 
+const _: () = assert!(PAGES_MAX == CHUNK_PAGE, "a page for all blocks of the longest chunk");
+const _: () = assert!(STEP_BYTES >= PAGE_BLOCKS as u64 * BLOCK_BYTES as u64, "a step moves a page's blocks");
+
 /// No record is before this position.
 const NOWHERE: Position = Position { segment: 0, offset: 0 };
 
@@ -154,6 +157,7 @@ impl StoreCore {
             }
             left = left.saturating_sub(part.bytes);
             if let Some(end) = part.end {
+                debug_assert!(end > from, "{key:?} would be moved for ever");
                 chunks.push((key, end));
                 left = 0;
             }
@@ -175,6 +179,7 @@ impl StoreCore {
             file.sync().map_err(|_| self.poison())?;
             self.shared.moved();
         }
+        debug_assert_eq!(moved.len(), records.len(), "a record for each chunk's new pages");
         self.append(&mut records)?;
         for (key, file, pages, range) in moved {
             let allocated = file.allocated().unwrap_or(0);
@@ -375,6 +380,8 @@ impl StoreCore {
     /// Copies what is live in a segment to the open one, as much as one step may; when all is copied, deletes it and
     /// returns true.
     fn retire(&mut self, number: u32) -> Result<bool, StoreError> {
+        let open = self.open.as_ref().map(|open| open.number);
+        debug_assert_ne!(open, Some(number), "it would be copied to itself");
         self.sync_segments()?;
         let (extents, last) = self.extents_of(number, STEP_BYTES);
         let mut batch = Vec::with_capacity(extents.len());

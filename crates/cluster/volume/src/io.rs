@@ -243,6 +243,7 @@ impl<B: Backend> Inner<B> {
         offset: u32,
         len: u32,
     ) -> Result<Bytes, VolumeError> {
+        debug_assert!(slice.object.try_write().is_err(), "no block leaves the front while it is read");
         let stretches = slice.stretches(offset, len);
         if let [only] = stretches[..] {
             return self.read_stretch(slice, object, only).await;
@@ -260,11 +261,13 @@ impl<B: Backend> Inner<B> {
         object: Option<ObjectId>,
         Stretch { offset, len, in_front }: Stretch,
     ) -> Result<Bytes, VolumeError> {
-        Ok(match object {
+        let bytes = match object {
             _ if in_front => self.backend.read(self.meta.object, self.at(slice, offset), len.into()).await?,
             Some(object) => self.backend.read_moved(object, offset, len).await?,
             None => Bytes::from(vec![0; len as usize]),
-        })
+        };
+        debug_assert_eq!(bytes.len(), len as usize, "a read returns what was asked for");
+        Ok(bytes)
     }
 
     /// Where in the volume a byte of the slice is.
@@ -273,6 +276,7 @@ impl<B: Backend> Inner<B> {
     }
 
     async fn write_piece(&self, piece: Piece, bytes: Bytes) -> Result<(), VolumeError> {
+        debug_assert_eq!(bytes.len(), piece.len as usize, "a piece has its own bytes");
         self.wait_for_room().await?;
         let slice = self.slice(piece.slice);
         loop {
@@ -295,6 +299,7 @@ impl<B: Backend> Inner<B> {
 
     /// The caller holds the slice's `gate`.
     async fn write_front(&self, slice: &Slice, offset: u32, bytes: Bytes) -> Result<(), VolumeError> {
+        debug_assert!(slice.gate.try_write().is_err(), "the slice stays where it is while it is written");
         let (first, end) = (offset / BLOCK, (offset + bytes.len() as u32).div_ceil(BLOCK));
         // If this write is given up midway, what is present is not known.
         let doubt = Doubt(Some(slice));

@@ -34,8 +34,8 @@ pub use error::VolumeError;
 
 use ebb_client::Client;
 use ebb_types::{
-    BLOCK_BYTES, CLAIMS_FROM, NAME_BYTES_MAX, NamespaceAnswer, NamespaceOp, NamespaceQuery, SLICE_BYTES,
-    VolumeHome, VolumeMeta, VolumeStatus,
+    BLOCK_BYTES, CHUNK_BYTES_MIN, CLAIMS_FROM, NAME_BYTES_MAX, NamespaceAnswer, NamespaceOp, NamespaceQuery,
+    SLICE_BYTES, VolumeHome, VolumeMeta, VolumeStatus,
 };
 use owner::{Owner, ROUND};
 use slice::Slice;
@@ -49,6 +49,7 @@ use turns::Turns;
 
 /// Chunks are whole slices, and have fewer numbers than this.
 const SIZE_MAX: u64 = SLICE_BYTES as u64 * CLAIMS_FROM as u64;
+const _: () = assert!(CHUNK_BYTES_MIN.is_multiple_of(SLICE_BYTES));
 
 /// An open volume. Cheap to clone. End it with [`Volume::close`]: one that is only dropped stays claimed until its
 /// silence is noticed.

@@ -16,6 +16,7 @@ use crate::backend::Backend;
 use crate::error::VolumeError;
 use crate::slice::Slice;
 use crate::state::{Inner, commit, query};
+use ebb_client::bug;
 use ebb_types::{
     BLOCK_BYTES, Looked, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX,
     PoolId, SLICE_BYTES, Version, VolumeHome, slice_extent,
@@ -207,6 +208,7 @@ impl<B: Backend> Inner<B> {
             (*object, self.read_slice(slice, *object, 0, len).await?)
         };
         let to = self.fresh_object(pool).await?;
+        debug_assert_ne!(was, Some(to), "a slice's object is written once");
         let written = self.backend.write_moved(to, bytes).await.map_err(VolumeError::from);
         let named = match written {
             Ok(()) => self.name_slice(slice, was, Some(to)).await,
@@ -233,6 +235,7 @@ impl<B: Backend> Inner<B> {
     async fn fresh_object(&self, pool: PoolId) -> Result<ObjectId, VolumeError> {
         loop {
             if let Some(object) = self.ids.lock().expect("nothing panics under this lock").pop() {
+                debug_assert_eq!(object.pool(), pool, "ids are leased for the volume's home");
                 return Ok(object);
             }
             let first = self.backend.allocate(IDS_AHEAD).await?.in_pool(pool);
@@ -268,6 +271,7 @@ impl<B: Backend> Inner<B> {
     /// A clearing that failed may yet be carried out, after a look that found its blocks in the front: they would then
     /// read as zeroes. So it is repeated before a look is believed. What comes late finds nothing that old.
     async fn clear(&self, slice: &Slice, up_to: Option<Version>) -> Result<(), VolumeError> {
+        debug_assert!(slice.object.try_read().is_err(), "nobody reads while blocks leave the front");
         let Some(version) = up_to.max(slice.owed()) else { return Ok(()) };
         slice.owe(Some(version));
         self.backend.clear(self.meta.object, slice.number, version).await?;
@@ -288,6 +292,7 @@ impl<B: Backend> Inner<B> {
 
     /// Afterwards it is known which blocks the front has.
     async fn look(&self, slice: &Slice) -> Result<Looked, VolumeError> {
+        debug_assert!(slice.gate.try_read().is_err(), "what is written meanwhile would not be seen");
         let looked = self.backend.look(self.meta.object, slice.number).await?;
         self.count(slice.learn(&looked.runs));
         Ok(looked)
@@ -355,7 +360,12 @@ impl<B: Backend> Inner<B> {
     fn count(&self, blocks: i64) {
         match u64::try_from(blocks) {
             Ok(more) => drop(self.front.fetch_add(more, Ordering::Relaxed)),
-            Err(_) => drop(self.front.fetch_sub(blocks.unsigned_abs(), Ordering::Relaxed)),
+            Err(_) => {
+                let less = blocks.unsigned_abs();
+                if self.front.fetch_sub(less, Ordering::Relaxed) < less {
+                    bug("more blocks left the front of a volume than it had");
+                }
+            }
         }
         if blocks < 0 {
             self.room.notify_waiters();

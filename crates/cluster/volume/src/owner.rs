@@ -24,6 +24,8 @@ pub(crate) const ROUND: Duration = Duration::from_secs(4);
 const RETRY: Duration = Duration::from_secs(1);
 pub(crate) const TRUST: Duration = Duration::from_secs(9);
 pub(crate) const SILENCE: Duration = Duration::from_secs(12);
+// A sign of life comes before trust ends, and trust ends before another process may begin.
+const _: () = assert!(ROUND.as_millis() < TRUST.as_millis() && TRUST.as_millis() < SILENCE.as_millis());
 /// How often a waiting process looks for a sign of life.
 const LOOK: Duration = Duration::from_secs(1);
 /// For this long a request waits for a confirmation.

@@ -11,6 +11,7 @@ use tokio::sync::RwLock;
 
 const BLOCKS: u32 = SLICE_BYTES / BLOCK_BYTES as u32;
 const WORDS: usize = BLOCKS as usize / 64;
+const _: () = assert!(WORDS * 64 * BLOCK_BYTES == SLICE_BYTES as usize, "whole words of whole blocks");
 
 pub(crate) struct Slice {
     pub number: u32,
@@ -81,8 +82,12 @@ impl Slice {
     /// Replaces what is known by what a look found. Returns by how many blocks the front is larger than was known.
     pub fn learn(&self, runs: &[(u32, u32)]) -> i64 {
         let before = i64::from(self.count());
-        self.present.iter().for_each(|word| word.store(0, Ordering::Release));
-        runs.iter().for_each(|run| _ = self.mark(*run, 0));
+        let mut found = [0; WORDS];
+        for block in runs.iter().flat_map(|(first, count)| *first..first + count) {
+            found[block as usize / 64] |= 1 << (block % 64);
+        }
+        // At once: who reads meanwhile must not miss a block that stays.
+        self.present.iter().zip(found).for_each(|(word, found)| word.store(found, Ordering::Release));
         self.known.store(true, Ordering::Release);
         i64::from(self.count()) - before
     }

@@ -51,6 +51,7 @@ impl<B> Drop for Inner<B> {
 
 impl<B> Inner<B> {
     pub fn slice(&self, number: u32) -> Arc<Slice> {
+        debug_assert!(u64::from(number) < self.meta.slices(), "only slices of the volume are touched");
         let mut slices = self.slices.lock().expect("nothing panics under this lock");
         slices.entry(number).or_insert_with(|| Arc::new(Slice::new(number, None))).clone()
     }

@@ -1,6 +1,7 @@
 //! Requests that wait for their turns, and run to their ends.
 
 use crate::order::{Doing, Order};
+use ebb_client::bug;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
@@ -40,9 +41,10 @@ impl Turns {
 
 impl Turn {
     pub async fn come(&mut self) {
-        if let Some(comes) = self.comes.take() {
-            // The sender is kept until then.
-            let _ = comes.await;
+        if let Some(comes) = self.comes.take()
+            && comes.await.is_err()
+        {
+            bug("a request that waits for its turn was forgotten");
         }
     }
 }
@@ -54,9 +56,12 @@ impl Drop for Turn {
         waiting.remove(&self.number);
         let mut come = Vec::new();
         order.end(self.number, &mut come);
-        for sender in come.into_iter().filter_map(|number| waiting.remove(&number)) {
-            // A request that gave up meanwhile ends its turn itself.
-            let _ = sender.send(());
+        for number in come {
+            match waiting.remove(&number) {
+                // A request that gave up meanwhile ends its turn itself.
+                Some(sender) => _ = sender.send(()),
+                None => bug("the turn came of a request that did not wait for it"),
+            }
         }
     }
 }

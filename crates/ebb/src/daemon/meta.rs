@@ -15,7 +15,7 @@ use crate::daemon::clock;
 use crate::daemon::files;
 use crate::daemon::heap;
 use crate::daemon::metrics::leader::{MemberFigures, NoticeCounts};
-use crate::daemon::metrics::{self, Page, Source, Targets};
+use crate::daemon::metrics::{self, Page, Source, Targets, names};
 use crate::daemon::relay::Way;
 use crate::error::{IN_THE_FILE, NodeError, listen};
 use bytes::Bytes;
@@ -26,13 +26,13 @@ use ebb_meta::{
     Token, joining_id, raft,
 };
 use ebb_power::SwitchError;
-use ebb_power::switch::Magic;
+use ebb_power::switch::send_magic;
 use ebb_types::{
-    AdminReply, AdminRequest, ClusterParams, Depth, MachineOrder, MapDelta, MetaFailure, MetaPush, MetaReply,
-    MetaRequest, Moment, NO_GEAR, PoolId, RackId, ServerEntry, ServerId, ServerMessage, ServerState,
-    SleepOrder, SleepRefusal,
+    AdminReply, Bug, ClusterParams, MachineOrder, MetaPush, MetaReply, MetaRequest, Moment, NO_GEAR, PoolId,
+    RackId, ServerEntry, ServerId, ServerMessage, SleepRefusal,
 };
 use power::{Heard, Power};
+use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -42,9 +42,6 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_local;
 
 const DIAL_PAUSE: Duration = Duration::from_millis(100);
-/// Magic packets are sent so often, a second apart, unless the server is heard of.
-const MAGIC_PACKETS: u32 = 8;
-const MAGIC_PAUSE: Duration = Duration::from_secs(1);
 
 /// Facts that never change while the member runs.
 struct About {
@@ -58,18 +55,16 @@ struct Meta {
     about: About,
     inputs: Vec<Input>,
     wake: Rc<Notify>,
-    servers: BTreeMap<ServerId, Reached>,
-    /// Servers that were last told to put themselves to sleep, and have not refused. They are told again with every
-    /// heartbeat that they still send.
-    ordered: BTreeMap<ServerId, Depth>,
+    /// Chunk servers with a connection.
+    servers: BTreeMap<ServerId, Sender>,
     members: BTreeMap<u64, Sender>,
     /// As far as this member knows.
     leader: Option<u64>,
-    calls: BTreeMap<Token, Caller>,
-    /// By connection: a repeated request changes the version and adds no second watcher.
-    watchers: BTreeMap<u64, Watcher>,
-    next_token: u64,
+    /// All that are served, by their numbers.
+    connections: BTreeMap<u64, Sender>,
     next_connection: u64,
+    /// Those that have ended since the last turn: the member forgets that they watch.
+    gone: Vec<u64>,
 }
 
 impl Meta {
@@ -80,45 +75,13 @@ impl Meta {
             inputs: Vec::new(),
             wake,
             servers: BTreeMap::new(),
-            ordered: BTreeMap::new(),
             members: BTreeMap::new(),
             leader: None,
-            calls: BTreeMap::new(),
-            watchers: BTreeMap::new(),
-            next_token: 0,
+            connections: BTreeMap::new(),
             next_connection: 0,
+            gone: Vec::new(),
         }
     }
-}
-
-/// A chunk server with a connection.
-struct Reached {
-    sender: Sender,
-    /// The time in its last heartbeat, by its own clock.
-    heard: Moment,
-}
-
-/// What the driver itself adds to an answer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Call {
-    Watch,
-    Status,
-    Other,
-}
-
-/// A requester waiting for an answer.
-struct Caller {
-    connection: u64,
-    sender: Sender,
-    /// The request's id on that connection.
-    id: u64,
-    call: Call,
-}
-
-/// A recipient of every change of the map.
-struct Watcher {
-    sender: Sender,
-    version: u64,
 }
 
 type Shared = Rc<RefCell<Meta>>;
@@ -199,8 +162,8 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         member,
         power,
         shared,
-        outcomes: Vec::new(),
         notices: NoticeCounts::default(),
+        bugs: 0,
     }));
     let source = Scraped { driver: driver.clone(), targets: Targets::of(config) };
     metrics::open(section.metrics.as_deref(), source).await?;
@@ -296,8 +259,9 @@ struct Driver {
     member: Member<DiskLog>,
     power: Power,
     shared: Shared,
-    outcomes: Vec<Outcome>,
     notices: NoticeCounts,
+    /// What cannot happen, counted since the start.
+    bugs: u64,
 }
 
 /// This metadata server, for scrapers.
@@ -323,22 +287,24 @@ impl Source for Scraped {
 impl Driver {
     /// Passes the inputs to the member and carries out the outcomes; returns when to be called again if no input
     /// arrives.
-    fn turn(&mut self) -> Result<Option<ebb_types::Moment>, NodeError> {
-        let inputs = std::mem::take(&mut self.shared.borrow_mut().inputs);
-        let mut outcomes = std::mem::take(&mut self.outcomes);
-        let (leads, heard) = (self.member.is_leader(), power::heard(&inputs));
+    fn turn(&mut self) -> Result<Option<Moment>, NodeError> {
+        let (inputs, gone) = {
+            let mut meta = self.shared.borrow_mut();
+            (std::mem::take(&mut meta.inputs), std::mem::take(&mut meta.gone))
+        };
+        gone.into_iter().for_each(|connection| self.member.unwatch(connection));
+        let (heard, mut outcomes) = (power::heard(&inputs), Vec::new());
+        let (leads, known) = (self.member.is_leader(), self.member.state().version());
         let now = clock::now();
         self.member.set_clock(now, clock::unix_millis());
         let done = self.member.on(now, inputs, &mut outcomes);
         done.map_err(|source| NodeError::Metadata { data: self.data.clone(), source })?;
         self.shared.borrow_mut().leader = self.member.term().1;
         self.refuse_another_cluster()?;
-        self.order_again(&heard);
-        self.follow_power(leads, heard, &outcomes);
-        for outcome in outcomes.drain(..) {
-            self.carry_out(outcome);
-        }
-        self.outcomes = outcomes;
+        // Servers' states may have changed, or how deep they sleep.
+        let throws = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Switch { .. }));
+        self.follow_power(leads, throws || self.member.state().version() != known, heard);
+        outcomes.into_iter().for_each(|outcome| self.carry_out(outcome));
         Ok(self.member.next_wake())
     }
 
@@ -347,6 +313,7 @@ impl Driver {
         let (leads, votes, disk_full) = (self.member.is_leader(), self.member.votes(), self.member.is_full());
         MemberFigures { leads, votes, disk_full, term, leader }.report(page);
         self.notices.report(page);
+        page.put(names::BUGS, &[], self.bugs as f64);
         let now = clock::now();
         if let Some(mut status) = self.member.status(now) {
             self.power.fill(now, &mut status);
@@ -354,8 +321,8 @@ impl Driver {
         }
     }
 
-    /// `led`: this member was leader before.
-    fn follow_power(&mut self, led: bool, heard: Heard, outcomes: &[Outcome]) {
+    /// `led`: this member was leader before. `changed`: what servers draw may differ.
+    fn follow_power(&mut self, led: bool, changed: bool, heard: Heard) {
         if !self.member.is_leader() {
             if led {
                 self.power.switches.give_up_sleeps();
@@ -363,7 +330,7 @@ impl Driver {
             return self.power.forget();
         }
         let now = clock::now();
-        if !led || outcomes.iter().any(changes_power) {
+        if !led || changed {
             self.power.follow(now, &self.member);
         }
         self.power.hear(now, &self.member, heard);
@@ -402,7 +369,7 @@ impl Driver {
     }
 
     fn carry_out(&mut self, outcome: Outcome) {
-        let mut meta = self.shared.borrow_mut();
+        let meta = self.shared.borrow();
         match outcome {
             Outcome::SendRaft { to, message } => {
                 if let Some(sender) = meta.members.get(&to) {
@@ -410,71 +377,60 @@ impl Driver {
                     let _ = sender.send(kind::RAFT, self.id, &message, Bytes::new());
                 }
             }
-            Outcome::Push { to, push } => {
-                if let Some(server) = meta.servers.get(&to) {
-                    let _ = server.sender.send(kind::META_PUSH, 0, &push, Bytes::new());
+            Outcome::Push { to, push } => meta.tell(to, kind::META_PUSH, &push),
+            Outcome::Reply { token: Token { connection, id }, mut reply } => {
+                if let MetaReply::Admin(AdminReply::Status(status)) = &mut reply {
+                    self.power.fill(clock::now(), status);
+                    let there: Vec<_> = status.servers.iter().map(|s| (s.id, s.rack)).collect();
+                    status.notes.extend(other_racks(&self.racks, there));
+                }
+                match meta.connections.get(&connection) {
+                    Some(sender) => drop(sender.send(kind::META_REPLY, id, &reply, Bytes::new())),
+                    // It ended meanwhile, and watches nothing.
+                    None => self.member.unwatch(connection),
                 }
             }
-            Outcome::Reply { token, mut reply } => {
-                let Some(Caller { connection, sender, id, call }) = meta.calls.remove(&token) else { return };
-                match (&mut reply, call) {
-                    (MetaReply::Watch { map, .. }, Call::Watch) => {
-                        meta.watchers.insert(connection, Watcher { sender: sender.clone(), version: map.to });
-                    }
-                    (MetaReply::Admin(AdminReply::Status(status)), Call::Status) => {
-                        self.power.fill(clock::now(), status);
-                        let there: Vec<_> = status.servers.iter().map(|s| (s.id, s.rack)).collect();
-                        status.notes.extend(other_racks(&self.racks, there));
-                    }
-                    _ => {}
+            Outcome::Map { to, delta } => {
+                let (sender, push) = (meta.connections.get(&to), MetaPush::Map(delta));
+                if !sender.is_some_and(|s| s.send(kind::META_PUSH, 0, &push, Bytes::new()).is_ok()) {
+                    self.member.unwatch(to);
                 }
-                let _ = sender.send(kind::META_REPLY, id, &reply, Bytes::new());
             }
-            Outcome::Switch { server, action } => self.throw(&mut meta, server, action),
-            Outcome::MapChanged { .. } => {
-                meta.watchers.retain(|_, watcher| {
-                    let delta: MapDelta = self.member.delta(watcher.version);
-                    watcher.version = delta.to;
-                    watcher.sender.send(kind::META_PUSH, 0, &MetaPush::Map(delta), Bytes::new()).is_ok()
-                });
+            Outcome::Order { to, order } => meta.tell(to, kind::MACHINE_ORDER, &MachineOrder::Sleep(order)),
+            Outcome::Switch { server, action } => self.throw(server, action),
+            Outcome::Magic { server, path, by } => {
+                let Some(magic) = self.power.switches.magic(server, path) else { return };
+                if let Err(error) = send_magic(magic) {
+                    tracing::warn!("{error}");
+                }
+                let order = MachineOrder::Magic { mac: magic.mac.0, to: magic.to.to_string() };
+                by.iter().for_each(|neighbour| meta.tell(*neighbour, kind::MACHINE_ORDER, &order));
             }
             Outcome::Notice(notice) => {
                 tracing::info!("{notice}");
                 self.notices.add(&notice);
             }
-            Outcome::Broken(rule) => tracing::error!("a decision was refused, please report this: {rule}"),
+            Outcome::Broken(rule) => {
+                self.bugs += 1;
+                tracing::error!("a decision was refused, please report this: {rule}");
+            }
+            Outcome::Bug(Bug(what)) => {
+                self.bugs += 1;
+                tracing::error!(
+                    "a bug in this program: {what}. It continues; please report it with this log"
+                );
+            }
         }
     }
-}
 
-/// Switches. The drivers have threads of their own, and their results come back as inputs.
-impl Driver {
-    fn throw(&self, meta: &mut Meta, server: ServerId, action: SwitchAction) {
+    /// The drivers have threads of their own, and their results come back as inputs.
+    fn throw(&self, server: ServerId, action: SwitchAction) {
         let (done, outcome) = oneshot::channel();
         // The receiver waits as long as this process runs.
         let done = move |result: Result<(), SwitchError>| drop(done.send(result));
-        let switches = &self.power.switches;
         match action {
-            SwitchAction::Sleep(depth) => {
-                if switches.sleeps_itself(server) {
-                    meta.ordered.insert(server, depth);
-                    self.order_to_sleep(meta, server, depth);
-                }
-                switches.sleep(server, depth, done);
-            }
-            SwitchAction::Wake { path } => {
-                meta.ordered.remove(&server);
-                switches.wake(server, path, done);
-                if let Some(magic) = switches.magic(server, path) {
-                    let heard = meta.servers.get(&server).map(|reached| reached.heard);
-                    spawn_local(send_magic(
-                        self.shared.clone(),
-                        self.neighbours(server),
-                        magic.clone(),
-                        (server, heard),
-                    ));
-                }
-            }
+            SwitchAction::Sleep(depth) => self.power.switches.sleep(server, depth, done),
+            SwitchAction::Wake { path } => self.power.switches.wake(server, path, done),
         }
         let shared = self.shared.clone();
         spawn_local(async move {
@@ -485,95 +441,14 @@ impl Driver {
             }
         });
     }
-
-    /// The order may have been lost, or have come while the server flushed for a newer map.
-    fn order_again(&self, heard: &Heard) {
-        let (state, meta) = (self.member.state(), self.shared.borrow());
-        for (server, ..) in heard.iter().filter(|_| self.member.is_leader()) {
-            let sleeps = state.server(*server).is_some_and(|entry| entry.state == ServerState::Asleep);
-            if let Some(depth) = meta.ordered.get(server).filter(|_| sleeps) {
-                self.order_to_sleep(&meta, *server, *depth);
-            }
-        }
-    }
-
-    /// A server without a connection is down, or is told when it is heard of.
-    fn order_to_sleep(&self, meta: &Meta, server: ServerId, depth: Depth) {
-        let state = self.member.state();
-        if let Some((reached, entry)) = meta.servers.get(&server).zip(state.server(server)) {
-            let (incarnation, map_version, heard) = (entry.incarnation, state.version(), reached.heard);
-            let order = MachineOrder::Sleep(SleepOrder { incarnation, map_version, depth, heard });
-            let _ = reached.sender.send(kind::MACHINE_ORDER, 0, &order, Bytes::new());
-        }
-    }
-
-    /// The awake servers of the same rack.
-    fn neighbours(&self, server: ServerId) -> Vec<ServerId> {
-        let state = self.member.state();
-        let rack = state.server(server).map(|entry| entry.rack);
-        let awake =
-            state.servers().filter(|entry| entry.state == ServerState::Awake && Some(entry.rack) == rack);
-        awake.map(|entry| entry.id).collect()
-    }
-}
-
-/// Has every neighbour of a server, and this machine, send the packet that wakes it, again and again until it is heard
-/// of.
-async fn send_magic(
-    shared: Shared,
-    senders: Vec<ServerId>,
-    magic: Magic,
-    (server, heard): (ServerId, Option<Moment>),
-) {
-    let order = MachineOrder::Magic { mac: magic.mac.0, to: magic.to.to_string() };
-    for _ in 0..MAGIC_PACKETS {
-        if let Err(error) = ebb_power::switch::send_magic(&magic) {
-            tracing::warn!("{error}");
-        }
-        {
-            let meta = shared.borrow();
-            if meta.servers.get(&server).map(|reached| reached.heard) != heard {
-                return;
-            }
-            for reached in senders.iter().filter_map(|id| meta.servers.get(id)) {
-                let _ = reached.sender.send(kind::MACHINE_ORDER, 0, &order, Bytes::new());
-            }
-        }
-        tokio::time::sleep(MAGIC_PAUSE).await;
-    }
 }
 
 impl Meta {
-    /// A message of a server came in.
-    fn hear(&mut self, server: ServerId, sender: &Sender, message: &ServerMessage) {
-        let before = self.servers.get(&server).map_or(Moment::ZERO, |reached| reached.heard);
-        let heard = match message {
-            ServerMessage::Heartbeat { sent, .. } => *sent,
-            _ => before,
-        };
-        self.servers.insert(server, Reached { sender: sender.clone(), heard });
-    }
-
-    /// A request came in.
-    fn ask(&mut self, (connection, sender, party): (u64, &Sender, Party), id: u64, request: MetaRequest) {
-        if let MetaRequest::Admin(asked) = &request
-            && !asked.only_asks()
-            && party != Party::Admin
-        {
-            let why = "only an administrator may change the cluster: this needs the cluster secret, or an administrator's keys (`ebb secret --admin FILE`)";
-            let reply = MetaReply::Failed(MetaFailure::Refused(why.into()));
-            let _ = sender.send(kind::META_REPLY, id, &reply, Bytes::new());
-            return;
+    /// A chunk server without a connection is down, or is told again when it is heard of.
+    fn tell<T: Serialize>(&self, to: ServerId, kind: u8, message: &T) {
+        if let Some(sender) = self.servers.get(&to) {
+            let _ = sender.send(kind, 0, message, Bytes::new());
         }
-        let call = match request {
-            MetaRequest::Watch { .. } => Call::Watch,
-            MetaRequest::Admin(AdminRequest::Status) => Call::Status,
-            _ => Call::Other,
-        };
-        self.next_token += 1;
-        let token = Token(self.next_token);
-        self.calls.insert(token, Caller { connection, sender: sender.clone(), id, call });
-        self.give(Input::Client { token, request });
     }
 
     /// How to call the leader as this party, if it is another member and connected to this one.
@@ -627,7 +502,9 @@ async fn serve(shared: Shared, connection: Connection) {
     let connection = {
         let mut meta = shared.borrow_mut();
         meta.next_connection += 1;
-        meta.next_connection
+        let connection = meta.next_connection;
+        meta.connections.insert(connection, sender.clone());
+        connection
     };
     while let Ok(Some(frame)) = receiver.next().await {
         if matches!(frame.kind, kind::META_REQUEST | kind::RAFT) {
@@ -649,22 +526,18 @@ async fn serve(shared: Shared, connection: Connection) {
                     break;
                 }
                 decoded => decoded.map(|(_, message)| {
-                    meta.hear(server, &sender, &message);
+                    meta.servers.insert(server, sender.clone());
                     meta.give(Input::Server(message));
                 }),
             },
             (kind::SLEEP_REFUSAL, Party::Server(server)) => {
-                frame.decode::<SleepRefusal>().map(|(_, SleepRefusal { depth, why })| {
-                    // The leader tells it again after a pause.
-                    meta.ordered.remove(&server);
-                    let (action, result) =
-                        (SwitchAction::Sleep(depth), Err(format!("refused to sleep: {why}")));
-                    meta.give(Input::Switched { server, action, result });
-                })
+                let refusal = frame.decode::<SleepRefusal>();
+                refusal.map(|(_, refusal)| meta.give(Input::Refuses { server, refusal }))
             }
-            (kind::META_REQUEST, party) => frame
-                .decode::<MetaRequest>()
-                .map(|(id, request)| meta.ask((connection, &sender, party), id, request)),
+            (kind::META_REQUEST, party) => frame.decode::<MetaRequest>().map(|(id, request)| {
+                let (token, is_admin) = (Token { connection, id }, party == Party::Admin);
+                meta.give(Input::Client { token, is_admin, request });
+            }),
             (kind::RAFT, Party::Meta) => {
                 frame.decode::<Vec<u8>>().map(|(from, message)| meta.give(Input::Raft { from, message }))
             }
@@ -677,21 +550,16 @@ async fn serve(shared: Shared, connection: Connection) {
     }
     sender.close();
     let mut meta = shared.borrow_mut();
-    meta.watchers.remove(&connection);
-    meta.calls.retain(|_, caller| caller.connection != connection);
+    meta.connections.remove(&connection);
+    meta.gone.push(connection);
     meta.members.retain(|_, s| !s.is_closed());
-    meta.servers.retain(|_, reached| !reached.sender.is_closed());
-}
-
-/// Servers' states may have changed, or how deep they sleep.
-fn changes_power(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::MapChanged { .. } | Outcome::Switch { .. })
+    meta.servers.retain(|_, s| !s.is_closed());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_types::{GearGroup, Incarnation, StoreId};
+    use ebb_types::{GearGroup, Incarnation, ServerState, StoreId};
 
     #[test]
     fn a_rack_that_was_changed_in_the_file_is_noted() {

@@ -4,6 +4,7 @@
 //! `power`) or tie things together (`sim`, `eval`, `ebb`); they all use these types, so that a watt is never added to a
 //! joule and a group id is never mistaken for a server id. `docs/wire.md` draws the frames.
 
+mod bug;
 pub mod control;
 mod exposure;
 pub mod frame;
@@ -30,6 +31,7 @@ pub mod units;
 pub mod volume;
 pub mod why;
 
+pub use bug::{Bug, bug};
 pub use control::*;
 pub use gears::*;
 pub use grace::Grace;

@@ -24,6 +24,9 @@ const KEPT_BYTES: usize = 2 * READ_BYTES;
 /// Pieces sent with one call.
 const SEND_PIECES: usize = 64;
 
+const _: () =
+    assert!(ROOM_MIN < READ_BYTES && READ_BYTES <= KEPT_BYTES, "a buffer that was not grown is kept");
+
 /// A client's end may be closed while what it sent is still to be read.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
     fn client_has_gone(&self) -> bool;

@@ -187,6 +187,10 @@ impl<B: Backend> Server<B> {
             }
         });
         let deadline = Instant::now() + self.bounds.handshake;
+        debug_assert!(
+            self.handshakes.back().is_none_or(|last| last.deadline <= deadline),
+            "they are in order"
+        );
         self.handshakes.push_back(Handshake { deadline, state, task });
     }
 }

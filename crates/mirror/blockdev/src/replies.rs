@@ -82,7 +82,8 @@ impl Replies {
 
     pub(crate) fn remove(&self, place: usize) {
         let mut places = self.places.borrow_mut();
-        places.places[place].state = None;
+        let state = places.places[place].state.take();
+        debug_assert!(state.is_some(), "two connections would get the place");
         places.free.push(place);
     }
 

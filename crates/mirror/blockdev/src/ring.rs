@@ -38,6 +38,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// More completions than that wait in the kernel.
 const COMPLETIONS: u32 = 4096;
 
+const _: () = assert!(ENTRIES <= COMPLETIONS, "the kernel wants room for the end of each entry");
+
 /// An operation has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -310,6 +312,10 @@ impl Ring {
 
     fn push(&mut self, entry: &squeue::Entry) {
         self.entries += 1;
+        debug_assert!(
+            self.entries <= self.slots.len() - self.free.len(),
+            "an operation has one step at a time"
+        );
         loop {
             let kernel = self.kernel.as_mut().expect("entries are for the kernel");
             // SAFETY: what the entry points to belongs to a slot's work and iovecs, which stay until its completion.

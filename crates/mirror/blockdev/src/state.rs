@@ -67,6 +67,7 @@ impl State {
         for output in self.outputs.drain(..) {
             match output {
                 Output::Send(bytes) => {
+                    debug_assert!(!bytes.is_empty(), "it would be sent for ever");
                     self.outbox_bytes += bytes.len() as u64;
                     self.outbox.push_back(bytes);
                 }
@@ -97,7 +98,9 @@ impl State {
             return None;
         }
         self.waiting_bytes -= bytes;
-        self.waiting.pop_front()
+        let next = self.waiting.pop_front();
+        debug_assert!(!self.waiting.is_empty() || self.waiting_bytes == 0, "what waits is counted");
+        next
     }
 
     pub fn may_receive(&self) -> bool {
@@ -115,6 +118,7 @@ impl State {
                 self.outbox.pop_front();
             }
         }
+        debug_assert!(!self.outbox.is_empty() || self.outbox_bytes == 0, "what is not sent is counted");
     }
 }
 

@@ -30,6 +30,9 @@ static ZEROES: Zeroes = Zeroes([0; 64 << 10]);
 /// Pieces of zeroes in one step.
 const ZERO_PIECES: usize = 16;
 
+const _: () = assert!(STEP_MAX <= i32::MAX as u64, "the kernel says in 31 bits what it has moved");
+const _: () = assert!(size_of::<Zeroes>().is_multiple_of(align_of::<Zeroes>()) && ZERO_PIECES <= PIECES_MAX);
+
 /// How a range is zeroed: each way is tried if the one before is not supported.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zeroing {
@@ -145,6 +148,10 @@ impl Work {
                 let flags = self.write_flags().bits() as i32;
                 match iovecs[..] {
                     [one] => {
+                        debug_assert!(
+                            bytes <= one.iov_len as u64,
+                            "what is behind the piece would be written"
+                        );
                         let write = opcode::Write::new(fd, one.iov_base.cast(), bytes as u32);
                         write.offset(at).rw_flags(flags).build()
                     }
@@ -213,6 +220,7 @@ impl Work {
             Kind::Status => unreachable!("it has no steps"),
         }
         self.at += moved as u64;
+        debug_assert!(self.at <= self.end, "the operation would never end");
         (self.at == self.end).then(|| Ok(self.found()))
     }
 

@@ -1,7 +1,7 @@
 //! What goes into the decision makers and what comes out: clients' requests, the disks' answers, and commands to both.
 
 use bytes::Bytes;
-use ebb_types::Moment;
+use ebb_types::{Bug, Moment};
 use serde::{Deserialize, Serialize};
 use std::ops::Not;
 use std::time::Duration;
@@ -191,4 +191,12 @@ pub enum Command {
     WakeAt(Option<Moment>),
     /// The answer to [`Event::Close`]: nothing follows.
     Closed,
+    /// Something that cannot happen, has.
+    Bug(Bug),
+}
+
+impl From<Bug> for Command {
+    fn from(bug: Bug) -> Command {
+        Command::Bug(bug)
+    }
 }

@@ -24,9 +24,9 @@ use crate::members::Change as Membership;
 use crate::mirror::Mirror;
 use crate::op::{Op, Step as OpStep, Wait, Work};
 use crate::settings::PlantedBug;
-use crate::state::{Change, Closing, Step};
+use crate::state::{Change, Closing, Copies, Step};
 use bytes::{Bytes, BytesMut};
-use ebb_types::Moment;
+use ebb_types::{Moment, bug};
 use std::ops::Range;
 
 /// Runs of missed blocks that a returned disk gets at once, and their longest.
@@ -261,6 +261,11 @@ impl Mirror {
     }
 
     pub(crate) fn return_noted(&mut self, side: Side, out: &mut Vec<Command>) {
+        let is_copied_to = |copies: &Copies| copies.to() == side && !copies.pending.is_empty();
+        let lacks = !self.disks[side.index()].postponed.is_empty();
+        if lacks || self.copies.as_ref().is_some_and(is_copied_to) {
+            bug(out, "a disk is noted as in sync, and lacks something");
+        }
         self.marks.follow(!side);
         if self.is_at(side, Step::Settling) {
             self.change = None;

@@ -192,6 +192,7 @@ impl Mirror {
     /// Ends an operation: replies, and gives back its blocks.
     pub(crate) fn finish(&mut self, id: u64, reply: Reply, out: &mut Vec<Command>) {
         let op = self.ops.remove(&id).expect("it is in progress");
+        debug_assert_eq!(op.left, [0; 2], "nothing is acknowledged before its last part has ended");
         if op.is_marked() {
             self.marks.end(&op.blocks, self.epoch);
         }

@@ -10,6 +10,8 @@ pub const BLOCK: usize = crate::BLOCK_BYTES as usize;
 /// Length of the seal: the magic, then the CRC-32C of everything that follows the seal.
 pub const SEAL_BYTES: usize = 12;
 
+const _: () = assert!(SEAL_BYTES == 8 + size_of::<u32>());
+
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }

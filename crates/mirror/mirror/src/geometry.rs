@@ -40,6 +40,11 @@ const REGION_BYTES_MIN: u64 = 64 << 10;
 /// Most regions of a mirror: both bitmaps fit into one block.
 pub const REGIONS_MAX: u64 = 15_872;
 
+const _: () = assert!(DATA_BLOCKS_MAX.ilog2() + (SLOTS_MAX + 1).ilog2() == u64::BITS, "a cell of the table");
+const _: () = assert!(MAP_OFFSETS[1] + BLOCK_BYTES <= LOG_OFFSET && LOG_OFFSET.is_multiple_of(AREA_ALIGN));
+const _: () =
+    assert!(LOG_OFFSET + LOG_BYTES_MIN + DATA_BYTES_MIN <= DEVICE_BYTES_MIN, "the smallest disk has all");
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
     #[error(

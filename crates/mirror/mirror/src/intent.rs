@@ -20,6 +20,7 @@ const DIRTY_AT: usize = 128;
 const WORDS: usize = REGIONS_MAX.div_ceil(64) as usize;
 const AHEAD_AT: usize = DIRTY_AT + 8 * WORDS;
 const _: () = assert!(AHEAD_AT + 8 * WORDS == MAP_BYTES);
+const _: () = assert!(40 + size_of::<u64>() <= DIRTY_AT, "the regions follow the last field");
 
 /// A set of regions.
 #[derive(Clone, Debug, PartialEq, Eq)]

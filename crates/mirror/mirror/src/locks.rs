@@ -35,6 +35,7 @@ fn clash(a: Use, b: Use) -> bool {
 impl Locks {
     /// Takes blocks for an operation. `false`: it waits; [`Locks::release`] of another one returns it.
     pub fn take(&mut self, op: u64, blocks: Range<u64>, usage: Use) -> bool {
+        debug_assert!(!blocks.is_empty(), "operation {op} would exclude nothing");
         self.longest = self.longest.max(blocks.end - blocks.start);
         if self.is_behind(&blocks, usage, self.next) || !self.is_free(&blocks, usage) {
             self.waiting.insert((blocks.start, self.next), (blocks.end, op, usage));

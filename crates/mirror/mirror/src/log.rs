@@ -11,7 +11,7 @@
 //!   is used up, an emptied log begins a new epoch, which needs no space.
 
 use crate::BLOCK_BYTES;
-use crate::log_format::{LogBatch, LogId, Logged, Stamp};
+use crate::log_format::{BATCH_BLOCKS_MAX, LogBatch, LogId, Logged, Stamp};
 use crate::policy::LogFill;
 use crate::superblock::MirrorId;
 use crate::table::Table;
@@ -30,6 +30,10 @@ const REPLAY_PART: u64 = 32;
 const RISE_PART: u64 = 32;
 /// Blocks that are replayed together, at most: clients' writes to them wait.
 const REPLAY_BLOCKS: u64 = 16;
+
+const _: () = assert!(BATCH_BLOCKS < BATCH_BLOCKS_MAX, "a start looks no farther for the next header");
+const _: () =
+    assert!(VOID_PART <= REPLAY_PART, "what is kept for the replay is kept from clients' data, too");
 
 /// An entry that waits to be appended, and the operation that waits for it, if this is its last.
 #[derive(Debug)]
@@ -234,6 +238,8 @@ impl Log {
         self.head += batch.blocks();
         self.sequence += 1;
         assert!(self.head <= self.slots, "the log has no room for what was appended");
+        debug_assert!(batch.blocks() <= BATCH_BLOCKS_MAX, "a start would not find what follows it");
+        debug_assert!(!self.queue.is_empty() || self.queued_blocks == 0, "what waits for room is counted");
         Some(Write { offset, pieces })
     }
 
@@ -271,6 +277,7 @@ impl Log {
 
     /// Batches up to this one are durable.
     pub fn synced(&mut self, sequence: u64) {
+        debug_assert!(sequence <= self.complete(), "a sync covers what ended before it, of this epoch");
         self.synced = self.synced.max(sequence);
     }
 

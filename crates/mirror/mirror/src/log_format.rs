@@ -35,6 +35,9 @@ pub const BATCH_BLOCKS_MAX: u64 = ENTRIES_MAX as u64 + 1;
 /// In an entry's block number: it is void.
 const VOID: u64 = 1 << 63;
 
+const _: () = assert!(ENTRIES_AT == 56 + size_of::<u64>() && ENTRY_BYTES == 2 * size_of::<u64>());
+const _: () = assert!(ENTRIES_AT + ENTRIES_MAX * ENTRY_BYTES <= BLOCK && DATA_BLOCKS_MAX < VOID);
+
 /// Whose log it is, and since when: headers of others are no headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogId {

@@ -46,6 +46,7 @@ impl Members {
     }
 
     pub fn map_sent(&mut self, side: Side, map: u64) {
+        debug_assert!(map > self.maps[side.index()], "the newest map has the largest number");
         self.maps[side.index()] = map;
     }
 

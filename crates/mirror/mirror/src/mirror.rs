@@ -24,7 +24,7 @@ use crate::open::Opened;
 use crate::policy::{DiskFacts, Pair};
 use crate::settings::{PlantedBug, Settings};
 use crate::state::{Change, Closing, Copies, Scrub};
-use ebb_types::Moment;
+use ebb_types::{Moment, bug};
 use std::collections::{BTreeMap, VecDeque};
 
 pub struct Mirror {
@@ -142,7 +142,11 @@ impl Mirror {
         let replies = out[first..].iter().filter(|command| matches!(command, Command::Reply { .. }));
         let (answered, (unanswered, since)) = (replies.count() as u64, self.unanswered);
         self.pair.waited(unanswered, now.since(since), answered);
-        self.unanswered = (unanswered + u64::from(asked) - answered, now);
+        let open = unanswered + u64::from(asked);
+        if answered > open {
+            bug(out, "more requests are answered than there are");
+        }
+        self.unanswered = (open.saturating_sub(answered), now);
     }
 
     pub(crate) fn has(&self, bug: PlantedBug) -> bool {
@@ -280,6 +284,7 @@ impl Mirror {
     /// As [`Mirror::hold`], without the operation's blocks: what it waits for needs them.
     pub(crate) fn give_way(&mut self, id: u64) {
         let op = self.ops.get_mut(&id).expect("it is in progress");
+        debug_assert_eq!(op.left, [0; 2], "what gives its blocks away writes none of them");
         op.step = Step::Waiting;
         let mut ready = Vec::new();
         self.locks.release(id, &op.blocks, &mut ready);

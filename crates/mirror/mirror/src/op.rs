@@ -1,5 +1,6 @@
 //! Operations in progress: clients' requests, and the mirror's own work on blocks.
 
+use crate::BLOCK_BYTES;
 use crate::api::Side;
 use crate::locks::Use;
 use bytes::Bytes;
@@ -123,6 +124,11 @@ impl Op {
     pub fn take_found(&mut self) -> Vec<Bytes> {
         let mut found = std::mem::take(&mut self.found);
         found.sort_by_key(|(block, _)| *block);
+        let bytes: u64 = found.iter().map(|(_, data)| data.len() as u64).sum();
+        debug_assert!(
+            self.failed || bytes == (self.blocks.end - self.blocks.start) * BLOCK_BYTES,
+            "what follows a gap would be taken for other blocks"
+        );
         found.into_iter().map(|(_, data)| data).collect()
     }
 }

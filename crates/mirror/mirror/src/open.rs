@@ -155,6 +155,7 @@ pub fn replace(block: &Superblock, disk: DiskId) -> [Vec<(u64, Bytes)>; 2] {
         writes[0].push((SUPERBLOCK_OFFSETS[new.slot()], Bytes::copy_from_slice(&new.encode())));
     }
     own.written += 1;
+    debug_assert!(new.written <= own.written, "the new disk would be taken for the source");
     writes[1].push((SUPERBLOCK_OFFSETS[own.slot()], Bytes::copy_from_slice(&own.encode())));
     writes
 }

@@ -129,6 +129,7 @@ impl Mirror {
         }
         self.ops.get_mut(&id).expect("it is in progress").step = Step::Voiding;
         let replay = &mut self.disk(side).replay;
+        debug_assert_eq!(replay.busy, Some(id), "one run at a time");
         replay.busy = None;
         replay.placed.push(id);
     }

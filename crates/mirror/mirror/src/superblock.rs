@@ -25,6 +25,9 @@ const MAGIC: [u8; 8] = *b"EBBMIRRO";
 const NAME_AT: usize = 152;
 const OTHER_MAP_AT: usize = NAME_AT + NAME_BYTES_MAX;
 
+const _: () =
+    assert!(144 + 5 <= NAME_AT && OTHER_MAP_AT + size_of::<u64>() <= BLOCK, "no field is in another");
+
 /// Drawn at random when the mirror is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MirrorId(pub [u8; 16]);
@@ -211,6 +214,8 @@ impl Superblock {
         }
     }
 }
+
+const _: () = assert!(72 + 5 * size_of::<u64>() == 112, "what follows the geometry");
 
 /// The geometry as it is stored.
 fn areas(geometry: &Geometry) -> [u64; 5] {

@@ -62,6 +62,7 @@ impl Table {
         if (self.len + 1) * 4 > self.cells.len() * 3 {
             self.resize(self.cells_for(self.len + 1));
         }
+        debug_assert!(self.len < self.cells.len(), "a search ends at an empty cell");
         self.put(cell);
         self.len += 1;
         None

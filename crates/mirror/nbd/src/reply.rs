@@ -156,6 +156,7 @@ fn encode_extents(header: &Header, extents: &[Extent], block: u32, send: &mut im
         }
         left -= length;
     }
+    debug_assert!(!joined.is_empty(), "a client takes a reply without extents for an error");
     let len = 4 + 8 * joined.len();
     let claimed = u32::try_from(len).expect("an extent per block of at most 4 GiB");
     let mut chunk = wire::chunk(wire::REPLY_BLOCK_STATUS, true, header.cookie, claimed, len);

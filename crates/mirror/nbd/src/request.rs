@@ -90,6 +90,8 @@ fn check_range(header: &Header, export: &Export) -> Result<(), Refusal> {
 /// The request of a checked header. `payload`: of a write.
 pub(crate) fn request(header: &Header, payload: Bytes) -> Request {
     let Header { offset, length, .. } = *header;
+    let carried = if header.command == wire::CMD_WRITE { length as usize } else { 0 };
+    debug_assert_eq!(payload.len(), carried, "what follows would be taken for another request");
     let is_set = |flag| header.flags & flag != 0;
     let fua = is_set(wire::CMD_FLAG_FUA);
     match header.command {

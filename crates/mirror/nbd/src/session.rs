@@ -47,6 +47,7 @@ impl Session {
             };
             match step {
                 Step::Missing(message) => {
+                    debug_assert!(message == 0 || message > input.len(), "it would wait for what it has");
                     self.message = message;
                     return;
                 }
@@ -91,6 +92,7 @@ impl Session {
     }
 
     fn close(&mut self, reason: CloseReason, out: &mut Vec<Output>) {
+        debug_assert!(!self.closed, "nothing follows a close: {reason}");
         self.closed = true;
         out.push(Output::Close(reason));
     }

@@ -107,6 +107,7 @@ impl Transmission {
         let header = self.in_flight.remove(&id);
         let header = header.unwrap_or_else(|| panic!("request {id} is answered but not in flight"));
         self.held -= payload_bytes(&header);
+        debug_assert!(!self.in_flight.is_empty() || self.held == 0, "what is held is held for a request");
         header
     }
 

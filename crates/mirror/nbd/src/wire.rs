@@ -82,6 +82,10 @@ pub const TEXT_MAX: usize = 4096;
 pub const OPTION_HEADER_BYTES: usize = 16;
 pub const REQUEST_BYTES: usize = 28;
 
+const _: () = assert!(OPTION_HEADER_BYTES == 8 + 4 + 4, "magic, option, length");
+const _: () =
+    assert!(REQUEST_BYTES == 4 + 2 + 2 + 8 + 8 + 4, "magic, flags, command, cookie, offset, length");
+
 /// A request without its payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {

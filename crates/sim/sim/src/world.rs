@@ -9,7 +9,7 @@ pub(crate) mod clock;
 pub(crate) mod coder;
 pub(crate) mod member;
 pub(crate) mod net;
-pub mod own_sleep;
+mod own_sleep;
 pub(crate) mod server;
 mod standstill;
 pub(crate) mod store;

@@ -29,7 +29,9 @@ impl CodedSet {
         request: ClientRequest,
         payload: Bytes,
     ) {
-        let Some((_, column)) = request.group.column() else { return };
+        let Some((_, column)) = request.group.column() else {
+            return cx.bug("a set was asked for a chunk group");
+        };
         if let Err(reply) = self.admit(cx, column, &request, &payload) {
             return cx.reply(token, reply);
         }
@@ -58,7 +60,8 @@ impl CodedSet {
                     failed: false,
                 };
                 let id = cx.shared.token();
-                self.reads.insert(id, read);
+                let before = self.reads.insert(id, read);
+                debug_assert!(before.is_none(), "a number is of one read");
                 self.read_on(cx, id);
             }
             op => self.write(cx, token, (column, request.epoch), op, payload),
@@ -177,6 +180,7 @@ impl CodedSet {
         (chunk, version): (ChunkId, Version),
         outcome: StoreOutcome,
     ) {
+        // A store that has failed answers nothing more.
         let StoreOutcome::Listed(page) = outcome else { return };
         if page.runs.iter().any(|run| run.chunk == chunk && run.kind != Kind::Delete) {
             self.delete_in(cx, kept, chunk, version);
@@ -208,6 +212,7 @@ impl CodedSet {
     }
 
     pub(super) fn finish(&self, cx: &mut Context, token: ClientToken, reply: ClientReply, payload: Bytes) {
+        debug_assert!(cx.shared.client_ops > 0, "what ends was counted");
         cx.shared.client_ops -= 1;
         cx.reply_with(token, reply, payload);
     }
@@ -220,6 +225,7 @@ impl CodedSet {
 
     /// Reads the blocks from the store, at first or again.
     pub(super) fn read_on(&mut self, cx: &mut Context, id: u64) {
+        // Its epoch ended.
         let Some(read) = self.reads.get(&id) else { return };
         let Read { column, chunk, first, count, .. } = *read;
         let group = self.known.group(column);
@@ -242,7 +248,9 @@ impl CodedSet {
     }
 
     fn on_blocks(&mut self, cx: &mut Context, id: u64, records: &[Record], payload: Bytes) {
-        let Some(read) = self.reads.get_mut(&id) else { return };
+        let Some(read) = self.reads.get_mut(&id) else {
+            return cx.bug("a read that does not exist was answered");
+        };
         let unwritten = || records.iter().filter(|r| r.is_never_written());
         let blocks = unwritten().flat_map(|r| r.first..r.first + r.count);
         // What was tried, is still not here, and could not be had was never written or is deleted.
@@ -268,7 +276,9 @@ impl CodedSet {
     }
 
     fn on_damaged(&mut self, cx: &mut Context, id: u64, (block, lost): (u32, bool)) {
-        let Some(read) = self.reads.get_mut(&id) else { return };
+        let Some(read) = self.reads.get_mut(&id) else {
+            return cx.bug("a read that does not exist met damage");
+        };
         if read.damaged.is_some_and(|(before, _)| before == block) {
             return self.end_read(cx, id, ClientReply::Retry { why: Unready::Busy });
         }
@@ -277,7 +287,9 @@ impl CodedSet {
     }
 
     fn rebuild(&mut self, cx: &mut Context, id: u64, blocks: &[u32], repair: bool) {
-        let Some(read) = self.reads.get(&id) else { return };
+        let Some(read) = self.reads.get(&id) else {
+            return cx.bug("a read that does not exist had blocks rebuilt");
+        };
         let (column, chunk) = (read.column, read.chunk);
         let mut runs: Vec<(u32, u32)> = Vec::new();
         for &block in blocks {
@@ -322,8 +334,10 @@ impl CodedSet {
     }
 
     pub(super) fn on_rebuilt(&mut self, cx: &mut Context, ended: &Ended) {
+        // It was for a fill or a scrub.
         let For::Reads(reads) = &ended.wanted else { return };
         for &id in reads {
+            // Its epoch ended.
             let Some(read) = self.reads.get_mut(&id) else { continue };
             read.waiting -= 1;
             read.lacking |= !ended.lacking.is_empty();
@@ -352,7 +366,9 @@ impl CodedSet {
 
     /// A block whose version is lost was never written as a whole.
     fn clear(&mut self, cx: &mut Context, id: u64, block: u32) {
-        let Some(read) = self.reads.get(&id) else { return };
+        let Some(read) = self.reads.get(&id) else {
+            return cx.bug("a read that does not exist cleared a block");
+        };
         let (column, chunk, group) = (read.column, read.chunk, self.known.group(read.column));
         let (version, content) = (Version::ZERO, Content::Zero);
         let record = Record { group, chunk, first: block, count: 1, version, request: None, content };

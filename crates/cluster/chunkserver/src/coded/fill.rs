@@ -192,6 +192,7 @@ impl Fill {
         result: Result<ListPage, Refusal>,
     ) {
         let asked = |l: &&mut Listing| l.server == from && l.token == Some(token);
+        // Late: it is not waited for any more.
         let Some(listing) = self.listings.iter_mut().find(asked) else { return };
         listing.token = None;
         let column_blocks = CHUNK_BYTES_MAX / BLOCK_BYTES as u32;
@@ -304,6 +305,7 @@ impl Fill {
     ) {
         let here = segment.present.iter().find(|p| p.server == cx.me && p.column == column);
         let versions = || segment.present.iter().filter(|p| !p.lost).map(|p| p.version);
+        // Where it is, it is lost.
         let Some((newest, oldest)) = versions().max().zip(versions().min()) else { return };
         // What is here of an earlier try is stored again, as new as the row: a column that is in sync lists each row
         // that was acknowledged at least as new as then, so that who lacks what is newer finds it there.

@@ -36,6 +36,7 @@ impl Known {
         if entry.shape != self.entry.shape {
             self.codes = Codes::new(entry.shape);
         }
+        debug_assert!(entry.epoch > self.entry.epoch, "a set's configuration does not go back");
         self.fence = self.fence.max(entry.epoch);
         self.entry = entry;
         self.bears.clear();

@@ -100,6 +100,7 @@ impl Memory {
     pub fn drop_all(&mut self, group: GroupId, role: Role) {
         let chunks = self.columns.remove(&(group, role)).unwrap_or_default();
         self.bytes -= chunks.values().map(Chunk::cost).sum::<u64>();
+        debug_assert!(!self.columns.is_empty() || self.bytes == 0, "bytes are counted as they come and go");
     }
 
     /// Carries out a command; `None`: it is for the store. `budget`: the most bytes that may be here.
@@ -142,6 +143,7 @@ impl Memory {
                 self.forget_lost((record.group, *role), record);
                 self.is_on_disk(record.group, *role);
             }
+            // Sets ask for nothing else.
             _ => {}
         }
         None
@@ -195,6 +197,7 @@ impl Memory {
     /// Blocks that were beyond repair are repaired in the store.
     fn forget_lost(&mut self, place: Place, record: &Record) {
         let chunk = self.columns.get_mut(&place).and_then(|chunks| chunks.get_mut(&record.chunk));
+        // Nothing of it is in memory.
         let Some(chunk) = chunk else { return };
         let blocks = record.first..record.first + record.count;
         let lost = |_: &u32, block: &mut Block| block.is_lost() && block.version <= record.version;

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Blocks that are read at a time: one bit each in a mask.
 pub(super) const WINDOW: u32 = REBUILD_BLOCKS;
+const _: () = assert!(WINDOW <= u64::BITS, "a bit for each block");
 /// Maximum windows per page.
 const PAGE_WINDOWS: usize = 64;
 

@@ -1,11 +1,12 @@
 //! What of one chunk is where: the listings of all servers, cut into runs of blocks that are alike.
 
 use super::known::is_cleared;
-use ebb_types::{Kind, Run, ServerId, Version};
+use ebb_types::{Kind, RECORD_BLOCKS_MAX, Run, ServerId, Version};
 use std::collections::BTreeSet;
 
 /// Maximum blocks that are rebuilt at once.
 pub(super) const REBUILD_BLOCKS: u32 = 64;
+const _: () = assert!(REBUILD_BLOCKS <= RECORD_BLOCKS_MAX);
 
 /// A run of a column as a server listed it.
 #[derive(Clone, Copy, Debug)]

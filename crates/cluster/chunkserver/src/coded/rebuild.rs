@@ -318,6 +318,7 @@ impl Rebuilds {
         loop {
             let may = self.limit.allows(cx.now);
             let next = self.queue.front().or(self.limited.front().filter(|_| may)).copied();
+            // None waits, or may begin now.
             let Some((id, job)) = next.and_then(|id| Some((id, self.jobs.get_mut(&id)?))) else { return };
             let cost = job.cost(known);
             let is_fill = !job.is_of_client();
@@ -329,13 +330,16 @@ impl Rebuilds {
             queue.pop_front();
             job.started = true;
             cx.shared.rebuild_bytes += cost;
+            debug_assert!(cx.shared.rebuild_bytes <= BYTES_MAX.max(cost), "rebuilds keep to their memory");
             cx.shared.fetches += usize::from(is_fill);
             self.advance(cx, known, id);
         }
     }
 
     fn advance(&mut self, cx: &mut Context, known: &mut Known, id: u64) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return cx.bug("a rebuild that does not exist went on");
+        };
         if !job.asked.is_empty() || job.applying > 0 {
             return;
         }
@@ -368,11 +372,14 @@ impl Rebuilds {
     }
 
     fn ask(&mut self, cx: &mut Context, known: &Known, id: u64, candidate: Candidate) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return cx.bug("a rebuild that does not exist asked a server");
+        };
         let (chunk, Candidate { column, server, first, count }) = (job.of.chunk, candidate);
         let (token, group) = (cx.shared.peer_token(), known.group(column));
         job.asked.insert(token, (candidate, cx.now));
-        self.by_token.insert(token, id);
+        let before = self.by_token.insert(token, id);
+        debug_assert!(before.is_none(), "a token is of one question");
         if server == cx.me {
             let role = known.role_of(cx.me, column).unwrap_or(Role::Replica);
             let command = StoreCommand::Read { role, group, chunk, first, count };
@@ -397,11 +404,15 @@ impl Rebuilds {
         payload: &Bytes,
     ) {
         let Some(&id) = self.by_token.get(&token) else { return };
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return cx.bug("a rebuild that does not exist waits for an answer");
+        };
         if job.asked.get(&token).is_none_or(|(candidate, _)| candidate.server != from) {
             return;
         }
-        let Some((of, _)) = job.asked.remove(&token) else { return };
+        let Some((of, _)) = job.asked.remove(&token) else {
+            return cx.bug("a rebuild was answered what it did not ask");
+        };
         self.by_token.remove(&token);
         match result {
             Ok(records) => match sound_parts(job.of.chunk, of, records, payload) {
@@ -446,7 +457,9 @@ impl Rebuilds {
 
     /// Stores what was found, as few records.
     fn keep(&mut self, cx: &mut Context, known: &mut Known, id: u64) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return cx.bug("a rebuild that does not exist kept what it found");
+        };
         let Blocks { column, chunk, .. } = job.of;
         if job.compares() {
             return self.end(cx, known, id);
@@ -471,6 +484,7 @@ impl Rebuilds {
             let version = job.version;
             let record =
                 Record { group: known.group(column), chunk, first, count, version, request: None, content };
+            debug_assert!(record.fault(payload.len()).is_none(), "what is rebuilt is sound");
             let command = match job.repair {
                 true => StoreCommand::Repair { role, record, payload, lost: Version::MAX },
                 false => StoreCommand::Apply { role, record, payload, must_fit: true, committed: version },
@@ -481,8 +495,10 @@ impl Rebuilds {
     }
 
     pub fn on_stored(&mut self, cx: &mut Context, known: &Known, id: u64, failed: bool) {
+        // It was given up meanwhile.
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.failed |= failed;
+        debug_assert!(job.applying > 0, "the store answers each record once");
         job.applying -= 1;
         if job.applying == 0 {
             self.end(cx, known, id);
@@ -490,7 +506,9 @@ impl Rebuilds {
     }
 
     fn end(&mut self, cx: &mut Context, known: &Known, id: u64) {
-        let Some(job) = self.jobs.remove(&id) else { return };
+        let Some(job) = self.jobs.remove(&id) else {
+            return cx.bug("a rebuild ended twice");
+        };
         self.give_back(cx, known, &job);
         let beyond_repair = (job.lacking.len() + job.ruined.len()) as u64;
         cx.shared.stats.damage.unrepaired += if job.compares() { 0 } else { beyond_repair };

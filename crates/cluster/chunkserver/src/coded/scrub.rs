@@ -73,7 +73,9 @@ impl CodedSet {
     }
 
     fn list_for_scrub(&mut self, cx: &mut Context) {
-        let Some(scrub) = &mut self.scrub else { return };
+        let Some(scrub) = &mut self.scrub else {
+            return cx.bug("a scrub that does not exist listed");
+        };
         let (column, after, since) = (scrub.column, scrub.after, Epoch(0));
         let (token, epoch, role) = (cx.shared.peer_token(), self.known.epoch(), Role::Replica);
         let columns = &self.known.entry.columns;
@@ -99,6 +101,7 @@ impl CodedSet {
         (from, asked): (ServerId, u64),
         page: Option<ListPage>,
     ) {
+        // Late: that listing is not waited for any more.
         let Some(scrub) = &mut self.scrub else { return };
         let Step::Listing { token, own, other, .. } = &mut scrub.step else { return };
         if *token != asked {
@@ -117,6 +120,7 @@ impl CodedSet {
         } else {
             return self.scrub = None;
         }
+        // The other one is still to come.
         let (Some(own), Some(other)) = (own, other) else { return };
         let (own, other) = (std::mem::take(own), std::mem::take(other));
         let deleted = scrub.take_windows(&own, &other);
@@ -128,7 +132,9 @@ impl CodedSet {
     }
 
     fn read_window(&mut self, cx: &mut Context, window: Window) {
-        let Some(scrub) = &mut self.scrub else { return };
+        let Some(scrub) = &mut self.scrub else {
+            return cx.bug("a scrub that does not exist read a window");
+        };
         let (token, group, role) = (cx.shared.token(), self.known.group(scrub.column), Role::Replica);
         scrub.step = Step::Reading { token, window };
         let rows = Rows::new(self.known.entry.shape, cx.config.chunk_bytes);
@@ -141,6 +147,7 @@ impl CodedSet {
     }
 
     pub(super) fn on_scrub_read(&mut self, cx: &mut Context, asked: u64, outcome: StoreOutcome) {
+        // Late: another scrub, or none, is under way.
         let Some(Scrub { step: Step::Reading { token, window }, .. }) = self.scrub else { return };
         if token != asked {
             return;
@@ -166,7 +173,9 @@ impl CodedSet {
         if !missing.is_empty() {
             return self.rebuild_for_scrub(cx, window, Why::Missing, runs_of(&missing));
         }
-        let Some(scrub) = &mut self.scrub else { return };
+        let Some(scrub) = &mut self.scrub else {
+            return cx.bug("a scrub that does not exist read blocks");
+        };
         let (column, data) = (scrub.column, self.known.entry.shape.data());
         let strips = records.iter().filter(|r| !is_no_strip(r));
         let newest = strips.map(|r| r.version).max().unwrap_or(Version::ZERO);
@@ -191,7 +200,9 @@ impl CodedSet {
     }
 
     fn rebuild_for_scrub(&mut self, cx: &mut Context, mut window: Window, why: Why, runs: Vec<(u32, u32)>) {
-        let Some(scrub) = &mut self.scrub else { return };
+        let Some(scrub) = &mut self.scrub else {
+            return cx.bug("a scrub that does not exist had blocks rebuilt");
+        };
         let (token, column, chunk) = (cx.shared.token(), scrub.column, window.chunk);
         for (first, count) in &runs {
             (*first..first + count).for_each(|block| window.tried |= window.bit(block));
@@ -210,6 +221,7 @@ impl CodedSet {
 
     /// A rebuild for the scrub ended.
     pub(super) fn on_scrub_rebuilt(&mut self, cx: &mut Context, asked: u64, ended: Ended) {
+        // The scrub that asked has ended.
         let Some(scrub) = &mut self.scrub else { return };
         match &mut scrub.step {
             Step::Rebuilding { token, window, jobs, why } if *token == asked => {
@@ -234,6 +246,7 @@ impl CodedSet {
                         return self.clear_for_scrub(cx, window, block, version);
                     }
                     Why::Differing { blocks, .. } if done => cx.shared.stats.scrub.equalled_blocks += blocks,
+                    // Judged by what is there when the window is read again.
                     _ => {}
                 }
                 self.read_window(cx, window);
@@ -247,6 +260,7 @@ impl CodedSet {
                 let (window, newest) = (*window, *newest);
                 self.on_compared(cx, (window, newest), &differing, bytes);
             }
+            // Of a scrub that has ended.
             _ => {}
         }
     }
@@ -276,7 +290,9 @@ impl CodedSet {
             self.wants_epoch |= version.is_some() && in_sync;
             return self.read_window(cx, window);
         };
-        let Some(scrub) = &mut self.scrub else { return };
+        let Some(scrub) = &mut self.scrub else {
+            return cx.bug("a scrub that does not exist cleared a block");
+        };
         let (token, group, role) = (cx.shared.token(), self.known.group(scrub.column), Role::Replica);
         scrub.step = Step::Reading { token, window };
         let (chunk, content) = (window.chunk, Content::Zero);
@@ -295,7 +311,9 @@ impl CodedSet {
 
     /// `bytes`: what was read for it, on all servers.
     fn end_window(&mut self, cx: &mut Context, sound: bool, bytes: u64) {
-        let Some(scrub) = &mut self.scrub else { return };
+        let Some(scrub) = &mut self.scrub else {
+            return cx.bug("a scrub that does not exist ended a window");
+        };
         scrub.sound &= sound;
         scrub.step = Step::Ready;
         cx.shared.scrub_pace.spend(cx.now, bytes);

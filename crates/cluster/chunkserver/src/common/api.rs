@@ -13,6 +13,7 @@ use std::time::Duration;
 pub const CLIENT_BYTES: usize = 16 << 20;
 /// While the store has more than this to write, no more messages from other servers are read.
 pub const INBOX_BYTES: usize = 64 << 20;
+const _: () = assert!(CLIENT_BYTES < INBOX_BYTES);
 /// Longest time between two [`Event::Tick`]s while [`crate::Replica::wants_ticks`].
 pub const TICK: Duration = Duration::from_millis(100);
 

@@ -85,7 +85,8 @@ impl Shared {
 impl Context<'_> {
     pub fn store(&mut self, wait: Wait, command: StoreCommand) -> StoreToken {
         let token = StoreToken(self.shared.token());
-        self.shared.waits.insert(token, (self.group, wait));
+        let before = self.shared.waits.insert(token, (self.group, wait));
+        debug_assert!(before.is_none(), "a token is of one command");
         let budget = self.memory_for(&command);
         match budget.and_then(|budget| self.shared.memory.take(budget, token, &command)) {
             Some(outcome) => self.shared.answered.push_back((token, outcome)),
@@ -147,6 +148,7 @@ impl Context<'_> {
     /// also nothing that lies unread here. The metadata service wants repeated reports of a silent server, but not one
     /// per group.
     pub fn suspect_if_silent(&mut self, epoch: Epoch, server: ServerId, since: Moment) {
+        debug_assert_ne!(server, self.me, "a server does not suspect itself");
         let heard = self.shared.heard.get(&server).copied().unwrap_or(Moment::ZERO);
         let received = self.shared.suspected.get(&server).copied().unwrap_or(Moment::ZERO);
         let unread = self.shared.unread.contains(&server) && !self.config.has(PlantedBug::SuspectUnread);

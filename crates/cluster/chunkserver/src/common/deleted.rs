@@ -23,6 +23,7 @@ impl Deleted {
             return;
         }
         self.order.push_back(chunk);
+        debug_assert_eq!(self.order.len(), self.chunks.len(), "each stands in the order once");
         if self.order.len() > REMEMBERED
             && let Some(oldest) = self.order.pop_front()
         {

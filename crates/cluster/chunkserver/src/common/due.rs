@@ -183,6 +183,7 @@ impl Scrubber {
 
     /// A page of a replica was compared.
     pub fn advance(&mut self, page: Scrubbed) {
+        // It was dropped meanwhile.
         let Some(replica) = self.replicas.get_mut(&page.group) else { return };
         let mark = &mut replica.mark;
         let ends = page.end.is_none();

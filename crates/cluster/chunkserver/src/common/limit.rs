@@ -20,6 +20,7 @@ impl Limit {
 
     /// A piece of this length started.
     pub fn spend(&mut self, now: Moment, bytes: u64) {
+        // There is no limit.
         let Some(rate) = self.rate else { return };
         let nanos = bytes.saturating_mul(1_000_000_000) / rate.max(1);
         let before = Moment(now.0.saturating_sub(TICK.as_nanos() as u64));

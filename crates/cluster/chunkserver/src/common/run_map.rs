@@ -35,6 +35,7 @@ impl RunMap {
 
     /// Missing blocks, of any kind.
     pub fn blocks(&self) -> u64 {
+        debug_assert!(!self.runs.is_empty() || self.blocks == 0, "blocks are counted as they come and go");
         self.blocks
     }
 
@@ -113,6 +114,8 @@ impl RunMap {
 
     /// Marks blocks `first..first + count` of `whole` as asked for and returns that part.
     pub fn ask_part(&mut self, whole: Missing, first: u32, count: u32) -> Missing {
+        let end = whole.run.first + whole.run.count;
+        debug_assert!(whole.run.first <= first && first + count <= end, "a part of what is missing");
         let run = Run { first, count, ..whole.run };
         self.replace(whole, Missing { run, asked: true, ..whole })
     }

@@ -19,6 +19,7 @@ impl Replica {
         act: impl FnOnce(&mut CodedSet, &mut Context),
     ) {
         let (_, columns, mut cx) = self.owners(now, GroupId::of_column(id, 0), out);
+        // It does not concern this server.
         let Some(set) = columns.sets.get_mut(&id) else { return };
         act(set, &mut cx);
         set.pump(&mut cx);
@@ -64,6 +65,7 @@ impl Replica {
             PeerMessage::Fetch { group, token, .. } => {
                 PeerMessage::FetchReply { group, token, result: Err(result) }
             }
+            // Nobody waits for an answer to the others.
             _ => return,
         };
         out.push(Command::Send { to: from, message, payload: Bytes::new() });
@@ -97,6 +99,7 @@ impl Replica {
     }
 
     fn adopt_set(&mut self, now: Moment, id: SetId, out: &mut Vec<Command>) {
+        // The map does not have it yet.
         let Some(entry) = self.map.set(id).cloned() else { return };
         self.with_set(now, id, out, |set, cx| set.adopt(cx, entry));
     }

@@ -35,6 +35,7 @@ impl Replica {
 
     /// Asks the primary of the most overdue replica to compare its next page.
     fn ask_for_scrub(&mut self, out: &mut Vec<Command>) {
+        // None is due.
         let Some((id, wanted)) = self.scrubber.ask() else { return };
         if id.column().is_some() {
             self.shared.scrub_wanted.insert(id, wanted);
@@ -68,6 +69,7 @@ impl Replica {
             self.scrubbing = self.scrubbing.filter(busy);
             let quiet = self.scrubber.quiet;
             let next = self.shared.scrub_wanted.iter().find(|(_, wanted)| quiet || wanted.overdue);
+            // One at a time, and while clients are served only what is overdue.
             let (None, Some((&id, &wanted))) = (self.scrubbing, next) else { return };
             self.shared.scrub_wanted.remove(&id);
             self.scrubbing = Some(id);

@@ -62,7 +62,8 @@ impl Applying {
             _ => StoreCommand::Apply { role, record, payload, must_fit, committed },
         };
         let token = cx.store(wait, command);
-        self.records.insert(token, run);
+        let before = self.records.insert(token, run);
+        debug_assert!(before.is_none(), "a token is of one command");
         if let Some(epoch) = direct {
             self.direct.insert(token, epoch);
         }

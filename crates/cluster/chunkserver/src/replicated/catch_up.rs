@@ -229,6 +229,7 @@ impl CatchUp {
     }
 
     fn ask_listing(&mut self, cx: &mut Context, member: &Member) {
+        // It is asked already, or being compared, or done.
         let Listing::Asking { index, after, token: token @ None, due } = &mut self.listing else { return };
         if *due > cx.now {
             return;
@@ -295,6 +296,7 @@ impl CatchUp {
         if awaited != token {
             return false;
         }
+        debug_assert!(index < self.sources.len(), "a page is of a source that is asked");
         let source = self.sources[index];
         self.awaited.extend(member.applying.tokens());
         for run in runs {
@@ -328,6 +330,7 @@ impl CatchUp {
     }
 
     pub fn on_own_list(&mut self, cx: &mut Context, member: &Member, asked: u64, outcome: StoreOutcome) {
+        // Late: the catch-up began again.
         let Listing::Own { token, page } = &mut self.listing else { return };
         if *token != asked {
             return;

@@ -169,12 +169,14 @@ impl Covers {
         };
         let matches =
             |(_, cover): &(&ServerId, &mut Cover)| cover.to == from && sent(&cover.step) == Some(answered);
+        // Late, or twice: it waits for another answer.
         let Some((&stands_for, cover)) = self.0.iter_mut().find(matches) else { return };
         if result.is_err() {
             cover.step = Step::Refused { at: cx.now };
             return;
         }
-        cover.records.pop_front();
+        let sent = cover.records.pop_front().map(|(record, _)| (record.version, record.first));
+        debug_assert_eq!(sent, Some(answered), "the first was sent");
         cover.step = Step::Ready;
         cover.pump(cx, member, primary, stands_for);
     }
@@ -191,6 +193,7 @@ impl Cover {
         match self.step {
             Step::Refused { at } | Step::Reported { at } if late(at) => self.step = Step::Ready,
             Step::Repairing if !repairing => self.step = Step::Ready,
+            // It goes on by itself, or waits for an answer.
             _ => {}
         }
     }

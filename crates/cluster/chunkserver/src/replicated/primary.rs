@@ -127,7 +127,9 @@ impl Primary {
 
     /// Sends a fence to every server whose tail is still missing.
     pub fn fence_others(&self, cx: &mut Context, member: &Member) {
-        let Phase::Fencing { awaiting, .. } = &self.phase else { return };
+        let Phase::Fencing { awaiting, .. } = &self.phase else {
+            return cx.bug("a primary that does not fence sent fences");
+        };
         for &to in awaiting {
             let (group, epoch, done) = (cx.group, self.epoch, member.tail.done());
             cx.send(to, PeerMessage::Fence { group, epoch, done });
@@ -149,6 +151,7 @@ impl Primary {
         tail: Vec<TailRun>,
         (done, forgotten): (Vec<TailRun>, Version),
     ) {
+        // Late, or twice.
         let Phase::Fencing { awaiting, foreign, .. } = &mut self.phase else { return };
         if awaiting.remove(&from) {
             foreign.extend(tail);
@@ -272,6 +275,7 @@ impl Primary {
     /// Commits everything below the oldest record in flight: it is on all targets. An older epoch's tail is settled
     /// only when all of it is rewritten and on all targets.
     pub fn commit(&self, member: &mut Member) {
+        debug_assert_eq!(self.epoch, member.epoch(), "a primary is of one epoch");
         if !self.ops.any_unsettled() {
             member.tail.commit(self.replicated());
         }
@@ -291,6 +295,8 @@ impl Primary {
         }
         let version = Version { epoch: self.epoch, seq: self.in_flight.next() };
         let record = Record { group: cx.group, chunk, first, count, version, request, content };
+        debug_assert!(record.fault(payload.len()).is_none(), "what is ordered is sound");
+        debug_assert_eq!(self.epoch, member.epoch(), "a primary is of one epoch");
         let must_fit = self.ops.get(op).is_some_and(|op| !op.takes_space());
         self.committed_sent = self.committed_sent.max(member.tail.committed());
         self.unheard.clear();
@@ -314,6 +320,7 @@ impl Primary {
                 self.reported = Some(cx.now);
                 cx.report(ServerReport::Released { group, epoch });
             }
+            // It was said a moment ago, or there is nothing to say.
             _ => {}
         }
         self.in_flight.resend(cx, member);

@@ -30,14 +30,15 @@ use crate::common::wait::Wait;
 use crate::replicated::member::Member;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Moment, PeerMessage, Record, Refusal, Role,
-    ServerId, Slot, SlotState, Version, block_crcs,
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Moment, PeerMessage, RECORD_BLOCKS_MAX, Record,
+    Refusal, Role, ServerId, Slot, SlotState, Version, block_crcs,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Lost blocks that are repaired together: the store loses a metadata page as a whole.
 const AROUND: u32 = 256;
+const _: () = assert!(AROUND <= RECORD_BLOCKS_MAX);
 
 /// After a repair of the own copy was given up, before damage that another server's fetch meets is repaired again. If
 /// no copy has a block, each server's repair asks the others, who meet the damage: without a pause their repairs would
@@ -95,6 +96,7 @@ impl Repair {
 
     /// No copy has the whole part in progress: its halves go on, if a copy may have one of them.
     fn give_up_part(&mut self) {
+        // All parts are done.
         let Some((first, count)) = self.parts.pop() else { return };
         match self.refused && count > 1 {
             true => self.parts.extend([(first + count / 2, count - count / 2), (first, count / 2)]),
@@ -305,7 +307,8 @@ impl Repairs {
             step: Step::Asking { token: None },
             wanted,
         };
-        self.running.insert(id, repair);
+        let before = self.running.insert(id, repair);
+        debug_assert!(before.is_none(), "a number is of one repair");
         self.ask_next(cx, member, id, false)
     }
 

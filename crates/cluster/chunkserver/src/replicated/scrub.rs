@@ -22,14 +22,15 @@ use crate::common::run_map::Source;
 use crate::common::wait::Wait;
 use crate::replicated::member::Member;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, Record, Refusal, Role,
-    Run, ServerId, SlotState, Version,
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, Kind, ListPage, Moment, PeerMessage, RECORD_BLOCKS_MAX,
+    Record, Refusal, Role, Run, ServerId, SlotState, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Blocks that are compared at a time: writes to them wait meanwhile.
 const WINDOW: u32 = 256;
+const _: () = assert!(WINDOW <= RECORD_BLOCKS_MAX);
 /// Maximum windows per page.
 const PAGE_WINDOWS: usize = 16;
 /// A copy that has not answered for so long is left out: clients' writes to the window wait for it. Its disk may take

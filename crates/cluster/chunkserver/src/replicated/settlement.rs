@@ -157,6 +157,7 @@ impl Unsettled {
     pub fn pop(&mut self) -> Option<Rewrite> {
         let mut chunk = self.0.first_entry()?;
         let next = chunk.get_mut().pop_front();
+        debug_assert!(next.is_some(), "a chunk without rewrites is not kept");
         if chunk.get().is_empty() {
             chunk.remove();
         }

@@ -115,6 +115,10 @@ impl Tail {
         self.committed = version;
         let after = Version { seq: version.seq + 1, ..version };
         let open = self.runs.split_off(&(after, ChunkId::default(), 0, 0));
+        debug_assert!(
+            open.keys().next().is_none_or(|place| place.0 > version),
+            "what is committed leaves the tail"
+        );
         let settled = std::mem::replace(&mut self.runs, open).into_values();
         settled.filter(|r| r.run.version.epoch == version.epoch).for_each(|r| self.remember(r));
     }
@@ -124,6 +128,7 @@ impl Tail {
         if run.run.kind == Kind::Delete {
             self.deleted.note(run.run.chunk);
         }
+        // Only requests are sent again.
         let (Some(request), place) = (run.request, tail_place(&run.run)) else { return };
         if self.done.insert(place, run).is_none() {
             self.requests.entry(request).or_default().push(place);
@@ -138,6 +143,7 @@ impl Tail {
                 self.requests.insert(oldest, left);
             }
         }
+        debug_assert!(self.done.len() <= self.remembered, "no more is remembered than may be");
     }
 
     /// The metadata service has counted on this incarnation since this epoch.

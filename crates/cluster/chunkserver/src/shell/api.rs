@@ -13,6 +13,7 @@ use std::time::Duration;
 pub const OWN_TOKENS: u64 = 1 << 62;
 /// Store tokens from here on belong to those who obey.
 pub const EDGE_TOKENS: u64 = 1 << 63;
+const _: () = assert!(OWN_TOKENS < EDGE_TOKENS);
 
 /// What never changes while the server runs.
 #[derive(Clone, Debug)]

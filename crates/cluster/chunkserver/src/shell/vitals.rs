@@ -50,7 +50,9 @@ impl Count {
 
     /// Only what was done counts: an answer that sends the client elsewhere, or makes it wait, comes at once.
     pub fn answered(&mut self, token: ClientToken, reply: &ClientReply, now: Moment) {
-        let Some(since) = self.asked.remove(&token) else { return };
+        let Some(since) = self.asked.remove(&token) else {
+            return debug_assert!(false, "a request was answered twice");
+        };
         match reply {
             ClientReply::Data { .. } => self.fresh.reads.add(now.since(since)),
             ClientReply::Done { .. } => self.fresh.writes.add(now.since(since)),

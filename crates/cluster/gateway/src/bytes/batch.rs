@@ -42,6 +42,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
         carry: impl Fn(Vec<I>) -> BoxFuture<'static, Vec<O>> + Send + Sync + 'static,
         abandon: impl Fn(I) + Send + Sync + 'static,
     ) -> Arc<Self> {
+        assert!(limits.running > 0 && limits.items > 0, "nothing would ever be carried out");
         let queue = Mutex::new(Queue { waiting: VecDeque::new(), running: 0 });
         let (carry, abandon) = (Box::new(carry), Box::new(abandon));
         Arc::new(Batcher { queue, limits, weigh, carry, abandon })
@@ -56,6 +57,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
             queue.waiting.push_back((item, answer));
             let start = queue.running < self.limits.running;
             queue.running += usize::from(start);
+            debug_assert!(queue.running > 0, "someone carries it out");
             start
         };
         if start {
@@ -103,6 +105,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
             items.push(item);
             answers.push(answer);
         }
+        debug_assert_eq!(items.len(), answers.len(), "a request gets its own answer");
         (items, answers)
     }
 }

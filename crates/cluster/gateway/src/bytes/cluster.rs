@@ -21,6 +21,7 @@ impl Cluster {
 
     /// Position of a chunk's byte in its object: the object calls split what one request cannot carry.
     fn at(&self, chunk: ChunkId, offset: u32) -> u64 {
+        debug_assert!(offset < self.chunk_bytes, "{chunk}: byte {offset} is of another chunk");
         u64::from(chunk.index) * u64::from(self.chunk_bytes) + u64::from(offset)
     }
 }

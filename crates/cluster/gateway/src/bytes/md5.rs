@@ -23,6 +23,8 @@ const LANES: usize = 8;
 /// Less than this is not worth another thread's time.
 const AT_ONCE: usize = 16 << 10;
 
+const _: () = assert!(LANES * size_of::<u32>() == 256 / 8, "a vector has a word of each stream");
+
 type State = [u32; 4];
 
 const START: State = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
@@ -75,6 +77,7 @@ impl Lanes {
     /// A caller waits for this job now.
     fn need(&self, number: u64) {
         let mut queue = self.queue();
+        debug_assert!(number < queue.begun + queue.waiting.len() as u64, "nobody waits for what is to come");
         queue.needed = queue.needed.max(Some(number));
         self.go_on(&mut queue);
     }
@@ -93,6 +96,7 @@ impl Lanes {
         let lanes = self.clone();
         tokio::task::spawn_blocking(move || {
             let states = hash(&jobs);
+            debug_assert_eq!(states.len(), answers.len(), "every stream gets its own state");
             {
                 let mut queue = lanes.queue();
                 queue.running = false;
@@ -147,6 +151,7 @@ impl Md5 {
     pub async fn finish(mut self) -> [u8; 16] {
         self.settle().await;
         let len = self.rest.len();
+        debug_assert!(len < BLOCK, "whole blocks are hashed by now");
         let mut last = [0; 2 * BLOCK];
         last[..len].copy_from_slice(&self.rest);
         last[len] = 0x80;
@@ -189,6 +194,7 @@ fn at_once(state: State, bytes: &[u8]) -> State {
 
 /// Advances every lane by `run` bytes.
 fn advance(lanes: &mut [&mut Lane], run: usize) {
+    debug_assert!(run > 0 && run.is_multiple_of(BLOCK), "{run} bytes are no whole blocks");
     #[cfg(target_arch = "x86_64")]
     if lanes.len() > 1 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
         for some in lanes.chunks_mut(LANES) {
@@ -223,6 +229,7 @@ mod wide {
     #[target_feature(enable = "avx512f,avx512vl")]
     pub fn compress(states: &mut [[u32; LANES]; 4], data: [&[u8]; LANES]) {
         let data = data.map(|bytes| bytes.as_chunks::<BLOCK>().0);
+        debug_assert!(data.iter().all(|blocks| blocks.len() == data[0].len()), "all streams go as far");
         let mut state = [load(&states[0]), load(&states[1]), load(&states[2]), load(&states[3])];
         let mut words = [[0; LANES]; 16];
         for block in 0..data[0].len() {

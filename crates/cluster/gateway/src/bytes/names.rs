@@ -4,7 +4,7 @@ use crate::bytes::backend::{Backend, BackendError};
 use crate::bytes::batch::{Batcher, Limits};
 use ebb_types::{
     Extent, LOOKUPS_MAX, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
-    ObjectMeta,
+    OPS_MAX, ObjectMeta,
 };
 use futures_util::FutureExt;
 use std::sync::Arc;
@@ -13,6 +13,8 @@ use tokio::sync::{Notify, mpsc};
 
 /// Most ops in one command.
 const COMMIT_OPS: usize = 256;
+
+const _: () = assert!(COMMIT_OPS <= OPS_MAX, "the namespace refuses longer commands");
 
 /// Weight of an op within that limit: an upload may have 10,000 parts, and a command must fit one frame.
 fn weight(op: &NamespaceOp) -> usize {
@@ -98,6 +100,7 @@ impl<B: Backend> Names<B> {
     /// Something that was leased when there had been this many losses is lost. So is everything else that was leased by
     /// then: counted once.
     pub fn lose(&self, losses: u64) {
+        debug_assert!(losses <= self.losses(), "it was leased after all losses that were counted then");
         let _ = self.losses.compare_exchange(losses, losses + 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 

@@ -26,6 +26,8 @@ const OPEN_PACKS: usize = 8;
 const PACK_JOINS_AT: usize = 1 << 20;
 /// Object ids leased at once.
 const IDS_AHEAD: u32 = 64;
+const _: () = assert!(PACK_WRITES < OPEN_PACKS, "a pack for each write, and one that may be added");
+
 /// By this time data in a pack has its name, or will never get one.
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
 /// In place of [`Leased::losses`]: what is leased may have been returned.
@@ -47,6 +49,7 @@ impl<B: Backend> Place<B> {
         names: Arc<Names<B>>,
         discards: mpsc::UnboundedSender<Vec<Extent>>,
     ) -> Place<B> {
+        debug_assert!(pool.row_bytes.is_multiple_of(BLOCK_BYTES), "a row has whole blocks");
         let rest = tokio::sync::Mutex::new(Leased { what: 0..0, losses: 0 });
         let ids = Arc::new(Ids { pool: pool.id, backend: backend.clone(), names, rest });
         let weight = PACK_WRITE_MAX.min(backend.chunk_bytes() as usize);
@@ -219,6 +222,10 @@ impl<B: Backend> Packs<B> {
             Ok(pack) => pack,
             Err(error) => return items.iter().map(|_| Err(error.clone())).collect(),
         };
+        let is_whole = |item: &Item| item.data.bytes.len().is_multiple_of(BLOCK_BYTES) && item.len > 0;
+        debug_assert!(items.iter().all(is_whole), "the next item would begin within a block");
+        debug_assert!(pack.next.is_multiple_of(self.row_bytes), "no row is written twice");
+        debug_assert!(pack.next + total <= self.backend.chunk_bytes() as usize, "a pack is one chunk");
         let mut at = pack.next as u64;
         let mut unnamed = Vec::with_capacity(items.len());
         for Item { data, len, crc } in &items {
@@ -291,5 +298,6 @@ fn joined(mut items: Vec<Item>, total: usize) -> Summed {
         bytes.extend_from_slice(&item.data.bytes);
         crcs.extend(item.data.crcs);
     }
+    debug_assert_eq!((bytes.len(), crcs.len() * BLOCK_BYTES), (total, total), "a checksum for each block");
     Summed { bytes: bytes.freeze(), crcs }
 }

@@ -26,6 +26,9 @@ pub const GRACE: Duration = Duration::from_secs(3);
 /// A lookup vouches for bytes read within this time after it, by a clock that runs through suspend. The rest of the
 /// grace period allows for clocks of unequal speed.
 const VERIFIED_FOR: Duration = Duration::from_secs(2);
+
+const _: () = assert!(VERIFIED_FOR.as_millis() < GRACE.as_millis(), "what is freed is no longer vouched for");
+
 /// Pieces that are read ahead of a client, and their bytes; these are shared by all clients, but each has at least one
 /// piece.
 const READS_AHEAD: usize = 4;
@@ -91,6 +94,7 @@ impl<B: Backend> Reader<B> {
             bytes.extend_from_slice(&data.bytes);
             crcs.extend(data.crcs);
         }
+        debug_assert_eq!(bytes.len(), piece.len as usize, "moved bytes are as many as they were");
         Ok(Summed { bytes: bytes.freeze(), crcs })
     }
 

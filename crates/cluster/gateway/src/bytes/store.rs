@@ -18,7 +18,10 @@ use crate::bytes::place::{Item, Place, Unnamed};
 use bytes::BytesMut;
 use ebb_client::Summed;
 use ebb_client::budget::{Budget, Share};
-use ebb_types::{BLOCK_BYTES, ChunkId, CrcOfBlocks, Extent, Moment, NamespaceOp, PoolId, crc32c, piece_crcs};
+use ebb_types::{
+    BLOCK_BYTES, ChunkId, CrcOfBlocks, Extent, Moment, NamespaceOp, PoolId, STRIP_BLOCKS, Shape, crc32c,
+    piece_crcs,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,6 +38,8 @@ pub const PIECE_BYTES: usize = 1 << 20;
 /// Rows of a piece in an erasure-coded pool: each server gets 512 KiB at a time, because a durable write costs a server
 /// much whatever its length.
 const PIECE_ROWS: usize = 32;
+/// Longest row of any pool.
+const ROW_BYTES_MAX: usize = Shape::DATA_MAX as usize * STRIP_BLOCKS as usize * BLOCK_BYTES;
 /// Size of the pieces in which they are read: small enough that a piece is still in the processor's cache when it is
 /// copied on, on both sides.
 const READ_BYTES: u64 = 256 << 10;
@@ -47,6 +52,12 @@ const START_BYTES: usize = 32 << 10;
 const WRITES_AHEAD: usize = 4;
 /// All pieces larger than [`START_BYTES`] together, those being filled and those being written.
 const PIECES_BYTES: usize = 32 << 20;
+const _: () = assert!(PACKED_MAX < PIECE_BYTES, "what is packed is all in the first piece");
+const _: () = assert!(START_BYTES.is_multiple_of(BLOCK_BYTES) && START_BYTES < PIECE_BYTES);
+const _: () = assert!(READ_BYTES.is_multiple_of(BLOCK_BYTES as u64), "blocks' checksums make up an extent's");
+const _: () = assert!(CODED_READ_BYTES.is_multiple_of(BLOCK_BYTES as u64), "as above");
+const _: () = assert!(PIECE_ROWS * ROW_BYTES_MAX < PIECES_BYTES, "the longest piece gets its share");
+
 /// A piece that is not full by then is written as it is, so that no client holds a share for long; sooner if others
 /// wait for one.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
@@ -79,6 +90,7 @@ fn filled(mut piece: BytesMut, sum: &mut CrcOfBlocks) -> Summed {
     if let (true, Some(last)) = (piece.len() > len, crcs.last_mut()) {
         *last = crc32c(&piece[piece.len() - BLOCK_BYTES..]);
     }
+    debug_assert_eq!(crcs.len() * BLOCK_BYTES, piece.len(), "a checksum for each block");
     Summed { bytes: piece.freeze(), crcs }
 }
 
@@ -211,7 +223,8 @@ impl<B> Reading<B> {
 
 impl<B> Drop for Reading<B> {
     fn drop(&mut self) {
-        self.0.readers.fetch_sub(1, Ordering::Relaxed);
+        let readers = self.0.readers.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(readers > 0, "a reader is counted once");
     }
 }
 
@@ -265,6 +278,7 @@ impl<B: Backend> Writer<'_, B> {
             }
             let most = self.piece_bytes();
             let take = data.len().min(self.piece.capacity().min(most) - self.piece.len());
+            debug_assert!(take > 0, "there is room for a byte");
             self.piece.extend_from_slice(&data[..take]);
             self.expected = self.expected.saturating_sub(take as u64);
             data = &data[take..];
@@ -340,6 +354,7 @@ impl<B: Backend> Writer<'_, B> {
             written.expect("a write neither panics nor is aborted")?;
         }
         let mut own = self.own.take().expect("a piece was written");
+        debug_assert_eq!(own.own().len, self.written, "the extent names all that was written");
         own.own().crc = self.sum.finish();
         Ok((own, self.md5.finish().await))
     }
@@ -354,12 +369,14 @@ impl<B: Backend> Writer<'_, B> {
         let extent = self.own.as_mut().expect("set above").own();
         let (at, object) = (extent.len, extent.object);
         let end = at + self.piece.len() as u64;
+        debug_assert!(end > at, "an empty piece is no extent");
         if end > self.reach {
             let bytes = end.max(2 * self.reach);
             let grow = NamespaceOp::Lease { first: object, count: 1, bytes };
             self.store.names.commit(grow).await.map_err(NameError::into_backend)?;
             self.reach = bytes;
         }
+        debug_assert!(end <= self.reach, "what is not leased may be freed while it is written");
         extent.len = end;
         self.written = end;
         let chunk_bytes = u64::from(self.store.backend.chunk_bytes());
@@ -368,6 +385,8 @@ impl<B: Backend> Writer<'_, B> {
         self.md5.add(data.bytes.slice(..(end - at) as usize)).await;
         let chunk = ChunkId { object, index: (at / chunk_bytes) as u32 };
         let offset = (at % chunk_bytes) as u32;
+        debug_assert!((offset as usize).is_multiple_of(self.place.pool.row_bytes), "no row is written twice");
+        debug_assert!(at % chunk_bytes + (end - at) <= chunk_bytes, "{chunk}: a piece is of one chunk");
         while self.writes.len() >= WRITES_AHEAD {
             let written = self.writes.join_next().await.expect("some are under way");
             written.expect("a write neither panics nor is aborted")?;

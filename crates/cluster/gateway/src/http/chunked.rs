@@ -141,6 +141,10 @@ impl HttpBody for Chunked {
                     if let Err(error) = self.advance() {
                         return Poll::Ready(Some(Err(error.into())));
                     }
+                    debug_assert!(
+                        self.have.len() <= LINE_BYTES_MAX,
+                        "all but the rest of a line is passed on"
+                    );
                     // The rest of a line must not keep the whole frame alive.
                     self.have = Bytes::copy_from_slice(&self.have);
                 }

@@ -124,6 +124,7 @@ pub async fn serve<B: Backend>(
         let connection = Arc::new(Connection::default());
         connection.set_idle(true);
         open.all().insert(number, connection.clone());
+        debug_assert!(open.all().len() <= limits.connections, "each takes a file");
         let (open, front, drained) = (open.clone(), front.clone(), drained.clone());
         tasks.spawn(async move {
             run(stream, front, limits, &connection, drained).await;

@@ -150,6 +150,7 @@ fn checked_fields(head: &[u8], Fields { fields, file }: Fields) -> S3Result<Byte
             _ if !may_have("PostObject", &name) => return Err(not_in_form(&name)),
             _ => check_wish(&name, &text)?,
         }
+        debug_assert!(copied <= value.start, "fields follow one another");
         if name == "key" && text.contains("${filename}") {
             out.extend_from_slice(&head[copied..value.start]);
             out.extend_from_slice(text.replace("${filename}", &file).as_bytes());

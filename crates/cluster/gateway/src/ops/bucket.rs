@@ -43,6 +43,7 @@ impl<T: Clone> Remembered<T> {
             known.clear();
         }
         known.insert(bucket.to_owned(), (now, value));
+        debug_assert!(known.len() <= BUCKETS_MAX, "memory is bounded");
     }
 
     fn forget(&self, bucket: &str) {

@@ -146,11 +146,14 @@ impl<B: Backend> Uploads<B> {
         number: u16,
         taken: Taken,
     ) -> S3Result<()> {
+        let extents = taken.data.take();
+        let bytes = extents.iter().map(|extent| extent.len).sum::<u64>();
+        debug_assert_eq!(bytes, taken.size, "a part is as long as what was stored of it");
         let part = ebb::Part {
             size: taken.size,
             etag: taken.etag,
             modified_millis: 0,
-            extents: taken.data.take(),
+            extents,
             checksum: taken.checksum,
         };
         let (bucket, key) = name;

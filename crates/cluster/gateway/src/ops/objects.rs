@@ -46,6 +46,7 @@ impl Stream for ObjectBody {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let next = std::task::ready!(self.inner.as_mut().poll_next(context));
         if let Some(Ok(data)) = &next {
+            debug_assert!(data.len() <= self.left, "an answer has as many bytes as its head says");
             self.left = self.left.saturating_sub(data.len());
         }
         Poll::Ready(next)
@@ -112,6 +113,7 @@ fn is_same(meta: &ObjectMeta, known: &HeaderValue) -> bool {
 
 impl Selection {
     fn content_range(&self, size: u64) -> Option<String> {
+        debug_assert!(!self.partial || !self.range.is_empty(), "there is no range without a byte");
         self.partial.then(|| format!("bytes {}-{}/{size}", self.range.start, self.range.end - 1))
     }
 
@@ -155,11 +157,14 @@ impl<B: Backend> Objects<B> {
         headers: Vec<(String, String)>,
         when: When,
     ) -> S3Result<()> {
+        let extents = taken.data.take();
+        let bytes = extents.iter().map(|extent| extent.len).sum::<u64>();
+        debug_assert_eq!(bytes, taken.size, "an object is as long as what was stored of it");
         let meta = ObjectMeta {
             size: taken.size,
             etag: taken.etag,
             modified_millis: 0,
-            extents: taken.data.take(),
+            extents,
             headers,
             checksum: taken.checksum,
             upload: None,

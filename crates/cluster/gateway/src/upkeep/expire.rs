@@ -77,6 +77,7 @@ pub async fn carry_out<B: Backend>(names: &Names<B>, now_millis: u64, most: u64)
             gone = Gone { uploads: gone.uploads + uploads, left: gone.left - uploads, ..gone };
         }
     }
+    debug_assert_eq!(gone.objects + gone.uploads + gone.left, most, "what one round may remove is counted");
     Ok(gone)
 }
 
@@ -150,6 +151,7 @@ async fn expire<B: Backend>(
             None => break,
         }
     }
+    debug_assert!(gone <= most, "a wrong rule removes no more than that in a day");
     Ok(gone)
 }
 

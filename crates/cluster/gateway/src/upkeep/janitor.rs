@@ -23,6 +23,8 @@ use tokio::time::Instant;
 
 /// Most extents that wait: bounds memory.
 const WAITING_MAX: usize = 100_000;
+const _: () = assert!(WAITING_MAX >= PAGE_MAX as usize, "a page of garbage can wait");
+
 /// Chunks freed concurrently.
 const FREES_AHEAD: usize = 8;
 /// Pause before the next attempt after an error.
@@ -183,6 +185,7 @@ impl<B: Backend> Janitor<B> {
 
 /// Merges adjacent ranges of packs, and ranges of a pack that is freed as a whole, so that one request frees them.
 fn joined(mut seen: Vec<(u64, Extent)>) -> Vec<(Vec<u64>, Extent)> {
+    let numbers = seen.len();
     seen.sort_by_key(|(_, e)| (e.object, e.shared, e.offset));
     let mut out: Vec<(Vec<u64>, Extent)> = Vec::new();
     for (number, mut extent) in seen {
@@ -210,6 +213,11 @@ fn joined(mut seen: Vec<(u64, Extent)>) -> Vec<(Vec<u64>, Extent)> {
             _ => out.push((vec![number], extent)),
         }
     }
+    debug_assert_eq!(
+        out.iter().map(|(some, _)| some.len()).sum::<usize>(),
+        numbers,
+        "each is freed and reported"
+    );
     out
 }
 

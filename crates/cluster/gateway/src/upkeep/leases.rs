@@ -22,6 +22,8 @@ const ROUND: Duration = Duration::from_secs(15);
 /// A gateway that was silent for this long has ended, or lost its leases as if it had.
 pub const SILENCE: Duration = Duration::from_secs(60);
 
+const _: () = assert!(2 * ROUND.as_millis() < SILENCE.as_millis(), "who misses one round has not ended");
+
 pub struct Leases<B> {
     backend: Arc<B>,
     names: Arc<Names<B>>,

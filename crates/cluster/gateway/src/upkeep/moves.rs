@@ -57,6 +57,7 @@ impl<B: Backend> Mover<B> {
         store: Arc<Store<B>>,
         bytes_per_second: u64,
     ) -> Mover<B> {
+        debug_assert!(bytes_per_second > 0, "nothing moves in no time");
         let pace = Mutex::new(Pace { trough: None, next: Instant::now() });
         let first = RandomState::new().hash_one(()) as usize;
         Mover { backend, names, store, bytes_per_second, pace, first }

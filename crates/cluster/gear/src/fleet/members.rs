@@ -92,12 +92,14 @@ impl Members {
         if let Some(before) = self.all.insert(server, member) {
             *self.numbers.entry((before.wanted, before.state)).or_default() -= 1;
             if let Some((line, turn)) = before.place(server) {
-                self.lines.entry(line).or_default().remove(&turn);
+                let stood = self.lines.entry(line).or_default().remove(&turn);
+                debug_assert!(stood, "a server stands where its member says");
             }
         }
         *self.numbers.entry((member.wanted, member.state)).or_default() += 1;
         if let Some((line, turn)) = member.place(server) {
-            self.lines.entry(line).or_default().insert(turn);
+            let is_new = self.lines.entry(line).or_default().insert(turn);
+            debug_assert!(is_new, "a server stands in one place");
         }
     }
 

@@ -101,6 +101,7 @@ impl World {
                     self.shifts.push((self.minute, server, false));
                 }
                 Command::RecordHour { hour, peak } => self.history.record(hour, peak, 24),
+                Command::Bug(bug) => panic!("{bug:?}"),
             }
         }
         // The replicated state has the hour: the leader looks again.

@@ -68,10 +68,17 @@ impl Census {
                 self.forget(group, &before, state);
             } else {
                 // The first count, in the order of their numbers.
+                debug_assert_eq!(place, self.counted.len(), "groups are counted without gaps");
                 self.counted.push(entry.clone());
             }
             self.count(group, entry, state);
         }
+        debug_assert_eq!(self.groups.total as usize, self.counted.len(), "each group counts once");
+        debug_assert_eq!(
+            [&self.headless, &self.lacking, &self.catching_up].map(|groups| groups.len() as u32),
+            [self.groups.without_primary, self.groups.without_target, self.groups.catching_up],
+            "a group that counts in a condition is in its set"
+        );
         true
     }
 

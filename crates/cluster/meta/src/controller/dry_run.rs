@@ -15,9 +15,7 @@ use std::time::Duration;
 /// server may sleep, and nothing is known of wake-ups. The error says why nothing can be planned.
 pub fn plan_after(bootstrap: Bootstrap, timing: Timing, peaks: &[(u64, f64)]) -> Result<GearPlan, String> {
     let last = peaks.last().map(|(hour, _)| *hour).ok_or("no hour has a load")?;
-    let reliable = |server: &NewServer| {
-        (server.id, vec![WakePath { name: "assumed".into(), reliable: true, patience: None }])
-    };
+    let reliable = |server: &NewServer| (server.id, vec![WakePath::switch("assumed", true)]);
     let switches: Switches = bootstrap.servers.iter().map(reliable).collect();
     let mut state = State::default();
     if let Reply::Refused(why) = state.apply(&Command::Init(bootstrap)) {

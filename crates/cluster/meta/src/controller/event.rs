@@ -1,7 +1,7 @@
 //! What the controller hears and says.
 
 use crate::{Command, NewPool, SwitchAction, Token};
-use ebb_types::{AdminRequest, MetaPush, MetaReply, Notice, ServerId, ServerMessage, SetId};
+use ebb_types::{AdminRequest, Bug, MetaPush, MetaReply, Notice, ServerId, ServerMessage, SetId};
 
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -78,4 +78,11 @@ pub enum Output {
         reply: MetaReply,
     },
     Notice(Notice),
+    Bug(Bug),
+}
+
+impl From<Bug> for Output {
+    fn from(bug: Bug) -> Output {
+        Output::Bug(bug)
+    }
 }

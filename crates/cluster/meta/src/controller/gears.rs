@@ -9,8 +9,8 @@ use ebb_gear::{
     load_terms, sample_interval,
 };
 use ebb_types::{
-    Depth, GearGroup, GearSize, GearSteps, Lead, LeadFrom, LoadBand, LoadCount, LoadTerms, Moment, Notice,
-    Prices, Schedule, ServerEntry, ServerId, ServerState, ShiftReason, ShiftRecord, Vitals, Why,
+    Bug, Depth, GearGroup, GearSize, GearSteps, Lead, LeadFrom, LoadBand, LoadCount, LoadTerms, Moment,
+    Notice, Prices, Schedule, ServerEntry, ServerId, ServerState, ShiftReason, ShiftRecord, Vitals, Why,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -47,6 +47,8 @@ pub(crate) struct Gears {
     pub shift: Option<Shift>,
     /// Shifts that began and were not announced yet.
     pub begun: Vec<Notice>,
+    /// What the decider met that cannot happen, and that is not reported yet.
+    pub bugs: Vec<Bug>,
     /// Hours that have ended but are not in the state yet.
     pub ended_hours: Vec<EndedHour>,
     /// Planted defect: no dwell time.
@@ -172,6 +174,7 @@ impl Gears {
             awake: BTreeSet::new(),
             shift: None,
             begun: Vec::new(),
+            bugs: Vec::new(),
             ended_hours: Vec::new(),
             forgets_dwell,
         }
@@ -416,9 +419,14 @@ impl Gears {
         fleet.on(now, &self.history, news, &mut orders);
         let prices = Some(fleet.prices());
         for order in &orders {
-            if let Order::RecordHour { hour, peak } = *order {
-                let terms = take_terms(&mut self.peaks, hour, peak);
-                self.ended_hours.push(EndedHour { hour, peak, terms, forecast, prices });
+            match *order {
+                Order::RecordHour { hour, peak } => {
+                    let terms = take_terms(&mut self.peaks, hour, peak);
+                    self.ended_hours.push(EndedHour { hour, peak, terms, forecast, prices });
+                }
+                Order::Bug(bug) => self.bugs.push(bug),
+                // What the fleet wants now is asked for below.
+                Order::Wake(_) | Order::Sleep(..) => {}
             }
         }
         let (gear, awake) = (fleet.gear(now), fleet.wants().collect());
@@ -429,6 +437,10 @@ impl Gears {
     }
 
     fn begin_shift(&mut self, now: Moment, gear: u8, awake: BTreeSet<ServerId>) {
+        debug_assert!(
+            self.basis.as_ref().is_some_and(|(_, members)| awake.iter().all(|id| members.contains_key(id))),
+            "only servers that gears concern are shifted"
+        );
         let from = GearSize { gear: self.gear, servers: self.awake.len() as u32 };
         let to = GearSize { gear, servers: awake.len() as u32 };
         let why = match self.mode() {

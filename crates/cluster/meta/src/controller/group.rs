@@ -95,12 +95,20 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     let stands = chosen.is_some() && (entry.fallback.is_none() || is_able(&slots, chosen, world));
     let primary =
         if stands { chosen } else { fall_back(entry, &mut slots, &served, facts, world).or(chosen) };
+    debug_assert!(
+        primary.is_none() || primary == entry.primary || is_able(&slots, primary, world),
+        "a new primary has everything that was acknowledged, or can fetch it"
+    );
     if is_able(&slots, primary, world) {
         for (k, before) in served.iter().enumerate() {
             send_away(&mut slots, k, before, primary, epoch, world);
             release_source(&mut slots, k, world);
         }
     }
+    debug_assert!(
+        slots.iter().zip(&entry.slots).all(|(slot, old)| slot.server == old.server),
+        "no slot moves"
+    );
     let lost = served.iter().zip(&slots).any(|(before, slot)| has_lost(before, slot));
     let fallback = lost.then_some(served);
     let restarted = entry.members().any(|(server, _)| world.get(server).is_some_and(|c| c.restarted));

@@ -79,6 +79,7 @@ impl Room {
 /// Used share of its capacity, in percent: below the first a full server counts as free again, from the second on a
 /// server is full. Both are below the share at which it refuses writes.
 const FULL_PERCENT: (u64, u64) = (85, 90);
+const _: () = assert!(FULL_PERCENT.0 < FULL_PERCENT.1 && FULL_PERCENT.1 < 100);
 
 /// Reports about groups, kept until their epoch is over.
 #[derive(Clone, Debug, Default)]

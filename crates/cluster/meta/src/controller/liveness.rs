@@ -9,7 +9,7 @@ use crate::{PlantedBug, State};
 use ebb_gear::sample_interval;
 use ebb_types::{
     Epoch, GroupEntry, GroupId, Incarnation, MapDelta, MetaPush, Moment, Notice, PoolId, ServerEntry,
-    ServerId, ServerState, Slot, StoreMark, Vitals,
+    ServerId, ServerState, Slot, StoreMark, Vitals, bug,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -171,6 +171,10 @@ impl Leading {
     fn grant(&mut self, now: Moment, server: ServerId, sent: Moment, state: &State, out: &mut Vec<Output>) {
         let until = now + self.longest_lease(state);
         let live = self.servers.entry(server).or_default();
+        let is_on_record = |e: &ServerEntry| e.state.is_live() && e.incarnation == live.run;
+        if live.condemned || !state.server(server).is_some_and(is_on_record) {
+            return bug(out, "a lease for a run that is not on record, or is condemned (R2)");
+        }
         live.granted_until = live.granted_until.max(until);
         live.owed = None;
         let incarnation = live.run;
@@ -197,6 +201,7 @@ impl Leading {
     /// heartbeat: each hand-over changes its group twice, and sixty servers that take in every one of them have no time
     /// left for clients.
     pub(crate) fn push_maps(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        debug_assert!(self.announced <= state.version(), "no map is announced that there is not");
         let announced = std::mem::replace(&mut self.announced, state.version());
         if announced == state.version() {
             return;
@@ -231,6 +236,7 @@ impl Leading {
     ) {
         let live = self.servers.entry(server).or_default();
         let from = live.sent_version;
+        debug_assert!(from <= state.version(), "no map was sent that there is not");
         if from == 0 {
             let params = state.params().expect("only a created cluster has servers").clone();
             out.push(Output::Push { to: server, push: MetaPush::Params(params) });

@@ -20,7 +20,7 @@ use crate::{Change, Command, PlantedBug, PowerFact, State};
 use ebb_gear::{Place, floor_servers, rebuild_choice};
 use ebb_types::{
     Depth, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, Notice, PoolId, RackId, ServerEntry,
-    ServerId, ServerState, Slot, SlotState, StoreId, StoreMark,
+    ServerId, ServerState, Slot, SlotState, StoreId, StoreMark, bug,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,6 +34,7 @@ enum Leave {
 
 impl Leading {
     pub(crate) fn plan(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) -> Vec<Command> {
+        debug_assert!(!self.in_flight, "a plan starts where the one before has taken effect");
         let mut commands = Vec::new();
         self.follow_test(now, state, out);
         // A miscount stays, so that a look now and then finds it.
@@ -42,6 +43,7 @@ impl Leading {
         let (servers, coded) = self.plan_servers(now, state, &mut commands, out);
         let changes = self.plan_groups(now, state, &servers);
         let changed: BTreeSet<GroupId> = changes.iter().map(|c| c.group).collect();
+        debug_assert_eq!(changed.len(), changes.len(), "a group changes once in a batch");
         let serving = self.serving(&changed, state);
         if !serving.is_empty() {
             commands.push(Command::Serve(serving));
@@ -53,6 +55,7 @@ impl Leading {
         if !changes.is_empty() {
             commands.push(Command::ReconfigureSets(changes));
         }
+        out.extend(self.gears.bugs.drain(..).map(Output::Bug));
         let begun = std::mem::take(&mut self.gears.begun).into_iter();
         // Without switches a gear is a dry run.
         out.extend(begun.filter(|_| self.has_switches()).map(Output::Notice));
@@ -160,6 +163,10 @@ impl Leading {
             let before = state.server(entry.id).expect("a copy of the state's servers");
             if (before.state, before.incarnation) != (entry.state, entry.incarnation) {
                 let (server, to) = (entry.id, entry.state);
+                if to == ServerState::Asleep && before.state != ServerState::Draining {
+                    bug(out, "a server sleeps that did not drain (R7)");
+                    continue;
+                }
                 let position = self.servers.get(&server).map_or(0, |live| live.position);
                 let mark = StoreMark { store: entry.store, position };
                 commands.push(Command::set_server(state, server, to, entry.incarnation, mark));
@@ -206,6 +213,7 @@ impl Leading {
                 entry.state = ServerState::Failed;
                 let lease = self.longest_lease(state);
                 let live = self.servers.entry(entry.id).or_default();
+                debug_assert!(now >= live.granted_until, "no lease of one that failed is valid (R2)");
                 live.failed = Some(Failure::new(now));
                 live.silenced = (!live.condemned).then_some(live.grace.borne(now, lease));
                 // It gets no lease while this is in flight, although the state still calls it awake (R2).
@@ -633,6 +641,7 @@ fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<Gro
         for ((group, entry), heir) in orphans.into_iter().zip(heirs) {
             let up = |id: &ServerId| world.get(*id).is_some_and(|c| c.standing == Standing::Up);
             let Some(server) = heir.filter(up) else { continue };
+            debug_assert!(entry.slot_of(server).is_none(), "an heir has no slot of the group yet");
             let mut entry = entry.clone();
             for slot in entry.slots.iter_mut().chain(entry.fallback.iter_mut().flatten()) {
                 if slot.server == lost.id {

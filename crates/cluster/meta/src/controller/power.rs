@@ -9,7 +9,7 @@ use crate::controller::leading::Leading;
 use crate::controller::switch::Ways;
 use crate::controller::trust::bounded;
 use crate::{PowerFact, State, SwitchAction, WakePath};
-use ebb_types::{Moment, Notice, PoolId, PowerGoal, ServerEntry, ServerId, ServerState};
+use ebb_types::{Moment, Notice, PoolId, PowerGoal, ServerEntry, ServerId, ServerState, bug};
 use std::time::Duration;
 
 impl Leading {
@@ -39,6 +39,10 @@ impl Leading {
                 if let Some(failed) = before.filter(|_| tries <= u32::from(ways.count) + 1) {
                     self.note_failure(entry.id, failed.path, why);
                 }
+            }
+            if !action.is_wake() && entry.state != ServerState::Asleep {
+                bug(out, "a server is switched off that does not sleep on record");
+                continue;
             }
             out.push(Output::Switch { server: entry.id, action });
         }

@@ -157,6 +157,7 @@ impl Leading {
             }
             TestStep::CatchingUp if self.has_settled(server, state) => {
                 let millis = now.since(trial.ordered).as_millis() as u64;
+                debug_assert!(!trial.status.results.is_empty(), "it has woken by a path");
                 if let Some(test) = trial.status.results.last_mut() {
                     test.in_sync_millis = Some(millis);
                 }

@@ -88,6 +88,7 @@ impl Leading {
                 continue;
             }
             *busy += 1;
+            debug_assert!(entry.slot_of(to).is_none(), "a server has one slot of a group");
             let mut next = GroupEntry { epoch: entry.epoch.next(), ..entry.clone() };
             next.slots[k] =
                 Slot { server: to, state: SlotState::CatchingUp { since: Epoch(0) }, holder: None };

@@ -65,11 +65,19 @@ pub(crate) fn next_set(
     hibernates_since: Option<u64>,
     remembers: bool,
 ) -> Option<SetEntry> {
+    debug_assert_eq!(facts.len(), entry.columns.len(), "one fact per column");
     let epoch = entry.epoch.next();
     let next = |(column, fact): (&Column, &ColumnFacts)| next_column(*column, fact, epoch);
     let columns: Vec<Column> = entry.columns.iter().zip(facts).map(next).collect();
     // While it hibernates no server keeps or fills anything: the epoch in which it wakes is new to all.
     let again = hibernates_since.is_none() && (remembers || facts.iter().any(|fact| fact.restarted));
+    let is_alone = |(n, column): (usize, &Column)| columns[..n].iter().all(|c| c.server != column.server);
+    debug_assert!(columns.iter().enumerate().all(is_alone), "a server has one column of a set");
+    let catches_up = |column: &Column| matches!(column.state, SlotState::CatchingUp { .. });
+    debug_assert!(
+        hibernates_since.is_none() || !columns.iter().any(catches_up),
+        "what sleeps is filled later"
+    );
     let next = SetEntry { epoch, columns, hibernates_since, ..entry.clone() };
     let same = next.columns == entry.columns && hibernates_since == entry.hibernates_since;
     (again || !same).then_some(next)

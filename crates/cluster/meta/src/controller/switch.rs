@@ -221,6 +221,10 @@ impl Power {
             }
             _ => wanted,
         };
+        debug_assert!(
+            !matches!(wanted, SwitchAction::Wake { path } if path >= ways.count),
+            "a wake-up goes by a path that there is"
+        );
         self.tries += 1;
         self.refused = false;
         self.thrown = Some(wanted);

@@ -45,6 +45,7 @@ impl Usage {
 
     /// From when on the set may sleep if no client uses it.
     pub fn rests_at(&self, after: Duration, cycles_per_day: f64) -> Moment {
+        debug_assert!(cycles_per_day > 0.0, "it would never earn a sleep");
         let quiet = self.last.map_or(Moment::ZERO, |last| last + after);
         let lacking = if self.hibernated { 0.0 } else { (1.0 - self.credit).max(0.0) };
         quiet.max(self.counted + DAY.mul_f64(lacking / cycles_per_day))

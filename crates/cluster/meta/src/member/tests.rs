@@ -38,11 +38,7 @@ fn config(id: MemberId, members: u64) -> MemberConfig {
         log_bytes: crate::LOG_BYTES,
         bootstrap: Some(bootstrap()),
         timing: Timing::default(),
-        switches: (0..20)
-            .map(|id| {
-                (ServerId(id), vec![WakePath { name: "process".into(), reliable: true, patience: None }])
-            })
-            .collect(),
+        switches: (0..20).map(|id| (ServerId(id), vec![WakePath::switch("process", true)])).collect(),
     }
 }
 
@@ -70,7 +66,7 @@ fn heartbeat_of(run: Incarnation, position: u64, (server, sent, map_version): (u
 }
 
 fn ask(token: u64, request: MetaRequest) -> Input {
-    Input::Client { token: Token(token), request }
+    Input::Client { token: Token { connection: 1, id: token }, is_admin: true, request }
 }
 
 /// The first command of client 1, which gets session 1.
@@ -85,7 +81,7 @@ fn change(seq: u64, ops: Vec<NamespaceOp>) -> MetaRequest {
 
 fn replies(out: &[Outcome]) -> Vec<(u64, MetaReply)> {
     let reply = |o: &Outcome| match o {
-        Outcome::Reply { token, reply } => Some((token.0, reply.clone())),
+        Outcome::Reply { token, reply } => Some((token.id, reply.clone())),
         _ => None,
     };
     out.iter().filter_map(reply).collect()
@@ -129,7 +125,6 @@ fn heartbeats_of_all_servers_give_every_group_a_primary_and_then_write_nothing()
     member.on(Moment(10), (0..3).map(|id| heartbeat(id, 1, 0)).collect(), &mut out).unwrap();
     assert!(member.state().groups().all(|(_, g)| g.primary.is_some() && g.is_in_sync()));
     let version = member.state().version();
-    assert!(out.contains(&Outcome::MapChanged { version }));
     out.clear();
     member.on(Moment(20), (0..3).map(|id| heartbeat(id, 2, version)).collect(), &mut out).unwrap();
     let leases =
@@ -302,6 +297,24 @@ fn a_wish_that_cannot_be_is_refused_with_its_reason() {
     let lost = AdminRequest::MarkLost { server: ServerId(9), accept_loss: false };
     member.on(Moment(3), vec![ask(1, MetaRequest::Admin(lost))], &mut out).unwrap();
     assert!(matches!(&replies(&out)[..], [(1, MetaReply::Failed(MetaFailure::Refused(_)))]));
+}
+
+#[test]
+fn only_an_administrator_changes_the_cluster_and_anyone_may_ask() {
+    let mut member = single();
+    let of_client = |id, request| {
+        let (token, request) = (Token { connection: 1, id }, MetaRequest::Admin(request));
+        Input::Client { token, is_admin: false, request }
+    };
+    let change = AdminRequest::GearSet(GearWish::Gear(3));
+    let mut out = Vec::new();
+    let inputs = vec![of_client(1, change), of_client(2, AdminRequest::Status)];
+    member.on(Moment(2), inputs, &mut out).unwrap();
+    let replies: BTreeMap<u64, MetaReply> = replies(&out).into_iter().collect();
+    let MetaReply::Failed(MetaFailure::Refused(why)) = &replies[&1] else { panic!("{replies:?}") };
+    assert!(why.starts_with("only an administrator"), "{why}");
+    assert!(matches!(replies[&2], MetaReply::Admin(AdminReply::Status(_))), "{replies:?}");
+    assert_eq!(member.state().manual_gear(), None);
 }
 
 #[test]

@@ -67,6 +67,7 @@ impl Leases {
 
     /// Forgets what is leased, without making it garbage; serial numbers below `objects` are never leased again.
     pub fn rescue(&mut self, objects: u64, jump: u64) {
+        debug_assert!(objects >= self.leased_to, "a serial number is leased once");
         self.runs.clear();
         self.packs.retain(|_, pack| pack.named > 0);
         self.leased_to = objects;
@@ -83,6 +84,7 @@ impl Leases {
         if !is_fresh && !serials.clone().all(held) {
             return Err(NamespaceError::NotLeased);
         }
+        debug_assert!(!is_fresh || !self.has(id(serials.start)), "a serial number is leased once");
         self.leased_to = self.leased_to.max(serials.end);
         let run = self.runs.entry(run).or_insert(Run { stamp: self.stamp, ..Run::default() });
         for serial in serials {
@@ -99,6 +101,7 @@ impl Leases {
 
     /// Names these extents; they passed [`Leases::check`].
     pub fn name(&mut self, run: u64, extents: &[Extent]) {
+        debug_assert!(self.check(run, extents).is_ok(), "only what is held is named");
         for extent in extents.iter().filter(|e| e.len > 0) {
             let Some(run) = self.runs.get_mut(&run) else { return };
             if extent.shared {
@@ -107,8 +110,10 @@ impl Leases {
                 pack.named += 1;
                 pack.live += in_blocks(extent);
                 pack.ever += in_blocks(extent);
+                debug_assert!(pack.live <= pack.ever, "what has a name was named");
             } else {
                 run.objects.remove(&extent.object);
+                debug_assert!(!self.has(extent.object), "what has a name is nobody's lease");
             }
         }
         self.forget_empty(run);
@@ -119,7 +124,12 @@ impl Leases {
         if !extent.shared {
             return extent;
         }
+        debug_assert!(
+            self.packs.contains_key(&extent.object),
+            "a pack is known as long as it names anything"
+        );
         if let Some(pack) = self.packs.get_mut(&extent.object) {
+            debug_assert!(pack.named > 0 && pack.live >= in_blocks(&extent), "what loses its name had one");
             pack.named = pack.named.saturating_sub(1);
             pack.live = pack.live.saturating_sub(in_blocks(&extent));
         }
@@ -189,6 +199,7 @@ impl Leases {
             return None;
         }
         let pack = self.packs.remove(&object)?;
+        debug_assert_eq!(pack.live, 0, "a pack that names nothing has no bytes that have a name");
         Some(whole(object, pack.bytes))
     }
 

@@ -93,6 +93,7 @@ impl Names {
 
     /// Sets the table that the changes in memory apply to.
     pub fn attach(&mut self, table: Option<Arc<Table>>) {
+        debug_assert!(self.frozen.is_empty(), "what is being merged applies to another table");
         self.table = table;
     }
 

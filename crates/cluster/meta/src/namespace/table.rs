@@ -51,6 +51,8 @@ const BLOCK_BYTES: usize = 4096;
 const ENTRY_HEADER: usize = 6;
 const FOOTER: usize = 32;
 const CRC: usize = 4;
+// As drawn above.
+const _: () = assert!(ENTRY_HEADER == 2 + 4 && FOOTER == 3 * 8 + 2 * CRC);
 const FILTER_BITS: u64 = 10;
 const FILTER_PROBES: u64 = 6;
 
@@ -82,6 +84,7 @@ impl<'a> TableWriter<'a> {
 
     /// Keys must come in ascending order, each once.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        debug_assert!(self.entries == 0 || key > &self.first[..], "keys ascend");
         if self.block.is_empty() {
             self.first = key.to_vec();
         }
@@ -130,6 +133,7 @@ impl<'a> TableWriter<'a> {
         tail.extend_from_slice(&tail_crc.to_le_bytes());
         let footer_crc = crc32c(&tail[footer_at..]);
         tail.extend_from_slice(&footer_crc.to_le_bytes());
+        debug_assert_eq!(tail.len() - footer_at, FOOTER);
         self.out.write_all(&tail)?;
         Ok(index_at + tail.len() as u64)
     }

@@ -88,6 +88,7 @@ impl Volumes {
         }
         volume.owner = Some(VolumeOwner { run: sender, stamp });
         volume.noted = Some(noted);
+        debug_assert!(volume.claims > 0, "zero is no claim (R16)");
         Ok(volume.claims)
     }
 
@@ -133,6 +134,10 @@ impl Volumes {
             Some(object) => volume.moved.insert(slice, object),
             None => volume.moved.remove(&slice),
         };
+        debug_assert!(
+            volume.moved.len() as u64 <= volume.meta.slices(),
+            "only slices of the volume are moved"
+        );
         Ok(was.map(slice_extent))
     }
 

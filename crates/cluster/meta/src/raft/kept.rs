@@ -36,6 +36,7 @@ impl Kept {
         }
         let cut_off = self.entries.split_off((entry.index - self.base.0 - 1) as usize);
         self.bytes = self.bytes + entry.data.len() - bytes_of(&cut_off);
+        debug_assert_eq!(entry.index, self.last() + 1, "entries have no gaps");
         self.entries.push(entry);
         Ok(())
     }
@@ -45,6 +46,7 @@ impl Kept {
         let keep = self.last().saturating_sub(index) as usize;
         let same = self.term(index).is_ok_and(|own| own == term);
         self.entries = if same { self.entries.split_off(self.entries.len() - keep) } else { Vec::new() };
+        debug_assert!(self.entries.first().is_none_or(|e| e.index == index + 1), "entries have no gaps");
         self.bytes = bytes_of(&self.entries);
         self.base = (index, term);
         self.members = members;

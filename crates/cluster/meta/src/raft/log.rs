@@ -46,6 +46,8 @@ const FRAME_HEADER: usize = 12;
 const MARK_BYTES: usize = 12;
 /// Where the table starts.
 pub(super) const HEADER: usize = FILE_MAGIC.len() + 3 * MARK_BYTES;
+// As drawn above.
+const _: () = assert!(FRAME_HEADER == FRAME_MAGIC.len() + 4 + 4 && MARK_BYTES == 8 + 4 && HEADER == 44);
 /// Most bytes of a frame beyond the entry's own.
 const FRAME_ROOM: u64 = 128;
 /// Zeroes written at once ahead of the log's end.
@@ -234,6 +236,7 @@ impl LogFile for DiskLog {
     }
 
     fn prepare(&mut self, job: Job) {
+        debug_assert!(self.preparing.is_none(), "one log is prepared at a time");
         // Created here: a thread that was abandoned before it began would take the name from the next one's file.
         let file = create_file(&self.new_path());
         let abandoned = Arc::new(AtomicBool::new(false));
@@ -370,6 +373,7 @@ impl LogFile for MemoryLog {
     }
 
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        debug_assert!(at as usize <= self.bytes.len(), "a log has no gaps");
         self.bytes.truncate(at as usize);
         self.bytes.extend_from_slice(bytes);
         Ok(())
@@ -550,6 +554,7 @@ impl<L: LogFile> Log<L> {
 
     /// Starts to write a log with only these contents. `state`: encoded, all but the names.
     pub fn shorten(&mut self, names: Names, state: &[u8], pieces: &[Piece]) {
+        debug_assert!(!self.is_being_shortened(), "one log is prepared at a time");
         let frames = frames_of(Some(state), pieces);
         self.shorter = Some(Shorter { frames: frames.len(), since: Vec::new() });
         self.file.prepare(Box::new(move |out| {
@@ -595,6 +600,7 @@ impl<L: LogFile> Log<L> {
     fn begin(&mut self, table: u64, bytes: usize) -> io::Result<()> {
         (self.bytes, self.reserved, self.retry_at) = (bytes, bytes as u64, 0);
         self.frames_at = HEADER + table as usize;
+        debug_assert!(self.frames_at < self.bytes, "a log begins with frames");
         self.mark()
     }
 
@@ -703,6 +709,7 @@ fn push_frame(out: &mut Vec<u8>, magic: &[u8; 4], write: impl FnOnce(&mut Vec<u8
     out.resize(at + FRAME_HEADER, 0);
     write(out);
     let (header, body) = out[at..].split_at_mut(FRAME_HEADER);
+    assert!((1..=u32::MAX as usize).contains(&body.len()), "a frame says how long it is");
     header[4..8].copy_from_slice(&(body.len() as u32).to_le_bytes());
     header[8..].copy_from_slice(&crc32c(body).to_le_bytes());
 }

@@ -43,6 +43,7 @@ pub struct Said {
 }
 
 const HEADER: usize = 13;
+const _: () = assert!(HEADER == 8 + 4 + 1);
 
 impl Packet<'_> {
     /// `None`: it is no message, or of another cluster.

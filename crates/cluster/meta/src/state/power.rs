@@ -121,6 +121,10 @@ impl PowerRecord {
         if self.paths.len() >= PATHS_KEPT && !self.paths.contains_key(name) {
             self.paths.clear();
         }
+        debug_assert!(
+            self.paths.len() < PATHS_KEPT || self.paths.contains_key(name),
+            "the record stays small"
+        );
         self.paths.entry(name.to_owned()).or_default()
     }
 }

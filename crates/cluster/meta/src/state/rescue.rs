@@ -20,6 +20,7 @@ pub(crate) const JUMP: u64 = 1 << 32;
 pub(crate) const OBJECT_JUMP: u64 = 1 << 44;
 /// Configurations of one group or set: each takes the leader a moment.
 pub(crate) const EPOCH_JUMP: u32 = 1 << 20;
+const _: () = assert!(JUMP >= 3600 * 1_000_000 && OBJECT_JUMP >= 1000 * JUMP);
 
 /// What chunk servers remember, and what follows from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +83,10 @@ impl State {
             .map(|(id, own)| self.next_set(id, own, recalled))
             .chain(added.map(|set| SetEntry { epoch: set.epoch.after(EPOCH_JUMP), ..set }))
             .collect();
+        debug_assert!(
+            groups.iter().zip(self.groups()).all(|(next, (_, own))| next.epoch > own.epoch),
+            "no epoch is given twice"
+        );
         if recalled.map.to >= self.version {
             self.take_servers(&recalled.map.servers, &recalled.map.pools);
         }

@@ -112,6 +112,7 @@ impl State {
             fresh.into_iter().map(|(set, change)| (set, change.entry.clone())).collect();
         self.version += u64::from(made > 0);
         for (set, item) in items {
+            debug_assert!(item.epoch > self.sets[usize::from(set.0)].item.epoch, "a set's epoch only rises");
             self.sets[usize::from(set.0)] = Versioned { item, changed: self.version };
         }
         Reply::Reconfigured { made, stale: changes.len() - made }

@@ -6,7 +6,7 @@ use super::*;
 const SLEEP: SwitchAction = SwitchAction::Sleep(Depth::Standby);
 
 fn path(name: &str, reliable: bool) -> WakePath {
-    WakePath { name: name.into(), reliable, patience: None }
+    WakePath::switch(name, reliable)
 }
 
 /// Nine machines in three gear groups, all awake; each can be woken by these paths, none of which has proved to work.

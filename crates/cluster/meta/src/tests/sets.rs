@@ -797,7 +797,7 @@ fn that_hibernates(debt: ParityDebt, sets: u16) -> World {
 impl World {
     /// A client asks for a set; returns within what time it should be awake.
     fn wake(&mut self, set: u16) -> u64 {
-        self.event(Event::Wake { token: Token(2), set: SetId(set) });
+        self.event(Event::Wake { token: Token { connection: 1, id: 2 }, set: SetId(set) });
         match self.answer.take() {
             Some(MetaReply::Wakes { within_millis }) => within_millis,
             other => panic!("{other:?}"),
@@ -1051,7 +1051,7 @@ fn a_set_whose_servers_cannot_all_be_trusted_to_wake_does_not_hibernate() {
     boot.pools[0].hibernate_after_millis = Some(20_000);
     let doubtful = boot.sets[0].columns[2].server;
     let mut switches = processes();
-    switches.insert(doubtful, vec![WakePath { name: "redfish".into(), reliable: false, patience: None }]);
+    switches.insert(doubtful, vec![WakePath::switch("redfish", false)]);
     let mut world = World::of(boot, Controller::new(Timing::default(), switches));
     world.gear(1);
     world.run(60_000);

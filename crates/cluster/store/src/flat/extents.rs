@@ -62,6 +62,10 @@ impl Extents {
 
     /// Adds blocks that were a hole.
     pub fn insert(&mut self, file: u64, run: Run) {
+        debug_assert!(
+            self.runs.range(..file + run.count).next_back().is_none_or(|(at, (_, count))| at + count <= file),
+            "it was a hole"
+        );
         self.blocks += run.count;
         if let Some((before, (start, count))) = self.runs.range_mut(..file).next_back()
             && before + *count == file
@@ -169,6 +173,7 @@ impl Free {
         while left > 0 {
             let near = near.filter(|_| runs.is_empty());
             let run = self.choose(left, near);
+            debug_assert!(run.count > 0 && run.count <= left, "each step comes further");
             assert!(self.take(run), "it was found free");
             left -= run.count;
             self.next = run.start + run.count;

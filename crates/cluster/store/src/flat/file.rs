@@ -102,6 +102,7 @@ impl FlatFile {
                 (block, count) = (block + now.count, count - now.count);
             }
         }
+        debug_assert!(runs.is_empty(), "what was taken is used");
         Ok(Plan { blocks, new, places, len, ahead: (until > end).then_some(until) })
     }
 
@@ -123,11 +124,13 @@ impl FlatFile {
             bytes.reserve_exact(whole);
             bytes.resize((offset - start) as usize, 0);
         }
+        debug_assert_eq!(bytes.len() as u64, offset - start, "the new bytes go where they were asked to");
         parts.iter().for_each(|part| bytes.extend_from_slice(part));
         if !end.is_multiple_of(BLOCK) && end < plan.len {
             let last = self.old(end / BLOCK, plan.len)?;
             bytes.extend_from_slice(last.get((end % BLOCK) as usize..).unwrap_or_default());
         }
+        debug_assert!(bytes.len() <= whole, "no byte is cut off");
         bytes.resize(whole, 0);
         Ok(bytes)
     }
@@ -159,6 +162,7 @@ impl FlatFile {
     fn written(&self, plan: Plan, end: u64) -> io::Result<()> {
         let mut locked = self.disk.changing()?;
         let state = &mut locked.state;
+        debug_assert_eq!(state.file(self.number).len, plan.len, "what changes a file has it alone");
         let named = state.file(self.number).named;
         state.unflushed |= !plan.new.is_empty();
         for (block, run) in plan.new {

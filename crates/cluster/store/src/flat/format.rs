@@ -23,6 +23,12 @@ pub const PATH_MAX: usize = 255;
 /// Longest file, in blocks.
 pub const FILE_BLOCKS_MAX: u64 = u32::MAX as u64;
 
+const _: () = assert!(COMMIT_HEADER == COMMIT_MAGIC.len() + 4 + 4 + 3 * 8 && COMMIT_HEADER <= BLOCK as usize);
+const _: () = assert!(AREA_MAX * BLOCK <= u32::MAX as u64, "the length of a commit has four bytes");
+const _: () = assert!(PATH_MAX <= u8::MAX as usize, "that of a path has one");
+const _: () =
+    assert!(FIRST_AREA + 2 * AREA_MIN < DEVICE_MIN / BLOCK, "the smallest device has room for data");
+
 /// What is where, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
@@ -35,6 +41,7 @@ pub struct Superblock {
 
 impl Superblock {
     pub fn new(id: u64, device_bytes: u64) -> Superblock {
+        debug_assert!(device_bytes >= DEVICE_MIN, "it has no room for data");
         let blocks = device_bytes / BLOCK;
         Superblock { id, blocks, area: (blocks / AREA_SHARE).clamp(AREA_MIN, AREA_MAX) }
     }
@@ -114,6 +121,7 @@ pub fn encode_commit(id: u64, generation: u64, number: u64, records: &[u8]) -> V
     for number in [id, generation, number] {
         out.extend_from_slice(&number.to_le_bytes());
     }
+    debug_assert_eq!(out.len(), COMMIT_HEADER);
     out.extend_from_slice(records);
     let crc = crc32c(&out[12..]);
     out[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -226,6 +234,9 @@ impl Record {
 pub const MAP_BYTES: u64 = 25;
 /// Bytes of a file's other records, but for its path.
 pub const FILE_BYTES: u64 = 27;
+
+const _: () = assert!(MAP_BYTES == 1 + 8 + 8 + 4 + 4, "kind, file, place, block, count");
+const _: () = assert!(FILE_BYTES == (1 + 8 + 1) + (1 + 8 + 8), "its name and its length");
 
 struct Cursor<'a>(&'a [u8]);
 

@@ -67,6 +67,7 @@ impl Journal {
     }
 
     fn at(&self) -> u64 {
+        debug_assert!(self.used < self.superblock.area, "commits stay within their area");
         (self.superblock.area_at(self.generation) + self.used) * BLOCK
     }
 

@@ -112,10 +112,12 @@ impl State {
 
     /// Everything pending is durable.
     pub fn noted(&mut self) {
+        let will_be_free = self.free_blocks();
         for run in self.freed.drain(..) {
             self.free.release(run);
         }
         self.freed_blocks = 0;
+        debug_assert_eq!(self.free_blocks(), will_be_free, "every block that was freed counts");
     }
 
     /// Makes a change; returns the blocks that it frees. Mapped blocks must have been taken from the free ones.
@@ -217,6 +219,7 @@ impl State {
     /// A file has grown to this length. The one that grew before is to be noted with its exact length.
     pub fn grow(&mut self, file: FileNumber, len: u64) {
         let inode = self.file_mut(file);
+        debug_assert!(len > inode.len, "it has grown");
         inode.len = len;
         if !inode.named {
             return;
@@ -278,6 +281,10 @@ impl State {
                 Record::Map { file, block, at: run.start, count: run.count }.encode(&mut out);
             }
         }
+        debug_assert!(
+            out.len() as u64 <= self.checkpoint_bytes(),
+            "the growth of the metadata is bounded by this"
+        );
         out
     }
 
@@ -296,6 +303,12 @@ impl State {
             }
         }
         self.extents -= cut;
+        let mapped: u64 = self.files.values().map(|inode| inode.extents.blocks()).sum();
+        debug_assert_eq!(
+            self.free_blocks() + mapped,
+            self.data.end - self.data.start,
+            "each block is somewhere"
+        );
         Ok(())
     }
 }

@@ -77,7 +77,9 @@ impl Power {
                 let name = if *nth == 1 { driver.to_owned() } else { format!("{driver}-{nth}") };
                 let here = driver == "process";
                 let settles = path.about().settle.unwrap_or(Settle::MACHINE);
-                WakePath { name, reliable: here, patience: (!here).then_some(settles.deadline) }
+                let patience = (!here).then_some(settles.deadline);
+                let (puts_to_sleep, magic) = (path.about().puts_to_sleep, path.about().magic.is_some());
+                WakePath { name, reliable: here, patience, puts_to_sleep, magic }
             };
             paths.iter().map(name).collect()
         };

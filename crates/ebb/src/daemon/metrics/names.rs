@@ -30,6 +30,7 @@ metrics! {
     BUILD = Gauge "ebb_build_info" ["version"] "Always 1";
     PROCESS_CPU = Counter "process_cpu_seconds_total" [] "CPU time of this process";
     PROCESS_MEMORY = Gauge "process_resident_memory_bytes" [] "Memory of this process";
+    BUGS = Counter "ebb_bugs_total" [] "Things that cannot happen; the log says which";
 
     // Of every metadata server.
     LEADER = Gauge "ebb_metadata_leader" [] "1: this metadata server leads and reports for the cluster";
@@ -96,7 +97,6 @@ metrics! {
     SCRUB_REPLICAS = Gauge "ebb_scrub_replicas" ["state"] "Replicas: in_sync, due, overdue, unsound, asked";
     SCRUB_OLDEST = Gauge "ebb_scrub_oldest_seconds" [] "Since all of a replica was last found sound, or since it came if it was not yet, of the replica for which that is longest";
     SCRUB_BYTES = Counter "ebb_scrub_checked_bytes_total" [] "Bytes read for scrubs";
-    BUGS = Counter "ebb_bugs_total" [] "Things that cannot happen; the log says which";
 
     // Of a gateway and a volume server.
     CLIENT_REQUESTS = Counter "ebb_client_requests_total" [] "Requests to chunk servers";

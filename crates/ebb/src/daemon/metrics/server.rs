@@ -37,7 +37,7 @@ impl ServerFigures {
             (names::REPAIRED, vitals.repaired_blocks as f64),
             (names::SCRUB_OLDEST, scrub.oldest_seconds as f64),
             (names::SCRUB_BYTES, scrub.checked_bytes as f64),
-            (names::BUGS, vitals.bugs as f64),
+            (names::BUGS, (vitals.bugs + ebb_client::bugs()) as f64),
         ] {
             page.put(metric, &[], value);
         }

@@ -144,6 +144,7 @@ pub fn report_client(counters: &Counters, page: &mut Page) {
     ] {
         page.put(metric, &[], count as f64);
     }
+    page.put(names::BUGS, &[], ebb_client::bugs() as f64);
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::cluster::launch::Stop;
 use crate::cluster::random;
 use crate::daemon::clock;
 use crate::daemon::files;
-use crate::daemon::metrics::{self, Page};
+use crate::daemon::metrics::{self, Page, names};
 use crate::error::{NodeError, io, listen};
 use crate::mirror::MirrorError;
 use crate::mirror::disks::{self, Reader};
@@ -154,6 +154,7 @@ impl Begun {
             let about = (name.clone(), None, driver);
             let status = describe(&server, &entry, about, settings, replies.connections());
             metrics::mirror::report(&status, &mut page);
+            page.put(names::BUGS, &[], ebb_client::bugs() as f64);
             page
         }
     }

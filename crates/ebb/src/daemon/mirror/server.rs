@@ -12,7 +12,7 @@ use ebb_mirror::{
 };
 use ebb_nbd::{Errno, Extent, Piece, Reply};
 use ebb_power::disk::Rated;
-use ebb_types::Moment;
+use ebb_types::{Bug, Moment};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
@@ -284,6 +284,7 @@ impl Inner {
                 }
                 Command::WakeAt(at) => self.alarm = at,
                 Command::Closed => self.closed = true,
+                Command::Bug(Bug(what)) => ebb_client::bug(what),
             }
             if let Some(waker) = self.waker.take() {
                 waker.wake();

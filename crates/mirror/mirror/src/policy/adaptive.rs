@@ -111,6 +111,7 @@ impl Account {
     pub fn add(&mut self, unanswered: u64, time: Duration, answered: u64) {
         let waited = unanswered as f64 * time.div_duration_f64(self.limit);
         self.balance = (self.balance + answered as f64 - waited).clamp(-DEBT, CREDIT);
+        debug_assert!(!self.balance.is_nan(), "a limit of no time has no account");
     }
 
     pub fn thresholds(&self, base: &Thresholds) -> Thresholds {

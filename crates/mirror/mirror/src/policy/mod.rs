@@ -253,6 +253,8 @@ impl Pair {
                 disk.decide(&self.thresholds, outlook, log, is_free, stays_high, sleep)
             };
         }
+        let changing = Side::BOTH.into_iter().filter(|side| self.is_changing(*side));
+        debug_assert!(changing.count() < 2, "one disk can serve");
         decisions
     }
 

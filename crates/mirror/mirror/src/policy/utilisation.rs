@@ -150,6 +150,7 @@ impl Utilisation {
     }
 
     fn scale(&mut self, factor: f64) {
+        debug_assert!(factor.is_finite() && factor >= 0.0, "no comparison holds for what is no number");
         self.average = self.average.map(|average| average * factor);
         self.previous *= factor;
     }

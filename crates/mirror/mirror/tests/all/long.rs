@@ -7,7 +7,7 @@ use ebb_mirror::{
     Command, DiskId, DiskOp, Event, Found, Geometry, Mirror, MirrorId, Reply, Request, Settings, Side, Speed,
     Spent,
 };
-use ebb_types::Moment;
+use ebb_types::{Bug, Moment};
 use std::collections::VecDeque;
 
 const BYTES: u64 = 6 << 30;
@@ -53,6 +53,7 @@ fn carry_out(mirror: &mut Mirror, out: &mut Vec<Command>) -> (usize, Vec<Reply>)
             Command::Reply { reply, .. } => replies.push(reply),
             Command::WakeAt(_) => {}
             Command::SetSpeed { .. } | Command::Closed => unreachable!("there was no epoch, and no close"),
+            Command::Bug(Bug(what)) => panic!("{what}"),
         }
     }
     (ops, replies)

@@ -10,7 +10,7 @@ use ebb_mirror::{
     BLOCK_BYTES, Command, DiskId, DiskOp, Event, Found, Geometry, IntentMap, Mirror, MirrorId, Own, Parts,
     PlantedBug, Reply, Request, Settings, Side, Speed, Spent, Token,
 };
-use ebb_types::{Moment, Random};
+use ebb_types::{Bug, Moment, Random};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -417,6 +417,7 @@ impl World {
                 Command::Reply { id, reply } => self.replied(id, reply),
                 Command::WakeAt(at) => self.wake = at,
                 Command::Closed => self.closed = true,
+                Command::Bug(Bug(what)) => panic!("{what}"),
             }
         }
     }

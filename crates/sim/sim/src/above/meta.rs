@@ -180,13 +180,13 @@ impl Meta {
     pub fn ask(&mut self, now: u64, request: MetaRequest) -> Option<MetaReply> {
         self.tick(now);
         self.asked += 1;
-        let token = Token(self.asked);
+        let token = Token { connection: 0, id: self.asked };
         // A client tries one after another until one leads. One that is alone leads once it is asked.
         let hears = |seat: &Seat| seat.cut_until <= now;
         let leader = self.seats.iter().find(|(_, seat)| hears(seat) && seat.leads()).map(|(id, _)| *id);
         let alone = (self.seats.len() == 1).then_some(1);
         let Some(leader) = leader.or(alone) else { return Some(MetaReply::NotLeader { leader: None }) };
-        self.feed(now, leader, vec![Input::Client { token, request }])
+        self.feed(now, leader, vec![Input::Client { token, is_admin: true, request }])
             .into_iter()
             .find_map(|(of, reply)| (of == token).then_some(reply))
     }
@@ -217,6 +217,7 @@ impl Meta {
                     Outcome::SendRaft { to: peer, message } => {
                         under_way.push_back((peer, vec![Input::Raft { from: to, message }]));
                     }
+                    Outcome::Broken(_) | Outcome::Bug(_) => panic!("member-{to}: {outcome:?}"),
                     _ => {}
                 }
             }

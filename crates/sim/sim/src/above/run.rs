@@ -32,6 +32,8 @@ pub fn run(seed: u64, planted: Planted) -> Result<Summary, Box<Failure>> {
 }
 
 fn play(world: &mut World) -> Result<(), Violation> {
+    // Counted for the whole process: seeds that run at the same time fail together.
+    let bugs = ebb_client::bugs();
     world.run_to(world.net.scenario.calm_at);
     world.calm_down();
     world.run_to(world.net.now + AFTER);
@@ -46,6 +48,9 @@ fn play(world: &mut World) -> Result<(), Violation> {
     let runs = world.runs(FORGOTTEN);
     if let Some(what) = rest::leftover(&mut world.meta, world.net.now, &runs) {
         world.net.break_rule("space", what);
+    }
+    if ebb_client::bugs() > bugs {
+        world.net.break_rule("an assertion", "what cannot happen happened; standard error says what".into());
     }
     world.count_logs();
     world.net.violation.take().map_or(Ok(()), Err)

@@ -237,6 +237,7 @@ impl World<'_> {
                             event = Some(Event::Tick);
                             continue;
                         }
+                        Command::Bug(bug) => panic!("{bug:?}"),
                     };
                     fleet.on(now, &history, Event::Is(server, state), &mut Vec::new());
                 }

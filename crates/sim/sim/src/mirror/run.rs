@@ -13,7 +13,7 @@ use ebb_mirror::{
     Side, Speed,
 };
 use ebb_trace::{Kind, TraceReader};
-use ebb_types::{Moment, Random};
+use ebb_types::{Bug, Moment, Random};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -241,6 +241,7 @@ impl<'a> Run<'a> {
                 Command::Reply { id, reply } => self.replied(id, &reply),
                 Command::WakeAt(at) => self.wake = at,
                 Command::Closed => unreachable!("nothing closes the mirror"),
+                Command::Bug(Bug(what)) => panic!("{what}"),
             }
         }
         self.out = out;

@@ -21,7 +21,7 @@ use ebb_mirror::{
     BLOCK_BYTES, Command, DiskId, DiskModel, Energy, Event, Geometry, Mirror, MirrorId, ModelDisk, Reply,
     Request, Settings, Side, Speed, Spent,
 };
-use ebb_types::{Joules, Moment, Random};
+use ebb_types::{Bug, Joules, Moment, Random};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{AddAssign, Sub};
 use std::time::Duration;
@@ -294,6 +294,7 @@ impl Pair {
                     Command::Reply { id, reply } => self.replied(at, id, &reply),
                     Command::WakeAt(wake) => self.wake = wake,
                     Command::Closed => unreachable!("nothing closes the mirror"),
+                    Command::Bug(Bug(what)) => panic!("{what}"),
                 }
             }
         }

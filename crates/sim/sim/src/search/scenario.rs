@@ -444,7 +444,7 @@ impl Scenario {
         self.exam_fails = if random.chance(400) { random.between(20, 300) } else { 0 };
         self.faults.power_test = random.between(50, 300);
         self.faults.maintenance = if random.chance(500) { random.between(10, 100) } else { 0 };
-        let path = |name: &str, reliable| WakePath { name: name.into(), reliable, patience: None };
+        let path = WakePath::switch;
         let (dead, machines) = (random.below(500), random.below(600));
         for (id, paths) in &mut self.switches {
             *paths = match random.chance(machines) {
@@ -654,7 +654,7 @@ impl Scenario {
 
 /// Every server is a process on one machine.
 fn processes(bootstrap: &Bootstrap) -> Switches {
-    let path = WakePath { name: "process".into(), reliable: true, patience: None };
+    let path = WakePath::switch("process", true);
     bootstrap.servers.iter().map(|server| (server.id, vec![path.clone()])).collect()
 }
 

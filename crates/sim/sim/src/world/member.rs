@@ -1,4 +1,4 @@
-//! A metadata member: the production member with its Raft, over a log in memory, driven like the real driver does.
+//! A metadata member: the production member with its Raft, over a log in memory, and a driver that obeys it.
 //!
 //! The log fails an append halfway, has no room, rots or is lost. A member whose log failed stops, as its process
 //! would, and is restarted; one whose log rotted or is gone joins under a new id, as its own error message advises.
@@ -7,7 +7,6 @@ use crate::search::brief::{brief_map, brief_push};
 use crate::world::client::ADMIN;
 use crate::world::clock::{Clock, MILLI, SECOND};
 use crate::world::net::Node;
-use crate::world::own_sleep::Orders;
 use crate::world::{Core, Happening, Message, World};
 use ebb_gear::Mode;
 use ebb_meta::raft::{self, Job};
@@ -15,8 +14,7 @@ use ebb_meta::{
     Birth, Blob, Input, LogFile, Member, MemberConfig, MemoryLog, Outcome, SwitchAction, Token, joining_id,
 };
 use ebb_types::{
-    AdminReply, AdminRequest, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId, ServerState,
-    SleepRefusal,
+    AdminReply, AdminRequest, Bug, MetaFailure, MetaPush, MetaReply, MetaRequest, ServerId, ServerState,
 };
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -149,17 +147,13 @@ pub struct MetaNode {
     /// A fault damaged the log, and the member will join again if it does not start; or it has joined and is catching
     /// up.
     pub broken: bool,
-    /// The client and its request number.
-    tokens: BTreeMap<Token, (u32, u64)>,
-    next_token: u64,
-    /// Map version last sent to each watching client.
-    watchers: BTreeMap<u32, u64>,
     wake: u64,
     /// When its timer ends.
     wake_at: Option<u64>,
     /// Suspended: what is left of its timer.
     frozen: Option<Option<u64>>,
-    pub orders: Orders,
+    /// Until when it waits for the servers that it ordered to put themselves to sleep.
+    pub waits: BTreeMap<ServerId, u64>,
 }
 
 impl World<'_> {
@@ -174,6 +168,9 @@ impl World<'_> {
             timing: self.scenario.timing,
             switches: self.scenario.switches.clone(),
         };
+        if self.scenario.sleeps_itself {
+            config.switches.values_mut().flatten().for_each(|path| path.puts_to_sleep = false);
+        }
         (self.configure)(Core::Member(&mut config));
         let old = self.members.remove(&id);
         let wall = self.wall_of(old.as_ref());
@@ -209,13 +206,10 @@ impl World<'_> {
             stalled: Vec::new(),
             withheld: None,
             broken,
-            tokens: BTreeMap::new(),
-            next_token: 0,
-            watchers: BTreeMap::new(),
             wake: 0,
             wake_at: None,
             frozen: None,
-            orders: Orders::default(),
+            waits: BTreeMap::new(),
         };
         self.members.insert(id, node);
         self.member_input(id, Vec::new());
@@ -313,31 +307,25 @@ impl World<'_> {
 
     pub fn member_receives(&mut self, id: u64, from: Node, message: Message) {
         let input = match (message, from) {
-            (Message::ToMeta(message), _) => {
-                if self.member(id).up {
-                    self.order_again(id, &message);
-                }
-                Input::Server(message)
-            }
-            (Message::Refuses(SleepRefusal { depth, why }), Node::Server(server)) => {
-                self.end_orders(id, server);
-                let result = Err(format!("refused to sleep: {why}"));
-                Input::Switched { server, action: SwitchAction::Sleep(depth), result }
+            (Message::ToMeta(message), _) => Input::Server(message),
+            (Message::Refuses(refusal), Node::Server(server)) => {
+                self.member(id).waits.remove(&server);
+                Input::Refuses { server, refusal }
             }
             (Message::AskMeta { number, request }, Node::Client(client)) => {
-                let node = self.member(id);
-                node.next_token += 1;
-                let token = Token(node.next_token);
-                node.tokens.insert(token, (client, number));
-                Input::Client { token, request }
+                let token = Token { connection: client.into(), id: number };
+                Input::Client { token, is_admin: client == ADMIN, request }
             }
             (Message::Raft(message), Node::Member(from)) => Input::Raft { from, message },
             (message, from) => unreachable!("{from:?} sends a member {message:?}"),
         };
-        let node = self.member(id);
-        if !node.up {
-            return;
+        if self.member(id).up {
+            self.member_hears(id, input);
         }
+    }
+
+    fn member_hears(&mut self, id: u64, input: Input) {
+        let node = self.member(id);
         if node.paused {
             return node.stalled.push(input);
         }
@@ -430,7 +418,7 @@ impl World<'_> {
         self.start_member(id, clock);
     }
 
-    pub fn member_input(&mut self, id: u64, inputs: Vec<Input>) {
+    fn member_input(&mut self, id: u64, inputs: Vec<Input>) {
         let now = self.now;
         let node = self.member(id);
         let local = node.clock.at(now);
@@ -498,32 +486,24 @@ impl World<'_> {
                 self.check_push(id, &push);
                 self.send(Node::Member(id), Node::Server(to), Message::Push(push));
             }
-            Outcome::Reply { token, reply } => {
-                let node = self.member(id);
-                let Some((client, number)) = node.tokens.remove(&token) else { return };
-                if let MetaReply::Watch { map, .. } = &reply {
-                    node.watchers.insert(client, map.to);
+            Outcome::Reply { token: Token { connection, id: number }, reply } => {
+                let client = Node::Client(connection as u32);
+                self.send(Node::Member(id), client, Message::MetaReply { number, reply });
+            }
+            Outcome::Map { to, delta } => {
+                let client = Node::Client(to as u32);
+                if self.net.is_full(self.now, Node::Member(id), client) {
+                    return self.member(id).member.unwatch(to);
                 }
-                self.send(Node::Member(id), Node::Client(client), Message::MetaReply { number, reply });
+                self.send(Node::Member(id), client, Message::Push(MetaPush::Map(delta)));
+            }
+            Outcome::Order { to, order } => {
+                self.send(Node::Member(id), Node::Server(to), Message::Order(order));
             }
             Outcome::Switch { server, action } => self.order_switch(id, server, action),
-            Outcome::MapChanged { version } => {
-                let (now, net) = (self.now, &self.net);
-                let node = self.members.get_mut(&id).expect("members are never removed");
-                // One that does not read is no watcher any more.
-                let reads = |client: u32| !net.is_full(now, Node::Member(id), Node::Client(client));
-                node.watchers.retain(|client, _| reads(*client));
-                let mut pushes = Vec::new();
-                for (client, known) in &mut node.watchers {
-                    pushes.push((*client, node.member.delta(*known)));
-                    *known = version;
-                }
-                for (client, delta) in pushes {
-                    let message = Message::Push(MetaPush::Map(delta));
-                    self.send(Node::Member(id), Node::Client(client), message);
-                }
-            }
+            Outcome::Magic { .. } => unreachable!("no packet wakes a machine here"),
             Outcome::Notice(notice) => self.note(|| format!("member-{id}: {notice}")),
+            Outcome::Bug(Bug(what)) => self.fail("an assertion", format!("member-{id}: {what}")),
             Outcome::Broken(rule) => self.fail("R3", format!("member-{id} decided against a rule: {rule}")),
         }
     }
@@ -535,13 +515,9 @@ impl World<'_> {
         if self.modelled.is_some() {
             return self.throw_switch(id, life, server, action);
         }
-        if self.scenario.sleeps_itself {
-            match action {
-                SwitchAction::Sleep(depth) => self.begin_to_order(id, server, depth),
-                SwitchAction::Wake { .. } => self.end_orders(id, server),
-            }
-        }
         let limit = self.scenario.timing.wake_limit.as_nanos() as u64;
+        let until = if action.is_wake() { 0 } else { self.now + limit };
+        self.member(id).waits.insert(server, until);
         // Stopping is immediate, starting takes time.
         let delay = match action {
             SwitchAction::Sleep(_) => self.fault_random.between(0, 2 * MILLI),
@@ -591,12 +567,7 @@ impl World<'_> {
     }
 
     fn switched(&mut self, id: u64, server: ServerId, action: SwitchAction, result: Result<(), String>) {
-        let node = self.member(id);
-        let input = Input::Switched { server, action, result };
-        if node.paused {
-            return node.stalled.push(input);
-        }
-        self.member_input(id, vec![input]);
+        self.member_hears(id, Input::Switched { server, action, result });
     }
 
     /// The server is awake on record, so that a switch that turns it off crashes it.

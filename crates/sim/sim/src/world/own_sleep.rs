@@ -1,13 +1,12 @@
 //! Machines that no switch puts to sleep: the leader orders their servers to, which do it themselves, if nothing counts
-//! on them ([`ebb_chunkserver::shell`]). The order is repeated until the machine is down; it may come late, to a server
-//! that has begun to flush for a newer map, or that others count on again.
+//! on them ([`ebb_chunkserver::shell`]). The leader repeats the order until the machine is down; it may come late, to a
+//! server that has begun to flush for a newer map, or that others count on again.
 
 use crate::world::clock::MILLI;
 use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
 use ebb_chunkserver::shell::Event;
-use ebb_types::{Depth, Moment, ServerId, ServerMessage, ServerState, SleepOrder, SleepRefusal};
-use std::collections::BTreeMap;
+use ebb_types::{ServerId, SleepOrder, SleepRefusal};
 
 /// Whether a machine is down is looked at so often.
 const LOOKS: u64 = 200 * MILLI;
@@ -16,52 +15,11 @@ const CHECK: u64 = 50 * MILLI;
 /// Per mille of the machines that cannot, while faults are injected.
 const CANNOT: u64 = 100;
 
-/// A member's process: whom it ordered to sleep, how deep, and until when it waits for that; and the time in the last
-/// heartbeat of each server that it heard.
-#[derive(Default)]
-pub struct Orders {
-    ordered: BTreeMap<ServerId, (Depth, u64)>,
-    heard: BTreeMap<ServerId, Moment>,
-}
-
 impl World<'_> {
-    /// The member throws the switch of a server that only its own process puts to sleep.
-    pub fn begin_to_order(&mut self, id: u64, server: ServerId, depth: Depth) {
-        let until = self.now + self.scenario.timing.wake_limit.as_nanos() as u64;
-        self.member(id).orders.ordered.insert(server, (depth, until));
-        self.order_to_sleep(id, server, depth);
-    }
-
-    pub fn end_orders(&mut self, id: u64, server: ServerId) {
-        self.member(id).orders.ordered.remove(&server);
-    }
-
-    fn order_to_sleep(&mut self, id: u64, server: ServerId, depth: Depth) {
-        let node = self.member(id);
-        let state = node.member.state();
-        if let Some((heard, entry)) = node.orders.heard.get(&server).zip(state.server(server)) {
-            let (incarnation, map_version, heard) = (entry.incarnation, state.version(), *heard);
-            let order = SleepOrder { incarnation, map_version, depth, heard };
-            self.send(Node::Member(id), Node::Server(server), Message::Order(order));
-        }
-    }
-
-    /// The order may have been lost, or have come while the server flushed for a newer map.
-    pub fn order_again(&mut self, id: u64, message: &ServerMessage) {
-        let ServerMessage::Heartbeat { server, sent, .. } = *message else { return };
-        let node = self.member(id);
-        node.orders.heard.insert(server, sent);
-        let sleeps = node.member.state().server(server).is_some_and(|e| e.state == ServerState::Asleep);
-        let ordered = node.orders.ordered.get(&server).map(|(depth, _)| *depth);
-        if let Some(depth) = ordered.filter(|_| sleeps && node.member.is_leader()) {
-            self.order_to_sleep(id, server, depth);
-        }
-    }
-
     /// Whether the server is down by now. `None`: it is looked at again.
     pub fn went_to_sleep(&mut self, id: u64, server: ServerId) -> Option<Result<(), String>> {
         let (now, is_down) = (self.now, self.servers[&server].asleep);
-        let until = self.member(id).orders.ordered.get(&server).map_or(0, |(_, until)| *until);
+        let until = self.member(id).waits.get(&server).copied().unwrap_or(0);
         match is_down {
             true => Some(Ok(())),
             false if now >= until => Some(Err("it does not go down".into())),

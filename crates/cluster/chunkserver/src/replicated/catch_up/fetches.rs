@@ -10,8 +10,8 @@ use crate::common::wait::Wait;
 use crate::replicated::member::Member;
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, ChunkId, Content, Kind, PeerMessage, Record, Refusal, Role, Run, ServerId, SlotState,
-    TailRun, Version, block_crcs, lost_block_crc,
+    BLOCK_BYTES, ChunkId, Content, Kind, PeerMessage, RECORD_BLOCKS_MAX, Record, Refusal, Role, Run,
+    ServerId, SlotState, TailRun, Version, block_crcs, lost_block_crc,
 };
 use std::collections::BTreeMap;
 
@@ -20,6 +20,7 @@ pub const FETCH_BLOCKS: u32 = 256;
 /// Maximum fetches in flight on a server, without and with client operations to yield to.
 pub const FETCHES_MAX: usize = 8;
 const FETCHES_MAX_BESIDE_CLIENTS: usize = 2;
+const _: () = assert!(FETCHES_MAX_BESIDE_CLIENTS <= FETCHES_MAX && FETCH_BLOCKS <= RECORD_BLOCKS_MAX);
 
 #[derive(Default)]
 pub(super) struct Fetches {
@@ -70,6 +71,7 @@ impl Fetches {
 
     /// Gives up all fetches: their replies are not waited for.
     pub fn end_all(&mut self, cx: &mut Context) {
+        debug_assert!(cx.shared.fetches >= self.fetches.len(), "each fetch counts");
         cx.shared.fetches -= self.fetches.len();
         self.fetches.clear();
     }
@@ -158,7 +160,8 @@ impl Fetches {
             // has.
             Kind::Data | Kind::Note | Kind::Lost => {
                 let fetch = Fetch { missing, applying: 0, refused: false, asked: Vec::new() };
-                self.fetches.insert(token, fetch);
+                let before = self.fetches.insert(token, fetch);
+                debug_assert!(before.is_none(), "a token is of one fetch");
                 if cx.map.is_live(missing.source.0) {
                     self.fetch_from(cx, member, token, missing.source);
                     return Fetched::Nothing;

@@ -44,6 +44,7 @@ impl Group {
     /// or all of them move with the primary.
     fn suspend_clients(&mut self, cx: &mut Context) {
         self.covers = Covers::default();
+        // It was not primary.
         let Some(primary) = self.primary.take() else { return };
         cx.shared.client_ops -= primary.ops.clients();
         let suspended: Vec<Waiting> = primary.ops.into_requests().collect();
@@ -124,6 +125,7 @@ impl Group {
     /// lost its complete copy) → compared with the store → serving.
     pub(super) fn go_on_activating(&mut self, cx: &mut Context) {
         let listed = self.catch_up.as_ref().is_none_or(CatchUp::is_listed);
+        // Only a primary is activated.
         let Some(primary) = &mut self.primary else { return };
         if primary.begin_comparing(cx, &self.member, listed) {
             self.serve(cx, &[]);
@@ -144,6 +146,7 @@ impl Group {
 
     /// R4: settles the tails, and serves. Client operations wait for the rewrites that they must not overtake.
     fn serve(&mut self, cx: &mut Context, newer: &[Run]) {
+        // That was reported.
         let Some(settlement) = self.primary.as_mut().and_then(|p| p.become_serving(cx)) else { return };
         if !cx.config.has(PlantedBug::ForgetRequests) {
             for noted in settlement.notes(newer, self.catch_up.as_ref().map(CatchUp::missing)) {
@@ -170,7 +173,9 @@ impl Group {
     }
 
     pub(super) fn release_if_drained(&mut self, cx: &mut Context) {
-        let Some(primary) = &mut self.primary else { return };
+        let Some(primary) = &mut self.primary else {
+            return cx.bug("a server that is not primary drained a group");
+        };
         if primary.release_if_drained(cx, &self.member) {
             self.member.forget_deletions(cx, self.is_complete());
             cx.report(ServerReport::Released { group: self.member.id(), epoch: self.member.epoch() });
@@ -178,7 +183,9 @@ impl Group {
     }
 
     pub(super) fn send_committed(&mut self, cx: &mut Context) {
-        let Some(primary) = &mut self.primary else { return };
+        let Some(primary) = &mut self.primary else {
+            return cx.bug("a server that is not primary committed");
+        };
         primary.send_committed(cx, &self.member);
         self.member.forget_deletions(cx, self.is_complete());
     }

@@ -19,6 +19,7 @@ use ebb_types::{
 impl Group {
     /// Lists and fetches as much as may be, and reports when nothing is missing.
     pub fn pump_catch_up(&mut self, cx: &mut Context) {
+        // Nothing is missing here.
         let Some(catch_up) = &mut self.catch_up else { return };
         let fetched = catch_up.pump(cx, &mut self.member);
         self.on_fetched(cx, fetched);
@@ -26,7 +27,9 @@ impl Group {
 
     /// Fetches missing blocks (chunk, first, count) out of turn, for an operation that waits for them.
     pub(super) fn demand(&mut self, cx: &mut Context, blocks: (ChunkId, u32, u32)) {
-        let Some(catch_up) = &mut self.catch_up else { return };
+        let Some(catch_up) = &mut self.catch_up else {
+            return cx.bug("blocks were demanded of a catch-up that does not exist");
+        };
         let fetched = catch_up.demand(cx, &mut self.member, blocks);
         self.on_fetched(cx, fetched);
     }
@@ -51,6 +54,7 @@ impl Group {
     }
 
     pub(super) fn on_catch_up_newer(&mut self, cx: &mut Context, token: u64, outcome: StoreOutcome) {
+        // The catch-up that asked has ended.
         let Some(catch_up) = &mut self.catch_up else { return };
         if catch_up.on_newer(cx, &self.member, token, outcome) {
             self.pump_catch_up(cx);
@@ -70,6 +74,7 @@ impl Group {
 
     pub(super) fn tick_covers(&mut self, cx: &mut Context) {
         let repairing = self.is_repairing();
+        // Only a primary covers.
         let Some(primary) = &self.primary else { return };
         self.covers.tick(cx, &self.member, primary, repairing);
     }
@@ -80,6 +85,7 @@ impl Group {
         (epoch, stands_for): (Epoch, ServerId),
         outcome: StoreOutcome,
     ) {
+        // Its epoch ended.
         let Some(primary) = self.primary.as_ref().filter(|_| epoch == self.member.epoch()) else { return };
         self.covers.on_list(cx, &self.member, primary, stands_for, outcome);
     }
@@ -90,6 +96,7 @@ impl Group {
         (epoch, stands_for, run): (Epoch, ServerId, Run),
         outcome: StoreOutcome,
     ) {
+        // Its epoch ended.
         let Some(primary) = self.primary.as_ref().filter(|_| epoch == self.member.epoch()) else { return };
         let damage = self.covers.on_read(cx, &self.member, primary, (stands_for, run), outcome);
         if let Some((chunk, block, lost)) = damage {
@@ -104,6 +111,7 @@ impl Group {
         answered: (Version, u32),
         result: Result<(), Refusal>,
     ) {
+        // Only a primary asks: it is no answer to this server.
         let Some(primary) = &self.primary else { return };
         self.covers.on_reply(cx, &self.member, primary, from, answered, result);
     }
@@ -259,6 +267,7 @@ impl Group {
         let member = &self.member;
         let serving = self.primary.as_ref().is_some_and(|p| p.takes_requests()) && !member.is_superseded();
         let may = serving && !cx.draining && cx.has_lease();
+        // None is under way.
         let Some(scrub) = &mut self.scrub else { return };
         let next = scrub.advance(cx, member, may);
         self.go_on_scrubbing(cx, next);
@@ -304,6 +313,7 @@ impl Group {
 
     /// A window's operation ended: its blocks were ordered again (`done`), or it failed.
     pub(super) fn scrub_op_ended(&mut self, cx: &mut Context, done: bool) {
+        // It ended before its operation.
         let Some(scrub) = &mut self.scrub else { return };
         scrub.op_ended(cx, done);
         self.advance_scrub(cx);

@@ -99,6 +99,7 @@ impl Group {
         of: (ServerId, u64),
         result: Result<Vec<Record>, Refusal>,
     ) {
+        // The scrub that asked has ended.
         let Some(scrub) = &mut self.scrub else { return };
         let next = scrub.on_check_reply(cx, of, result);
         self.go_on_scrubbing(cx, next);
@@ -174,6 +175,7 @@ impl Group {
                 Wait::Foreign { place: (_, _, version, ..), .. } if failed => {
                     self.member.tail.remove(version)
                 }
+                // It is stored, or the tail does not have it.
                 _ => {}
             }
             if let Some(catch_up) = &mut self.catch_up {

@@ -45,6 +45,7 @@ impl Group {
             // If an earlier epoch ordered any of it, that takes effect: the request can no longer be refused.
             waiting.ordered |= self.member.tail.knows(request);
         }
+        // Refused, or until its claim is known.
         let Some(waiting) = self.admit_claim(cx, waiting) else { return };
         if op.request().is_some() {
             let newest = self.primary.as_ref().map_or(Version::ZERO, Primary::newest);
@@ -95,8 +96,12 @@ impl Group {
 
     /// The store's note of the newest claim was read: the requests that wait for it continue.
     fn learn_claim(&mut self, cx: &mut Context, id: u64, got: Got) {
-        let Some(primary) = &mut self.primary else { return };
-        let Some(op) = primary.ops.get_mut(id) else { return };
+        let Some(primary) = &mut self.primary else {
+            return cx.bug("a server that is not primary read a claim");
+        };
+        let Some(op) = primary.ops.get_mut(id) else {
+            return cx.bug("a claim was read for an operation that does not exist");
+        };
         let (object, askers) = (op.chunk().object, op.take_askers());
         let block = got.into_values().next().map(|(records, data)| whole(&records, data)).unwrap_or_default();
         primary.claims.learn(object, &block);
@@ -177,6 +182,7 @@ impl Group {
 
     /// Takes an admitted operation as far as it can go without waiting.
     pub(super) fn advance_op(&mut self, cx: &mut Context, id: u64) {
+        // It ended meanwhile: others that went on before it took it along.
         let Some(op) = self.primary.as_mut().and_then(|p| p.ops.get_mut(id)) else { return };
         let (chunk, needs) = (op.chunk(), op.needs());
         if let Some(catch_up) = &mut self.catch_up
@@ -211,6 +217,7 @@ impl Group {
 
     /// Blocks arrived: operations that waited for them continue.
     pub(super) fn advance_fetching(&mut self, cx: &mut Context) {
+        // Only a primary has operations.
         let Some(primary) = &self.primary else { return };
         for id in primary.ops.fetching() {
             self.advance_op(cx, id);
@@ -241,6 +248,7 @@ impl Group {
             }
             _ => return self.fail_op(cx, id, ClientReply::Retry { why: Unready::Busy }),
         };
+        // Others of its blocks are still being read.
         let Arrived::All(got) = op.take_read(first, records, payload) else { return };
         // Fenced while it read: it may have seen a write of the next configuration that is not acknowledged there.
         if superseded {
@@ -265,7 +273,9 @@ impl Group {
 
     /// Replies to a read with the store's blocks, whose checksums the store has verified.
     fn answer_read(&mut self, cx: &mut Context, id: u64, records: Vec<Record>, data: Bytes) {
-        let Some(op) = self.op_mut(id) else { return };
+        let Some(op) = self.op_mut(id) else {
+            return cx.bug("a read that does not exist was answered");
+        };
         let Work::Client { op: ChunkOp::Read { offset, len, must_exist, .. }, .. } = *op.work() else {
             return cx.bug("an operation other than a read was answered with data");
         };
@@ -299,7 +309,9 @@ impl Group {
     }
 
     fn answer_look(&mut self, cx: &mut Context, id: u64, records: &[Record]) {
-        let Some(op) = self.op_mut(id) else { return };
+        let Some(op) = self.op_mut(id) else {
+            return cx.bug("a look that does not exist was answered");
+        };
         let data = records.iter().filter(|record| record.content.kind() == Kind::Data);
         let newest = records.iter().map(|record| record.version).max().unwrap_or(Version::ZERO);
         let ahead = if cx.config.has(PlantedBug::LookAhead) { 1 } else { 0 };
@@ -323,7 +335,9 @@ impl Group {
             return self.fail_op(cx, id, ClientReply::Retry { why: Unready::TooFewCopies });
         }
         let epoch = self.member.epoch();
-        let Some(op) = self.primary.as_ref().and_then(|p| p.ops.get(id)) else { return };
+        let Some(op) = self.primary.as_ref().and_then(|p| p.ops.get(id)) else {
+            return cx.bug("an operation that does not exist was ordered");
+        };
         let (chunk, request) = (op.chunk(), op.request());
         if self.member.tail.has_deleted(chunk)
             && let Work::Client { op: ChunkOp::Write { .. } | ChunkOp::Zero { .. }, .. } = op.work()
@@ -347,7 +361,9 @@ impl Group {
         if parts.is_empty() {
             return self.finish_op(cx, id);
         }
-        let Some(primary) = &mut self.primary else { return };
+        let Some(primary) = &mut self.primary else {
+            return cx.bug("a server that is not primary ordered an operation");
+        };
         if let Some(op) = primary.ops.get_mut(id) {
             op.become_replicating(cx, parts.len());
         }
@@ -359,7 +375,9 @@ impl Group {
     /// The operation's chunk is deleted on all targets: conflicting operations run one after another. Any copy of the
     /// request that was carried out is deleted, too. Whoever sets blocks to zero has what it wants.
     fn end_too_late(&mut self, cx: &mut Context, id: u64) {
-        let Some(op) = self.op_mut(id) else { return };
+        let Some(op) = self.op_mut(id) else {
+            return cx.bug("an operation that does not exist came too late");
+        };
         if matches!(op.work(), Work::Client { op: ChunkOp::Zero { .. }, .. }) {
             return self.finish_op(cx, id);
         }
@@ -398,6 +416,7 @@ impl Group {
         if version.epoch < epoch {
             return self.on_cover_reply(cx, from, (version, first), result);
         }
+        // Only a primary asks: it is no answer to this server.
         let Some(primary) = &mut self.primary else { return };
         match primary.in_flight.on_reply(cx, &mut self.member, from, version.seq, result) {
             Replied::Nothing => {}
@@ -416,9 +435,13 @@ impl Group {
     }
 
     fn finish_op(&mut self, cx: &mut Context, id: u64) {
-        let Some(primary) = &mut self.primary else { return };
+        let Some(primary) = &mut self.primary else {
+            return cx.bug("an operation was done on a server that is not primary");
+        };
         let done = ClientReply::Done { newest: primary.newest() };
-        let Some(op) = primary.ops.get_mut(id) else { return };
+        let Some(op) = primary.ops.get_mut(id) else {
+            return cx.bug("an operation that does not exist was done");
+        };
         op.take_askers().into_iter().for_each(|waiting| cx.reply(waiting.token, done.clone()));
         let scrubs = op.is_scrub();
         self.end_op(cx, id);
@@ -428,6 +451,7 @@ impl Group {
     }
 
     pub(super) fn fail_op(&mut self, cx: &mut Context, id: u64, reply: ClientReply) {
+        // It ended while its blocks were sought.
         let Some(op) = self.op_mut(id) else { return };
         if op.settles() {
             return op.become_fetching(cx); // the tick resumes it
@@ -470,7 +494,9 @@ impl Group {
 
     /// Releases the operation's blocks and admits operations that waited for them.
     pub(super) fn end_op(&mut self, cx: &mut Context, id: u64) {
-        let Some(primary) = &mut self.primary else { return };
+        let Some(primary) = &mut self.primary else {
+            return cx.bug("an operation ended on a server that is not primary");
+        };
         let (ended, admitted) = primary.ops.end(id);
         match ended {
             Some(op) => cx.shared.client_ops -= usize::from(op.is_client()),

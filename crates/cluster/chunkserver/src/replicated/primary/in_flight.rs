@@ -88,6 +88,11 @@ impl InFlight {
         must_fit: bool,
     ) {
         let seq = record.version.seq;
+        debug_assert!(member.has_all_targets(), "a record is ordered to all of its r targets");
+        debug_assert!(
+            self.records.keys().next_back().is_none_or(|last| *last < seq),
+            "versions are given in turn"
+        );
         let awaited = |(to, role)| (to, Awaited { role, asked: cx.now, again: false });
         let awaiting = member.targets().flatten().map(awaited).collect();
         member.tail.push(TailRun { run: record.run(), request: record.request });

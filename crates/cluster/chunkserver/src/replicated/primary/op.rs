@@ -232,6 +232,7 @@ impl Op {
     }
 
     pub fn become_replicating(&mut self, cx: &mut Context, records: usize) {
+        debug_assert!(records > 0, "what orders nothing is done");
         self.leave(cx);
         self.step = Step::Replicating { left: records };
     }
@@ -240,6 +241,10 @@ impl Op {
     pub fn become_heal(&mut self, cx: &mut Context, blocks: (u32, u32)) {
         if !self.is_check() {
             cx.bug("an operation that checks nothing became a heal");
+        }
+        let end = |(first, count): (u32, u32)| first + count;
+        if blocks.0 < self.blocks.0 || end(blocks) > end(self.blocks) {
+            return cx.bug("a heal would order blocks that it does not hold");
         }
         (self.blocks, self.work) = (blocks, Work::Heal { kind: Kind::Data });
     }

@@ -99,11 +99,14 @@ impl Ops {
                 self.running.insert(op.id(), op);
             }
         }
+        let is_idle = self.running.is_empty() && self.unsettled.is_empty();
+        debug_assert!(!is_idle || self.blocked.is_empty(), "something is in the way of what waits");
         (ended, admitted)
     }
 
     /// These blocks are to be rewritten before anything else touches them.
     pub fn settle(&mut self, unsettled: Unsettled) {
+        debug_assert!(self.unsettled.is_empty(), "tails are settled once");
         self.unsettled = unsettled;
     }
 

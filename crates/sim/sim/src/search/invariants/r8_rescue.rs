@@ -65,8 +65,7 @@ mod tests {
         let id = ServerId(2);
         world.r8_it_can_be_woken(1, id);
         assert_eq!(broken(&mut world), None, "a process needs no proof");
-        let path = WakePath { name: "wol".into(), reliable: false, patience: None };
-        world.scenario.switches.insert(id, vec![path]);
+        world.scenario.switches.insert(id, vec![WakePath::switch("wol", false)]);
         world.r8_it_can_be_woken(1, id);
         assert_eq!(broken(&mut world), Some("R8"));
         world.operator_sends_away(id);
