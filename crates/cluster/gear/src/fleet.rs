@@ -18,21 +18,21 @@
 //! Safety comes before economy: nothing ever delays a wake-up, and without a forecast every server is awake. The
 //! fleet stores no history: recorded hours go through the replicated metadata state and come back with every event.
 //!
-//! What a server does and what the fleet wants of it are two things. Its state is a fact that the driver reports
-//! ([`Event::Is`]); [`Fleet::wants`] is the decision. A server that is let go but still busy stays awake and is the
-//! first to be wanted again; one that fails, or does not wake in time, carries nothing and gets a substitute. A fleet
-//! that takes over wants what it finds awake, and keeps to that for the rest of the hour: a change of leader moves no
+//! What a server does and what the fleet wants of it are two things. One that is let go but still busy stays awake and
+//! is the first to be wanted again; one that fails, or does not wake in time, carries nothing and gets a substitute. A
+//! fleet that takes over wants what it finds awake, and keeps to that for the rest of the hour: a new leader moves no
 //! server.
 
 mod members;
 mod why;
 
-pub use members::State;
-
 use crate::schedule::{ROUNDING, lowest_gear, servers_for};
 use crate::seasonal::Ahead;
-use crate::{Calendar, History, HourMeter, Load, Mode, Seasonal, awake_groups, floor_servers, forecast};
-use ebb_types::{Bug, Depth, GearGroup, GearWish, Joules, Moment, Prices, ServerId, Watts, bug};
+use crate::{
+    Calendar, Command, Decider, Event, History, HourMeter, Load, Mode, Planned, Seasonal, State,
+    awake_groups, floor_servers, forecast,
+};
+use ebb_types::{Depth, GearGroup, GearWish, Joules, Moment, Prices, ServerId, Watts, Why, bug};
 use members::{Line, Member, Members, Turn};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -170,46 +170,6 @@ impl FleetPolicy {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event {
-    /// Load of all servers together over the `interval` that ends now.
-    Sample { load: Load, interval: Duration },
-    /// Time has passed without a sample, or something changed: decide.
-    Tick,
-    /// A server's state, if it is news. Nothing is decided before the next event of another kind.
-    Is(ServerId, State),
-    /// From now on.
-    Mode(Mode),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Command {
-    /// The server is wanted from now on: wake it, or keep it awake.
-    Wake(ServerId),
-    /// It is not wanted any more: once nothing depends on it, it may sleep, best at this depth.
-    Sleep(ServerId, Depth),
-    /// An hour ended that was watched for the most part: put its peak into the replicated [`History`].
-    RecordHour { hour: u64, peak: Load },
-    /// What cannot happen was met: log it.
-    Bug(Bug),
-}
-
-impl From<Bug> for Command {
-    fn from(bug: Bug) -> Command {
-        Command::Bug(bug)
-    }
-}
-
-/// One line of the dry run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PlannedServers {
-    pub hour: u64,
-    /// The median of what its peak may be; `None`: nothing is known yet, so every server is awake.
-    pub forecast: Option<Load>,
-    pub gear: u8,
-    pub awake: BTreeSet<ServerId>,
-}
-
 /// Load above the expected: its excess when it began, and its highest excess. Bursts add to the usual load and do
 /// not grow with it.
 #[derive(Clone, Copy, Debug)]
@@ -242,7 +202,7 @@ impl Price {
     }
 }
 
-/// Decides which servers are awake. One per metadata leader.
+/// Decides which servers are awake, one by one.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     policy: FleetPolicy,
@@ -331,64 +291,6 @@ impl Fleet {
         })
     }
 
-    pub fn on(&mut self, now: Moment, history: &History, event: Event, out: &mut Vec<Command>) {
-        let recorded = out.len();
-        match event {
-            Event::Sample { load, interval } => self.sample(now, load, interval, out),
-            Event::Tick => self.begin_hour(now, out),
-            Event::Is(server, state) => return self.set(now, server, state),
-            Event::Mode(mode) => (self.mode, self.mode_since) = (mode, now),
-        }
-        while self.asked.front().is_some_and(|(at, _)| now.since(*at) >= self.policy.dwell) {
-            self.asked.pop_front();
-        }
-        self.look_ahead(now, history);
-        // An hour that has just ended changes the forecast, and the next event has it: what the old one says now would
-        // be undone then.
-        if out.len() == recorded {
-            self.decide(now, out);
-        }
-    }
-
-    pub fn policy(&self) -> &FleetPolicy {
-        &self.policy
-    }
-
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
-
-    /// The hour that contains `now`.
-    pub fn hour(&self, now: Moment) -> u64 {
-        self.calendar.hour(now, self.policy.hour)
-    }
-
-    /// Sets the measured wake-up time from this depth; at most the length of an hour.
-    pub fn set_wake(&mut self, depth: Depth, wake: Duration) {
-        let wake = wake.min(self.policy.hour);
-        let mut changes = false;
-        for spec in self.policy.depths.iter_mut().filter(|spec| spec.depth == depth && spec.wake != wake) {
-            (spec.wake, changes) = (wake, true);
-        }
-        if changes {
-            let sleepers: Vec<ServerId> =
-                self.members.iter().filter(|(_, member)| member.sleeps()).map(|(server, _)| server).collect();
-            for server in sleepers {
-                let policy = &self.policy;
-                self.members.change(server, |member| member.wake = policy.wake(member.state));
-            }
-        }
-    }
-
-    /// Whether the server may be put to sleep at all, whatever the load; at first every one may.
-    pub fn pin(&mut self, server: ServerId, pinned: bool) {
-        if pinned && self.members.get(server).is_some() {
-            self.pinned.insert(server);
-        } else {
-            self.pinned.remove(&server);
-        }
-    }
-
     /// A server had saved up `credit` power cycles some time `ago`, by an earlier fleet: one that takes over refills no
     /// budget.
     pub fn take_over_credit(&mut self, server: ServerId, credit: f64, ago: Duration) {
@@ -397,7 +299,7 @@ impl Fleet {
     }
 
     /// What it has learnt so far.
-    pub fn prices(&self) -> Prices {
+    fn prices(&self) -> Prices {
         Prices { shortage: self.short_price.get(), power_cycle: self.cycle_price.get() }
     }
 
@@ -407,90 +309,30 @@ impl Fleet {
         self.cycle_price = Price::new(prices.power_cycle, CYCLE_PRICE);
     }
 
-    /// Power cycles that a server has saved up.
-    pub fn saved_cycles(&self, now: Moment, server: ServerId) -> Option<f64> {
-        self.members.get(server).map(|member| self.credit(now, member))
-    }
-
     pub fn state(&self, server: ServerId) -> Option<State> {
         self.members.get(server).map(|member| member.state)
-    }
-
-    /// The servers that are to be awake.
-    pub fn wants(&self) -> impl Iterator<Item = ServerId> + '_ {
-        self.members.iter().filter(|(_, member)| member.wanted).map(|(server, _)| server)
-    }
-
-    /// How deep a server that is not wanted should sleep.
-    pub fn depth(&self, server: ServerId) -> Option<Depth> {
-        self.members.get(server).map(|member| member.depth)
-    }
-
-    /// The gear whose gear groups have at least as many servers as are wanted.
-    pub fn gear(&self, now: Moment) -> u8 {
-        let all = self.base(now, self.policy.replicas);
-        let of = |gear: u8| {
-            let groups = &all[..usize::from(gear)];
-            self.members.iter().filter(|(_, member)| groups.contains(&member.group)).count()
-        };
-        let wanted = self.wants().count();
-        (self.policy.g_min..self.policy.replicas)
-            .find(|gear| of(*gear) >= wanted)
-            .unwrap_or(self.policy.replicas)
-    }
-
-    /// The gear groups that are awake in every gear at `now`.
-    pub fn never_sleep(&self, now: Moment) -> Vec<GearGroup> {
-        self.base(now, self.policy.g_min)
     }
 
     pub fn count(&self, which: impl Fn(State) -> bool) -> u32 {
         self.members.count(|_, state| which(state))
     }
 
-    /// The median of the peak that this hour is expected to have; `None`: nothing is known.
-    pub fn expected(&self) -> Option<Load> {
+    /// The servers that are to be awake.
+    fn wants(&self) -> impl Iterator<Item = ServerId> + '_ {
+        self.members.iter().filter(|(_, member)| member.wanted).map(|(server, _)| server)
+    }
+
+    /// The median of the peak that this hour is expected to have.
+    fn median(&self) -> Option<Load> {
         self.ahead.as_ref().map(|ahead| ahead.median(0))
     }
 
-    /// The possible futures from the present hour on; `None` until a day has been seen.
-    pub fn ahead(&self) -> Option<&Ahead> {
-        self.ahead.as_ref().filter(|_| self.seasonal.is_some())
-    }
-
-    /// The dry run: the next `hours` hours, starting with the present one, if each has the peak that is expected.
-    pub fn plan(&self, now: Moment, history: &History, hours: u32) -> Vec<PlannedServers> {
-        let (mut fleet, mut history, mut at) = (self.clone(), history.clone(), now);
-        // No hour is recorded but those that are expected.
-        fleet.watched = Duration::ZERO;
-        let waking = self.members.iter().filter(|(_, member)| member.state == State::Waking);
-        waking.for_each(|(server, _)| fleet.members.change(server, |member| member.state = State::Awake));
-        let mut planned = Vec::new();
-        for hour in self.hour(now)..self.hour(now) + u64::from(hours) {
-            let mut commands = Vec::new();
-            fleet.on(at, &history, Event::Tick, &mut commands);
-            for command in commands {
-                match command {
-                    Command::Wake(server) => fleet.set(at, server, State::Awake),
-                    Command::Sleep(server, depth) => fleet.set(at, server, State::Asleep(depth)),
-                    Command::RecordHour { .. } | Command::Bug(_) => {}
-                }
-            }
-            // Time makes power cycles cheaper again, but here none passes.
-            fleet.cycle_price = self.cycle_price.clone();
-            let forecast = fleet.expected();
-            planned.push(PlannedServers {
-                hour,
-                forecast,
-                gear: fleet.gear(at),
-                awake: fleet.wants().collect(),
-            });
-            if let Some(load) = forecast {
-                history.record(hour, load, self.policy.hours_per_day);
-            }
-            at = at + (self.policy.hour - self.calendar.into_hour(at, self.policy.hour));
+    fn pin(&mut self, server: ServerId, pinned: bool) {
+        if pinned && self.members.get(server).is_some() {
+            self.pinned.insert(server);
+        } else {
+            self.pinned.remove(&server);
         }
-        planned
     }
 
     /// Going to sleep costs a power cycle, if the depth wears.
@@ -519,17 +361,18 @@ impl Fleet {
     }
 
     fn sample(&mut self, now: Moment, load: Load, interval: Duration, out: &mut Vec<Command>) {
-        self.begin_hour_before(now, interval, out);
-        self.meter.add(load);
-        self.watched += interval;
-        self.begin_hour(now, out);
-        // What the first day's poor forecast costs says nothing about the days to come.
+        // First, so that an hour that ends with this sample is recorded with what was learnt from it. What the first
+        // day's poor forecast costs says nothing about the days to come.
         let short = self.seasonal.is_some()
             && load.0 * (1.0 - ROUNDING) > f64::from(self.members.awake_throughout(now, interval));
         let change = if short { 1.0 / (SHORT_AIM * self.policy.short_goal) - 1.0 } else { -1.0 };
         let days = interval.as_secs_f64() / self.policy.day();
         self.short_price.change(std::f64::consts::LN_2 * days / DARE * change);
         self.cycle_price.change(-days / CHEAPEN);
+        self.begin_hour_before(now, interval, out);
+        self.meter.add(load);
+        self.watched += interval;
+        self.begin_hour(now, out);
         // A sample as long as the forecast's hour is part of the forecast itself, as its drift.
         if interval < self.policy.hour {
             self.correct(now, load.0);
@@ -593,7 +436,8 @@ impl Fleet {
             return;
         }
         if let (Some(peak), true) = (self.meter.peak(), self.watched * 2 >= self.policy.hour) {
-            out.push(Command::RecordHour { hour: self.meter.hour(), peak });
+            let (hour, forecast, prices) = (self.meter.hour(), self.median(), Some(self.prices()));
+            out.push(Command::RecordHour { hour, peak, forecast, prices });
         }
         (self.meter, self.watched) = (HourMeter::new(hour), Duration::ZERO);
     }
@@ -786,7 +630,7 @@ impl Fleet {
             let (_, _, server) = turn;
             debug_assert!(!self.pinned.contains(&server), "what must not sleep is not let go");
             self.members.change(server, |member| (member.wanted, member.depth) = (false, depth));
-            out.push(Command::Sleep(server, depth));
+            out.push(Command::Sleep(server));
             (left, last) = (left - 1, Some(turn));
         }
         if left < wanted {
@@ -850,6 +694,127 @@ impl Fleet {
     fn saved_up(&self, credit: f64, time: Duration) -> f64 {
         let earned = time.as_secs_f64() / self.policy.day() * self.policy.cycles_per_day;
         (credit + earned).min(self.policy.cycles_per_day * CARRY_DAYS)
+    }
+}
+
+impl Decider for Fleet {
+    fn on(&mut self, now: Moment, history: &History, event: Event, out: &mut Vec<Command>) {
+        let recorded = out.len();
+        match event {
+            Event::Sample { load, interval } => self.sample(now, load, interval, out),
+            Event::Tick | Event::Seen => self.begin_hour(now, out),
+            Event::Is { server, state, may_sleep } => {
+                self.pin(server, !may_sleep);
+                return self.set(now, server, state);
+            }
+            Event::Mode(mode) => (self.mode, self.mode_since) = (mode, now),
+        }
+        while self.asked.front().is_some_and(|(at, _)| now.since(*at) >= self.policy.dwell) {
+            self.asked.pop_front();
+        }
+        self.look_ahead(now, history);
+        // An hour that has just ended changes the forecast, and the next event has it: what the old one says now would
+        // be undone then.
+        if out.len() == recorded {
+            self.decide(now, out);
+        }
+    }
+
+    fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    fn hour(&self, now: Moment) -> u64 {
+        self.calendar.hour(now, self.policy.hour)
+    }
+
+    fn gear(&self, now: Moment) -> u8 {
+        let all = self.base(now, self.policy.replicas);
+        let of = |gear: u8| {
+            let groups = &all[..usize::from(gear)];
+            self.members.iter().filter(|(_, member)| groups.contains(&member.group)).count()
+        };
+        let wanted = self.wants().count();
+        (self.policy.g_min..self.policy.replicas)
+            .find(|gear| of(*gear) >= wanted)
+            .unwrap_or(self.policy.replicas)
+    }
+
+    fn never_sleep(&self, now: Moment) -> Vec<GearGroup> {
+        self.base(now, self.policy.g_min)
+    }
+
+    fn why(&self, now: Moment, server: ServerId) -> Option<Why> {
+        let member = self.members.get(server)?;
+        Some(if member.wanted { self.why_wanted(now, member) } else { Why::NotNeeded })
+    }
+
+    fn expected(&self, _now: Moment, _history: &History) -> Option<Load> {
+        self.median()
+    }
+
+    fn leads(&self) -> Vec<(Option<Depth>, Duration)> {
+        self.policy.depths.iter().map(|spec| (Some(spec.depth), spec.wake)).collect()
+    }
+
+    fn plan(&self, now: Moment, history: &History, hours: u32) -> Vec<Planned> {
+        let (mut fleet, mut history, mut at) = (self.clone(), history.clone(), now);
+        // No hour is recorded but those that are expected.
+        fleet.watched = Duration::ZERO;
+        let waking = self.members.iter().filter(|(_, member)| member.state == State::Waking);
+        waking.for_each(|(server, _)| fleet.members.change(server, |member| member.state = State::Awake));
+        let mut planned = Vec::new();
+        for hour in self.hour(now)..self.hour(now) + u64::from(hours) {
+            let mut commands = Vec::new();
+            fleet.on(at, &history, Event::Tick, &mut commands);
+            for command in commands {
+                match command {
+                    Command::Wake(server) => fleet.set(at, server, State::Awake),
+                    Command::Sleep(server) => {
+                        let depth = fleet.depth(server).expect("only its own are let go");
+                        fleet.set(at, server, State::Asleep(depth));
+                    }
+                    Command::RecordHour { .. } | Command::Bug(_) => {}
+                }
+            }
+            // Time makes power cycles cheaper again, but here none passes.
+            fleet.cycle_price = self.cycle_price.clone();
+            let (forecast, gear, awake) = (fleet.median(), fleet.gear(at), fleet.wants().collect());
+            planned.push(Planned { hour, forecast, gear, awake });
+            if let Some(load) = forecast {
+                history.record(hour, load, self.policy.hours_per_day);
+            }
+            at = at + (self.policy.hour - self.calendar.into_hour(at, self.policy.hour));
+        }
+        planned
+    }
+
+    fn set_wake(&mut self, depth: Depth, wake: Duration) {
+        let wake = wake.min(self.policy.hour);
+        let mut changes = false;
+        for spec in self.policy.depths.iter_mut().filter(|spec| spec.depth == depth && spec.wake != wake) {
+            (spec.wake, changes) = (wake, true);
+        }
+        if changes {
+            let sleepers: Vec<ServerId> =
+                self.members.iter().filter(|(_, member)| member.sleeps()).map(|(server, _)| server).collect();
+            for server in sleepers {
+                let policy = &self.policy;
+                self.members.change(server, |member| member.wake = policy.wake(member.state));
+            }
+        }
+    }
+
+    fn depth(&self, server: ServerId) -> Option<Depth> {
+        self.members.get(server).map(|member| member.depth)
+    }
+
+    fn saved_cycles(&self, now: Moment, server: ServerId) -> Option<f64> {
+        self.members.get(server).map(|member| self.credit(now, member))
+    }
+
+    fn ahead(&self) -> Option<&Ahead> {
+        self.ahead.as_ref().filter(|_| self.seasonal.is_some())
     }
 }
 

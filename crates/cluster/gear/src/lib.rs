@@ -1,10 +1,11 @@
 //! Which servers hold which data, how loaded the cluster is, and how many servers it needs: Sierra's layout and
 //! gear scheduler; and which servers form the sets of erasure-coded pools ([`sets`]).
 //!
-//! Pure functions and two decision makers, [`Fleet`] (server by server) and [`Scheduler`] (whole gears): no clock, no
-//! randomness, no I/O. Time and seeds are arguments, so the simulator, the dry run and the cluster run the same code.
-//! [Sierra §3.3, §3.4]
+//! Pure functions and two decision makers, [`Fleet`] (server by server) and [`Scheduler`] (whole gears), with one
+//! interface, [`Decider`]: no clock, no randomness, no I/O. Time and seeds are arguments, so the simulator, the dry run
+//! and the cluster run the same code. [Sierra §3.3, §3.4]
 
+pub mod decider;
 pub mod fleet;
 pub mod forecast;
 pub mod layout;
@@ -16,6 +17,7 @@ pub mod sets;
 pub mod settings;
 pub mod window;
 
+pub use decider::{Command, Decider, Event, Mode, Planned, State};
 pub use fleet::{DepthSpec, Fleet, FleetError, FleetPolicy};
 pub use forecast::{Basis, Forecast, History, forecast};
 pub use layout::{
@@ -25,8 +27,8 @@ pub use layout::{
 pub use load::{HourMeter, Load, RatesError, ServerRates, load, load_terms};
 pub use rehearsal::{LoadSeries, Provision, RehearsalError, rehearsal, sample_interval};
 pub use schedule::{
-    Calendar, Command, Event, GearError, Mode, PlannedHour, Policy, PolicyError, Schedule, Scheduler,
-    awake_groups, floor_servers, gear_by_formula, gear_for, oracle,
+    Calendar, GearError, Policy, PolicyError, Schedule, Scheduler, awake_groups, floor_servers,
+    gear_by_formula, gear_for, oracle,
 };
 pub use seasonal::Seasonal;
 pub use sets::{SetsError, sets};

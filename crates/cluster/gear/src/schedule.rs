@@ -15,10 +15,12 @@
 //! a higher one is chosen where its gear groups are too small. A gear counts what it has when the smallest take their
 //! turn: what it sustains, and whether it may be set, does not change with the day.
 
-use crate::{Basis, History, HourMeter, Load, RatesError, ServerRates, forecast, load};
-use ebb_types::{GearGroup, GearWish, LoadCount, Moment};
+use crate::{
+    Command, Decider, Event, History, HourMeter, Load, Mode, Planned, RatesError, ServerRates, forecast,
+};
+use ebb_types::{Depth, GearGroup, GearWish, Moment, ServerId, Why};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Relative rounding error that must not cost a gear: a load of exactly one gear's capacity fits that gear.
@@ -255,56 +257,16 @@ impl Calendar {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// The gear follows forecast and load.
-    #[default]
-    Auto,
-    /// The operator holds this, whatever the load.
-    Manual(GearWish),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Event {
-    /// Work of all servers together over the `interval` that ends now.
-    Sample { count: LoadCount, interval: Duration },
-    /// Time has passed without a sample.
-    Tick,
-    /// From now on. A wish out of range is replaced by the nearest possible one; see [`crate::check_wish`].
-    Mode(Mode),
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum Command {
-    /// Exactly these gear groups must be awake: wake first, then put to sleep. The first event after
-    /// [`Scheduler::new`] always produces one. With rotation the gear groups can change while the gear stays.
-    Shift { gear: u8, awake: Vec<GearGroup> },
-    /// An hour ended that was watched from its start: put its peak into the replicated [`History`].
-    RecordHour { hour: u64, peak: Load },
-}
-
-/// One line of the dry run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PlannedHour {
-    pub hour: u64,
-    pub hour_of_day: u32,
-    /// `None`: nothing is known yet, so every server is awake.
-    pub forecast: Option<Load>,
-    pub basis: Option<Basis>,
-    pub gear: u8,
-    pub awake: Vec<GearGroup>,
-    pub servers_awake: u32,
-}
-
-/// Decides the gear. One per metadata leader.
+/// Decides the gear. With rotation the gear groups that are awake can change while it stays.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     policy: Policy,
+    /// Its servers, each with its gear group.
+    members: BTreeMap<ServerId, GearGroup>,
     calendar: Calendar,
     mode: Mode,
     gear: u8,
-    /// The last command; `None` before the first.
+    /// The gear groups that are to be awake; `None`: nothing is decided yet.
     awake: Option<Vec<GearGroup>>,
     /// When the gear or its awake gear groups last changed, or when watching started.
     settled: Moment,
@@ -319,15 +281,18 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// `gear`: the cluster's present gear; a new cluster is in gear r.
+    /// `gear`: the present gear of the `members`; a new cluster is in gear r. The first event and every change say of
+    /// each member whether it is wanted.
     pub fn new(
         policy: Policy,
+        members: BTreeMap<ServerId, GearGroup>,
         calendar: Calendar,
         now: Moment,
         mode: Mode,
         gear: u8,
     ) -> Result<Scheduler, PolicyError> {
         policy.check()?;
+        debug_assert_eq!(policy.servers() as usize, members.len(), "the policy is that of these servers");
         let meter = HourMeter::new(calendar.hour(now, policy.hour));
         let gear = gear.clamp(policy.lowest_gear(), policy.replicas());
         let hour_nanos = policy.hour.as_nanos();
@@ -335,6 +300,7 @@ impl Scheduler {
         Ok(Scheduler {
             turn,
             policy,
+            members,
             calendar,
             mode,
             gear,
@@ -346,81 +312,25 @@ impl Scheduler {
         })
     }
 
-    pub fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
-
-    pub fn gear(&self) -> u8 {
-        self.gear
-    }
-
-    /// The load of the latest sample.
-    pub fn load(&self) -> Option<Load> {
-        self.recent.back().map(|(_, load)| *load)
-    }
-
-    pub fn hour(&self, now: Moment) -> u64 {
-        self.calendar.hour(now, self.policy.hour)
-    }
-
-    /// Servers were added or removed, or the operator changed the policy. The next event decides again.
-    pub fn set_policy(&mut self, policy: Policy) -> Result<(), PolicyError> {
-        policy.check()?;
-        self.gear = self.gear.clamp(policy.lowest_gear(), policy.replicas());
-        self.policy = policy;
-        self.awake = None;
-        Ok(())
-    }
-
-    pub fn on(&mut self, now: Moment, history: &History, event: Event, out: &mut Vec<Command>) {
-        match event {
-            Event::Sample { count, interval } => self.sample(now, &count, interval, out),
-            Event::Tick => self.begin_hour(now, out),
-            Event::Mode(mode) => self.mode = mode,
-        }
-        self.shift(now, history, out);
-    }
-
-    /// The dry run: the next `hours` hours, starting with the present one, if the forecast comes true.
-    pub fn plan(&self, now: Moment, history: &History, hours: u32) -> Vec<PlannedHour> {
-        let first = self.hour(now);
-        let planned = |hour: u64| {
-            let forecast = forecast(history, hour, self.policy.hours_per_day);
-            let gear = match self.mode {
-                Mode::Auto => self.forecast_gear(history, hour),
-                Mode::Manual(wish) => self.policy.gear_of(wish),
-            };
-            let awake = self.policy.awake_groups(gear, hour);
-            PlannedHour {
-                hour,
-                hour_of_day: (hour % u64::from(self.policy.hours_per_day)) as u32,
-                forecast: forecast.map(|f| f.load),
-                basis: forecast.map(|f| f.basis),
-                gear,
-                servers_awake: self.policy.servers_awake(&awake),
-                awake,
-            }
-        };
-        (first..first + u64::from(hours)).map(planned).collect()
-    }
-
     /// A sample belongs to the hour that contains most of it, as long as that hour is still open.
-    fn sample(&mut self, now: Moment, count: &LoadCount, interval: Duration, out: &mut Vec<Command>) {
+    fn sample(
+        &mut self,
+        now: Moment,
+        history: &History,
+        sample: Load,
+        interval: Duration,
+        out: &mut Vec<Command>,
+    ) {
         if interval.is_zero() {
-            return self.begin_hour(now, out);
+            return self.begin_hour(now, history, out);
         }
-        let sample = load(count, interval, &self.policy.rates, self.policy.replicas());
         let middle = self.calendar.elapsed(now).saturating_sub(interval / 2);
         let hour = (middle.as_nanos() / self.policy.hour.as_nanos()) as u64;
         if hour <= self.meter.hour() {
             self.meter.add(sample);
-            self.begin_hour(now, out);
+            self.begin_hour(now, history, out);
         } else {
-            self.begin_hour(now, out);
+            self.begin_hour(now, history, out);
             self.meter.add(sample);
         }
         while self.recent.back().is_some_and(|(_, earlier)| *earlier <= sample) {
@@ -434,24 +344,28 @@ impl Scheduler {
 
     /// Closes the hour being watched once `now` is past it. Hours that were not watched completely are not
     /// recorded.
-    fn begin_hour(&mut self, now: Moment, out: &mut Vec<Command>) {
+    fn begin_hour(&mut self, now: Moment, history: &History, out: &mut Vec<Command>) {
         let hour = self.hour(now);
         if hour <= self.meter.hour() {
             return;
         }
         let next = hour == self.meter.hour() + 1;
         if let (true, Some(peak)) = (self.whole_hour && next, self.meter.peak()) {
-            out.push(Command::RecordHour { hour: self.meter.hour(), peak });
+            let hour = self.meter.hour();
+            let forecast = self.forecast(history, hour);
+            out.push(Command::RecordHour { hour, peak, forecast, prices: None });
         }
         self.whole_hour = next;
         self.meter = HourMeter::new(hour);
     }
 
+    fn forecast(&self, history: &History, hour: u64) -> Option<Load> {
+        forecast(history, hour, self.policy.hours_per_day).map(|forecast| forecast.load)
+    }
+
     fn forecast_gear(&self, history: &History, hour: u64) -> u8 {
-        match forecast(history, hour, self.policy.hours_per_day) {
-            Some(forecast) => self.policy.gear_for(forecast.load),
-            None => self.policy.replicas(),
-        }
+        let forecast = self.forecast(history, hour);
+        forecast.map_or(self.policy.replicas(), |load| self.policy.gear_for(load))
     }
 
     fn shift(&mut self, now: Moment, history: &History, out: &mut Vec<Command>) {
@@ -478,9 +392,77 @@ impl Scheduler {
             self.gear = gear;
         }
         if changes {
-            out.push(Command::Shift { gear, awake: awake.clone() });
+            let command = |(server, group): (&ServerId, &GearGroup)| {
+                if awake.contains(group) { Command::Wake(*server) } else { Command::Sleep(*server) }
+            };
+            out.extend(self.members.iter().map(command));
             self.awake = Some(awake);
         }
+    }
+}
+
+impl Decider for Scheduler {
+    fn on(&mut self, now: Moment, history: &History, event: Event, out: &mut Vec<Command>) {
+        match event {
+            Event::Sample { load, interval } => self.sample(now, history, load, interval, out),
+            Event::Tick => self.begin_hour(now, history, out),
+            Event::Is { .. } | Event::Seen => return,
+            Event::Mode(mode) => self.mode = mode,
+        }
+        self.shift(now, history, out);
+    }
+
+    fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    fn hour(&self, now: Moment) -> u64 {
+        self.calendar.hour(now, self.policy.hour)
+    }
+
+    fn gear(&self, _now: Moment) -> u8 {
+        self.gear
+    }
+
+    fn never_sleep(&self, now: Moment) -> Vec<GearGroup> {
+        self.policy.awake_groups(self.policy.lowest_gear(), self.hour(now))
+    }
+
+    fn why(&self, now: Moment, server: ServerId) -> Option<Why> {
+        let group = self.members.get(&server)?;
+        let is_wanted = self.awake.as_ref().is_some_and(|awake| awake.contains(group));
+        Some(if is_wanted && self.mode != Mode::Auto {
+            Why::Administrator
+        } else if self.never_sleep(now).contains(group) {
+            Why::LowestGear
+        } else if is_wanted {
+            Why::Gear { gear: self.gear }
+        } else {
+            Why::NotNeeded
+        })
+    }
+
+    fn expected(&self, now: Moment, history: &History) -> Option<Load> {
+        self.forecast(history, self.hour(now))
+    }
+
+    fn leads(&self) -> Vec<(Option<Depth>, Duration)> {
+        vec![(None, self.policy.lead)]
+    }
+
+    fn plan(&self, now: Moment, history: &History, hours: u32) -> Vec<Planned> {
+        let first = self.hour(now);
+        let planned = |hour: u64| {
+            let gear = match self.mode {
+                Mode::Auto => self.forecast_gear(history, hour),
+                Mode::Manual(wish) => self.policy.gear_of(wish),
+            };
+            let groups = self.policy.awake_groups(gear, hour);
+            let awake = self.members.iter().filter(|(_, group)| groups.contains(group));
+            let awake = awake.map(|(server, _)| *server).collect();
+            Planned { hour, forecast: self.forecast(history, hour), gear, awake }
+        };
+        (first..first + u64::from(hours)).map(planned).collect()
     }
 }
 

@@ -2,13 +2,14 @@
 //! metadata service does in a rehearsal, and its energy is compared with the oracle's. No cluster runs.
 
 use ebb_gear::{
-    Calendar, Command, Event, History, LoadSeries, Mode, Policy, Provision, Scheduler, rehearsal,
-    sample_interval,
+    Calendar, Command, Decider, Event, History, LoadSeries, Mode, Policy, Provision, Scheduler, ServerRates,
+    load, rehearsal, sample_interval,
 };
 use ebb_power::PowerModel;
 use ebb_replay::energy::{Change, Compared, EnergyReport, changes_of, modelled};
 use ebb_trace::{Kind, Request, Trace};
 use ebb_types::{GearGroup, Moment, Schedule, ServerId};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,10 +29,12 @@ fn policy(schedule: &Schedule) -> Policy {
 /// What the scheduler does with the samples, in trace time. All servers are awake at first.
 fn live(series: &LoadSeries, schedule: &Schedule, speed: f64) -> Vec<Change> {
     let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
-    let mut scheduler = Scheduler::new(policy(schedule), calendar, Moment::ZERO, Mode::Auto, REPLICAS)
-        .expect("a good policy");
+    let members = servers().into_iter().collect();
+    let mut scheduler =
+        Scheduler::new(policy(schedule), members, calendar, Moment::ZERO, Mode::Auto, REPLICAS)
+            .expect("a good policy");
     let (mut history, interval) = (History::default(), sample_interval(schedule));
-    let mut awake: Vec<GearGroup> = (0..REPLICAS).map(GearGroup).collect();
+    let mut awake: BTreeSet<ServerId> = servers().into_iter().map(|(server, _)| server).collect();
     let mut changes: Vec<Change> = servers()
         .iter()
         .map(|(server, _)| Change { at: Duration::ZERO, server: *server, on: true })
@@ -39,21 +42,22 @@ fn live(series: &LoadSeries, schedule: &Schedule, speed: f64) -> Vec<Change> {
     for (index, count) in series.counts.iter().enumerate() {
         let at = interval * (index as u32 + 1);
         let mut commands = Vec::new();
-        let sample = Event::Sample { count: *count, interval };
-        scheduler.on(Moment::ZERO + at, &history, sample, &mut commands);
+        let load = load(count, interval, &ServerRates::from(schedule), REPLICAS);
+        scheduler.on(Moment::ZERO + at, &history, Event::Sample { load, interval }, &mut commands);
         for command in commands {
             match command {
-                Command::RecordHour { hour, peak } => history.record(hour, peak, schedule.hours_per_day),
-                Command::Shift { awake: now, .. } => {
-                    for (server, group) in servers() {
-                        let on = now.contains(&group);
-                        if on != awake.contains(&group) {
-                            let done = if on { at } else { at + TO_SLEEP };
-                            changes.push(Change { at: done.mul_f64(speed), server, on });
-                        }
+                Command::RecordHour { hour, peak, .. } => history.record(hour, peak, schedule.hours_per_day),
+                Command::Wake(server) => {
+                    if awake.insert(server) {
+                        changes.push(Change { at: at.mul_f64(speed), server, on: true });
                     }
-                    awake = now;
                 }
+                Command::Sleep(server) => {
+                    if awake.remove(&server) {
+                        changes.push(Change { at: (at + TO_SLEEP).mul_f64(speed), server, on: false });
+                    }
+                }
+                Command::Bug(bug) => panic!("{bug:?}"),
             }
         }
     }

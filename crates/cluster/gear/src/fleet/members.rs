@@ -8,20 +8,11 @@
 //!
 //! Invariant: a server stands where its member says. So a member changes only through [`Members::change`].
 
+use crate::State;
 use ebb_types::{Depth, GearGroup, Moment, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
-    /// Up and carrying load.
-    Awake,
-    Waking,
-    Asleep(Depth),
-    /// Failed, or so late to wake that it does not count.
-    Gone,
-}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {

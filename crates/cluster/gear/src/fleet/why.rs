@@ -1,17 +1,12 @@
 //! Why the fleet wants a server awake: the rules of [`Fleet::decide`] and [`Fleet::let_go`] as answers.
 
-use super::{Fleet, Member, Mode};
-use ebb_types::{LoadOf, Moment, ServerId, Why};
+use super::{Fleet, Member};
+use crate::Mode;
+use ebb_types::{LoadOf, Moment, Why};
 use std::time::Duration;
 
 impl Fleet {
-    /// `None`: the server is not the fleet's.
-    pub fn why(&self, now: Moment, server: ServerId) -> Option<Why> {
-        let member = self.members.get(server)?;
-        Some(if member.wanted { self.why_wanted(now, member) } else { Why::NotNeeded })
-    }
-
-    fn why_wanted(&self, now: Moment, member: &Member) -> Why {
+    pub(super) fn why_wanted(&self, now: Moment, member: &Member) -> Why {
         if self.mode != Mode::Auto {
             return Why::Administrator;
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::State;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,6 +20,18 @@ fn policy(group_sizes: &[u32]) -> Policy {
     }
 }
 
+/// Its servers, gear group by gear group.
+fn members(policy: &Policy) -> BTreeMap<ServerId, GearGroup> {
+    let groups = (0..).map(GearGroup).zip(&policy.group_sizes);
+    let groups = groups.flat_map(|(group, size)| std::iter::repeat_n(group, *size as usize));
+    (0..).map(ServerId).zip(groups).collect()
+}
+
+fn scheduler(policy: Policy, calendar: Calendar, now: Moment, gear: u8) -> Scheduler {
+    let members = members(&policy);
+    Scheduler::new(policy, members, calendar, now, Mode::Auto, gear).unwrap()
+}
+
 /// A scheduler, its replicated history, and a clock.
 struct World {
     scheduler: Scheduler,
@@ -32,9 +45,8 @@ impl World {
     fn new(policy: Policy) -> World {
         let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
         let gear = policy.replicas();
-        let scheduler = Scheduler::new(policy, calendar, Moment::ZERO, Mode::Auto, gear).unwrap();
         World {
-            scheduler,
+            scheduler: scheduler(policy, calendar, Moment::ZERO, gear),
             history: History::default(),
             now: Moment::ZERO,
             shifts: Vec::new(),
@@ -52,24 +64,31 @@ impl World {
         let elapsed = policy.hour * (days * day) as u32;
         let calendar = Calendar { origin: Moment::ZERO, elapsed };
         let gear = policy.replicas();
-        world.scheduler = Scheduler::new(policy, calendar, Moment::ZERO, Mode::Auto, gear).unwrap();
+        world.scheduler = scheduler(policy, calendar, Moment::ZERO, gear);
         world
     }
 
     fn send(&mut self, event: Event) {
         let mut out = Vec::new();
         self.scheduler.on(self.now, &self.history, event, &mut out);
+        let mut moved = BTreeMap::new();
         for command in out {
             match command {
-                Command::Shift { gear, awake } => {
-                    self.shifts.push((self.now.since(Moment::ZERO).as_secs(), gear, awake))
-                }
-                Command::RecordHour { hour, peak } => {
-                    let hours = self.scheduler.policy().hours_per_day;
+                Command::Wake(server) => moved.extend([(server, true)]),
+                Command::Sleep(server) => moved.extend([(server, false)]),
+                Command::RecordHour { hour, peak, .. } => {
+                    let hours = self.scheduler.policy.hours_per_day;
                     self.history.record(hour, peak, hours);
                     self.recorded.push((hour, peak));
                 }
+                Command::Bug(bug) => panic!("{bug:?}"),
             }
+        }
+        if !moved.is_empty() {
+            let awake = self.scheduler.awake.clone().expect("it has decided");
+            let wanted = self.scheduler.members.iter().map(|(id, group)| (*id, awake.contains(group)));
+            assert!(wanted.eq(moved), "every server is named");
+            self.shifts.push((self.now.since(Moment::ZERO).as_secs(), self.scheduler.gear, awake));
         }
     }
 
@@ -77,8 +96,7 @@ impl World {
     fn load_for(&mut self, load: u64, seconds: u64) {
         for _ in 0..seconds {
             self.now = self.now + SECOND;
-            let count = LoadCount { random_reads: load, ..LoadCount::default() };
-            self.send(Event::Sample { count, interval: SECOND });
+            self.send(Event::Sample { load: Load(load as f64), interval: SECOND });
         }
     }
 
@@ -138,7 +156,7 @@ fn gear_groups_of_any_sizes_hold_r_servers_and_the_load_in_every_turn() {
         let g_min = 1 + random.below(u64::from(r)) as u8;
         let policy = Policy { rotate_days, g_min, hours_per_day: 1, ..policy(&sizes) };
         let calendar = Calendar { origin: Moment::ZERO, elapsed: Duration::ZERO };
-        let mut scheduler = Scheduler::new(policy.clone(), calendar, Moment::ZERO, Mode::Auto, r).unwrap();
+        let mut scheduler = scheduler(policy.clone(), calendar, Moment::ZERO, r);
         let awake = |gear, hour| policy.servers_awake(&policy.awake_groups(gear, hour));
         let days = || 0..2 * u64::from(r);
         for gear in 1..=r {
@@ -253,10 +271,10 @@ fn a_low_load_does_not_override_a_high_forecast() {
 fn g_min_and_the_floor_bound_the_gear() {
     let mut world = World::after_days(Policy { g_min: 2, ..policy(&[3, 3, 3]) }, 1, |_| 0.0);
     world.load_for(0, 700);
-    assert_eq!(world.scheduler.gear(), 2);
+    assert_eq!(world.scheduler.gear, 2);
     let mut world = World::after_days(policy(&[2, 2, 2]), 1, |_| 0.0);
     world.load_for(0, 700);
-    assert_eq!(world.scheduler.gear(), 2, "one gear group has two servers, and a write needs three");
+    assert_eq!(world.scheduler.gear, 2, "one gear group has two servers, and a write needs three");
 }
 
 #[test]
@@ -269,13 +287,13 @@ fn the_operator_overrides_forecast_and_load_until_auto() {
     assert_eq!(world.scheduler.plan(world.now, &world.history, 2)[1].gear, 1);
     world.send(Event::Mode(Mode::Auto));
     assert_eq!(world.gears().last(), Some(&(3610, 3)));
-    let policy = world.scheduler.policy();
+    let policy = &world.scheduler.policy;
     assert_eq!(policy.check_gear(2), Ok(()));
     let error = policy.check_gear(4).unwrap_err();
     assert_eq!((error.lowest, error.highest), (1, 3));
     assert!(policy.check_gear(0).is_err());
     world.send(Event::Mode(Mode::Manual(GearWish::Gear(0))));
-    assert_eq!(world.scheduler.gear(), 1);
+    assert_eq!(world.scheduler.gear, 1);
 }
 
 #[test]
@@ -296,7 +314,7 @@ fn an_hour_that_was_not_watched_to_its_end_is_absent() {
     let mut world = World::new(policy(&[3, 3, 3]));
     // A leader that took over during hour 0 does not know its peak.
     let calendar = Calendar { origin: Moment::ZERO, elapsed: SECOND };
-    world.scheduler = Scheduler::new(policy(&[3, 3, 3]), calendar, Moment::ZERO, Mode::Auto, 3).unwrap();
+    world.scheduler = scheduler(policy(&[3, 3, 3]), calendar, Moment::ZERO, 3);
     world.load_for(2, 2 * 3600);
     assert_eq!(world.recorded, [(1, Load(2.0))]);
     // No samples for three hours, then one whole hour without a sample.
@@ -313,9 +331,8 @@ fn an_hour_that_was_not_watched_to_its_end_is_absent() {
 fn a_sample_across_the_boundary_belongs_to_the_hour_that_it_mostly_covers() {
     let mut world = World::new(policy(&[3, 3, 3]));
     world.load_for(1, 2 * 3600 - 1);
-    let count = LoadCount { random_reads: 1000, ..LoadCount::default() };
     world.now = world.now + Duration::from_secs(2);
-    world.send(Event::Sample { count, interval: Duration::from_secs(100) });
+    world.send(Event::Sample { load: Load(10.0), interval: Duration::from_secs(100) });
     assert_eq!(world.recorded.last(), Some(&(1, Load(10.0))));
     // Counted only for the past hour.
     world.load_for(1, 3599);
@@ -326,14 +343,15 @@ fn a_sample_across_the_boundary_belongs_to_the_hour_that_it_mostly_covers() {
 fn a_new_leader_counts_the_same_hours_and_says_the_shift_again() {
     let mut world = World::after_days(policy(&[3, 3, 3]), 1, |_| 1.0);
     world.load_for(1, 3000);
-    assert_eq!(world.scheduler.gear(), 1);
+    assert_eq!(world.scheduler.gear, 1);
     // Another machine: its clock differs, cluster time is the same.
     let now = Moment(77);
     let calendar = Calendar { origin: now, elapsed: HOUR * 24 + Duration::from_secs(3000) };
-    let mut heir = Scheduler::new(world.scheduler.policy().clone(), calendar, now, Mode::Auto, 1).unwrap();
+    let mut heir = scheduler(world.scheduler.policy.clone(), calendar, now, 1);
     let mut out = Vec::new();
     heir.on(now, &world.history, Event::Tick, &mut out);
-    assert_eq!(out, [Command::Shift { gear: 1, awake: vec![GearGroup(0)] }]);
+    let said = |id| if id < 3 { Command::Wake(ServerId(id)) } else { Command::Sleep(ServerId(id)) };
+    assert_eq!(out, [0, 1, 2, 3, 4, 5, 6, 7, 8].map(said));
     assert_eq!(heir.hour(now + Duration::from_secs(599)), 24);
     assert_eq!(heir.hour(now + Duration::from_secs(600)), 25);
     out.clear();
@@ -342,15 +360,24 @@ fn a_new_leader_counts_the_same_hours_and_says_the_shift_again() {
 }
 
 #[test]
-fn more_servers_change_the_gear_that_a_load_needs() {
+fn single_servers_states_decide_nothing() {
+    let mut world = World::after_days(policy(&[3, 3, 3]), 1, |_| 1.0);
+    world.send(Event::Is { server: ServerId(4), state: State::Gone, may_sleep: false });
+    world.send(Event::Seen);
+    assert!(world.gears().is_empty());
+    world.send(Event::Tick);
+    assert_eq!(world.gears(), [(0, 3)]);
+}
+
+#[test]
+fn every_server_has_a_reason_to_be_awake_or_not() {
     let mut world = World::after_days(policy(&[3, 3, 3]), 1, |_| 5.0);
     world.load_for(5, 700);
-    assert_eq!(world.scheduler.gear(), 2);
-    world.scheduler.set_policy(policy(&[6, 6, 6])).unwrap();
-    world.load_for(5, 600);
-    assert_eq!(world.scheduler.gear(), 1);
-    // The next event must list the awake gear groups even if the gear stays: the gear groups changed.
-    assert!(world.shifts.iter().any(|(at, gear, _)| (*at, *gear) == (701, 2)));
+    let reasons = |world: &World| [0, 3, 6, 9].map(|id| world.scheduler.why(world.now, ServerId(id)));
+    let idle = || Some(Why::NotNeeded);
+    assert_eq!(reasons(&world), [Some(Why::LowestGear), Some(Why::Gear { gear: 2 }), idle(), None]);
+    world.send(Event::Mode(Mode::Manual(GearWish::Gear(1))));
+    assert_eq!(reasons(&world), [Some(Why::Administrator), idle(), idle(), None]);
 }
 
 #[test]
@@ -372,13 +399,12 @@ fn the_plan_says_what_the_coming_hours_would_be() {
         })
         .collect();
     assert_eq!(gears, expected);
-    assert_eq!((plan[0].hour, plan[0].hour_of_day, plan[23].hour_of_day), (48, 0, 23));
-    assert_eq!((plan[0].servers_awake, plan[15].servers_awake, plan[23].servers_awake), (4, 7, 10));
+    assert_eq!((plan[0].hour, plan[23].hour), (48, 71));
+    assert_eq!([0, 15, 23].map(|hour| plan[hour].awake.len()), [4, 7, 10]);
     assert_eq!(plan[6].forecast, Some(Load(2.0)));
-    assert_eq!(plan[6].basis, Some(Basis::Days(2)));
     let unknown = World::new(policy(&[3, 3, 3]));
     let plan = unknown.scheduler.plan(Moment::ZERO, &unknown.history, 1);
-    assert_eq!((plan[0].gear, plan[0].forecast, plan[0].servers_awake), (3, None, 9));
+    assert_eq!((plan[0].gear, plan[0].forecast, plan[0].awake.len()), (3, None, 9));
 }
 
 /// Under any load the gear sustains the present load and the forecast at every moment, stays within its bounds, and
@@ -403,8 +429,8 @@ fn under_random_load_the_gear_is_never_too_low_and_never_flaps() {
             let tide = (second / 60 % 6) * 2 / 3;
             let planned = world.scheduler.plan(world.now + SECOND, &world.history, 1)[0].gear;
             world.load_for(tide.max(burst), 1);
-            let gear = world.scheduler.gear();
-            let load = world.scheduler.load().unwrap().0.min(9.0);
+            let gear = world.scheduler.gear;
+            let load = (tide.max(burst) as f64).min(9.0);
             assert!(f64::from(policy.fewest_awake(gear)) >= load, "{reproduce}");
             assert!(gear >= planned, "{reproduce}");
             if gear != changed.1 {

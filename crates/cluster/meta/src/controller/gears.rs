@@ -1,12 +1,11 @@
-//! Gears: feeds the decider (load samples, recorded hours, the operator's requests, the servers' states) and keeps its
-//! answer, the servers that should be awake. [`ebb_gear::Fleet`] decides server by server, or [`ebb_gear::Scheduler`]
-//! by whole gears; this module also tracks the shift in progress.
+//! Gears: feeds the decider (load samples, recorded hours, the operator's requests, the servers' states) and keeps what
+//! it says, the servers that should be awake; also tracks the shift in progress. Which decider it is, [`Fleet`] or
+//! [`Scheduler`], matters only where it is made.
 
 use crate::{Slept, State};
-use ebb_gear::fleet::{Command as Order, Event as News, State as Standing};
 use ebb_gear::{
-    Calendar, Command, Event, Fleet, FleetPolicy, History, Load, Mode, Policy, Scheduler, Sleep, forecast,
-    load_terms, sample_interval,
+    Calendar, Command, Decider, Event, Fleet, FleetPolicy, History, Load, Mode, Planned, Policy, Scheduler,
+    Sleep, load_terms, sample_interval,
 };
 use ebb_types::{
     Bug, Depth, GearGroup, GearSize, GearSteps, Lead, LeadFrom, LoadBand, LoadCount, LoadTerms, Moment,
@@ -15,14 +14,8 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Decides which servers are awake.
-enum Decider {
-    Servers(Box<Fleet>),
-    Groups(Box<Scheduler>),
-}
-
 pub(crate) struct Gears {
-    decider: Option<Decider>,
+    decider: Option<Box<dyn Decider>>,
     /// What the decider was built from; it is rebuilt when this changes.
     basis: Option<(Schedule, BTreeMap<ServerId, GearGroup>)>,
     sleep: Sleep,
@@ -40,8 +33,8 @@ pub(crate) struct Gears {
     terms: Option<LoadTerms>,
     /// Those of the highest sample of each hour that is not recorded yet.
     peaks: BTreeMap<u64, LoadTerms>,
-    /// By depth of sleep, as the fleet was told.
-    leads: BTreeMap<Depth, Lead>,
+    /// What the wake-up time from each depth was taken from.
+    lead_from: BTreeMap<Depth, LeadFrom>,
     gear: u8,
     awake: BTreeSet<ServerId>,
     pub shift: Option<Shift>,
@@ -61,14 +54,6 @@ pub(crate) struct EndedHour {
     pub terms: Option<LoadTerms>,
     pub forecast: Option<Load>,
     pub prices: Option<Prices>,
-}
-
-/// One hour of the dry run.
-pub(crate) struct Planned {
-    pub hour: u64,
-    pub forecast: Option<Load>,
-    pub gear: u8,
-    pub awake: BTreeSet<ServerId>,
 }
 
 /// A shift in progress.
@@ -110,11 +95,6 @@ fn gear_of(state: &State, policy: &Policy, hour: u64) -> u8 {
     policy.awake_groups(policy.replicas(), hour).iter().take_while(|group| is_up(group)).count() as u8
 }
 
-/// The servers of these gear groups.
-fn of_groups(members: &BTreeMap<ServerId, GearGroup>, groups: &[GearGroup]) -> BTreeSet<ServerId> {
-    members.iter().filter(|(_, group)| groups.contains(group)).map(|(server, _)| *server).collect()
-}
-
 /// Share of outcomes on either side of a [`LoadBand`].
 const OUTSIDE: f64 = 0.1;
 
@@ -144,13 +124,17 @@ fn take_terms(peaks: &mut BTreeMap<u64, LoadTerms>, hour: u64, peak: Load) -> Op
     found
 }
 
-/// What the fleet knows about a server.
-pub(crate) fn standing(state: ServerState, late: bool, depth: Depth) -> Standing {
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a decider is told about a server.
+pub(crate) fn standing(state: ServerState, late: bool, depth: Depth) -> ebb_gear::State {
     match state {
-        ServerState::Awake | ServerState::Draining => Standing::Awake,
-        ServerState::Waking if !late => Standing::Waking,
-        ServerState::Asleep => Standing::Asleep(depth),
-        ServerState::Waking | ServerState::Failed | ServerState::Lost => Standing::Gone,
+        ServerState::Awake | ServerState::Draining => ebb_gear::State::Awake,
+        ServerState::Waking if !late => ebb_gear::State::Waking,
+        ServerState::Asleep => ebb_gear::State::Asleep(depth),
+        ServerState::Waking | ServerState::Failed | ServerState::Lost => ebb_gear::State::Gone,
     }
 }
 
@@ -169,7 +153,7 @@ impl Gears {
             rated_since: Moment::ZERO,
             terms: None,
             peaks: BTreeMap::new(),
-            leads: BTreeMap::new(),
+            lead_from: BTreeMap::new(),
             gear: 0,
             awake: BTreeSet::new(),
             shift: None,
@@ -225,19 +209,12 @@ impl Gears {
         if self.gear == 0 {
             self.gear = gear_of(state, &whole, calendar.hour(now, whole.hour));
         }
-        let decider = match schedule.steps {
-            GearSteps::Servers => {
-                self.fleet(now, state, calendar, mode).map(|f| Decider::Servers(Box::new(f)))
-            }
-            GearSteps::Groups => {
-                self.scheduler(now, whole, calendar, mode).map(|s| Decider::Groups(Box::new(s)))
-            }
+        let made = match schedule.steps {
+            GearSteps::Servers => self.fleet(now, state, calendar, mode),
+            GearSteps::Groups => self.scheduler(now, whole, there.clone(), calendar, mode),
         };
-        match decider {
+        match made {
             Ok(decider) => {
-                if let Decider::Servers(fleet) = &decider {
-                    (self.gear, self.awake) = (fleet.gear(now), fleet.wants().collect());
-                }
                 (self.decider, self.fault) = (Some(decider), None);
                 for depth in [Depth::Standby, Depth::Off] {
                     self.set_wake(depth, None, Duration::ZERO);
@@ -256,15 +233,24 @@ impl Gears {
         &self,
         now: Moment,
         policy: Policy,
+        members: BTreeMap<ServerId, GearGroup>,
         calendar: Calendar,
         mode: Mode,
-    ) -> Result<Scheduler, String> {
+    ) -> Result<Box<dyn Decider>, String> {
         let dwell = if self.forgets_dwell { Duration::ZERO } else { policy.dwell };
         let policy = Policy { dwell, ..policy };
-        Scheduler::new(policy, calendar, now, mode, self.gear).map_err(|e| e.to_string())
+        let made = Scheduler::new(policy, members, calendar, now, mode, self.gear);
+        Ok(Box::new(made.map_err(|e| e.to_string())?))
     }
 
-    fn fleet(&self, now: Moment, state: &State, calendar: Calendar, mode: Mode) -> Result<Fleet, String> {
+    /// It wants what it finds awake, so that is no shift.
+    fn fleet(
+        &mut self,
+        now: Moment,
+        state: &State,
+        calendar: Calendar,
+        mode: Mode,
+    ) -> Result<Box<dyn Decider>, String> {
         check(state.schedule(), state, &self.sleep)?;
         let mut policy =
             FleetPolicy::of(state.schedule(), state.params().map_or(1, |p| p.replicas), &self.sleep);
@@ -272,10 +258,10 @@ impl Gears {
             policy.dwell = Duration::ZERO;
         }
         let usual = policy.depths[0].depth;
+        let is_up = |e: &ServerEntry| matches!(e.state, ServerState::Awake | ServerState::Waking);
         let servers = members(state).map(|e| {
-            let wanted = matches!(e.state, ServerState::Awake | ServerState::Waking);
             let depth = state.slept_depth(e.id).unwrap_or(usual);
-            (e.id, e.gear_group, standing(e.state, false, depth), wanted)
+            (e.id, e.gear_group, standing(e.state, false, depth), is_up(e))
         });
         let mut fleet = Fleet::new(policy, calendar, now, mode, servers).map_err(|e| e.to_string())?;
         // Only what was learnt since the last recorded hour is lost.
@@ -292,28 +278,27 @@ impl Gears {
                 fleet.take_over_credit(entry.id, credit, ago);
             }
         }
-        Ok(fleet)
+        self.gear = fleet.gear(now);
+        self.awake = members(state).filter(|e| is_up(e)).map(|e| e.id).collect();
+        Ok(Box::new(fleet))
     }
 
     /// Takes in the servers' states, and whether each may be put to sleep.
-    pub fn see(&mut self, now: Moment, servers: impl IntoIterator<Item = (ServerId, Standing, bool)>) {
-        let Some(Decider::Servers(fleet)) = &mut self.decider else { return };
-        for (server, standing, may_sleep) in servers {
-            fleet.pin(server, !may_sleep);
-            fleet.on(now, &self.history, News::Is(server, standing), &mut Vec::new());
+    pub fn see(&mut self, now: Moment, servers: impl IntoIterator<Item = (ServerId, ebb_gear::State, bool)>) {
+        for (server, state, may_sleep) in servers {
+            self.tell(now, Event::Is { server, state, may_sleep });
         }
-        self.tell(now, Event::Tick);
+        self.tell(now, Event::Seen);
     }
 
     /// Sets the expected wake-up time from this depth. `measured`: of so many wake-ups, nearly all took no longer.
     pub fn set_wake(&mut self, depth: Depth, measured: Option<(u32, Duration)>, catch_up: Duration) {
-        let Some(Decider::Servers(fleet)) = &mut self.decider else { return };
+        let Some(decider) = &mut self.decider else { return };
         let configured = match depth {
             Depth::Standby => self.sleep.standby,
             Depth::Off => self.sleep.off,
         };
         let lead = self.basis.as_ref().map_or(0, |(schedule, _)| schedule.lead_millis);
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let catch_up_millis = millis(catch_up);
         let (wake, from) = match (measured, configured.and_then(|cost| cost.wake)) {
             (Some((wakes, wake)), _) => {
@@ -326,25 +311,16 @@ impl Gears {
             }
             (None, None) => (Duration::from_millis(lead), LeadFrom::Schedule),
         };
-        fleet.set_wake(depth, wake);
-        if let Some(spec) = fleet.policy().depths.iter().find(|spec| spec.depth == depth) {
-            self.leads.insert(depth, Lead { depth: Some(depth), millis: millis(spec.wake), from });
-        }
+        decider.set_wake(depth, wake);
+        self.lead_from.insert(depth, from);
     }
 
-    /// Adds a server's load count. `dirty` is set when something was decided.
+    /// Adds a server's load count. Returns whether something was decided.
     ///
     /// Heartbeats that were held up, by a stall of the leader or of the network, arrive at once, each with the work of
     /// some seconds: then the sample is of these seconds, and no peak.
-    pub fn sample(
-        &mut self,
-        now: Moment,
-        server: ServerId,
-        vitals: &Vitals,
-        state: &State,
-        dirty: &mut bool,
-    ) {
-        let Some((schedule, _)) = &self.basis else { return };
+    pub fn sample(&mut self, now: Moment, server: ServerId, vitals: &Vitals, state: &State) -> bool {
+        let Some((schedule, _)) = &self.basis else { return false };
         let counted_for = Duration::from_millis(vitals.load_millis.into());
         if now.since(self.rated_since) >= counted_for {
             self.count += vitals.load;
@@ -354,7 +330,7 @@ impl Gears {
         }
         let interval = now.since(self.sample_start);
         if interval < sample_interval(schedule) {
-            return;
+            return false;
         }
         let (count, counted_for) = (std::mem::take(&mut self.count), std::mem::take(&mut self.counted_for));
         let live = state.replicated().filter(|entry| entry.state.is_live()).count() as u32;
@@ -363,18 +339,14 @@ impl Gears {
         self.terms = Some(load_terms(&count, interval, &schedule.into(), replicas));
         self.sample_start = now;
         self.note_peak(now, interval);
-        *dirty |= self.tell(now, Event::Sample { count, interval });
+        self.tell(now, Event::Sample { load: self.load(), interval })
     }
 
     /// Keeps the terms of the sample that ends now, if it is the highest of its hour, which contains most of it.
     fn note_peak(&mut self, now: Moment, interval: Duration) {
         let middle = Moment(now.0.saturating_sub(interval.as_nanos() as u64 / 2));
-        let hour = match &self.decider {
-            Some(Decider::Servers(fleet)) => fleet.hour(middle),
-            Some(Decider::Groups(scheduler)) => scheduler.hour(middle),
-            None => return,
-        };
-        let Some(terms) = self.terms else { return };
+        let (Some(decider), Some(terms)) = (&self.decider, self.terms) else { return };
+        let hour = decider.hour(middle);
         self.peaks.retain(|known, _| known + 1 >= hour);
         let peak = self.peaks.entry(hour).or_insert(terms);
         if terms.load() > peak.load() {
@@ -384,65 +356,36 @@ impl Gears {
 
     /// Returns whether something was decided.
     fn tell(&mut self, now: Moment, event: Event) -> bool {
+        let Some(decider) = &mut self.decider else { return false };
         let mut commands = Vec::new();
-        match &mut self.decider {
-            None => {}
-            Some(Decider::Servers(_)) => return self.tell_fleet(now, event),
-            Some(Decider::Groups(scheduler)) => scheduler.on(now, &self.history, event, &mut commands),
-        }
-        let decided = !commands.is_empty();
+        decider.on(now, &self.history, event, &mut commands);
+        let (decided, before) = (!commands.is_empty(), self.awake.len() as u32);
+        let mut shifts = false;
         for command in commands {
-            let (schedule, members) = self.basis.as_ref().expect("a decider has a basis");
             match command {
-                Command::RecordHour { hour, peak } => {
-                    let forecast = forecast(&self.history, hour, schedule.hours_per_day).map(|f| f.load);
+                Command::Wake(server) => (shifts, _) = (true, self.awake.insert(server)),
+                Command::Sleep(server) => (shifts, _) = (true, self.awake.remove(&server)),
+                Command::RecordHour { hour, peak, forecast, prices } => {
                     let terms = take_terms(&mut self.peaks, hour, peak);
-                    self.ended_hours.push(EndedHour { hour, peak, terms, forecast, prices: None });
+                    self.ended_hours.push(EndedHour { hour, peak, terms, forecast, prices });
                 }
-                Command::Shift { gear, awake } => {
-                    let awake = of_groups(members, &awake);
-                    self.begin_shift(now, gear, awake);
-                }
+                Command::Bug(bug) => self.bugs.push(bug),
             }
+        }
+        if shifts {
+            let gear = decider.gear(now);
+            self.begin_shift(now, gear, before);
         }
         decided
     }
 
-    fn tell_fleet(&mut self, now: Moment, event: Event) -> bool {
-        let Some(Decider::Servers(fleet)) = &mut self.decider else { return false };
-        let news = match event {
-            Event::Sample { interval, .. } => News::Sample { load: load_of(self.terms), interval },
-            Event::Tick => News::Tick,
-            Event::Mode(mode) => News::Mode(mode),
-        };
-        let (mut orders, forecast) = (Vec::new(), fleet.expected());
-        fleet.on(now, &self.history, news, &mut orders);
-        let prices = Some(fleet.prices());
-        for order in &orders {
-            match *order {
-                Order::RecordHour { hour, peak } => {
-                    let terms = take_terms(&mut self.peaks, hour, peak);
-                    self.ended_hours.push(EndedHour { hour, peak, terms, forecast, prices });
-                }
-                Order::Bug(bug) => self.bugs.push(bug),
-                // What the fleet wants now is asked for below.
-                Order::Wake(_) | Order::Sleep(..) => {}
-            }
-        }
-        let (gear, awake) = (fleet.gear(now), fleet.wants().collect());
-        if self.awake != awake {
-            self.begin_shift(now, gear, awake);
-        }
-        !orders.is_empty()
-    }
-
-    fn begin_shift(&mut self, now: Moment, gear: u8, awake: BTreeSet<ServerId>) {
-        debug_assert!(
-            self.basis.as_ref().is_some_and(|(_, members)| awake.iter().all(|id| members.contains_key(id))),
-            "only servers that gears concern are shifted"
-        );
-        let from = GearSize { gear: self.gear, servers: self.awake.len() as u32 };
-        let to = GearSize { gear, servers: awake.len() as u32 };
+    /// `before`: how many servers were wanted.
+    fn begin_shift(&mut self, now: Moment, gear: u8, before: u32) {
+        let (_, members) = self.basis.as_ref().expect("a decider has a basis");
+        // Whole gears may have wanted one that was lost since.
+        self.awake.retain(|server| members.contains_key(server));
+        let from = GearSize { gear: self.gear, servers: before };
+        let to = GearSize { gear, servers: self.awake.len() as u32 };
         let why = match self.mode() {
             Some(Mode::Manual(_)) => ShiftReason::Administrator,
             _ if to > from => ShiftReason::MoreNeeded,
@@ -456,7 +399,7 @@ impl Gears {
             None => Shift { started: now, from, to, why, woken: 0, put_to_sleep: 0, migrations: 0 },
         };
         self.shift = Some(shift);
-        (self.gear, self.awake) = (gear, awake);
+        self.gear = gear;
     }
 
     /// Ends the shift in progress; `None` if it moved nothing.
@@ -482,10 +425,7 @@ impl Gears {
     }
 
     fn mode(&self) -> Option<Mode> {
-        self.decider.as_ref().map(|decider| match decider {
-            Decider::Servers(fleet) => fleet.mode(),
-            Decider::Groups(scheduler) => scheduler.mode(),
-        })
+        self.decider.as_ref().map(|decider| decider.mode())
     }
 
     /// The gear that the servers wanted awake make.
@@ -500,50 +440,22 @@ impl Gears {
 
     /// How deep a server that should not be awake is to sleep; `None`: it makes no difference.
     pub fn depth(&self, server: ServerId) -> Option<Depth> {
-        match &self.decider {
-            Some(Decider::Servers(fleet)) => fleet.depth(server),
-            _ => None,
-        }
+        self.decider.as_ref()?.depth(server)
     }
 
     /// Power cycles that a server has saved up; `None`: they are not counted.
     pub fn saved_cycles(&self, now: Moment, server: ServerId) -> Option<f64> {
-        match &self.decider {
-            Some(Decider::Servers(fleet)) => fleet.saved_cycles(now, server),
-            _ => None,
-        }
+        self.decider.as_ref()?.saved_cycles(now, server)
     }
 
     /// Why the server is wanted for the load, or not; `None`: gears do not concern it.
     pub fn why(&self, now: Moment, server: ServerId) -> Option<Why> {
-        match &self.decider {
-            Some(Decider::Servers(fleet)) => fleet.why(now, server),
-            Some(Decider::Groups(_)) => self.why_of_group(now, server),
-            None => None,
-        }
-    }
-
-    fn why_of_group(&self, now: Moment, server: ServerId) -> Option<Why> {
-        let (_, members) = self.basis.as_ref()?;
-        let group = members.get(&server)?;
-        Some(if self.mode() != Some(Mode::Auto) && self.awake.contains(&server) {
-            Why::Administrator
-        } else if self.never_sleep(now).contains(group) {
-            Why::LowestGear
-        } else if self.awake.contains(&server) {
-            Why::Gear { gear: self.gear }
-        } else {
-            Why::NotNeeded
-        })
+        self.decider.as_ref()?.why(now, server)
     }
 
     /// The gear groups that are awake in every gear.
     pub fn never_sleep(&self, now: Moment) -> Vec<GearGroup> {
-        match &self.decider {
-            Some(Decider::Servers(fleet)) => fleet.never_sleep(now),
-            Some(Decider::Groups(s)) => s.policy().awake_groups(s.policy().lowest_gear(), s.hour(now)),
-            None => Vec::new(),
-        }
+        self.decider.as_ref().map(|decider| decider.never_sleep(now)).unwrap_or_default()
     }
 
     /// Bytes per second that a server writes.
@@ -562,33 +474,25 @@ impl Gears {
 
     /// How long before they are needed servers are woken, the shallowest sleepers first.
     pub fn leads(&self) -> Vec<Lead> {
-        match &self.decider {
-            Some(Decider::Servers(_)) => self.leads.values().copied().collect(),
-            Some(Decider::Groups(scheduler)) => {
-                let millis = scheduler.policy().lead.as_millis() as u64;
-                vec![Lead { depth: None, millis, from: LeadFrom::Schedule }]
-            }
-            None => Vec::new(),
-        }
+        let from = |depth: Option<Depth>| depth.and_then(|depth| self.lead_from.get(&depth).copied());
+        let lead = |(depth, time)| Lead {
+            depth,
+            millis: millis(time),
+            from: from(depth).unwrap_or(LeadFrom::Schedule),
+        };
+        self.decider.iter().flat_map(|decider| decider.leads()).map(lead).collect()
     }
 
     /// The peak that is expected of the present hour; `None`: nothing is known.
     pub fn expected(&self, now: Moment) -> Option<Load> {
-        match self.decider.as_ref()? {
-            Decider::Servers(fleet) => fleet.expected(),
-            Decider::Groups(s) => {
-                forecast(&self.history, s.hour(now), s.policy().hours_per_day).map(|f| f.load)
-            }
-        }
+        self.decider.as_ref()?.expected(now, &self.history)
     }
 
     /// Between which loads the peaks of the coming hours lie, from the present one on: by the same possible futures by
-    /// which the fleet decides. Empty with whole gears, which decide by one number, and until a day has been seen.
+    /// which is decided. Empty with whole gears, for which one number decides, and until a day has been seen.
     pub fn bands(&self) -> Vec<LoadBand> {
-        let (Some(Decider::Servers(fleet)), Some((schedule, _))) = (&self.decider, &self.basis) else {
-            return Vec::new();
-        };
-        let Some(ahead) = fleet.ahead() else { return Vec::new() };
+        let ahead = self.decider.as_ref().and_then(|decider| decider.ahead());
+        let (Some(ahead), Some((schedule, _))) = (ahead, &self.basis) else { return Vec::new() };
         let band = |hour| {
             let exceeds = ahead.exceeds(hour as usize);
             LoadBand { low: exceeded(&exceeds, 1.0 - OUTSIDE), high: exceeded(&exceeds, OUTSIDE) }
@@ -598,22 +502,8 @@ impl Gears {
 
     /// The dry run over `hours` hours; the error says why nothing can be planned.
     pub fn plan(&self, now: Moment, hours: u32) -> Result<Vec<Planned>, String> {
-        let (_, members) = self.basis.as_ref().ok_or("the leader has just taken over: ask again")?;
-        match self.decider.as_ref().ok_or_else(|| self.fault.clone().unwrap_or_default())? {
-            Decider::Servers(fleet) => {
-                let planned = fleet.plan(now, &self.history, hours).into_iter();
-                Ok(planned
-                    .map(|p| Planned { hour: p.hour, forecast: p.forecast, gear: p.gear, awake: p.awake })
-                    .collect())
-            }
-            Decider::Groups(scheduler) => {
-                let planned = scheduler.plan(now, &self.history, hours).into_iter();
-                let one = |p: ebb_gear::PlannedHour| {
-                    let awake = of_groups(members, &p.awake);
-                    Planned { hour: p.hour, forecast: p.forecast, gear: p.gear, awake }
-                };
-                Ok(planned.map(one).collect())
-            }
-        }
+        let untold = || "the leader has just taken over: ask again".to_owned();
+        let why = || self.fault.clone().unwrap_or_else(untold);
+        Ok(self.decider.as_ref().ok_or_else(why)?.plan(now, &self.history, hours))
     }
 }

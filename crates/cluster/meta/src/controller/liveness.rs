@@ -39,7 +39,7 @@ impl Leading {
         self.examine_again(now, server, state);
         self.push_duties(server, entry.state, state, out);
         if entry.pool == PoolId::REPLICATED {
-            self.gears.sample(now, server, vitals, state, &mut self.dirty);
+            self.dirty |= self.gears.sample(now, server, vitals, state);
         } else {
             self.note_use(now, server, &vitals.load, state);
             self.fill(now, server, state);

@@ -3,8 +3,7 @@
 
 use super::oracle::Budget;
 use super::{LoadError, Policy, Setup};
-use ebb_gear::fleet::{Command, Event, State};
-use ebb_gear::{Calendar, Fleet, History, Load, Mode, forecast, gear_for};
+use ebb_gear::{Calendar, Command, Decider, Event, Fleet, History, Load, Mode, State, forecast, gear_for};
 use ebb_types::{Depth, GearGroup, Joules, Moment, Schedule, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -225,21 +224,22 @@ impl World<'_> {
                             due.insert((t + if shallow { suspend } else { self.late() }, server));
                             (server, State::Waking)
                         }
-                        Command::Sleep(server, depth) => {
+                        Command::Sleep(server) => {
+                            let depth = fleet.depth(server).expect("it is one of the fleet's");
                             slept += 1;
                             suspended.slept += u32::from(depth == Depth::Standby);
                             let from = up.remove(&server).unwrap_or(t);
                             line.spells.push(Spell { server, from, to: t });
                             (server, State::Asleep(depth))
                         }
-                        Command::RecordHour { hour, peak } => {
+                        Command::RecordHour { hour, peak, .. } => {
                             history.record(hour, peak, hours_per_day);
                             event = Some(Event::Tick);
                             continue;
                         }
                         Command::Bug(bug) => panic!("{bug:?}"),
                     };
-                    fleet.on(now, &history, Event::Is(server, state), &mut Vec::new());
+                    report(&mut fleet, &history, now, server, state);
                 }
             }
             arrive(&mut fleet, &history, now, &mut due, t);
@@ -269,6 +269,11 @@ fn arrive(
     while due.first().is_some_and(|(at, _)| *at <= t)
         && let Some((_, server)) = due.pop_first()
     {
-        fleet.on(now, history, Event::Is(server, State::Awake), &mut Vec::new());
+        report(fleet, history, now, server, State::Awake);
     }
+}
+
+/// Reports a server's state to the fleet, which decides nothing by that alone.
+fn report(fleet: &mut Fleet, history: &History, now: Moment, server: ServerId, state: State) {
+    fleet.on(now, history, Event::Is { server, state, may_sleep: true }, &mut Vec::new());
 }
