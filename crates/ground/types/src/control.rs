@@ -92,6 +92,9 @@ pub enum AdminRequest {
     GearAuto,
     /// Dry run: what the scheduler would do over the next day.
     GearPlan,
+    /// Whether the load is in a trough: no hour of the coming day is to have fewer servers awake, no shift is under
+    /// way, and no copies are missing.
+    Trough,
     SetSchedule(Schedule),
     /// Add the erasure-coded pool of this name, which the metadata servers' configuration file has and the cluster does
     /// not.
@@ -135,6 +138,7 @@ impl AdminRequest {
         match self {
             AdminRequest::Status
             | AdminRequest::GearPlan
+            | AdminRequest::Trough
             | AdminRequest::ListHours
             | AdminRequest::ListShifts
             | AdminRequest::ListNotices { .. } => true,
@@ -156,6 +160,7 @@ pub enum AdminReply {
     /// The change is decided and durable. A gear shift continues in the background: watch it with `Status`.
     Done,
     Plan(Box<GearPlan>),
+    Trough(bool),
     Hours(Vec<HourRecord>),
     Shifts(Vec<ShiftRecord>),
     Notices(Vec<NoticeRecord>),

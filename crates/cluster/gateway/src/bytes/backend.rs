@@ -85,7 +85,7 @@ pub trait Backend: Send + Sync + 'static {
         query: NamespaceQuery,
     ) -> impl Future<Output = Result<Result<NamespaceAnswer, NamespaceError>, BackendError>> + Send;
 
-    /// Whether the cluster is in a trough: in the lowest gear of its coming day, with all copies where they should be.
+    /// Whether the load is in a trough, as the metadata leader says.
     fn is_in_trough(&self) -> impl Future<Output = Result<bool, BackendError>> + Send;
 }
 

@@ -3,9 +3,8 @@
 use crate::bytes::backend::{Backend, BackendError, Pool};
 use ebb_client::{Client, ClientError, Summed};
 use ebb_types::{
-    AdminReply, AdminRequest, ChunkError, ChunkId, GearStatus, MetaFailure, MetaReply, MetaRequest, Moment,
-    NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId, PlannedHour,
-    Rows,
+    AdminReply, AdminRequest, ChunkError, ChunkId, MetaFailure, MetaReply, MetaRequest, Moment,
+    NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, NamespaceReply, ObjectId, Rows,
 };
 
 pub struct Cluster {
@@ -101,63 +100,12 @@ impl Backend for Cluster {
     }
 
     async fn is_in_trough(&self) -> Result<bool, BackendError> {
-        let plan = match self.client.call(MetaRequest::Admin(AdminRequest::GearPlan)).await {
-            Ok(MetaReply::Admin(AdminReply::Plan(plan))) => plan.hours,
-            // Without gears every hour is like any other.
-            Err(ClientError::Meta(MetaFailure::Refused(_))) => Vec::new(),
-            Ok(_) => return Err(other_reply()),
-            Err(error) => return Err(error.into()),
-        };
-        match self.client.call(MetaRequest::Admin(AdminRequest::Status)).await? {
-            MetaReply::Admin(AdminReply::Status(status)) => Ok(is_trough(&status.gear, &plan)),
-            _ => Err(other_reply()),
+        match self.client.call(MetaRequest::Admin(AdminRequest::Trough)).await? {
+            MetaReply::Admin(AdminReply::Trough(is_in_trough)) => Ok(is_in_trough),
+            _ => {
+                let why = "the metadata service's reply does not match the request";
+                Err(BackendError::Failed(why.into()))
+            }
         }
-    }
-}
-
-fn other_reply() -> BackendError {
-    BackendError::Failed("the metadata service's reply does not match the request".into())
-}
-
-/// What is awake says what the load is and what it is about to be. `plan`: the coming day.
-fn is_trough(now: &GearStatus, plan: &[PlannedHour]) -> bool {
-    let fewest = plan.iter().map(|hour| hour.awake.len()).min();
-    fewest.is_none_or(|fewest| now.servers as usize <= fewest) && !now.shifting && !now.emergency
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ebb_types::{GearMode, GearSteps, ServerId};
-
-    #[test]
-    fn a_trough_is_the_fewest_servers_to_come_while_nothing_shifts() {
-        let gear = |gear: u8, shifting, emergency| GearStatus {
-            mode: GearMode::Auto,
-            gear,
-            servers: u32::from(gear) * 3,
-            steps: GearSteps::Servers,
-            shifting,
-            dry_run: false,
-            short_of_room: false,
-            emergency,
-            servers_awake: 9,
-            load: 0.0,
-            servers_needed: 3,
-            forecast: None,
-        };
-        let hour = |gear: u16| PlannedHour {
-            gear: gear as u8,
-            awake: (0..gear * 3).map(ServerId).collect(),
-            ..PlannedHour::default()
-        };
-        let day = [hour(3), hour(2), hour(3)];
-        assert!(is_trough(&gear(2, false, false), &day));
-        assert!(is_trough(&gear(1, false, false), &day), "an administrator set it");
-        assert!(!is_trough(&gear(3, false, false), &day));
-        assert!(is_trough(&gear(3, false, false), &[hour(3), hour(3)]), "all hours are alike");
-        assert!(is_trough(&gear(3, false, false), &[]), "there are no gears");
-        assert!(!is_trough(&gear(2, true, false), &day));
-        assert!(!is_trough(&gear(2, false, true), &day));
     }
 }

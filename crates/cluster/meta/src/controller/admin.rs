@@ -27,6 +27,7 @@ impl Leading {
         let answer = match request {
             AdminRequest::Status => Ok(AdminReply::Status(Box::new(self.status(now, state)))),
             AdminRequest::GearPlan => self.dry_run(now, state).map(|plan| AdminReply::Plan(Box::new(plan))),
+            AdminRequest::Trough => Ok(AdminReply::Trough(self.is_in_trough(now, state))),
             AdminRequest::ListHours => Ok(AdminReply::Hours(state.hours().cloned().collect())),
             AdminRequest::ListShifts => Ok(AdminReply::Shifts(state.shifts().cloned().collect())),
             AdminRequest::ListNotices { .. } => unreachable!("the member keeps them: not all are from here"),
@@ -259,6 +260,7 @@ impl Leading {
             AdminRequest::MarkLost { server, accept_loss } => self.mark_lost(*server, *accept_loss, state),
             AdminRequest::Status
             | AdminRequest::GearPlan
+            | AdminRequest::Trough
             | AdminRequest::ListHours
             | AdminRequest::ListShifts
             | AdminRequest::ListNotices { .. } => unreachable!("questions change nothing"),

@@ -68,6 +68,13 @@ impl Leading {
         })
     }
 
+    /// Whether the load is in a trough. What is wanted awake says what the load is and what it is about to be. Without
+    /// gears every hour is like any other.
+    pub(crate) fn is_in_trough(&self, now: Moment, state: &State) -> bool {
+        let stands = self.gears.shift.is_none() && !self.emergency;
+        stands && self.dry_run(now, state).ok().is_none_or(|plan| is_lowest(self.gears.awake().len(), &plan))
+    }
+
     fn planned_hours(
         &self,
         now: Moment,
@@ -124,6 +131,11 @@ impl Leading {
     }
 }
 
+/// Whether no hour of the plan has fewer servers awake.
+fn is_lowest(servers: usize, plan: &GearPlan) -> bool {
+    plan.hours.iter().all(|hour| servers <= hour.awake.len())
+}
+
 /// What is said where not the lowest gear, but the copies of a write need so many servers. `turn`: those of the gear
 /// groups whose turn it is.
 fn few_servers(schedule: &Schedule, policy: &Policy, turn: u32) -> Option<String> {
@@ -172,5 +184,23 @@ mod tests {
         let ends = |hour, rotate_days| turn_ends(hour, &Schedule { rotate_days, ..Schedule::default() });
         assert_eq!([0, 167, 168].map(|hour| ends(hour, 7)), [Some(168), Some(168), Some(336)]);
         assert_eq!(ends(5, 0), None);
+    }
+
+    #[test]
+    fn a_trough_has_the_fewest_servers_of_the_coming_day() {
+        let hour = |gear: u16| PlannedHour {
+            gear: gear as u8,
+            awake: (0..gear * 3).map(ServerId).collect(),
+            ..PlannedHour::default()
+        };
+        let of = |gears: &[u16]| GearPlan {
+            hours: gears.iter().map(|gear| hour(*gear)).collect(),
+            ..GearPlan::default()
+        };
+        let day = of(&[3, 2, 3]);
+        assert!(is_lowest(6, &day));
+        assert!(is_lowest(3, &day), "an administrator set it");
+        assert!(!is_lowest(9, &day) && !is_lowest(7, &day));
+        assert!(is_lowest(9, &of(&[3, 3])), "all hours are alike");
     }
 }

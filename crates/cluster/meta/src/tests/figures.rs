@@ -36,6 +36,14 @@ impl World {
         }
     }
 
+    fn is_in_trough(&mut self) -> bool {
+        self.admin(AdminRequest::Trough);
+        match self.answer.take() {
+            Some(MetaReply::Admin(AdminReply::Trough(is_in_trough))) => is_in_trough,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Returns the counts.
     fn assert_counted(&mut self) -> GroupCounts {
         let status = self.status();
@@ -248,6 +256,31 @@ fn a_cluster_that_does_not_run_is_planned_by_a_series() {
         // Not that of the hour before, which was busy.
         assert!(night.band.is_none_or(|band| band.high < 6.0), "{night:?}");
     }
+}
+
+#[test]
+fn the_load_is_in_a_trough_while_nothing_shifts_and_no_copies_are_missing() {
+    let mut world = in_gear_1();
+    assert!(!world.status().gear.shifting && world.is_in_trough(), "an administrator set it");
+    world.gear(2);
+    assert!(!world.is_in_trough(), "it shifts");
+    world.run(10_000);
+    assert!(!world.status().gear.shifting && world.is_in_trough(), "no hour is to have fewer awake");
+    let awake = world.states().find('A').expect("two gear groups are awake");
+    world.crash(awake as u16);
+    world.run(6000);
+    assert!(world.status().gear.emergency && !world.is_in_trough());
+}
+
+#[test]
+fn the_load_is_in_no_trough_while_more_is_awake_than_an_hour_to_come_needs() {
+    let mut world = after_a_quiet_hour(2000);
+    assert!(world.is_in_trough());
+    for _ in 0..4 {
+        world.load.random_reads = 1700;
+        world.run(1000);
+    }
+    assert!(!world.is_in_trough(), "{:?}", world.plan().hours);
 }
 
 #[test]
