@@ -4,7 +4,7 @@
 //! a request finds its primary and when it is retried. A request over several chunks is split into one piece per chunk,
 //! and ends with the last one.
 
-use crate::request::Later;
+use crate::request::later::Later;
 use crate::request::measure::Done;
 use crate::request::store::zeroes;
 use crate::world::client::{ADMIN, Heard};

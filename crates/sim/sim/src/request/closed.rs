@@ -2,10 +2,11 @@
 //! answered. What they reach is the cluster's rate for one kind of work. [Sierra §4.6]
 
 use crate::request::client::Clients;
+use crate::request::feed::{Closed, Feed};
+use crate::request::later::Later;
 use crate::request::rebuild::rest;
 use crate::request::run::CREATED;
 use crate::request::setup::{Setup, SimError};
-use crate::request::{Feed, Later};
 use crate::world::clock::SECOND;
 use crate::world::{Happening, World};
 use ebb_trace::Request;
@@ -45,15 +46,6 @@ pub struct Pace {
     pub fastest_client: f64,
 }
 
-/// The work under way.
-pub struct Closed<'a> {
-    clients: &'a [Vec<Request>],
-    /// Per client: the next request, and its answers so far with the moment of the last.
-    next: Vec<usize>,
-    ended: Vec<(u64, u64)>,
-    since: u64,
-}
-
 /// Carries out one kind of work after another on a new cluster with every server awake; between two, the disks come to
 /// rest. There is one client host per list of requests.
 pub fn closed(setup: &Setup, works: &[Work]) -> Result<Vec<Pace>, SimError> {
@@ -73,12 +65,7 @@ fn carry_out<'a>(world: &mut World<'a>, work: &'a Work) -> Result<Pace, SimError
     let (since, clients) = (world.now, work.clients.len());
     let models = world.models();
     models.clients.answered.clear();
-    models.closed = Some(Closed {
-        clients: &work.clients,
-        next: vec![0; clients],
-        ended: vec![(0, since); clients],
-        since,
-    });
+    models.closed = Some(Closed::new(&work.clients, since));
     for _ in 0..work.outstanding {
         (0..clients).for_each(|client| world.send_next(client));
     }
@@ -115,24 +102,4 @@ fn carry_out<'a>(world: &mut World<'a>, work: &'a Work) -> Result<Pace, SimError
         slowest_client: ended.iter().map(of_client).fold(f64::MAX, f64::min),
         fastest_client: ended.iter().map(of_client).fold(0.0, f64::max),
     })
-}
-
-impl World<'_> {
-    /// A request of this host was answered.
-    pub fn host_goes_on(&mut self, host: u32) {
-        let now = self.now;
-        let Some(closed) = &mut self.models().closed else { return };
-        let (count, at) = &mut closed.ended[host as usize];
-        (*count, *at) = (*count + 1, now);
-        self.send_next(host as usize);
-    }
-
-    fn send_next(&mut self, client: usize) {
-        let now = self.now;
-        let Some(closed) = &mut self.models().closed else { return };
-        let Some(request) = closed.clients[client].get(closed.next[client]).copied() else { return };
-        closed.next[client] += 1;
-        let at = now - closed.since;
-        self.request_arrives_at(client as u32, at, &request);
-    }
 }

@@ -3,11 +3,12 @@
 //! is left out (leases, listings, heartbeats, other clients) takes no time beside the copying, so this reaches sizes at
 //! which [`rebuild`](super::rebuild) would take hours; a test compares the two.
 
+use crate::request::feed::Feed;
 use crate::request::machine::Machine;
+use crate::request::models::MESSAGE_BYTES;
 use crate::request::network::{Fabric, Traffic};
 use crate::request::setup::{Setup, SimError};
 use crate::request::store::{ChunkData, zeroes};
-use crate::request::{Feed, MESSAGE_BYTES};
 use crate::world::net::Node;
 use ebb_chunkserver::{FETCH_BLOCKS, FETCHES_MAX, StoreCommand, StoreToken};
 use ebb_gear::{Layout, rebuild_choice};

@@ -1,7 +1,9 @@
 //! Overload is not failure (R12): the cluster's behaviour when it gets more requests than its disks can serve.
 
+use crate::request::feed::Feed;
+use crate::request::later::Later;
 use crate::request::run::plan;
-use crate::request::{Feed, Later, Setup};
+use crate::request::setup::Setup;
 use crate::world::clock::SECOND;
 use crate::world::{Happening, World};
 use ebb_trace::Trace;

@@ -3,9 +3,10 @@
 //! The cluster is filled through its own protocol, rests until the disks have no more work, and loses a server.
 
 use super::copies::lost_server;
+use super::feed::Feed;
+use super::later::Later;
 use super::setup::{Setup, SimError};
 use super::store::ChunkData;
-use super::{Feed, Later};
 use crate::world::clock::SECOND;
 use crate::world::{Happening, World};
 use ebb_gear::Layout;

@@ -3,6 +3,7 @@
 use crate::request::client::Retries;
 use crate::request::energy::{DepthRow, Energy, Taken};
 use crate::request::measure::{Done, Migration, PHASES, Phase, Reclaim, Sample};
+use crate::request::models::Models;
 use crate::request::network::{Fabric, TRAFFICS, Traffic};
 use crate::request::pairs::PairsReport;
 use crate::request::setup::{Gears, Setup};
@@ -312,7 +313,7 @@ fn latency_rows(done: &[Done], replicas: u8) -> Vec<LatencyRow> {
     rows
 }
 
-fn holders(models: &crate::request::Models) -> Vec<HolderRow> {
+fn holders(models: &Models) -> Vec<HolderRow> {
     let mut sums: BTreeMap<(u8, Phase), HolderRow> = BTreeMap::new();
     for span in models.watch.spans.iter().filter(|s| s.holders > 0) {
         let row = sums.entry((span.gear, span.phase)).or_insert(HolderRow {

@@ -1,9 +1,11 @@
 //! One run: sets up a cluster, warms it up and replays the trace on it.
 
 use crate::load::Series;
+use crate::request::feed::Feed;
+use crate::request::later::Later;
+use crate::request::models::Models;
 use crate::request::report::{Report, report, servers_for};
 use crate::request::setup::{Gears, Setup, SimError};
-use crate::request::{Feed, Later, Models};
 use crate::search::scenario::Scenario;
 use crate::world::clock::{Clock, SECOND};
 use crate::world::net::Node;

@@ -3,11 +3,14 @@
 use crate::depths::{self, Suspend};
 use crate::request::client::Clients;
 use crate::request::device::{Device, Mirroring};
+use crate::request::disk::DiskModel;
 use crate::request::energy::{Meters, Way};
+use crate::request::feed::Feed;
 use crate::request::follow::Watch;
 use crate::request::machine::Machine;
-use crate::request::network::Fabric;
-use crate::request::{DiskModel, Feed, Models, NetworkModel, SettingsError};
+use crate::request::models::Models;
+use crate::request::network::{Fabric, NetworkModel};
+use crate::request::settings::SettingsError;
 use crate::search::scenario::Scenario;
 use crate::world::clock::SECOND;
 use ebb_gear::fleet::{FleetError, FleetPolicy};
