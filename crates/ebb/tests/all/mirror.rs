@@ -447,7 +447,7 @@ fn mistakes_are_refused_with_the_remedy_and_write_nothing() {
     assert!(text.contains("mirror m: 27.0 MiB") && text.contains("1.0 MiB are left"), "{text}");
 
     std::fs::write(bench.path("bad.toml"), "name = 3").unwrap();
-    let model = toml::Table::try_from(ebb_mirror::DiskModel::paper()).unwrap();
+    let model = toml::Table::try_from(ebb_mirror::TwoSpeedModel::paper()).unwrap();
     for (name, key, value) in [
         ("slow.toml", "overhead_seconds", toml::Value::from(1e30)),
         ("less.toml", "capacity_bytes", 1000.into()),

@@ -8,17 +8,14 @@
 //! a disk is, [`intent`] which regions may differ, and [`log_format`] what is in the log; [`table`] has the latter in
 //! memory.
 //!
-//! [`disk_model`] has the figures of a two-speed disk; [`model_disk`] is one such disk for simulators and emulators,
-//! and [`energy`] is what it takes.
+//! [`two_speed`] models a disk, for simulators and emulators.
 
 pub mod api;
 mod change;
 mod closing;
 mod copies;
 mod disk;
-pub mod disk_model;
 mod ending;
-pub mod energy;
 mod epochs;
 mod fields;
 pub mod geometry;
@@ -29,7 +26,6 @@ pub mod log_format;
 mod marks;
 mod members;
 pub mod mirror;
-pub mod model_disk;
 mod op;
 pub mod open;
 pub mod policy;
@@ -41,19 +37,20 @@ mod state;
 pub mod status;
 pub mod superblock;
 pub mod table;
+pub mod two_speed;
 
 pub use api::{Command, DiskOp, Event, Found, Mode, Parts, Reply, Request, Side, Speed, Spent, Token};
-pub use disk_model::{ChangeModel, DiskModel, ModelError, SpeedModel};
-pub use energy::{DiskEnergy, Energy, Share};
 pub use geometry::{Geometry, GeometryError};
 pub use intent::{IntentMap, RegionSet};
 pub use log_format::{Entry, Header, LogBatch, LogDamaged, LogEnd, LogId, Logged, Scan, Stamp};
 pub use mirror::Mirror;
-pub use model_disk::ModelDisk;
 pub use settings::{Ack, Adaptive, PlantedBug, PolicyKind, Settings, SettingsError, Sleep, Thresholds};
 pub use status::{DiskState, DiskStatus, ScrubStatus, Status};
 pub use superblock::{DiskId, MirrorId, Other, Own, Superblock, SuperblockError};
 pub use table::Table;
+pub use two_speed::{
+    ChangeModel, DiskEnergy, Energy, ModelError, Share, SpeedModel, TwoSpeedDisk, TwoSpeedModel, seek_curve,
+};
 
 /// Unit of addresses, in bytes: requests cover whole blocks, and the log's table has one entry per block.
 pub const BLOCK_BYTES: u64 = 4096;

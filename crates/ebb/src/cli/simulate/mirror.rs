@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use ebb_eval::traces;
 use ebb_output::Progress;
 use ebb_sim::mirror::{
-    Ack, Adaptive, DiskModel, PolicyKind, Report, Settings, Setup, Workload, page, simulate,
+    Ack, Adaptive, PolicyKind, Report, Settings, Setup, TwoSpeedModel, Workload, page, simulate,
 };
 use ebb_trace::TraceReader;
 use ebb_types::{Bytes, numbers_in_words, parse_bytes, parse_duration};
@@ -122,9 +122,9 @@ fn refused(error: impl std::fmt::Display) -> NodeError {
     NodeError::Refused(error.to_string())
 }
 
-fn disk(name: &str) -> Result<DiskModel, NodeError> {
+fn disk(name: &str) -> Result<TwoSpeedModel, NodeError> {
     if name == "paper" {
-        return Ok(DiskModel::paper());
+        return Ok(TwoSpeedModel::paper());
     }
     let text = std::fs::read_to_string(name).map_err(io("read the disk model", name))?;
     match Path::new(name).extension().is_some_and(|ending| ending == "json") {

@@ -173,7 +173,7 @@ mod tests {
     use crate::daemon::mirror::Driver;
     use crate::mirror::create::create;
     use ebb_mirror::open::Accept;
-    use ebb_mirror::{Ack, DiskModel};
+    use ebb_mirror::{Ack, TwoSpeedModel};
     use ebb_store::{Config, FlatDisk, Op, Outcome, StoreCore};
     use ebb_types::{
         ChunkId, Content, Epoch, GroupId, ObjectId, Record, Role, ServerId, StoreId, Version, block_crcs,
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_store_recovers_from_a_mirror_after_a_crash() {
-        for driver in [Driver::None, Driver::Emulated(Box::new(DiskModel::paper()))] {
+        for driver in [Driver::None, Driver::Emulated(Box::new(TwoSpeedModel::paper()))] {
             let directory = tempfile::tempdir().unwrap();
             let disks = ["a", "b"].map(|disk| directory.path().join(disk));
             for disk in &disks {

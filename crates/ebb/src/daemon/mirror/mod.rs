@@ -24,8 +24,7 @@ use ebb_blockdev::{Bounds, DiskFile, Replies, Ring, serve};
 use ebb_mirror::open::{Accept, Medium, OpenError, Opened, open};
 use ebb_mirror::policy::{Change, DiskFacts, Draw};
 use ebb_mirror::{
-    Ack, BLOCK_BYTES, ChangeModel, DiskModel, DiskState, Mirror, ModelDisk, PolicyKind, Settings, Side,
-    Speed, SpeedModel,
+    Ack, BLOCK_BYTES, DiskState, Mirror, PolicyKind, Settings, Side, Speed, TwoSpeedDisk, TwoSpeedModel,
 };
 use ebb_nbd::{BlockSizes, Export};
 use ebb_power::disk::About;
@@ -50,7 +49,7 @@ const SWITCH_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq)]
 pub enum Driver {
     None,
-    Emulated(Box<DiskModel>),
+    Emulated(Box<TwoSpeedModel>),
     /// By a switch of this kind.
     Switched(DriverKind),
 }
@@ -68,9 +67,9 @@ impl Driver {
 
     /// The model of a file, or the paper's.
     fn emulated(file: Option<PathBuf>) -> Result<Driver, NodeError> {
-        let Some(path) = file else { return Ok(Driver::Emulated(Box::new(DiskModel::paper()))) };
+        let Some(path) = file else { return Ok(Driver::Emulated(Box::new(TwoSpeedModel::paper()))) };
         let text = std::fs::read_to_string(&path).map_err(io("read", &path))?;
-        let model: DiskModel = toml::from_str(&text).map_err(|error| MirrorError::ModelFile {
+        let model: TwoSpeedModel = toml::from_str(&text).map_err(|error| MirrorError::ModelFile {
             path: path.clone(),
             why: numbers_in_words(&error.to_string()),
         })?;
@@ -93,7 +92,7 @@ impl Driver {
 }
 
 /// The longest time in a model, in seconds.
-fn slowest_seconds(model: &DiskModel) -> f64 {
+fn slowest_seconds(model: &TwoSpeedModel) -> f64 {
     let turn = 60.0 / model.low.rpm;
     let payload = f64::from(PAYLOAD_MAX) / model.bytes_per_second * model.high.rpm / model.low.rpm;
     let seek = model.full_stroke_seconds + model.overhead_seconds + model.write_settle_seconds;
@@ -349,7 +348,7 @@ fn known(about: &About) -> DiskFacts {
     facts
 }
 
-fn emulated(model: &DiskModel, there: [bool; 2], opened: &Opened) -> Result<Drives, NodeError> {
+fn emulated(model: &TwoSpeedModel, there: [bool; 2], opened: &Opened) -> Result<Drives, NodeError> {
     let needed = opened.geometry.device_bytes();
     if model.capacity_bytes < needed {
         let (model, capacity) = (model.name.clone(), Bytes(model.capacity_bytes));
@@ -361,25 +360,10 @@ fn emulated(model: &DiskModel, there: [bool; 2], opened: &Opened) -> Result<Driv
         if !there[side.index()] {
             return Drive::None(Busy::default());
         }
-        let disk = ModelDisk::new(model.clone(), Speed::High, now, seeds[side.index()]);
+        let disk = TwoSpeedDisk::new(model.clone(), Speed::High, now, seeds[side.index()]);
         Drive::Emulated(Box::new(Emulated::new(disk, now)))
     };
-    Ok((Side::BOTH.map(drive), [facts(model); 2]))
-}
-
-fn facts(model: &DiskModel) -> DiskFacts {
-    let draw = |speed: &SpeedModel| Draw { idle: speed.idle, access: speed.access };
-    let change = |change: &ChangeModel| Change {
-        time: Duration::from_secs_f64(change.seconds),
-        energy: change.energy,
-    };
-    DiskFacts {
-        slowdown: model.high.rpm / model.low.rpm,
-        low: draw(&model.low),
-        high: draw(&model.high),
-        up: change(&model.up),
-        down: change(&model.down),
-    }
+    Ok((Side::BOTH.map(drive), [DiskFacts::of(model); 2]))
 }
 
 fn describe(

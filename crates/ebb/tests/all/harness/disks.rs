@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// The figures of a disk that changes its speed in 0.2 s and seeks in no time.
 pub fn quick_disk() -> String {
-    let mut model = toml::Table::try_from(ebb_mirror::DiskModel::paper()).expect("TOML");
+    let mut model = toml::Table::try_from(ebb_mirror::TwoSpeedModel::paper()).expect("TOML");
     let mut set = |table: &str, key: &str, value: f64| {
         let model = match table {
             "" => &mut model,

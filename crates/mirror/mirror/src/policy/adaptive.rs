@@ -27,6 +27,7 @@
 //! `cycles_at_once + t · cycles_per_year` changes.
 
 use crate::settings::Adaptive;
+use crate::two_speed::TwoSpeedModel;
 use crate::{Speed, Thresholds};
 use ebb_types::{Joules, Watts};
 use std::time::Duration;
@@ -71,18 +72,26 @@ pub struct DiskFacts {
 /// [LogStore Table 1]
 impl Default for DiskFacts {
     fn default() -> DiskFacts {
-        let time = Duration::from_secs(7);
-        DiskFacts {
-            slowdown: 10_000.0 / 3_000.0,
-            low: Draw { idle: Watts(0.5), access: Watts(2.5) },
-            high: Draw { idle: Watts(6.0), access: Watts(9.0) },
-            up: Change { time, energy: Joules(123.0) },
-            down: Change { time, energy: Joules(17.0) },
-        }
+        DiskFacts::of(&TwoSpeedModel::paper())
     }
 }
 
 impl DiskFacts {
+    pub fn of(model: &TwoSpeedModel) -> DiskFacts {
+        let draw = |speed: Speed| Draw { idle: model.speed(speed).idle, access: model.speed(speed).access };
+        let change = |to: Speed| {
+            let change = model.change(to);
+            Change { time: Duration::from_secs_f64(change.seconds), energy: change.energy }
+        };
+        DiskFacts {
+            slowdown: model.high.rpm / model.low.rpm,
+            low: draw(Speed::Low),
+            high: draw(Speed::High),
+            up: change(Speed::High),
+            down: change(Speed::Low),
+        }
+    }
+
     /// Shortest stay at low speed whose trip down and up takes no more energy than high speed would; `None`: none is
     /// long enough. Arguments: utilisations at high and at low speed.
     pub fn break_even(&self, high: f64, low: f64) -> Option<Duration> {

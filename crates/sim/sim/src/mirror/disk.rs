@@ -1,6 +1,7 @@
-//! A modelled disk with its queue.
+//! A mirror's disk in virtual time: the queue of what the mirror asks of it. How long that takes is the answer of the
+//! model ([`TwoSpeedDisk`]), as for the daemon's emulated disks.
 
-use ebb_mirror::{BLOCK_BYTES, DiskOp, Event, Found, Geometry, ModelDisk, Side, Speed, Spent, Token};
+use ebb_mirror::{BLOCK_BYTES, DiskOp, Event, Found, Geometry, Side, Speed, Spent, Token, TwoSpeedDisk};
 use ebb_types::Moment;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,7 +33,7 @@ enum Answer {
 
 pub(crate) struct Disk {
     side: Side,
-    pub model: ModelDisk,
+    pub model: TwoSpeedDisk,
     queue: VecDeque<(Token, DiskOp)>,
     doing: Doing,
     /// Where the log and the data begin.
@@ -42,7 +43,7 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub fn new(side: Side, model: ModelDisk, geometry: &Geometry) -> Disk {
+    pub fn new(side: Side, model: TwoSpeedDisk, geometry: &Geometry) -> Disk {
         Disk {
             side,
             model,

@@ -2,8 +2,8 @@
 //! systems that the paper compares it with. [LogStore §4]
 //!
 //! The mirror is the production one ([`ebb_mirror::Mirror`]), with everything that it does for safety: marks of the
-//! intent map, superblocks, voids of log entries. Only the two disks ([`ModelDisk`](ebb_mirror::ModelDisk)), the clock
-//! and the client are models.
+//! intent map, superblocks, voids of log entries. Only the two disks ([`TwoSpeedDisk`](ebb_mirror::TwoSpeedDisk)), the
+//! clock and the client are models.
 //!
 //! - The client does what the trace says, whenever it says so, however many requests are unanswered.
 //! - A disk serves one access at a time, in the order of arrival. It has no volatile cache: a sync takes no time, and a
@@ -24,7 +24,7 @@ mod state;
 mod workload;
 
 pub use ebb_mirror::{
-    Ack, Adaptive, DiskModel, ModelError, PolicyKind, Settings, SettingsError, Side, Speed, Thresholds,
+    Ack, Adaptive, ModelError, PolicyKind, Settings, SettingsError, Side, Speed, Thresholds, TwoSpeedModel,
 };
 pub use page::{page, state_charts};
 pub use report::{

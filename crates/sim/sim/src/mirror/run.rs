@@ -7,15 +7,14 @@ use super::setup::{MirrorError, Setup, UNANSWERED_MAX};
 use super::state::State;
 use bytes::Bytes;
 use ebb_mirror::open::{Accept, Medium, create, open};
-use ebb_mirror::policy::{Change, DiskFacts, Draw};
+use ebb_mirror::policy::DiskFacts;
 use ebb_mirror::{
-    BLOCK_BYTES, Command, DiskId, DiskModel, Event, Geometry, Mirror, MirrorId, ModelDisk, Reply, Request,
-    Side, Speed,
+    BLOCK_BYTES, Command, DiskId, Event, Geometry, Mirror, MirrorId, Reply, Request, Side, Speed,
+    TwoSpeedDisk,
 };
 use ebb_trace::{Kind, TraceReader};
 use ebb_types::{Bug, Moment, Random};
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// Requests between two reports of progress.
 const TELL: u64 = 1 << 14;
@@ -41,21 +40,6 @@ impl Medium for NewDisk {
             }
         }
         Ok(data.into())
-    }
-}
-
-pub(crate) fn facts(model: &DiskModel) -> DiskFacts {
-    let draw = |speed: Speed| Draw { idle: model.speed(speed).idle, access: model.speed(speed).access };
-    let change = |to: Speed| {
-        let change = model.change(to);
-        Change { time: Duration::from_secs_f64(change.seconds), energy: change.energy }
-    };
-    DiskFacts {
-        slowdown: model.high.rpm / model.low.rpm,
-        low: draw(Speed::Low),
-        high: draw(Speed::High),
-        up: change(Speed::High),
-        down: change(Speed::Low),
     }
 }
 
@@ -88,7 +72,7 @@ impl<'a> Run<'a> {
         let opened = open([Some(&mut a as &mut dyn Medium), Some(&mut b)], Accept::default());
         let opened = opened.expect("a mirror that was just created opens");
         let mut out = Vec::new();
-        let facts = [facts(&setup.disk); 2];
+        let facts = [DiskFacts::of(&setup.disk); 2];
         let mirror = Mirror::new(setup.settings, facts, [Speed::High; 2], opened, &mut out);
         let mut random = Random::new(setup.seed);
         let mut run = Run {
@@ -96,7 +80,7 @@ impl<'a> Run<'a> {
             geometry,
             mirror,
             disks: Side::BOTH.map(|side| {
-                let model = ModelDisk::new(setup.disk.clone(), Speed::High, Moment::ZERO, random.next());
+                let model = TwoSpeedDisk::new(setup.disk.clone(), Speed::High, Moment::ZERO, random.next());
                 Disk::new(side, model, &geometry)
             }),
             now: Moment::ZERO,

@@ -1,6 +1,6 @@
 //! What a run depends on, and why it may not be possible.
 
-use ebb_mirror::{DiskModel, GeometryError, ModelError, Settings, SettingsError};
+use ebb_mirror::{GeometryError, ModelError, Settings, SettingsError, TwoSpeedModel};
 use ebb_trace::TraceError;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub settings: Settings,
-    pub disk: DiskModel,
+    pub disk: TwoSpeedModel,
     /// Of each disk; 0: none.
     pub log_bytes: u64,
     /// Trace seconds per simulated second.
@@ -16,12 +16,12 @@ pub struct Setup {
     pub seed: u64,
 }
 
-/// The paper's: see [`DiskModel::paper`] and [`Settings::default`]; but writes are acknowledged as production does.
+/// The paper's: see [`TwoSpeedModel::paper`] and [`Settings::default`]; but writes are acknowledged as production does.
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
             settings: Settings::default(),
-            disk: DiskModel::paper(),
+            disk: TwoSpeedModel::paper(),
             log_bytes: 3 << 30,
             rate: 1.0,
             seed: 1,

@@ -214,7 +214,7 @@ fn a_faster_disk_model_and_a_safe_acknowledgement_are_what_they_say() {
 #[test]
 fn requests_are_rounded_outward_and_folded_into_the_mirror() {
     let at = |offset, len, device| Request { at: Duration::ZERO, device, offset, len, kind: Kind::Write };
-    let disk = DiskModel { capacity_bytes: 64 << 20, ..DiskModel::paper() };
+    let disk = TwoSpeedModel { capacity_bytes: 64 << 20, ..TwoSpeedModel::paper() };
     let setup = Setup { disk, log_bytes: 0, ..setup(PolicyKind::LogStore, 1.0) };
     let requests = vec![at(4095, 2, 0), at(1 << 40, 4096, 0), at(0, 4096, 1), at(0, 0, 0)];
     let trace = Trace { requests, devices: vec!["a".into(), "b".into()], ..Trace::default() };

@@ -1,4 +1,4 @@
-//! Timing models of disks: a disk with one arm and a queue, and a flash device with parallel channels.
+//! Timing models of a chunk server's disk: one with an arm and a queue, a flash device with parallel channels, a pair.
 //!
 //! A **hard disk** serves one access at a time: overhead, seek (a curve through track-to-track, average and full
 //! stroke), rotation (uniform over a turn), transfer. An access that continues where the last one ended has neither
@@ -11,12 +11,16 @@
 //! `channels / iops`, which for a write is longer than its latency: the device acknowledges from its buffer and
 //! programs later.
 //!
-//! A **pair** is a mirror of two two-speed disks, whose model is [`ebb_mirror::DiskModel`]: [`pair`](super::pair) runs
-//! it.
+//! A **pair** is a mirror of two two-speed disks: [`pair`](super::pair) runs it.
+//!
+//! A two-speed disk ([`TwoSpeedModel`]) is a model of its own: it has watts, two speeds and changes between them, and
+//! it neither reads ahead nor reorders. The disks here have times only, since a server's watts contain its disks'
+//! ([`ebb_power::PowerModel`]). They share [`seek_curve`]; its point at a third of the stroke is the data sheet's
+//! average here, and is computed from that average there.
 
 use crate::request::settings::{self, SettingsError, check_positive};
 use crate::world::clock::SECOND;
-use ebb_mirror::{Speed, Spent};
+use ebb_mirror::{Speed, Spent, TwoSpeedModel, seek_curve};
 use ebb_types::Random;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -28,8 +32,8 @@ use std::path::Path;
 pub enum DiskModel {
     Hdd(Hdd),
     Ssd(Ssd),
-    /// Two such disks, mirrored.
-    Pair(ebb_mirror::DiskModel),
+    /// Two two-speed disks, mirrored.
+    Pair(TwoSpeedModel),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,14 +74,8 @@ pub struct Ssd {
 }
 
 impl Hdd {
-    fn seek_seconds(&self, fraction: f64) -> f64 {
-        let (near, mean, far) =
-            (self.track_to_track_seconds, self.average_seek_seconds, self.full_stroke_seconds);
-        if fraction <= 1.0 / 3.0 {
-            near + (mean - near) * (3.0 * fraction).sqrt()
-        } else {
-            mean + (far - mean) * (fraction - 1.0 / 3.0) * 1.5
-        }
+    fn seek_seconds(&self, share: f64) -> f64 {
+        seek_curve([self.track_to_track_seconds, self.average_seek_seconds, self.full_stroke_seconds], share)
     }
 
     fn revolution_seconds(&self) -> f64 {
@@ -123,7 +121,7 @@ impl DiskModel {
 
     /// A mirror of two disks of LogStore's evaluation.
     pub fn pair() -> DiskModel {
-        DiskModel::Pair(ebb_mirror::DiskModel::paper())
+        DiskModel::Pair(TwoSpeedModel::paper())
     }
 
     /// A present server hard disk.

@@ -14,12 +14,13 @@
 //! a mirror after a crash.
 
 use crate::mirror::disk::{Disk, Zeroes};
-use crate::mirror::run::{NewDisk, facts};
+use crate::mirror::run::NewDisk;
 use crate::request::disk::Access;
 use ebb_mirror::open::{Accept, Medium, create, open};
+use ebb_mirror::policy::DiskFacts;
 use ebb_mirror::{
-    BLOCK_BYTES, Command, DiskId, DiskModel, Energy, Event, Geometry, Mirror, MirrorId, ModelDisk, Reply,
-    Request, Settings, Side, Speed, Spent,
+    BLOCK_BYTES, Command, DiskId, Energy, Event, Geometry, Mirror, MirrorId, Reply, Request, Settings, Side,
+    Speed, Spent, TwoSpeedDisk, TwoSpeedModel,
 };
 use ebb_types::{Bug, Joules, Moment, Random};
 use std::collections::{BTreeMap, VecDeque};
@@ -36,7 +37,7 @@ struct Running {
 }
 
 pub struct Pair {
-    model: DiskModel,
+    model: TwoSpeedModel,
     geometry: Geometry,
     chunk_bytes: u64,
     mirror: Mirror,
@@ -106,7 +107,7 @@ impl Account {
     }
 
     /// Of one disk. `at_high`: its accesses at low speed, as they would be at high speed.
-    fn of(energy: &Energy, at_high: Duration, model: &DiskModel) -> Account {
+    fn of(energy: &Energy, at_high: Duration, model: &TwoSpeedModel) -> Account {
         let [seconds, at_high] = [energy.seconds(), at_high.as_secs_f64()];
         let work_seconds = energy.access_high.seconds + at_high;
         let elsewhere = seconds - energy.idle_high.seconds - energy.access_high.seconds;
@@ -125,7 +126,7 @@ impl Account {
 impl Pair {
     /// New disks at high speed, with empty logs. `geometry` is that of disks of this model.
     pub fn new(
-        model: &DiskModel,
+        model: &TwoSpeedModel,
         geometry: Geometry,
         settings: &Settings,
         chunk_bytes: u64,
@@ -139,9 +140,9 @@ impl Pair {
         let opened = opened.expect("a mirror that was just created opens");
         let mut out = Vec::new();
         let mut pair = Pair {
-            mirror: Mirror::new(*settings, [facts(model); 2], [Speed::High; 2], opened, &mut out),
+            mirror: Mirror::new(*settings, [DiskFacts::of(model); 2], [Speed::High; 2], opened, &mut out),
             disks: Side::BOTH.map(|side| {
-                let disk = ModelDisk::new(model.clone(), Speed::High, Moment::ZERO, random.next());
+                let disk = TwoSpeedDisk::new(model.clone(), Speed::High, Moment::ZERO, random.next());
                 Disk::new(side, disk, &geometry)
             }),
             model: model.clone(),
@@ -322,7 +323,7 @@ mod tests {
     const LOG_BYTES: u64 = 3 << 30;
 
     fn pair(kind: PolicyKind) -> Pair {
-        let model = DiskModel::paper();
+        let model = TwoSpeedModel::paper();
         let geometry = Geometry::new(model.capacity_bytes, LOG_BYTES).unwrap();
         Pair::new(&model, geometry, &Settings { kind, ..Settings::default() }, 64 << 20, Random::new(1))
     }

@@ -202,7 +202,7 @@ impl Setup {
         }
     }
 
-    fn check_pair(&self, disk: &ebb_mirror::DiskModel) -> Result<(), SimError> {
+    fn check_pair(&self, disk: &ebb_mirror::TwoSpeedModel) -> Result<(), SimError> {
         self.mirroring.settings.check()?;
         let bytes = Geometry::new(disk.capacity_bytes, self.mirroring.log_bytes)?.data_blocks() * BLOCK_BYTES;
         if bytes < PAIR_BYTES_MIN {

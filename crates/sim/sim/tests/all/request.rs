@@ -424,7 +424,7 @@ fn close(found: f64, right: f64, share: f64) {
 fn on_pairs_what_sleeping_servers_and_slow_disks_save_adds_up_to_what_is_not_taken() {
     let trace = busy_and_quiet(5);
     // Such that the busy hours need high speed.
-    let mut disk = ebb_sim::mirror::DiskModel::paper();
+    let mut disk = ebb_sim::mirror::TwoSpeedModel::paper();
     disk.low.rpm = 300.0;
     let mut setup = Setup { disk: DiskModel::Pair(disk), ..on_pairs(PolicyKind::LogStore, shifting()) };
     setup.mirroring.settings.thresholds = Thresholds {
@@ -501,8 +501,8 @@ fn pairs_that_cannot_be_are_refused_with_a_remedy() {
         change(&mut setup);
         simulate(&trace, &setup, &mut |_| true).unwrap_err().to_string()
     };
-    let model = |change: fn(&mut ebb_sim::mirror::DiskModel)| {
-        let mut disk = ebb_sim::mirror::DiskModel::paper();
+    let model = |change: fn(&mut ebb_sim::mirror::TwoSpeedModel)| {
+        let mut disk = ebb_sim::mirror::TwoSpeedModel::paper();
         change(&mut disk);
         refused(&move |setup| setup.disk = DiskModel::Pair(disk.clone()))
     };

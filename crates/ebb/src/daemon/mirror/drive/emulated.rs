@@ -3,7 +3,7 @@
 //! Syncs and holes take no time of their own, since the model has no write cache.
 
 use super::ended::Ended;
-use ebb_mirror::{DiskOp, Energy, Found, ModelDisk, Speed, Spent, Token};
+use ebb_mirror::{DiskOp, Energy, Found, Speed, Spent, Token, TwoSpeedDisk};
 use ebb_types::Moment;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ struct Access {
 }
 
 pub struct Emulated {
-    disk: ModelDisk,
+    disk: TwoSpeedDisk,
     /// When the last access began, which may be yet to come.
     began: Moment,
     accesses: BTreeMap<Token, Access>,
@@ -25,7 +25,7 @@ pub struct Emulated {
 }
 
 impl Emulated {
-    pub fn new(disk: ModelDisk, now: Moment) -> Emulated {
+    pub fn new(disk: TwoSpeedDisk, now: Moment) -> Emulated {
         Emulated { disk, began: now, accesses: BTreeMap::new(), waiting: BTreeSet::new(), change: None }
     }
 
@@ -93,7 +93,7 @@ impl Emulated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_mirror::DiskModel;
+    use ebb_mirror::TwoSpeedModel;
     use std::time::Duration;
 
     fn at(millis: u64) -> Moment {
@@ -102,8 +102,8 @@ mod tests {
 
     #[test]
     fn an_emulated_disk_ends_accesses_in_turn_when_the_model_says_so() {
-        let model = DiskModel::paper();
-        let mut drive = Emulated::new(ModelDisk::new(model.clone(), Speed::High, at(0), 3), at(0));
+        let model = TwoSpeedModel::paper();
+        let mut drive = Emulated::new(TwoSpeedDisk::new(model.clone(), Speed::High, at(0), 3), at(0));
         let write = DiskOp::Write { offset: 1 << 30, pieces: vec![vec![0; 4096].into()], durable: false };
         for token in [1, 2] {
             drive.begin(at(1), Token(token), &write);

@@ -12,16 +12,16 @@
 //!
 //! A disk of one speed is one that starts at [`Speed::High`] and is never asked to change.
 
-use crate::disk_model::{DiskModel, seconds};
-use crate::energy::{DiskEnergy, Energy};
+use crate::two_speed::energy::{DiskEnergy, Energy};
+use crate::two_speed::model::{TwoSpeedModel, seconds};
 use crate::{Parts, Speed, Spent};
 use ebb_types::{Moment, Random};
 use std::time::Duration;
 
 /// One disk: where its arm is, its speed, and its energy so far.
 #[derive(Clone, Debug)]
-pub struct ModelDisk {
-    model: DiskModel,
+pub struct TwoSpeedDisk {
+    model: TwoSpeedModel,
     random: Random,
     speed: Speed,
     /// The speed that the disk changes to, and when it gets there.
@@ -35,11 +35,11 @@ pub struct ModelDisk {
     energy: DiskEnergy,
 }
 
-impl ModelDisk {
-    /// A disk at rest since `now`, its arm at offset 0. The model has passed [`DiskModel::check`].
-    pub fn new(model: DiskModel, speed: Speed, now: Moment, seed: u64) -> ModelDisk {
+impl TwoSpeedDisk {
+    /// A disk at rest since `now`, its arm at offset 0. The model has passed [`TwoSpeedModel::check`].
+    pub fn new(model: TwoSpeedModel, speed: Speed, now: Moment, seed: u64) -> TwoSpeedDisk {
         assert_eq!(model.check(), Ok(()), "the model was not checked");
-        ModelDisk {
+        TwoSpeedDisk {
             energy: DiskEnergy::new(&model, speed, now),
             model,
             random: Random::new(seed),
@@ -51,7 +51,7 @@ impl ModelDisk {
         }
     }
 
-    pub fn model(&self) -> &DiskModel {
+    pub fn model(&self) -> &TwoSpeedModel {
         &self.model
     }
 
@@ -71,7 +71,7 @@ impl ModelDisk {
         self.free_at
     }
 
-    /// Serves an access from `now`, which is not before [`ModelDisk::free_at`]. It ends after [`Spent::total`].
+    /// Serves an access from `now`, which is not before [`TwoSpeedDisk::free_at`]. It ends after [`Spent::total`].
     pub fn access(&mut self, now: Moment, write: bool, offset: u64, bytes: u64) -> Spent {
         assert!(self.change.is_none(), "a disk serves nothing while it changes its speed");
         assert!(now >= self.free_at, "a disk serves one access at a time");
@@ -100,7 +100,7 @@ impl ModelDisk {
         seconds(self.model.turn_seconds(self.speed) * self.random.below(1 << 32) as f64 / (1u64 << 32) as f64)
     }
 
-    /// Begins a change of speed on an idle disk, and returns when to call [`ModelDisk::end_change`].
+    /// Begins a change of speed on an idle disk, and returns when to call [`TwoSpeedDisk::end_change`].
     pub fn begin_change(&mut self, now: Moment, to: Speed) -> Moment {
         assert!(self.change.is_none(), "a disk changes its speed once at a time");
         assert!(now >= self.free_at, "accesses end before a change of speed begins");
@@ -132,8 +132,8 @@ mod tests {
     use crate::SpeedModel;
     use ebb_types::Watts;
 
-    fn disk(speed: Speed, seed: u64) -> ModelDisk {
-        ModelDisk::new(DiskModel::paper(), speed, Moment::ZERO, seed)
+    fn disk(speed: Speed, seed: u64) -> TwoSpeedDisk {
+        TwoSpeedDisk::new(TwoSpeedModel::paper(), speed, Moment::ZERO, seed)
     }
 
     fn after(seconds: f64) -> Moment {
@@ -184,7 +184,7 @@ mod tests {
             let t_low = seek + 10.0 / 3.0 * (rotation + transfer);
             close(mean(Speed::Low, write, bytes).iter().sum(), t_low, 0.005);
             for speed in [Speed::Low, Speed::High] {
-                let means = Spent { parts: DiskModel::paper().random_access(speed, write, bytes) };
+                let means = Spent { parts: TwoSpeedModel::paper().random_access(speed, write, bytes) };
                 close(mean(speed, write, bytes).iter().sum(), means.total().as_secs_f64() * 1e3, 0.005);
             }
         }
@@ -225,13 +225,13 @@ mod tests {
     #[test]
     fn energy_is_time_by_watts_and_one_figure_per_change() {
         // Integers: every access takes 20 ms, of which 10 are overhead and 10 transfer.
-        let model = DiskModel {
+        let model = TwoSpeedModel {
             overhead_seconds: 0.01,
             bytes_per_second: 1e6,
             low: SpeedModel { rpm: 3_000.0, idle: Watts(0.5), access: Watts(2.5) },
-            ..DiskModel::paper()
+            ..TwoSpeedModel::paper()
         };
-        let mut disk = ModelDisk::new(model, Speed::High, after(100.0), 1);
+        let mut disk = TwoSpeedDisk::new(model, Speed::High, after(100.0), 1);
         let first = disk.access(after(110.0), true, 0, 10_000).total().as_secs_f64();
         disk.access(disk.free_at(), true, 10_000, 10_000);
         assert_eq!(disk.begin_change(after(120.0), Speed::Low), after(127.0));

@@ -2,7 +2,7 @@
 //! [LogStore §4.1]. A change's joules are everything that the disk takes while it lasts: idle power is not added.
 
 use crate::Speed;
-use crate::disk_model::{ChangeModel, DiskModel, SpeedModel};
+use crate::two_speed::model::{ChangeModel, SpeedModel, TwoSpeedModel};
 use ebb_types::{Joules, Moment, Watts};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -87,7 +87,7 @@ enum Busy {
 
 impl DiskEnergy {
     /// A disk that idles from `now` on.
-    pub fn new(model: &DiskModel, speed: Speed, now: Moment) -> DiskEnergy {
+    pub fn new(model: &TwoSpeedModel, speed: Speed, now: Moment) -> DiskEnergy {
         DiskEnergy {
             speeds: [model.low, model.high],
             changes: [model.down, model.up],

@@ -4,19 +4,18 @@
 //! inversely proportional to it [LogStore §4.1]; the mean rotation is half a turn, 10 ms at 3,000 rpm and 3 ms at
 //! 10,000 rpm.
 //!
-//! The seek curve has the form of `ebb-sim`'s hard disk, a root up to a third of the stroke and a line from there on.
-//! The time at a third is chosen such that the mean over random pairs of positions is `average_seek_seconds`, which is
-//! how data sheets define it.
+//! The time of a seek over a third of the stroke is chosen such that the mean of [`seek_curve`] over random pairs of
+//! positions is `average_seek_seconds`, which is how data sheets define it.
 
 use crate::{Parts, Speed};
 use ebb_types::{Joules, Watts};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The figures of a two-speed disk. Read from configuration: call [`DiskModel::check`] before use.
+/// The figures of a two-speed disk. Read from configuration: call [`TwoSpeedModel::check`] before use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DiskModel {
+pub struct TwoSpeedModel {
     pub name: String,
     /// Source of the figures.
     pub source: String,
@@ -76,10 +75,10 @@ pub enum ModelError {
     Seeks { near: f64, average: f64, far: f64 },
 }
 
-impl DiskModel {
+impl TwoSpeedModel {
     /// The disk of the paper's evaluation. The paper gives only the speeds, powers and changes.
-    pub fn paper() -> DiskModel {
-        DiskModel {
+    pub fn paper() -> TwoSpeedModel {
+        TwoSpeedModel {
             name: "logstore".into(),
             source: "speeds, powers and changes [LogStore Table 1]; seeks of the class of the Maxtor Atlas 15K II, 73 \
                      GB, which the paper names (compare 3.3/3.8 ms [Hitachi Ultrastar 15K450 specification 1.2, table \
@@ -185,12 +184,17 @@ impl DiskModel {
 
     /// Seek over this share of the stroke.
     pub(crate) fn seek_seconds(&self, share: f64) -> f64 {
-        let (near, knee, far) = (self.track_to_track_seconds, self.knee_seconds(), self.full_stroke_seconds);
-        if share <= 1.0 / 3.0 {
-            near + (knee - near) * (3.0 * share).sqrt()
-        } else {
-            knee + (far - knee) * (share - 1.0 / 3.0) * 1.5
-        }
+        seek_curve([self.track_to_track_seconds, self.knee_seconds(), self.full_stroke_seconds], share)
+    }
+}
+
+/// Seconds of a seek over this share of the stroke, from those to the next track, over a third and over all of it: a
+/// root up to the third, and a line from there on.
+pub fn seek_curve([near, third, far]: [f64; 3], share: f64) -> f64 {
+    if share <= 1.0 / 3.0 {
+        near + (third - near) * (3.0 * share).sqrt()
+    } else {
+        third + (far - third) * (share - 1.0 / 3.0) * 1.5
     }
 }
 
@@ -204,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_table_1() {
-        let model = DiskModel::paper();
+        let model = TwoSpeedModel::paper();
         assert_eq!((model.low.rpm, model.low.idle, model.low.access), (3_000.0, Watts(0.5), Watts(2.5)));
         assert_eq!((model.high.rpm, model.high.idle, model.high.access), (10_000.0, Watts(6.0), Watts(9.0)));
         assert_eq!(model.up, ChangeModel { seconds: 7.0, energy: Joules(123.0) });
@@ -214,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_seek_curve_passes_its_points_and_has_its_mean() {
-        let model = DiskModel::paper();
+        let model = TwoSpeedModel::paper();
         assert_eq!(model.seek_seconds(0.0), 0.3e-3);
         assert!((model.seek_seconds(1.0) - 8e-3).abs() < 1e-12);
         let steps = 10_000;
@@ -227,14 +231,14 @@ mod tests {
 
     #[test]
     fn models_are_read_from_toml_and_checked() {
-        let good = DiskModel::paper();
+        let good = TwoSpeedModel::paper();
         good.check().unwrap();
         let text = toml::to_string(&good).unwrap();
-        assert_eq!(toml::from_str::<DiskModel>(&text).unwrap(), good);
+        assert_eq!(toml::from_str::<TwoSpeedModel>(&text).unwrap(), good);
         assert!(text.contains("idle_watts = 0.5") && text.contains("energy_joules = 123"), "{text}");
-        assert!(toml::from_str::<DiskModel>(&format!("{text}\nspeed = 3\n")).is_err(), "an unknown key");
-        let bad = |change: fn(&mut DiskModel)| {
-            let mut model = DiskModel::paper();
+        assert!(toml::from_str::<TwoSpeedModel>(&format!("{text}\nspeed = 3\n")).is_err(), "an unknown key");
+        let bad = |change: fn(&mut TwoSpeedModel)| {
+            let mut model = TwoSpeedModel::paper();
             change(&mut model);
             model.check().unwrap_err().to_string()
         };
