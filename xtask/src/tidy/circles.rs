@@ -12,7 +12,8 @@ use std::path::Path;
 
 /// The sets of modules that import each other, each with the step that will open it.
 const CIRCLES: &[(&str, &str)] = &[(
-    "sim::search::faults sim::search::invariants sim::search::invariants::dwell sim::search::scenario sim::world \
+    "sim::request::client sim::request::feed sim::request::follow sim::request::models sim::request::network \
+         sim::search::faults sim::search::invariants sim::search::invariants::dwell sim::search::scenario sim::world \
          sim::world::client sim::world::coder sim::world::member sim::world::net sim::world::server sim::world::standstill",
     "one engine: the world knows `Disturb`, `Judge` and a model of delays",
 )];
@@ -85,9 +86,8 @@ fn paths(module: &str, code: &str, modules: &Modules, exports: bool) -> Vec<Stri
             continue;
         }
         let is_export = used && {
-            let line = before[..before.len() - 3].trim_end();
-            line.ends_with("pub")
-                || line.rsplit('\n').next().is_some_and(|l| l.trim_start().starts_with("pub("))
+            let line = before[..before.len() - 3].trim_end().rsplit('\n').next().unwrap_or_default();
+            line.ends_with("pub") || line.trim_start().starts_with("pub(") && line.ends_with(')')
         };
         let (mut text, mut inner) = (rest, Vec::new());
         tree("", &mut text, &mut inner);
@@ -210,5 +210,9 @@ mod tests {
             circle(&[a, "crate::a::c"])
         );
         assert_eq!(given(&[root, (a, "pub use c::X;"), ("crate::a::c", "use super::Y;")]), BTreeSet::new());
+        let used = ("crate", "pub(crate) mod a;\n\nuse a::Thing;");
+        assert_eq!(given(&[used, (a, "use crate::Y;")]), circle(&["crate", a]));
+        let shown = ("crate", "mod a;\npub(crate) use a::Thing;");
+        assert_eq!(given(&[shown, (a, "use crate::Y;")]), BTreeSet::new());
     }
 }
