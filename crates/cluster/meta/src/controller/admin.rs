@@ -6,6 +6,7 @@ use crate::controller::gears::{check, policy};
 use crate::controller::give_up::{last_copies_on, may_be_needed};
 use crate::controller::leading::Leading;
 use crate::controller::set_notes::set_notes;
+use crate::controller::switch::Switch;
 use crate::{Command, State, Token};
 use ebb_gear::check_wish;
 use ebb_types::{
@@ -68,11 +69,6 @@ impl Leading {
         out.push(Output::Reply { token, reply });
     }
 
-    /// Time of day.
-    pub(crate) fn unix_now(&self, now: Moment) -> u64 {
-        self.unix_millis + now.since(self.since).as_millis() as u64
-    }
-
     /// Limits that the hardware imposes at any gear.
     pub(crate) fn hardware_notes(&self, state: &State) -> Vec<String> {
         let (racks, r) = (racks_of(state), state.params().map_or(1, |p| usize::from(p.replicas)));
@@ -82,7 +78,7 @@ impl Leading {
                 r - racks
             )
         });
-        let still = (!self.has_switches())
+        let still = (!self.power.has_switches())
             .then(|| "dry run: power.switch is \"none\", so no server is put to sleep".to_owned());
         few.into_iter().chain(empty_servers(state)).chain(still).collect()
     }
@@ -97,9 +93,9 @@ impl Leading {
             servers: self.gears.awake().len() as u32,
             steps: schedule.steps,
             shifting: self.gears.shift.is_some(),
-            emergency: self.emergency,
-            dry_run: !self.has_switches(),
-            short_of_room: self.short_of_room,
+            emergency: self.wants.emergency,
+            dry_run: !self.power.has_switches(),
+            short_of_room: self.wants.short_of_room,
             servers_awake: awake,
             load: load.0,
             servers_needed: policy(&schedule, state).servers_needed(load),
@@ -112,7 +108,7 @@ impl Leading {
         let outlooks = state.servers().filter_map(|e| self.outlook(now, e, state));
         let replicated = servers.iter().filter(|s| s.pool == PoolId::REPLICATED && s.state.is_live());
         let unsettled: u32 = replicated.filter_map(|s| s.vitals.as_ref()).map(|v| v.unsettled).sum();
-        let groups = self.census.groups;
+        let groups = self.groups.census().groups;
         let groups = GroupCounts { not_served: groups.without_primary + unsettled, ..groups };
         ClusterStatus {
             params: state.params().expect("only a created cluster has a status").clone(),
@@ -129,37 +125,38 @@ impl Leading {
             power: None,
             energy: None,
             rack_switches: None,
-            latency: self.latency.status(),
+            latency: self.figures.latency(),
         }
     }
 
     fn pool_status(&self, now: Moment, pool: &PoolEntry, state: &State) -> PoolStatus {
         let one = |id: &SetId| {
             let (id, entry) = (*id, state.set(*id)?.clone());
-            let (standby, fullest) = self.watch(id)?;
+            let watch = self.sets.watch(id)?;
             let data = entry.columns[..entry.shape.data()].iter();
             let live = data.filter(|c| state.server(c.server).is_some_and(|e| e.state.is_live()));
-            let vitals: Vec<_> =
-                live.filter_map(|c| self.servers.get(&c.server)).map(|l| &l.vitals).collect();
+            let vitals: Vec<_> = live.filter_map(|c| self.figures.vitals(c.server)).collect();
             let servers = entry.columns.iter().filter_map(|c| state.server(c.server));
-            let rest = self.rests_at(id, &entry, state).filter(|_| !entry.hibernates());
-            let activation = fullest.and_then(|_| standby.activation());
+            let rest = self.sets.rests_at(id, &entry, state).filter(|_| !entry.hibernates());
+            let activation = watch.fullest.and_then(|_| watch.standby.activation());
             Some(SetStatus {
                 id,
                 parity_debt_bytes: vitals.iter().map(|v| v.debt_bytes).sum(),
                 memory_bytes: vitals.iter().map(|v| v.memory_bytes).sum(),
                 stored_bytes: self.sum_of(&entry.columns, |v| v.own_bytes + v.debt_bytes),
                 data_bytes: self.data_bytes(&entry),
-                fullest,
-                threshold: standby.threshold(),
+                fullest: watch.fullest,
+                threshold: watch.standby.threshold(),
                 next_activation_millis: activation.map(|time| time.as_millis() as u64),
                 servers_awake: servers.filter(|e| e.state.is_live()).count() as u32,
                 hibernates_in_millis: rest.map(|at| at.since(now).as_millis() as u64),
-                hibernated_millis: entry.hibernates_since.map(|at| self.unix_now(now).saturating_sub(at)),
+                hibernated_millis: entry
+                    .hibernates_since
+                    .map(|at| self.term.unix_now(now).saturating_sub(at)),
                 entry,
             })
         };
-        let wakes_within_millis = self.wake_time().as_millis() as u64;
+        let wakes_within_millis = self.sets.wake_time().as_millis() as u64;
         PoolStatus {
             pool: pool.clone(),
             wakes_within_millis,
@@ -170,8 +167,7 @@ impl Leading {
 
     /// The sum over the columns' servers by their last heartbeats; `None` if one was never heard.
     fn sum_of(&self, columns: &[Column], figure: impl Fn(&Vitals) -> u64) -> Option<u64> {
-        let heard = |column: &Column| self.servers.get(&column.server).filter(|live| live.heard.is_some());
-        columns.iter().map(|column| heard(column).map(|live| figure(&live.vitals))).sum()
+        columns.iter().map(|column| self.figures.vitals(column.server).map(&figure)).sum()
     }
 
     fn data_bytes(&self, entry: &SetEntry) -> Option<u64> {
@@ -182,10 +178,10 @@ impl Leading {
 
     fn server_statuses(&self, now: Moment, state: &State) -> Vec<ServerStatus> {
         let one = |entry: &ServerEntry| {
-            let live = self.servers.get(&entry.id);
+            let switch = self.power.switch(entry.id);
             let sleeps = entry.state == ServerState::Asleep && !self.resists(now, entry.id, state);
-            let heard = live.and_then(|l| l.heard);
-            let left = live.map(|l| l.granted_until.since(now)).filter(|left| !left.is_zero());
+            let heard = self.liveness.heard(entry.id);
+            let left = self.liveness.granted_until(entry.id).since(now);
             ServerStatus {
                 id: entry.id,
                 rack: entry.rack,
@@ -195,21 +191,19 @@ impl Leading {
                 address: entry.address.clone(),
                 state: entry.state,
                 why: self.why(now, entry, state),
-                depth: live.and_then(|l| l.power.depth()).filter(|_| sleeps),
+                depth: switch.and_then(Switch::depth).filter(|_| sleeps),
                 incarnation: entry.incarnation,
                 store: entry.store,
-                vitals: live.filter(|_| heard.is_some()).map(|l| l.vitals.clone()),
+                vitals: self.figures.vitals(entry.id).cloned(),
                 heartbeat_age_millis: heard.map(|at| now.since(at).as_millis() as u64),
-                lease_left_millis: left.filter(|_| entry.state.is_live()).map(|left| left.as_millis() as u64),
-                primaries: self.census.primaries(entry.id),
-                holder_of: self.census.holders(entry.id),
-                debt_since_unix_millis: {
-                    let owed = self.census.holds_for(entry.id);
-                    owed.filter_map(|id| self.owed_since.get(&id).copied()).min()
-                },
+                lease_left_millis: (entry.state.is_live() && !left.is_zero())
+                    .then_some(left.as_millis() as u64),
+                primaries: self.groups.census().primaries(entry.id),
+                holder_of: self.groups.census().holders(entry.id),
+                debt_since_unix_millis: self.groups.holds_since(entry.id),
                 modelled_watts: None,
                 transition_modelled_watts: None,
-                switch_trouble: live.and_then(|l| l.power.trouble.clone()),
+                switch_trouble: switch.and_then(|switch| switch.trouble.clone()),
                 power: self.power_status(now, entry, state),
             }
         };
@@ -250,7 +244,7 @@ impl Leading {
             AdminRequest::Force { accept_loss } => self.force(now, *accept_loss, state),
             AdminRequest::GearAuto => Ok(Command::SetGear { manual: None }),
             AdminRequest::SetSchedule(schedule) => {
-                check(schedule, state, &self.timing.sleep)?;
+                check(schedule, state, &self.term.timing.sleep)?;
                 if let Some(wish) = state.manual_gear() {
                     check_wish(wish, schedule.steps, &policy(schedule, state))
                         .map_err(|e| format!("{e} (`ebb gear auto` ends what was set)"))?;
@@ -295,8 +289,8 @@ impl Leading {
         }
         // What is lost is the store that spoke last, also if the state does not know that run yet: what it sent before
         // this verdict does not bring it back.
-        let spoke = self.servers.get(&server).filter(|live| live.run > entry.incarnation);
-        let (run, store) = spoke.map_or((entry.incarnation, entry.store), |live| (live.run, live.store));
+        let spoke = Some(self.runs.spoke(server)).filter(|(run, _)| *run > entry.incarnation);
+        let (run, store) = spoke.unwrap_or((entry.incarnation, entry.store));
         let position = if store == entry.store { state.position(server) } else { 0 };
         Ok(Command::set_server(state, server, ServerState::Lost, run, StoreMark { store, position }))
     }

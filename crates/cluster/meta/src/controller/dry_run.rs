@@ -71,7 +71,7 @@ impl Leading {
     /// Whether the load is in a trough. What is wanted awake says what the load is and what it is about to be. Without
     /// gears every hour is like any other.
     pub(crate) fn is_in_trough(&self, now: Moment, state: &State) -> bool {
-        let stands = self.gears.shift.is_none() && !self.emergency;
+        let stands = self.gears.shift.is_none() && !self.wants.emergency;
         stands && self.dry_run(now, state).ok().is_none_or(|plan| is_lowest(self.gears.awake().len(), &plan))
     }
 
@@ -96,7 +96,7 @@ impl Leading {
                 format!("{} awake too, so that copies stand in different racks", names.join(", "))
             });
             awake.extend(more);
-            awake.extend(servers_of(state, |e| !self.may_sleep(e.id, state)));
+            awake.extend(servers_of(state, |e| !self.power.may_sleep(e.id, state)));
             let turn = policy.awake_groups(lowest_gear, hour.hour);
             let sizes = few_servers(schedule, policy, policy.servers_awake(&turn))
                 .into_iter()

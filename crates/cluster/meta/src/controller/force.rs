@@ -8,7 +8,8 @@
 //! servers were given up begins again on another one.
 
 use crate::controller::group::next_entry;
-use crate::controller::leading::{Leading, Servers};
+use crate::controller::leading::Leading;
+use crate::controller::servers::Servers;
 use crate::{Change, Command, State};
 use ebb_types::{
     Column, Epoch, GroupEntry, GroupId, Holder, Moment, ServerId, ServerState, SetEntry, SetId, Slot,

@@ -7,45 +7,36 @@
 //! counts from when it saw the failure itself, so a change of leaders only delays the verdict. A server that sleeps, or
 //! wakes late, is never failed.
 
-use crate::controller::event::Output;
-use crate::controller::leading::{Leading, Servers, is_gone};
+use crate::controller::leading::Leading;
+use crate::controller::servers::{Servers, is_gone};
 use crate::{PlantedBug, State};
 use ebb_types::{
-    Column, Epoch, GearGroup, GroupEntry, GroupId, Moment, Notice, PoolEntry, ServerEntry, ServerId,
-    ServerState, SetEntry, Slot, SlotState,
+    Column, Epoch, GearGroup, GroupEntry, GroupId, Moment, PoolEntry, ServerEntry, ServerId, ServerState,
+    SetEntry, Slot, SlotState,
 };
 
 impl Leading {
     /// When the policy's waiting time for a failed server ends.
     pub(crate) fn given_up_at(&self, server: ServerId) -> Option<Moment> {
-        let failure = self.servers.get(&server)?.failed?;
-        Some(failure.since + self.timing.lost_after?)
+        Some(self.liveness.failed_since(server)? + self.term.timing.lost_after?)
     }
 
-    /// Declares at most one server lost.
-    pub(crate) fn give_up(
-        &mut self,
-        now: Moment,
-        servers: &mut Servers,
-        state: &State,
-        out: &mut Vec<Output>,
-    ) {
-        for (id, live) in &mut self.servers {
-            let entry = servers.get(id).filter(|e| is_failed(e));
-            live.failed = live
-                .failed
-                .zip(entry)
-                .map(|(failure, entry)| failure.seen(now, common_cause(entry, servers, state).is_some()));
-        }
+    /// Takes in which servers are failed still, and whether others seem to have failed with them.
+    pub(crate) fn follow_failures(&mut self, now: Moment, servers: &Servers, state: &State) {
+        self.liveness.wait_for(now, |server| {
+            let entry = servers.get(&server).filter(|e| is_failed(e))?;
+            Some(common_cause(entry, servers, state).is_some())
+        });
+    }
+
+    /// The server that is to be declared lost: one at a time.
+    pub(crate) fn gives_up(&self, now: Moment, servers: &Servers, state: &State) -> Option<ServerId> {
         let due = |e: &&ServerEntry| {
             is_failed(e) && !state.in_maintenance(e.id) && self.given_up_at(e.id).is_some_and(|at| at <= now)
         };
-        let careless = self.timing.has(PlantedBug::GiveUpNeeded);
+        let careless = self.term.timing.has(PlantedBug::GiveUpNeeded);
         let may = |e: &&ServerEntry| careless || reason_to_wait(e, servers, state).is_none();
-        let found = servers.values().filter(due).find(may);
-        let Some(id) = found.map(|e| e.id) else { return };
-        out.push(Output::Notice(Notice::GivenUp { server: id }));
-        servers.get_mut(&id).expect("just found").state = ServerState::Lost;
+        servers.values().filter(due).find(may).map(|e| e.id)
     }
 
     /// For the status page: when a failed server is declared lost, or why it is not.

@@ -15,62 +15,24 @@
 //! - **Wear.** Each set has a budget of sleeps per day, counted in the leader's memory.
 
 use crate::State;
-use crate::controller::leading::{Leading, Servers, is_gone};
-use crate::controller::watch::Watch;
+use crate::controller::leading::Leading;
+use crate::controller::servers::{Servers, is_gone};
+use crate::controller::wants::Wants;
+use crate::controller::watch::owes;
 use ebb_types::{
-    Column, Epoch, GroupId, LoadCount, Moment, ParityDebt, PoolId, ServerId, ServerState, SetEntry, SetId,
-    SlotState,
+    Column, Epoch, GroupId, Moment, PoolId, ServerEntry, ServerState, SetEntry, SetId, SlotState,
 };
 use std::time::Duration;
 
 impl Leading {
     /// A client needs the set. Returns within what time it should be awake, or what is wrong.
     pub(crate) fn wake_set(&mut self, now: Moment, set: SetId, state: &State) -> Result<Duration, String> {
-        let (Some(entry), Some(watch)) = (state.set(set), self.sets.get_mut(&set)) else {
-            return Err(format!("there is no {set}; ask for the map and retry"));
-        };
+        let entry = state.set(set).ok_or_else(|| format!("there is no {set}; ask for the map and retry"))?;
         if entry.hibernates() {
-            watch.usage.last = Some(now);
-            watch.usage.awaited.get_or_insert(now);
-            self.dirty |= self.resting.contains(&set);
+            self.sets.await_set(now, set);
+            self.dirty |= self.wants.resting.contains(&set);
         }
-        Ok(self.wake_time())
-    }
-
-    /// Within this time nearly all sets were awake lately.
-    pub(crate) fn wake_time(&self) -> Duration {
-        self.set_wakes.high().unwrap_or(self.timing.standby.up + self.timing.heartbeat * 2)
-    }
-
-    /// A heartbeat of one of its servers says what clients asked for.
-    pub(crate) fn note_use(&mut self, now: Moment, server: ServerId, load: &LoadCount, state: &State) {
-        if load.reads + load.writes == 0 {
-            return;
-        }
-        let of_it = |(_, entry): &(SetId, &SetEntry)| entry.column_of(server).is_some();
-        let Some((id, entry)) = state.sets().find(of_it) else { return };
-        // A figure from before it slept comes late.
-        if let Some(watch) = self.sets.get_mut(&id).filter(|_| !entry.hibernates()) {
-            watch.usage.last = Some(now);
-        }
-    }
-
-    /// When the set hibernates if no client uses it; `None`: never.
-    pub(crate) fn rests_at(&self, id: SetId, entry: &SetEntry, state: &State) -> Option<Moment> {
-        let after = state.pool(entry.pool)?.hibernate_after()?;
-        Some(self.sets.get(&id)?.usage.rests_at(after, self.timing.sleep.cycles_per_day))
-            .filter(|_| self.has_switches())
-    }
-
-    fn is_quiet(&self, now: Moment, id: SetId, entry: &SetEntry, state: &State) -> bool {
-        self.rests_at(id, entry, state).is_some_and(|at| at <= now)
-    }
-
-    /// Parity servers are to be woken because the set could sleep if it owed them nothing.
-    pub(crate) fn is_to_settle(&self, now: Moment, id: SetId, entry: &SetEntry, state: &State) -> bool {
-        let keeps = |watch: &Watch| watch.unsettled || watch.fullest.is_some_and(|share| share > 0.0);
-        let kept = self.sets.get(&id).is_some_and(keeps);
-        !entry.hibernates() && kept && owes(entry, state) && self.is_quiet(now, id, entry, state)
+        Ok(self.sets.wake_time())
     }
 
     /// Whether all servers of the set should sleep.
@@ -82,16 +44,17 @@ impl Leading {
         state: &State,
         coded: &Servers,
     ) -> bool {
-        let damaged = |nth| self.reports.damaged.contains_key(&GroupId::of_column(id, nth));
+        let damaged = |nth| self.groups.is_damaged(GroupId::of_column(id, nth));
         let is_here = |column: &Column| !is_gone(&coded[&column.server]);
-        let unsettled = self.sets.get(&id).is_some_and(|watch| watch.unsettled);
+        let watch = self.sets.watch(id);
+        let unsettled = watch.is_some_and(|watch| watch.unsettled);
         let settled = || {
-            let nothing = self.sets.get(&id).is_some_and(|watch| watch.fullest == Some(0.0));
+            let nothing = watch.is_some_and(|watch| watch.fullest == Some(0.0));
             is_whole(entry, coded) && (nothing && !unsettled || !owes(entry, state))
         };
-        self.is_quiet(now, id, entry, state)
+        self.sets.is_quiet(now, id, entry, state)
             && entry.columns.iter().all(is_here)
-            && entry.columns.iter().all(|column| self.may_sleep(column.server, state))
+            && entry.columns.iter().all(|column| self.power.may_sleep(column.server, state))
             && !(0..entry.columns.len()).any(damaged)
             && is_sound(entry)
             && (entry.hibernates() && !unsettled || settled())
@@ -99,23 +62,24 @@ impl Leading {
 
     /// Whether the set's next configuration hibernates. It ends when all servers that are wanted are there, or are late
     /// and parity can help.
-    pub(crate) fn is_to_hibernate(&self, id: SetId, entry: &SetEntry, coded: &Servers) -> bool {
-        if !entry.hibernates() || self.resting.contains(&id) {
-            return self.resting.contains(&id);
+    pub(crate) fn is_to_hibernate(
+        &self,
+        id: SetId,
+        entry: &SetEntry,
+        coded: &Servers,
+        wants: &Wants,
+    ) -> bool {
+        let rests = wants.resting.contains(&id);
+        if !entry.hibernates() || rests {
+            return rests;
         }
-        let late = |id: ServerId| self.servers.get(&id).is_some_and(|live| live.power.is_late());
         let servers = || entry.columns.iter().map(|column| &coded[&column.server]);
         let up = servers().take(entry.shape.data()).filter(|e| e.state == ServerState::Awake).count();
-        let comes = |e: &ebb_types::ServerEntry| e.state != ServerState::Awake && !is_gone(e) && !late(e.id);
+        let comes =
+            |e: &ServerEntry| e.state != ServerState::Awake && !is_gone(e) && !self.power.is_late(e.id);
         up + entry.shape.parity() < entry.shape.data()
-            || servers().any(|e| self.wanted.contains(&e.id) && comes(e))
+            || servers().any(|e| wants.awake.contains(&e.id) && comes(e))
     }
-}
-
-/// Data servers may have to keep in memory what parity servers lack.
-pub(crate) fn owes(entry: &SetEntry, state: &State) -> bool {
-    let in_memory = state.pool(entry.pool).is_some_and(|pool| pool.parity_debt == ParityDebt::Ram);
-    in_memory && entry.columns.iter().any(|column| column.state != SlotState::InSync)
 }
 
 /// No column is to be filled: one that is found emptied or failed on its way to sleep wakes the set.

@@ -1,200 +1,198 @@
-//! The leader's memory: what it knows beyond the state.
+//! The leader's memory, by its owners, and its turns: when it plans.
+//!
+//! | owner | what it alone changes |
+//! |---|---|
+//! | [`Term`] | since when this member leads, the time of day then |
+//! | [`Liveness`] | who was heard, is suspected, failed or shunned; until when leases are granted; what silence is borne |
+//! | [`Runs`] | which run of which store speaks for each server, how far it reached, when that was recorded |
+//! | [`Figures`] | what servers say of themselves: vitals, room, latencies |
+//! | [`Maps`] | which map each server was sent, whom a change concerns, whether servers know a newer one |
+//! | [`Power`] | switches, wake times, who is ready to sleep, exams, the power test, what is to be recorded of them |
+//! | [`Groups`] | reports about chunk groups, damage, moves of primaries, the census, what the last plan saw |
+//! | [`Sets`] | the memory of each erasure-coded set, reports about columns, how long sets took to wake |
+//! | [`Gears`] | which servers the load needs, the shift in progress, hours that ended |
+//! | [`Wants`] | what the last plan wants awake, and what for beyond the load; replaced by each plan |
+//! | [`Leading`] | turns: whether facts changed, when it planned, whether a batch is in flight |
+//!
+//! An owner's fields are private: whoever needs a fact asks, and whoever has news tells. No owner knows another one; what
+//! one needs of another is passed to it. The files that pass it on are `heartbeat` and `messages` (what arrives),
+//! `plan` with `plan_sets` (what follows), `power_test`, and `admin` (what is asked).
 
-use crate::controller::census::Census;
-use crate::controller::failure::Failure;
+use crate::controller::event::Output;
+use crate::controller::figures::Figures;
 use crate::controller::gears::Gears;
-use crate::controller::group::Standing;
-use crate::controller::latency::LatencySpan;
-use crate::controller::switch::Power;
-use crate::controller::trial::Trial;
-use crate::controller::wake_times::WakeTimes;
-use crate::controller::watch::Watch;
-use crate::{PowerFact, Switches, Timing};
-use ebb_types::{
-    Depth, Epoch, Grace, GroupId, Incarnation, Moment, ServerEntry, ServerId, ServerState, SetId, StoreId,
-    Vitals,
-};
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use crate::controller::groups::Groups;
+use crate::controller::liveness::Liveness;
+use crate::controller::maps::Maps;
+use crate::controller::power::Power;
+use crate::controller::runs::Runs;
+use crate::controller::sets::Sets;
+use crate::controller::switch::Switch;
+use crate::controller::term::Term;
+use crate::controller::wants::Wants;
+use crate::{PlantedBug, State, Switches, Timing};
+use ebb_types::{Moment, Notice, ServerId, ServerState, StoreMark};
+use std::collections::BTreeMap;
 
-/// What the leader knows about a server beyond the state.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Live {
-    /// The run that sent the newest heartbeat, and its store.
-    pub run: Incarnation,
-    pub store: StoreId,
-    /// The highest position that the store on record is known to have made durable.
-    pub position: u64,
-    pub heard: Option<Moment>,
-    /// The server's own clock in its newest heartbeat: older ones are stale.
-    pub sent: Option<Moment>,
-    /// A heartbeat whose lease waits until the state says that the server is awake.
-    pub owed: Option<Moment>,
-    /// By this leader's clock no lease of the server lasts beyond this moment.
-    pub granted_until: Moment,
-    pub vitals: Vitals,
-    pub room: Room,
-    pub failed: Option<Failure>,
-    /// It failed by silence: how much of it had been borne. Until the same run is heard again.
-    pub silenced: Option<Duration>,
-    pub grace: Grace,
-    /// Its lease is not renewed, so that it can be called failed.
-    pub condemned: bool,
-    /// A server that its peers could not work with is not taken back before this moment.
-    pub shunned_until: Moment,
-    pub ready_to_sleep: bool,
-    /// Map version that was sent last, and when.
-    pub sent_version: u64,
-    pub pushed: Moment,
-    pub power: Power,
-    /// It has woken and is to be asked for its exam.
-    pub examine: bool,
-    /// When it last answered.
-    pub examined: Moment,
-}
-
-/// Room left on a server's disk, by its last heartbeat.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Room {
-    /// Nearly full: it cannot be a holder.
-    pub full: bool,
-    /// It holds more offload than it should.
-    pub indebted: bool,
-}
-
-impl Room {
-    /// Each flag stays set until the figure is clearly lower, so that no server is woken and put to sleep again over a
-    /// few bytes. `offload_percent`: the debt budget.
-    pub fn follow(self, vitals: &Vitals, offload_percent: u8) -> Room {
-        let budget = u64::from(offload_percent);
-        let percent = |bytes: u64| bytes.saturating_mul(100).checked_div(vitals.capacity_bytes).unwrap_or(0);
-        let above = |was: bool, now: u64, (falls, rises): (u64, u64)| now >= if was { falls } else { rises };
-        Room {
-            full: above(self.full, percent(vitals.used_bytes), FULL_PERCENT),
-            indebted: above(self.indebted, percent(vitals.debt_bytes), (budget.div_ceil(4), budget)),
-        }
-    }
-}
-
-/// Used share of its capacity, in percent: below the first a full server counts as free again, from the second on a
-/// server is full. Both are below the share at which it refuses writes.
-const FULL_PERCENT: (u64, u64) = (85, 90);
-const _: () = assert!(FULL_PERCENT.0 < FULL_PERCENT.1 && FULL_PERCENT.1 < 100);
-
-/// Reports about groups, kept until their epoch is over.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Reports {
-    pub released: BTreeMap<GroupId, Epoch>,
-    /// Epochs that wait for permission to serve.
-    pub serving: BTreeMap<GroupId, Epoch>,
-    pub caught_up: BTreeSet<(GroupId, Epoch, ServerId)>,
-    pub covered: BTreeSet<(GroupId, Epoch, ServerId)>,
-    /// Columns of sets whose servers have caught up.
-    pub columns: BTreeSet<(SetId, Epoch, usize)>,
-    /// Sets that want another epoch, to forget deletions under.
-    pub remembering: BTreeMap<SetId, Epoch>,
-    /// Reporter and suspect: times of the first and the latest report.
-    pub suspicions: BTreeMap<(ServerId, ServerId), (Moment, Moment)>,
-    /// When a primary, or a server of a set, last reported a block that no awake member has; dropped after
-    /// [`DAMAGE_WAKES`].
-    pub damaged: BTreeMap<GroupId, Moment>,
-}
-
-/// After a report of damage the group's sleeping servers are kept awake for this long. A client that still waits
-/// reports again.
-pub(crate) const DAMAGE_WAKES: Duration = Duration::from_secs(15);
-
-/// The leader's memory.
 pub(crate) struct Leading {
-    pub timing: Timing,
-    pub switches: Switches,
-    pub since: Moment,
-    /// From this moment on the process ran without a pause, so it received every heartbeat that was sent.
-    pub watching: Moment,
-    pub turn: Moment,
-    pub unix_millis: u64,
-    pub servers: BTreeMap<ServerId, Live>,
-    pub reports: Reports,
-    pub sets: BTreeMap<SetId, Watch>,
-    /// Sets that the last plan wants asleep as a whole.
-    pub resting: BTreeSet<SetId>,
-    /// How long clients waited for the last sets that were woken.
-    pub set_wakes: WakeTimes,
-    /// How long servers of the replicated pool took to wake lately, from each depth.
-    pub wakes: BTreeMap<Depth, WakeTimes>,
-    /// Primaries being moved to even out the awake servers: the epoch in which the move starts, and the successor.
-    pub moves: BTreeMap<GroupId, (Epoch, ServerId)>,
+    pub term: Term,
+    pub liveness: Liveness,
+    pub runs: Runs,
+    pub figures: Figures,
+    pub maps: Maps,
+    pub power: Power,
+    pub groups: Groups,
+    pub sets: Sets,
     pub gears: Gears,
-    /// The newest map version that the servers it concerns were sent, and those of the groups that changed since.
-    pub announced: u64,
-    pub concerned: BTreeSet<ServerId>,
-    /// A batch has been proposed and is not applied yet.
-    pub in_flight: bool,
+    pub wants: Wants,
     /// Facts changed since the last plan.
     pub dirty: bool,
-    /// Copies are missing, so more servers are kept awake than the gear asks for.
-    pub emergency: bool,
-    /// Awake servers lack room, so more are kept awake than the gear asks for (R10).
-    pub short_of_room: bool,
-    /// Servers that are awake since who stood in for them is short of room, and who that is.
-    pub relieves: BTreeMap<ServerId, ServerId>,
-    /// Servers that the last plan wants awake.
-    pub wanted: BTreeSet<ServerId>,
-    /// Those of them that are awake because others rely on their waking.
-    pub insured: BTreeSet<ServerId>,
-    /// A long sleeper that is woken for an exam.
-    pub examinee: Option<ServerId>,
-    /// What was learnt about switches and is not proposed yet.
-    pub facts: Vec<(ServerId, PowerFact)>,
-    /// The power test that runs, or the last one.
-    pub trial: Option<Trial>,
-    /// The newest map version that a server has seen and this metadata has not: while it is ahead, this member leads
-    /// nothing (R11).
-    pub behind: u64,
-    /// When the positions of stores were last recorded.
-    pub witnessed: Moment,
-    /// When the last plan was made, and what it saw of the groups.
-    pub planned: Moment,
-    pub seen: Seen,
-    pub census: Census,
-    /// Unix time since when another server keeps something for it, of each server for which one does.
-    pub owed_since: BTreeMap<ServerId, u64>,
-    pub latency: LatencySpan,
+    turn: Moment,
+    /// When the last plan was made.
+    planned: Moment,
+    /// A batch has been proposed and is not applied yet.
+    in_flight: bool,
 }
 
-/// What the last plan saw of the groups. Whether an entry is right depends on the entry, on reports about it and on the
-/// servers' standings: a group for which none of these changed is not examined again, so a report costs as much in a
-/// large cluster as in a small one.
-#[derive(Default)]
-pub(crate) struct Seen {
-    pub version: u64,
-    /// Also whether the server restarted, and whether it is full.
-    pub standings: Vec<(ServerId, Standing, bool, bool)>,
-}
-
-/// Servers as they will be once the batch is applied: those of the replicated pool, or those of erasure-coded ones.
-pub(crate) type Servers = BTreeMap<ServerId, ServerEntry>;
-
-/// Whether the server can do nothing for now.
-pub(crate) fn is_gone(entry: &ServerEntry) -> bool {
-    matches!(entry.state, ServerState::Failed | ServerState::Lost)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_is_in_debt_from_its_budget_on_until_a_quarter_of_it() {
-        for (budget, in_debt, still, paid) in [(20, 20, 5, 4), (40, 40, 10, 9), (1, 1, 1, 0)] {
-            let owes = |percent| Vitals { debt_bytes: percent, capacity_bytes: 100, ..Vitals::default() };
-            let room = Room::default().follow(&owes(in_debt - 1), budget);
-            assert!(!room.indebted, "{budget}");
-            let mut room = room;
-            for (percent, expected) in [(in_debt, true), (still, true), (paid, false), (in_debt - 1, false)] {
-                room = room.follow(&owes(percent), budget);
-                assert_eq!(room.indebted, expected, "{percent} of {budget}");
-            }
+impl Leading {
+    pub fn new(timing: Timing, switches: Switches, now: Moment, unix_millis: u64) -> Leading {
+        let power = Power::new(timing, switches);
+        Leading {
+            term: Term::new(timing, now, unix_millis),
+            liveness: Liveness::new(now),
+            runs: Runs::new(now),
+            figures: Figures::new(now),
+            maps: Maps::default(),
+            sets: Sets::new(timing, power.has_switches()),
+            power,
+            groups: Groups::default(),
+            gears: Gears::new(timing.sleep, timing.has(PlantedBug::ForgetDwell)),
+            wants: Wants::default(),
+            dirty: true,
+            turn: now,
+            planned: Moment::ZERO,
+            in_flight: false,
         }
     }
+
+    /// There is no cluster to lead yet. The lease that a new leader waits for counts from its creation.
+    pub fn await_cluster(&mut self, now: Moment) {
+        self.term.begin(now);
+        self.liveness.listen_anew(now);
+    }
+
+    /// Detects that this process did not run for a while: [`Leading::next_wake`] would have called it.
+    pub fn begin_turn(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        let gap = now.since(self.turn);
+        self.turn = now;
+        if gap > self.term.timing.heartbeat * 2 && listens(state) {
+            self.liveness.listen_anew(now);
+            out.push(Output::Notice(Notice::StoodStill { millis: gap.as_millis() as u64 }));
+        }
+    }
+
+    /// Takes in changes of the state. `marks`: the newest store marks from servers' heartbeats.
+    pub fn follow(&mut self, now: Moment, state: &State, marks: &BTreeMap<ServerId, StoreMark>) {
+        if self.runs.count() < state.server_count() {
+            self.inherit(state, marks);
+        }
+        let concerned = self.groups.follow(self.term.unix_now(now), state);
+        self.maps.concern(concerned);
+        self.gears.follow(now, state, self.term.since(), self.term.unix_millis());
+    }
+
+    /// Takes over servers and sets that this leader does not know: as an earlier leader left them, or those of a new
+    /// pool.
+    fn inherit(&mut self, state: &State, marks: &BTreeMap<ServerId, StoreMark>) {
+        let since = self.term.since();
+        for entry in state.servers() {
+            if !self.runs.knows(entry.id) {
+                self.runs.inherit(entry, state, marks.get(&entry.id));
+                self.power.inherit(entry, since, state);
+                self.liveness.inherit(entry, since);
+            }
+        }
+        self.sets.inherit(since, state);
+        debug_assert!(self.runs.count() >= state.server_count(), "else it is done again at each event");
+        self.dirty = true;
+    }
+
+    /// Commands were applied, its `own` batch or others: what refers to earlier epochs is forgotten, and who waited for
+    /// the change is told.
+    pub fn applied(&mut self, now: Moment, own: bool, state: &State, out: &mut Vec<Output>) {
+        self.in_flight &= !own;
+        self.dirty = true;
+        self.groups.applied(state);
+        self.sets.applied(state);
+        self.pay_owed_leases(now, state, out);
+        self.push_maps(now, state, out);
+    }
+
+    /// The decided changes are still to be made, though nothing has changed since.
+    pub fn refused(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        self.groups.see_all_again();
+        self.applied(now, true, state, out);
+    }
+
+    /// Plans, if anything changed or has become due.
+    pub fn run(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
+        let due = self.dirty || self.next_verdict(state).is_some_and(|at| at <= now);
+        if self.in_flight || !due {
+            return;
+        }
+        (self.dirty, self.planned) = (false, now);
+        let commands = self.plan(now, state, out);
+        self.dirty |= self.power.throw_switches(now, |server| self.liveness.heard(server), state, out);
+        if !commands.is_empty() {
+            self.in_flight = true;
+            out.push(Output::Propose(commands));
+        }
+    }
+
+    /// Whether a server that is asleep on record is up all the same.
+    pub fn resists(&self, now: Moment, server: ServerId, state: &State) -> bool {
+        self.power.resists(now, server, self.liveness.heard(server), state)
+    }
+
+    /// The next moment at which time alone changes a verdict. Verdicts due at the last plan have been made. While a
+    /// verdict on some server's silence is pending, a turn is due every heartbeat interval, so that a pause is noticed.
+    pub fn next_wake(&self, state: &State) -> Option<Moment> {
+        if self.in_flight || state.params().is_none() {
+            return None;
+        }
+        let due = if self.dirty { Some(self.turn) } else { self.next_verdict(state) };
+        let listens = listens(state).then(|| self.turn + self.term.timing.heartbeat);
+        due.into_iter().chain(listens).min()
+    }
+
+    fn next_verdict(&self, state: &State) -> Option<Moment> {
+        state.params()?;
+        let again = self.planned + self.term.timing.heartbeat;
+        let per_server = state.servers().filter_map(|entry| match entry.state {
+            // What is borne shrinks with time, also to before the last plan: then that has not made this verdict.
+            ServerState::Awake | ServerState::Draining => {
+                let at = self.liveness.fails_at(entry.id, self.turn, &self.term, state);
+                Some(if at <= self.planned { again } else { at })
+            }
+            ServerState::Waking | ServerState::Asleep | ServerState::Failed => {
+                let retry = self.power.switch(entry.id).and_then(Switch::retry_at);
+                retry.into_iter().chain(self.given_up_at(entry.id)).filter(|at| *at > self.planned).min()
+            }
+            ServerState::Lost => None,
+        });
+        let trusted = Some(self.term.trusted_from(state));
+        let witness = self.runs.witness_due(self.term.timing.witness, state);
+        let mended = self.groups.damage_ends();
+        let rest = state.sets().filter_map(|(id, entry)| self.sets.rests_at(id, entry, state));
+        let exam = state.servers().filter_map(|e| self.exam_due_at(e, state)).min();
+        let exam = exam.map(|at| self.term.moment_of(at));
+        let test = self.power.running_trial().map(|_| again);
+        let once = trusted.into_iter().chain(witness).chain(exam).chain(test);
+        per_server.chain(once).chain(mended).chain(rest).filter(|at| *at > self.planned).min()
+    }
+}
+
+/// Whether any server's silence would mean something.
+fn listens(state: &State) -> bool {
+    state.servers().any(|e| e.state.is_live())
 }

@@ -1,272 +1,169 @@
-//! Heartbeats, leases, suspicion: which servers are alive, and until when other components may rely on it (R2).
+//! Which servers are alive, and until when other components may rely on it (R2).
 //!
-//! A heartbeat is answered with a lease if the state says that the server takes part, that this is its present run, and
-//! that nothing speaks against it. Grants are kept in memory; a heartbeat writes nothing.
+//! Grants are kept in memory; a heartbeat writes nothing.
+//!
+//! Invariants
+//! - A server is called failed only when every lease that this leader or an earlier one may have granted it has ended
+//!   ([`Liveness::fails_at`]): a grant is counted from the answer, later than where the server counts from, plus a
+//!   margin; and a new leader first waits one whole lease ([`Term::trusted_from`]).
+//! - Silence proves nothing while this process itself did not run: after a pause every server gets a whole lease to be
+//!   heard again ([`Liveness::listen_anew`]).
 
-use crate::controller::event::Output;
-use crate::controller::leading::Leading;
-use crate::{PlantedBug, State};
-use ebb_gear::sample_interval;
-use ebb_types::{
-    Epoch, GroupEntry, GroupId, Incarnation, MapDelta, MetaPush, Moment, Notice, PoolId, ServerEntry,
-    ServerId, ServerState, Slot, StoreMark, Vitals, bug,
-};
+use crate::State;
+use crate::controller::failure::Failure;
+use crate::controller::term::{Term, lease};
+use ebb_types::{Grace, GroupEntry, Moment, ServerEntry, ServerId, ServerState, Slot};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Number of leases that a suspicion must last before it counts against a server that still sends heartbeats. Long: a
 /// slow server is better than none.
 const SUSPICION_LEASES: u32 = 3;
 
-/// A heartbeat. `sent` is the server's own clock.
-pub(crate) struct Beat {
-    pub server: ServerId,
-    pub run: Incarnation,
-    pub mark: StoreMark,
-    pub sent: Moment,
-    pub map_version: u64,
-    pub vitals: Vitals,
+#[derive(Clone, Copy, Debug, Default)]
+struct Life {
+    heard: Option<Moment>,
+    /// The server's own clock in its newest heartbeat: older ones are stale.
+    sent: Option<Moment>,
+    /// Its store does not work, by that heartbeat.
+    broken: bool,
+    /// A heartbeat whose lease waits until the state says that the server is awake.
+    owed: Option<Moment>,
+    /// By this leader's clock no lease of the server lasts beyond this moment.
+    granted_until: Moment,
+    /// Its lease is not renewed, so that it can be called failed.
+    condemned: bool,
+    /// A server that its peers could not work with is not taken back before this moment.
+    shunned_until: Moment,
+    failed: Option<Failure>,
+    /// It failed by silence: how much of it had been borne. Until the same run is heard again.
+    silenced: Option<Duration>,
+    grace: Grace,
 }
 
-impl Leading {
-    pub(crate) fn heartbeat(&mut self, now: Moment, beat: Beat, state: &State, out: &mut Vec<Output>) {
-        let Beat { server, ref vitals, .. } = beat;
-        let Some(entry) = self.admit(&beat, state, out) else { return };
-        if !self.hear(now, &beat, entry) {
-            return;
-        }
-        self.answer(now, &beat, entry, state, out);
-        self.latency.add(now, &vitals.latencies);
-        self.examine_again(now, server, state);
-        self.push_duties(server, entry.state, state, out);
-        if entry.pool == PoolId::REPLICATED {
-            self.dirty |= self.gears.sample(now, server, vitals, state);
-        } else {
-            self.note_use(now, server, &vitals.load, state);
-            self.fill(now, server, state);
-        }
+pub(crate) struct Liveness {
+    /// From this moment on the process ran without a pause, so it received every heartbeat that was sent.
+    watching: Moment,
+    servers: BTreeMap<ServerId, Life>,
+    /// Reporter and suspect: times of the first and the latest report.
+    suspicions: BTreeMap<(ServerId, ServerId), (Moment, Moment)>,
+}
+
+impl Liveness {
+    pub fn new(now: Moment) -> Liveness {
+        Liveness { watching: now, servers: BTreeMap::new(), suspicions: BTreeMap::new() }
     }
 
-    /// The sender's entry, if it may take part.
-    fn admit<'a>(&mut self, beat: &Beat, state: &'a State, out: &mut Vec<Output>) -> Option<&'a ServerEntry> {
-        let Beat { server, run, mark, map_version, .. } = *beat;
-        let Some(entry) = state.server(server) else {
-            let why = format!("{server} is not part of this cluster: check its id and the metadata address");
-            out.push(Output::Push { to: server, push: MetaPush::Rejected { incarnation: run, why } });
-            return None;
-        };
-        if map_version > state.version() {
-            // R11: a leader has everything that was ever pushed, unless its log went back.
-            if self.behind < map_version {
-                self.behind = map_version;
-                out.push(Output::Notice(Notice::WentBack { seen: map_version, own: state.version() }));
-            }
-            return None;
-        }
-        if entry.state == ServerState::Lost && mark.store == entry.store {
-            let why = format!(
-                "{server} was declared lost and its data is rebuilt elsewhere: start it on an empty directory to use the machine again"
-            );
-            out.push(Output::Push { to: server, push: MetaPush::Rejected { incarnation: run, why } });
-            return None;
-        }
-        if let Some(known) = self.superseded_by(entry, run, mark) {
-            // While the run on record may serve, no other run replaces it: its lease decides.
-            if !entry.state.is_live() {
-                out.push(Output::Push { to: server, push: MetaPush::Superseded { known } });
-            }
-            return None;
-        }
-        let elsewhere =
-            mark.store != entry.store && entry.state.is_live() && entry.incarnation != Incarnation(0);
-        (!elsewhere).then_some(entry)
+    /// What was heard before counts for nothing: heartbeats may have been missed, or there was no cluster.
+    pub fn listen_anew(&mut self, now: Moment) {
+        self.watching = now;
+        self.suspicions.clear();
     }
 
-    /// Notes what the heartbeat says. Returns `false` if it is of an earlier run, or came late.
-    fn hear(&mut self, now: Moment, beat: &Beat, entry: &ServerEntry) -> bool {
-        let Beat { server, run, mark, sent, ref vitals, .. } = *beat;
-        let live = self.servers.entry(server).or_default();
-        if live.run < run {
-            (live.run, live.store) = (run, mark.store);
-            (live.sent, live.ready_to_sleep, live.condemned, live.sent_version) = (None, false, false, 0);
-            live.silenced = None;
-            self.dirty = true;
-        }
-        if live.run > run || live.sent.is_some_and(|newest| newest >= sent) {
+    /// A server as an earlier leader left it.
+    pub fn inherit(&mut self, entry: &ServerEntry, since: Moment) {
+        let failed = (entry.state == ServerState::Failed).then(|| Failure::new(since));
+        self.servers.insert(entry.id, Life { failed, ..Life::default() });
+    }
+
+    fn of(&self, server: ServerId) -> Life {
+        self.servers.get(&server).copied().unwrap_or_default()
+    }
+
+    fn life(&mut self, server: ServerId) -> &mut Life {
+        self.servers.entry(server).or_default()
+    }
+
+    /// When its newest heartbeat came.
+    pub fn heard(&self, server: ServerId) -> Option<Moment> {
+        self.of(server).heard
+    }
+
+    pub fn granted_until(&self, server: ServerId) -> Moment {
+        self.of(server).granted_until
+    }
+
+    pub fn is_condemned(&self, server: ServerId) -> bool {
+        self.of(server).condemned
+    }
+
+    /// The failed server is waited for from here on.
+    pub fn failed_since(&self, server: ServerId) -> Option<Moment> {
+        self.of(server).failed.map(|failure| failure.since)
+    }
+
+    /// From this moment on the server counts as failed: no lease of it is valid, and it has been silent for longer than
+    /// is borne ([`ebb_types::Grace`]) to a leader that was listening. A server that sends heartbeats but has no lease
+    /// yet (it must first learn the map) is not failed, unless it is condemned.
+    pub fn fails_at(&self, server: ServerId, now: Moment, term: &Term, state: &State) -> Moment {
+        let life = self.of(server);
+        let heard = self.watching.max(life.heard.unwrap_or(Moment::ZERO));
+        let borne = life.grace.borne(now, term.longest_lease(state));
+        let silent = if life.condemned { Moment::ZERO } else { heard + borne };
+        life.granted_until.max(term.trusted_from(state)).max(silent)
+    }
+
+    /// A new run has nothing of the one before.
+    pub fn restart(&mut self, server: ServerId) {
+        let life = self.life(server);
+        (life.sent, life.condemned, life.silenced) = (None, false, None);
+    }
+
+    /// Takes in a heartbeat, `sent` by the server's own clock. Returns `false` if it came late.
+    pub fn hear(&mut self, now: Moment, server: ServerId, sent: Moment, broken: bool) -> bool {
+        let life = self.life(server);
+        if life.sent.is_some_and(|newest| newest >= sent) {
             return false;
         }
-        if let (Some(borne), Some(heard)) = (live.silenced.take(), live.heard) {
-            live.grace.ended(now, borne, now.since(heard));
+        if let (Some(borne), Some(heard)) = (life.silenced.take(), life.heard) {
+            life.grace.ended(now, borne, now.since(heard));
         }
-        live.heard = Some(now);
-        live.power.heard(now);
-        live.sent = Some(sent);
-        if mark.store == entry.store {
-            live.position = live.position.max(mark.position);
-        }
-        let trusts = self.timing.has(PlantedBug::TrustStalled);
-        live.condemned |= vitals.poisoned || (vitals.stalled && !trusts);
-        let room = live.room.follow(vitals, self.timing.offload_percent);
-        self.dirty |= std::mem::replace(&mut live.room, room) != room;
-        live.vitals = vitals.clone();
+        (life.heard, life.sent, life.broken) = (Some(now), Some(sent), broken);
+        life.condemned |= broken;
         true
     }
 
-    /// Renews the lease of a server that takes part, and pushes what its map lacks.
-    fn answer(
-        &mut self,
-        now: Moment,
-        beat: &Beat,
-        entry: &ServerEntry,
-        state: &State,
-        out: &mut Vec<Output>,
-    ) {
-        let Beat { server, run, sent, map_version, .. } = *beat;
-        let (limit, resend) = (self.timing.wake_limit, self.timing.heartbeat * 2);
-        let live = self.servers.entry(server).or_default();
-        // A delta sent a moment ago may be in flight. A server with a gap in its map asks for the whole map.
-        let answered = live.sent_version > map_version && map_version > 0 && now.since(live.pushed) <= resend;
-        let news = map_version < state.version() && !answered;
-        if news {
-            live.sent_version = map_version;
-        }
-        match entry.state {
-            ServerState::Awake | ServerState::Draining if entry.incarnation == run => {
-                // A server whose lease ended may still believe that it is the primary, until it knows the map in which
-                // it takes part again (R2).
-                let knows = live.granted_until > now || map_version >= state.server_changed(server);
-                if !live.condemned && knows {
-                    self.grant(now, server, sent, state, out);
-                }
-            }
-            ServerState::Asleep if entry.incarnation == run => live.power.still_awake(now, limit, resend),
-            _ => {
-                live.owed = Some(sent);
-                self.dirty = true;
-            }
-        }
-        if news {
-            self.push_map(now, server, state, &mut BTreeMap::new(), out);
-        }
+    /// The heartbeat's lease waits until the state says that the server is awake.
+    pub fn owe(&mut self, server: ServerId, sent: Moment) {
+        self.life(server).owed = Some(sent);
     }
 
-    /// R11: a run other than the one on record must continue its store: the same store, at least as far as it was ever
-    /// reported durable, and started later. Any other store gets a higher number and is treated as one that may lack
-    /// anything ([`crate::controller::group`]). Returns the run that the new one must be numbered above.
-    fn superseded_by(&self, entry: &ServerEntry, run: Incarnation, mark: StoreMark) -> Option<Incarnation> {
-        if entry.incarnation == Incarnation(0) || (run, mark.store) == (entry.incarnation, entry.store) {
+    /// The heartbeat whose lease has waited. A server whose last lease ended must first show that it knows the map.
+    pub fn pay(&mut self, now: Moment, server: ServerId) -> Option<Moment> {
+        let life = self.life(server);
+        if life.condemned {
             return None;
         }
-        let (spoke, store, position) = match self.servers.get(&entry.id) {
-            Some(live) => (live.run, live.store, live.position),
-            None => (entry.incarnation, entry.store, 0),
-        };
-        let goes_on =
-            run.follows(entry.incarnation) && (run == spoke || run.follows(spoke) || spoke.follows(run));
-        if !goes_on || (run <= spoke && mark.store != store) {
-            return Some(run.max(spoke).max(entry.incarnation));
-        }
-        (mark.store == entry.store && mark.position < position).then_some(run)
+        life.owed.take().filter(|_| life.granted_until > now)
     }
 
-    fn grant(&mut self, now: Moment, server: ServerId, sent: Moment, state: &State, out: &mut Vec<Output>) {
-        let until = now + self.longest_lease(state);
-        let live = self.servers.entry(server).or_default();
-        let is_on_record = |e: &ServerEntry| e.state.is_live() && e.incarnation == live.run;
-        if live.condemned || !state.server(server).is_some_and(is_on_record) {
-            return bug(out, "a lease for a run that is not on record, or is condemned (R2)");
-        }
-        live.granted_until = live.granted_until.max(until);
-        live.owed = None;
-        let incarnation = live.run;
-        let next = self.timing.heartbeat.min(sample_interval(state.schedule()));
-        let push = MetaPush::Lease { incarnation, sent, next_millis: next.as_millis() as u32 };
-        out.push(Output::Push { to: server, push });
+    /// It gets a lease, which ends by this leader's clock before `until`.
+    pub fn grant(&mut self, server: ServerId, until: Moment) {
+        let life = self.life(server);
+        life.granted_until = life.granted_until.max(until);
+        life.owed = None;
     }
 
-    /// Restarted servers get the lease that their heartbeat asked for, once the state knows the new run.
-    pub(crate) fn pay_owed_leases(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
-        for entry in state.servers().filter(|e| e.state.is_live()) {
-            let Some(live) = self.servers.get_mut(&entry.id) else { continue };
-            if live.run != entry.incarnation || live.condemned {
-                continue;
-            }
-            // A server whose last lease ended must first show that it knows the map.
-            if let Some(sent) = live.owed.take().filter(|_| live.granted_until > now) {
-                self.grant(now, entry.id, sent, state, out);
-            }
-        }
+    /// The server is called failed. It gets no lease while this is in flight, although the state still calls it awake
+    /// (R2).
+    pub fn fail(&mut self, now: Moment, server: ServerId, lease: Duration) {
+        let life = self.life(server);
+        debug_assert!(now >= life.granted_until, "no lease of one that failed is valid (R2)");
+        life.failed = Some(Failure::new(now));
+        life.silenced = (!life.condemned).then_some(life.grace.borne(now, lease));
+        (life.condemned, life.owed) = (true, None);
     }
 
-    /// Sends the servers that a change of the map concerns what they lack of it. The others ask with their next
-    /// heartbeat: each hand-over changes its group twice, and sixty servers that take in every one of them have no time
-    /// left for clients.
-    pub(crate) fn push_maps(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
-        debug_assert!(self.announced <= state.version(), "no map is announced that there is not");
-        let announced = std::mem::replace(&mut self.announced, state.version());
-        if announced == state.version() {
-            return;
-        }
-        let everyone = state.concerns_all_since(announced);
-        let mut concerned = std::mem::take(&mut self.concerned);
-        concerned.extend(state.columns_since(announced));
-        let lease = self.lease(state);
-        let mut deltas = BTreeMap::new();
-        for entry in state.servers().filter(|entry| everyone || concerned.contains(&entry.id)) {
-            let listens = !matches!(entry.state, ServerState::Asleep | ServerState::Lost);
-            let live = self.servers.entry(entry.id).or_default();
-            let heard = live.heard.is_some_and(|at| now.since(at) <= lease);
-            let known = live.sent_version;
-            if listens && heard && known < state.version() {
-                self.push_map(now, entry.id, state, &mut deltas, out);
-                // Duties that are not new follow its next heartbeat.
-                if known < state.server_changed(entry.id) {
-                    self.push_duties(entry.id, entry.state, state, out);
-                }
-            }
-        }
+    /// A server that was away takes part again.
+    pub fn take_back(&mut self, server: ServerId) {
+        self.life(server).condemned = false;
     }
 
-    fn push_map(
-        &mut self,
-        now: Moment,
-        server: ServerId,
-        state: &State,
-        deltas: &mut BTreeMap<u64, MapDelta>,
-        out: &mut Vec<Output>,
-    ) {
-        let live = self.servers.entry(server).or_default();
-        let from = live.sent_version;
-        debug_assert!(from <= state.version(), "no map was sent that there is not");
-        if from == 0 {
-            let params = state.params().expect("only a created cluster has servers").clone();
-            out.push(Output::Push { to: server, push: MetaPush::Params(params) });
-        }
-        let delta = deltas.entry(from).or_insert_with(|| state.delta(from)).clone();
-        (live.sent_version, live.pushed) = (delta.to, now);
-        out.push(Output::Push { to: server, push: MetaPush::Map(delta) });
-    }
-
-    /// Other duties of a server: repeated until done, so none of them can be lost.
-    pub(crate) fn push_duties(
-        &self,
-        server: ServerId,
-        standing: ServerState,
-        state: &State,
-        out: &mut Vec<Output>,
-    ) {
-        if standing == ServerState::Draining {
-            out.push(Output::Push { to: server, push: MetaPush::Drain });
-        }
-        if standing.is_live() && self.servers.get(&server).is_some_and(|live| live.examine) {
-            out.push(Output::Push { to: server, push: MetaPush::Exam });
-        }
-        let own = |(group, (epoch, _)): (&GroupId, &(Epoch, ServerId))| {
-            let entry = state.group(*group)?;
-            (entry.primary == Some(server) && entry.epoch == *epoch).then_some((*group, *epoch))
-        };
-        let groups: Vec<_> = self.moves.iter().filter_map(own).collect();
-        if !groups.is_empty() {
-            out.push(Output::Push { to: server, push: MetaPush::HandOver { groups } });
+    /// Takes in which servers are failed still: for each of them `others` says whether others seem to have failed with
+    /// it.
+    pub fn wait_for(&mut self, now: Moment, others: impl Fn(ServerId) -> Option<bool>) {
+        for (id, life) in &mut self.servers {
+            life.failed = life.failed.and_then(|failure| Some(failure.seen(now, others(*id)?)));
         }
     }
 
@@ -274,10 +171,10 @@ impl Leading {
     /// sends heartbeats, one of the two is cut off from the other or broken: the one that has trouble with several
     /// servers. A report is repeated while it is true; if none came for a lease, the suspect was heard again, and the
     /// suspicion starts over.
-    pub(crate) fn suspect(&mut self, now: Moment, reporter: ServerId, suspect: ServerId, state: &State) {
-        let lease = self.lease(state);
+    pub fn suspect(&mut self, now: Moment, reporter: ServerId, suspect: ServerId, state: &State) {
+        let lease = lease(state);
         let patience = lease * SUSPICION_LEASES;
-        let seen = &mut self.reports.suspicions;
+        let seen = &mut self.suspicions;
         seen.retain(|_, (_, last)| now.since(*last) <= lease);
         let (first, last) = seen.entry((reporter, suspect)).or_insert((now, now));
         *last = now;
@@ -290,29 +187,31 @@ impl Leading {
             seen.keys().filter(|(r, _)| *r == reporter).map(|(_, s)| *s).collect();
         let guilty = if suspects.len() > reporters.len() { reporter } else { suspect };
         seen.retain(|(r, s), _| *r != guilty && *s != guilty);
-        let live = self.servers.entry(guilty).or_default();
-        live.condemned = true;
-        live.shunned_until = now + patience * 2;
-        self.dirty = true;
+        let life = self.life(guilty);
+        (life.condemned, life.shunned_until) = (true, now + patience * 2);
     }
 
-    /// Whether a server that was away has sent a heartbeat and may take part again.
-    pub(crate) fn has_returned(&self, now: Moment, server: ServerId, state: &State) -> bool {
-        let Some(live) = self.servers.get(&server) else { return false };
-        let heard = |at: Moment| now.since(at) <= self.lease(state) && live.power.shows_awake(at);
-        let speaks = live.owed.is_some() && live.heard.is_some_and(heard);
-        let hangs = live.vitals.stalled && !self.timing.has(PlantedBug::TrustStalled);
-        let works = !live.vitals.poisoned && !hangs;
-        speaks && works && now >= live.shunned_until
+    /// Whether a server that was away has sent a heartbeat and may take part again. `shows_awake`: whether one of that
+    /// time shows that it stays awake.
+    pub fn has_returned(
+        &self,
+        now: Moment,
+        server: ServerId,
+        shows_awake: impl Fn(Moment) -> bool,
+        state: &State,
+    ) -> bool {
+        let life = self.of(server);
+        let heard = |at: Moment| now.since(at) <= lease(state) && shows_awake(at);
+        let speaks = life.owed.is_some() && life.heard.is_some_and(heard);
+        speaks && !life.broken && now >= life.shunned_until
     }
 
     /// Whether a group without a primary should wait: one of its servers may still report to this new leader.
-    pub(crate) fn waits(&self, now: Moment, entry: &GroupEntry, state: &State) -> bool {
+    pub fn waits(&self, now: Moment, entry: &GroupEntry, term: &Term, state: &State) -> bool {
         let expected = |slot: &Slot| {
-            let silent = self.servers.get(&slot.server).is_none_or(|l| l.heard.is_none());
             let comes = |e: &ServerEntry| e.state.is_live() || e.state == ServerState::Waking;
-            silent && state.server(slot.server).is_some_and(comes)
+            self.heard(slot.server).is_none() && state.server(slot.server).is_some_and(comes)
         };
-        entry.primary.is_none() && now < self.trusted_from(state) && entry.slots.iter().any(expected)
+        entry.primary.is_none() && now < term.trusted_from(state) && entry.slots.iter().any(expected)
     }
 }

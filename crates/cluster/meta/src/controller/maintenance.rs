@@ -8,7 +8,9 @@
 //! only, so these wake and have every row before it may be stopped.
 
 use crate::controller::give_up::may_be_needed;
-use crate::controller::leading::{Leading, is_gone};
+use crate::controller::leading::Leading;
+use crate::controller::servers::is_gone;
+use crate::controller::wants::Wants;
 use crate::{Command, PowerFact, State};
 use ebb_types::{GroupEntry, Moment, PoolId, ServerEntry, ServerId, ServerState, SetEntry};
 use std::collections::BTreeSet;
@@ -30,38 +32,37 @@ impl Leading {
             can_do_without(entry, state)?;
         }
         let fact = PowerFact::Maintenance { on: !end };
-        Ok(Command::NotePower { server, at_unix_millis: self.unix_now(now), fact })
+        Ok(Command::NotePower { server, at_unix_millis: self.term.unix_now(now), fact })
     }
 
     /// Adds the servers that are to be awake whatever the load, and takes away those on which nothing may depend for
     /// now.
-    pub(crate) fn set_apart(&mut self, now: Moment, state: &State, wanted: &mut BTreeSet<ServerId>) {
-        wanted.extend(state.servers().map(|e| e.id).filter(|id| !self.may_sleep(*id, state)));
+    pub(crate) fn set_apart(&self, now: Moment, state: &State, wants: &mut Wants) {
+        wants.awake.extend(state.servers().map(|e| e.id).filter(|id| !self.power.may_sleep(*id, state)));
         let replicated = state.replicated().map(|e| (e.id, e.clone())).collect();
-        self.insured = self.insured(state, &replicated, wanted);
-        wanted.extend(&self.insured);
-        self.examinee = self.examinee(now, state);
-        wanted.extend(self.examinee);
-        if let Some((server, awake)) = self.tested_state() {
+        wants.insured = self.power.insured(state, &replicated, &wants.awake);
+        wants.awake.extend(&wants.insured);
+        wants.examinee = self.examinee(now, wants.emergency, state);
+        wants.awake.extend(wants.examinee);
+        if let Some((server, awake)) = self.power.tested_state() {
             // A data server sleeps only with its set, and none while copies are missing (R8).
-            if awake || self.has_data_in_use(server, state) || self.lacks_copies(server, state) {
-                wanted.insert(server);
+            if awake || wants.has_data_in_use(server, state) || wants.lacks_copies(server, state) {
+                wants.awake.insert(server);
             } else {
-                do_without(server, state, wanted);
+                do_without(server, state, &mut wants.awake);
             }
         }
         let apart = || state.servers().map(|e| e.id).filter(|id| state.in_maintenance(*id));
-        apart().for_each(|server| do_without(server, state, wanted));
+        apart().for_each(|server| do_without(server, state, &mut wants.awake));
         // Two of one group: neither is woken for the other.
-        apart().for_each(|server| _ = wanted.remove(&server));
+        apart().for_each(|server| _ = wants.awake.remove(&server));
     }
 
     /// Whether nothing depends on the server any more, and it is in maintenance.
     pub(crate) fn may_be_stopped(&self, entry: &ServerEntry, state: &State) -> bool {
-        let drained = || self.servers.get(&entry.id).is_some_and(|live| live.ready_to_sleep);
         state.in_maintenance(entry.id)
             && match entry.state {
-                ServerState::Draining => drained(),
+                ServerState::Draining => self.power.is_ready(entry.id),
                 ServerState::Awake if entry.pool != PoolId::REPLICATED => has_rows_elsewhere(entry.id, state),
                 ServerState::Awake => false,
                 ServerState::Asleep | ServerState::Waking | ServerState::Failed | ServerState::Lost => true,

@@ -25,12 +25,12 @@ const WAKE_TRIES: u32 = 20;
 impl Leading {
     pub(crate) fn begin_test(&mut self, now: Moment, server: ServerId, state: &State) -> Result<(), String> {
         let entry = state.server(server).ok_or_else(|| format!("{server} is not part of the cluster"))?;
-        if self.paths(server).is_empty() {
+        if self.power.paths(server).is_empty() {
             return Err(format!(
                 "{server} has no power switch: configure one, and restart the metadata servers"
             ));
         }
-        if let Some(trial) = self.trial.as_ref().filter(|trial| trial.runs()) {
+        if let Some(trial) = self.power.running_trial() {
             return Err(format!("{} is being tested: wait until that has ended", trial.server));
         }
         if state.in_maintenance(server) {
@@ -41,97 +41,56 @@ impl Leading {
         if !matches!(entry.state, ServerState::Awake | ServerState::Draining | ServerState::Asleep) {
             return Err(format!("{server} is neither awake nor asleep: wait until it is"));
         }
-        if self.lacks_copies(server, state) {
+        if self.wants.lacks_copies(server, state) {
             return Err("copies are missing, so every server is needed: wait until they are complete".into());
         }
-        if self.short_of_room {
+        if self.wants.short_of_room {
             return Err("awake servers fill up, so every server is needed: delete data or add servers".into());
         }
         can_do_without(entry, state)?;
         let spare = entry.pool != PoolId::REPLICATED
             && !state.sets().any(|(_, set)| set.column_of(server).is_some())
             && !pool_hibernates(entry.pool, state);
-        if spare || self.has_data_in_use(server, state) {
+        if spare || self.wants.has_data_in_use(server, state) {
             return Err(format!(
                 "{server} sleeps only with its whole erasure-coded pool or set, which is in use: test it while that hibernates"
             ));
         }
         let (step, results) = (TestStep::Draining, Vec::new());
         let status = PowerTest { step, limit_millis: None, results, given_up: None };
-        self.trial = Some(Trial { server, status, since: now, ordered: now });
+        self.power.follow_trial(Trial { server, status, since: now, ordered: now });
         self.dirty = true;
         Ok(())
     }
 
-    /// Whether the server has a data column of a set that is not to sleep as a whole.
-    pub(crate) fn has_data_in_use(&self, server: ServerId, state: &State) -> bool {
-        state.sets().any(|(id, set)| {
-            let data = set.column_of(server).is_some_and(|column| column < set.shape.data());
-            data && !(set.hibernates() && self.resting.contains(&id))
-        })
-    }
-
-    /// Whether chunk groups lack copies, or the server's set lacks a data column, whose strips parity stands in for.
-    /// Then it is needed, whatever was so when its test began.
-    pub(crate) fn lacks_copies(&self, server: ServerId, state: &State) -> bool {
-        let lacks = |set: &SetEntry| {
-            set.columns[..set.shape.data()].iter().any(|column| column.state != SlotState::InSync)
-        };
-        self.emergency || state.sets().any(|(_, set)| set.column_of(server).is_some() && lacks(set))
-    }
-
-    /// The server under test, and whether it is to be awake.
-    pub(crate) fn tested_state(&self) -> Option<(ServerId, bool)> {
-        let trial = self.trial.as_ref().filter(|trial| trial.runs())?;
-        Some((trial.server, matches!(trial.status.step, TestStep::Waking | TestStep::CatchingUp)))
-    }
-
-    /// It may sleep although its paths are not proven: that is what the test is for.
-    pub(crate) fn is_put_to_the_test(&self, server: ServerId) -> bool {
-        self.tested_state() == Some((server, false))
-    }
-
-    /// The path that the next wake-up of this server is to try first.
-    pub(crate) fn tested_path(&self, server: ServerId) -> Option<usize> {
-        let trial = self.trial.as_ref().filter(|trial| trial.runs() && trial.server == server)?;
-        let done = trial.status.results.len() - usize::from(trial.status.step == TestStep::CatchingUp);
-        (done < self.paths(server).len()).then_some(done)
-    }
-
     pub(crate) fn test_status(&self, server: ServerId) -> Option<PowerTest> {
-        let trial = self.trial.as_ref().filter(|trial| trial.server == server)?;
+        let trial = self.power.trial().filter(|trial| trial.server == server)?;
         let limit_millis = self.limit_of(trial).map(|limit| limit.as_millis() as u64);
         Some(PowerTest { limit_millis, ..trial.status.clone() })
     }
 
-    /// When to look at a running test again.
-    pub(crate) fn test_due(&self) -> Option<Moment> {
-        self.trial.as_ref().filter(|trial| trial.runs()).map(|_| self.planned + self.timing.heartbeat)
-    }
-
     pub(crate) fn follow_test(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
-        let Some(mut trial) = self.trial.take() else { return };
+        let Some(mut trial) = self.power.running_trial().cloned() else { return };
         let before = trial.status.step;
-        if trial.runs() {
-            self.follow_step(now, &mut trial, state);
-        }
+        self.follow_step(now, &mut trial, state);
         if trial.status.step != before {
             let (server, step, given_up) = (trial.server, trial.status.step, trial.status.given_up.clone());
             out.push(Output::Notice(Notice::PowerTest { server, step, given_up }));
         }
-        self.trial = Some(trial);
+        self.power.follow_trial(trial);
     }
 
     fn follow_step(&self, now: Moment, trial: &mut Trial, state: &State) {
         let server = trial.server;
-        let (Some(entry), Some(live)) = (state.server(server), self.servers.get(&server)) else { return };
+        let (Some(entry), Some(switch)) = (state.server(server), self.power.switch(server)) else { return };
+        let quiet = self.term.timing.heartbeat * 2;
         let late = self.limit_of(trial).is_some_and(|limit| now.since(trial.since) > limit);
         if matches!(entry.state, ServerState::Failed | ServerState::Lost) {
             return trial.give_up(now, format!("{server} failed meanwhile: look at its log"));
         }
         match trial.status.step {
             TestStep::Draining if entry.state == ServerState::Asleep => trial.step(now, TestStep::GoingDown),
-            TestStep::Draining if self.lacks_copies(server, state) => {
+            TestStep::Draining if self.wants.lacks_copies(server, state) => {
                 trial.give_up(now, "copies are missing, so every server is needed".into());
             }
             TestStep::Draining if late => {
@@ -140,12 +99,12 @@ impl Leading {
             TestStep::GoingDown if entry.state != ServerState::Asleep => {
                 trial.give_up(now, "it was needed or started while it should sleep: test it again".into());
             }
-            TestStep::GoingDown if live.power.is_down(now, live.heard, self.timing.heartbeat * 2) => {
+            TestStep::GoingDown if switch.is_down(now, self.liveness.heard(server), quiet) => {
                 trial.ordered = now;
                 trial.step(now, TestStep::Waking);
             }
-            TestStep::GoingDown if live.power.trouble.is_some() || late => {
-                let why = live.power.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
+            TestStep::GoingDown if switch.trouble.is_some() || late => {
+                let why = switch.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
                 trial.give_up(now, format!("it does not go down{why}; look at its log and its switch"));
             }
             TestStep::Waking if entry.state == ServerState::Awake => self.woken(now, trial, state),
@@ -161,7 +120,7 @@ impl Leading {
                 if let Some(test) = trial.status.results.last_mut() {
                     test.in_sync_millis = Some(millis);
                 }
-                let all = trial.status.results.len() >= self.paths(server).len();
+                let all = trial.status.results.len() >= self.power.paths(server).len();
                 trial.step(now, if all { TestStep::Ended } else { TestStep::Draining });
             }
             _ => {}
@@ -170,14 +129,14 @@ impl Leading {
 
     /// How long the present step may take.
     fn limit_of(&self, trial: &Trial) -> Option<Duration> {
-        let longest = self.longest(trial.server);
+        let longest = self.power.longest(trial.server);
         match trial.status.step {
             TestStep::Draining | TestStep::CatchingUp => Some(DATA_LIMIT),
             TestStep::GoingDown => Some(longest * 2),
             // Each path has had its time, and some more.
             TestStep::Waking => {
-                let paths = self.paths(trial.server).len() as u32;
-                Some(longest * paths + self.timing.wake_limit * WAKE_TRIES)
+                let paths = self.power.paths(trial.server).len() as u32;
+                Some(longest * paths + self.term.timing.wake_limit * WAKE_TRIES)
             }
             TestStep::Ended => None,
         }
@@ -186,11 +145,11 @@ impl Leading {
     /// The path is judged by what was recorded of this wake-up.
     fn woken(&self, now: Moment, trial: &mut Trial, state: &State) {
         let nth = trial.status.results.len();
-        let Some(path) = self.paths(trial.server).get(nth) else {
+        let Some(path) = self.power.paths(trial.server).get(nth) else {
             return trial.give_up(now, "its wake paths changed".into());
         };
         let known = state.power(trial.server).and_then(|record| record.paths.get(&path.name));
-        let since = self.unix_now(trial.ordered);
+        let since = self.term.unix_now(trial.ordered);
         let success = known.and_then(|p| p.success).filter(|s| s.at_unix_millis >= since);
         let failure = known.and_then(|p| p.failure.as_ref()).filter(|f| f.at_unix_millis >= since);
         let trouble = match (success, failure) {
@@ -209,7 +168,7 @@ impl Leading {
 
     /// Everything that the server has is in sync, and its exam is in.
     fn has_settled(&self, server: ServerId, state: &State) -> bool {
-        let examined = self.servers.get(&server).is_some_and(|live| !live.examine);
+        let examined = !self.power.is_to_be_examined(server);
         let in_sync = |entry: &ebb_types::GroupEntry| {
             entry.slot_of(server).is_none_or(|slot| slot.state == SlotState::InSync)
         };

@@ -8,7 +8,8 @@
 //! moves.
 
 use crate::controller::census::Census;
-use crate::controller::leading::{Leading, Servers, is_gone};
+use crate::controller::groups::Moves;
+use crate::controller::servers::{Servers, is_gone};
 use crate::{Change, State};
 use ebb_gear::{Place, parting, spread_awake};
 use ebb_types::{Epoch, GroupEntry, RackId, ServerEntry, ServerId, ServerState, Slot, SlotState};
@@ -63,37 +64,34 @@ impl Partings {
     }
 }
 
-impl Leading {
-    /// The next few moves: for groups in sync, to awake servers. If only the primary can move, it is asked to hand over
-    /// first.
-    pub(crate) fn part_racks(&mut self, state: &State, servers: &Servers) -> Vec<Change> {
-        let mut partings = Partings::new(servers, &self.census);
-        partings.places.retain(|id, _| servers[id].state == ServerState::Awake);
-        let mut moving: BTreeMap<ServerId, u32> = BTreeMap::new();
-        let mut changes = Vec::new();
-        for group in self.census.sharing_rack.iter().copied() {
-            let entry = state.group(group).expect("a group of the state");
-            if !entry.is_in_sync() {
-                continue;
-            }
-            let Some((k, to)) = partings.next(entry, entry.primary) else {
-                let others = entry.slots.iter().map(|s| s.server).filter(|s| Some(*s) != entry.primary);
-                if let (Some(_), Some(successor)) = (partings.next(entry, None), others.min()) {
-                    self.moves.entry(group).or_insert((entry.epoch, successor));
-                }
-                continue;
-            };
-            let busy = moving.entry(to).or_default();
-            if *busy == MOVES_PER_SERVER {
-                continue;
-            }
-            *busy += 1;
-            debug_assert!(entry.slot_of(to).is_none(), "a server has one slot of a group");
-            let mut next = GroupEntry { epoch: entry.epoch.next(), ..entry.clone() };
-            next.slots[k] =
-                Slot { server: to, state: SlotState::CatchingUp { since: Epoch(0) }, holder: None };
-            changes.push(Change { group, expected: entry.stage(), entry: next });
+/// The next few moves: for groups in sync, to awake servers. If only the primary can move, it is asked to hand over
+/// first.
+pub(crate) fn part_racks(state: &State, servers: &Servers, census: &Census) -> (Vec<Change>, Moves) {
+    let mut partings = Partings::new(servers, census);
+    partings.places.retain(|id, _| servers[id].state == ServerState::Awake);
+    let mut moving: BTreeMap<ServerId, u32> = BTreeMap::new();
+    let (mut changes, mut moves) = (Vec::new(), Moves::new());
+    for group in census.sharing_rack.iter().copied() {
+        let entry = state.group(group).expect("a group of the state");
+        if !entry.is_in_sync() {
+            continue;
         }
-        changes
+        let Some((k, to)) = partings.next(entry, entry.primary) else {
+            let others = entry.slots.iter().map(|s| s.server).filter(|s| Some(*s) != entry.primary);
+            if let (Some(_), Some(successor)) = (partings.next(entry, None), others.min()) {
+                moves.insert(group, (entry.epoch, successor));
+            }
+            continue;
+        };
+        let busy = moving.entry(to).or_default();
+        if *busy == MOVES_PER_SERVER {
+            continue;
+        }
+        *busy += 1;
+        debug_assert!(entry.slot_of(to).is_none(), "a server has one slot of a group");
+        let mut next = GroupEntry { epoch: entry.epoch.next(), ..entry.clone() };
+        next.slots[k] = Slot { server: to, state: SlotState::CatchingUp { since: Epoch(0) }, holder: None };
+        changes.push(Change { group, expected: entry.stage(), entry: next });
     }
+    (changes, moves)
 }

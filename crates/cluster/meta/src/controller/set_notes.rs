@@ -1,7 +1,7 @@
 //! What an operator should know about the sets of erasure-coded pools.
 
 use crate::State;
-use crate::controller::leading::is_gone;
+use crate::controller::servers::is_gone;
 use ebb_types::{Column, RackId, ServerEntry, ServerId, ServerState, SetEntry, SetId};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -9,7 +9,7 @@ const SLEEP_AGAIN: Duration = Duration::from_secs(600);
 
 /// The leader's memory of one server's switch.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Power {
+pub(crate) struct Switch {
     /// Action in progress, and when it counts as lost.
     pending: Option<(SwitchAction, Moment)>,
     /// The action that the state asks for is done or in progress.
@@ -61,7 +61,7 @@ fn same(one: SwitchAction, other: SwitchAction) -> bool {
     one == other || one.is_wake() && other.is_wake()
 }
 
-impl Power {
+impl Switch {
     /// An earlier leader may have thrown the switch: an action in progress gets time to finish.
     pub fn inherit(&mut self, state: ServerState, ran: bool, until: Moment, depth: Depth) {
         // A server that never ran was never switched.
@@ -196,7 +196,7 @@ impl Power {
             ServerState::Awake | ServerState::Draining if self.down.is_some() => wake,
             ServerState::Failed if self.down.is_some() || self.unsure.is_some() => wake,
             _ => {
-                *self = Power { pending: self.pending, unsure: self.unsure, ..Power::default() };
+                *self = Switch { pending: self.pending, unsure: self.unsure, ..Switch::default() };
                 return None;
             }
         };
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn what_a_server_said_before_a_switch_put_it_to_sleep_does_not_show_it_awake() {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
-        let mut power = Power::default();
+        let mut power = Switch::default();
         assert_eq!(power.next(at(1), ServerState::Asleep, None, ONE, Depth::Standby, &timing), Some(SLEEP));
         // It is wanted again before the switch has acted; meanwhile an older wake-up lets it send heartbeats.
         assert_eq!(power.next(at(2), ServerState::Waking, None, ONE, Depth::Standby, &timing), None);
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_new_leader_switches_a_failed_server_on_that_a_late_switch_may_have_put_to_sleep() {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
-        let mut power = Power::default();
+        let mut power = Switch::default();
         power.inherit(ServerState::Failed, true, at(10), Depth::Standby);
         assert_eq!(power.next(at(1), ServerState::Failed, None, ONE, Depth::Standby, &timing), Some(WAKE));
         power.ended(at(2), WAKE, Ok(()), timing.wake_limit);
@@ -289,7 +289,7 @@ mod tests {
             "no switch is under way any more"
         );
         for (heard, action) in [(9, Some(WAKE)), (11, None)] {
-            let mut power = Power::default();
+            let mut power = Switch::default();
             power.inherit(ServerState::Awake, true, at(10), Depth::Standby);
             power.heard(at(heard));
             assert_eq!(power.next(at(20), ServerState::Awake, None, ONE, Depth::Standby, &timing), None);
@@ -299,7 +299,7 @@ mod tests {
                 "last heard of at {heard} s"
             );
         }
-        let mut power = Power::default();
+        let mut power = Switch::default();
         power.inherit(ServerState::Failed, false, at(10), Depth::Standby);
         assert_eq!(
             power.next(at(1), ServerState::Failed, None, ONE, Depth::Standby, &timing),
@@ -311,9 +311,9 @@ mod tests {
     #[test]
     fn a_wake_up_that_is_late_or_failed_goes_to_the_next_path_and_from_the_last_to_the_first() {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
-        let (mut power, ways) = (Power::default(), Ways { count: 2, first: 1, ..ONE });
+        let (mut power, ways) = (Switch::default(), Ways { count: 2, first: 1, ..ONE });
         let wake = |path| Some(SwitchAction::Wake { path });
-        let next = |power: &mut Power, now| {
+        let next = |power: &mut Switch, now| {
             power.next(now, ServerState::Waking, None, ways, Depth::Standby, &timing)
         };
         assert_eq!(next(&mut power, at(1)), wake(1), "the one that is asked for comes first");
@@ -330,8 +330,9 @@ mod tests {
     #[test]
     fn a_server_that_refuses_to_sleep_is_asked_less_and_less_often_and_its_reason_stands() {
         let timing = Timing::default();
-        let (mut power, mut now) = (Power::default(), Moment::ZERO);
-        let next = |power: &mut Power, now, state| power.next(now, state, None, ONE, Depth::Standby, &timing);
+        let (mut power, mut now) = (Switch::default(), Moment::ZERO);
+        let next =
+            |power: &mut Switch, now, state| power.next(now, state, None, ONE, Depth::Standby, &timing);
         let mut asked = Vec::new();
         for _ in 0..12 {
             assert_eq!(next(&mut power, now, ServerState::Asleep), Some(SLEEP));
@@ -359,8 +360,8 @@ mod tests {
     fn a_server_resists_while_it_is_heard_of_after_the_order_and_no_longer_once_it_sleeps() {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
         let (second, lease) = (Duration::from_secs(1), Duration::from_secs(5));
-        let mut power = Power::default();
-        let order = |power: &mut Power, now| {
+        let mut power = Switch::default();
+        let order = |power: &mut Switch, now| {
             let asleep = ServerState::Asleep;
             assert_eq!(power.next(now, asleep, None, ONE, Depth::Standby, &timing), Some(SLEEP));
         };
@@ -382,7 +383,7 @@ mod tests {
     fn only_a_server_that_fell_silent_proves_a_path_when_it_wakes() {
         let (timing, at) = (Timing::default(), |seconds: u64| Moment(seconds * 1_000_000_000));
         for (heard, proves) in [(2, true), (8, false)] {
-            let mut power = Power::default();
+            let mut power = Switch::default();
             assert_eq!(
                 power.next(at(3), ServerState::Asleep, Some(at(2)), ONE, Depth::Standby, &timing),
                 Some(SLEEP)

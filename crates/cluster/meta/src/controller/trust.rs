@@ -13,41 +13,24 @@
 //!   woken for it, one at a time and while nothing else happens: fans, clocks' batteries and cables fail unseen.
 
 use crate::controller::by_server::ByServer;
-use crate::controller::leading::{Leading, Servers, is_gone};
-use crate::{PlantedBug, PowerFact, State, WakePath};
+use crate::controller::leading::Leading;
+use crate::controller::power::Power;
+use crate::controller::servers::{Servers, is_gone};
+use crate::{PowerFact, State, WakePath};
 use ebb_types::{
     ExamReport, Incarnation, Moment, PathStatus, PowerStatus, ServerEntry, ServerId, ServerState,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A server that did not pass its exam is examined again after this time.
-const EXAM_AGAIN: Duration = Duration::from_secs(60);
-/// Longest text about a path or an exam that is recorded.
-const WHY_MAX: usize = 300;
-
-impl Leading {
-    pub(crate) fn paths(&self, server: ServerId) -> &[WakePath] {
-        self.switches.get(&server).map_or(&[], |paths| paths)
-    }
-
-    /// Whether any server has a power switch. Without one, gears are a dry run.
-    pub(crate) fn has_switches(&self) -> bool {
-        self.switches.values().any(|paths| !paths.is_empty())
-    }
-
-    pub(crate) fn is_proven(&self, server: ServerId, path: &WakePath, state: &State) -> bool {
-        let known = state.power(server).and_then(|record| record.paths.get(&path.name));
-        path.reliable || known.is_some_and(|path| path.proven) || self.timing.has(PlantedBug::TrustAnyPath)
-    }
-
+impl Power {
     /// Whether a server may be put to sleep at all, whatever the load.
-    pub(crate) fn may_sleep(&self, server: ServerId, state: &State) -> bool {
+    pub fn may_sleep(&self, server: ServerId, state: &State) -> bool {
         self.kept_awake(server, state).is_none()
     }
 
     /// Why a server is not put to sleep, whatever the load, and the remedy.
-    pub(crate) fn kept_awake(&self, server: ServerId, state: &State) -> Option<String> {
+    pub fn kept_awake(&self, server: ServerId, state: &State) -> Option<String> {
         let record = state.power(server);
         if self.paths(server).is_empty() {
             return Some("it has no power switch; configure one".into());
@@ -73,7 +56,7 @@ impl Leading {
 
     /// Servers to keep awake because a chunk group with one awake copy has no reliable sleeper: the lowest slot of
     /// each, so that different groups agree on a gear group.
-    pub(crate) fn insured(
+    pub fn insured(
         &self,
         state: &State,
         servers: &Servers,
@@ -96,22 +79,27 @@ impl Leading {
         }
         insured
     }
+}
 
-    /// The long sleeper that is to be woken for an exam now: the one whose last exam is longest ago.
-    pub(crate) fn examinee(&self, now: Moment, state: &State) -> Option<ServerId> {
-        let comes = |e: &&ServerEntry| self.examinee == Some(e.id) && self.awaits_exam(e);
+impl Leading {
+    /// The long sleeper that is to be woken for an exam now: the one whose last exam is longest ago. `emergency`: copies
+    /// are missing.
+    pub(crate) fn examinee(&self, now: Moment, emergency: bool, state: &State) -> Option<ServerId> {
+        let before = &self.wants;
+        let comes = |e: &&ServerEntry| before.examinee == Some(e.id) && self.awaits_exam(e);
         if let Some(entry) = state.servers().find(comes) {
             return Some(entry.id);
         }
         // The one before sleeps again first.
         let moves = |e: &ServerEntry| match e.state {
             ServerState::Waking | ServerState::Draining => true,
-            ServerState::Awake => !self.wanted.contains(&e.id),
+            ServerState::Awake => !before.awake.contains(&e.id),
             _ => false,
         };
-        let calm = !self.emergency && self.gears.shift.is_none() && self.examinee.is_none();
+        let calm = !emergency && self.gears.shift.is_none() && before.examinee.is_none();
         let quiet = calm && !state.servers().any(moves);
-        let due = |e: &&ServerEntry| self.exam_due_at(e, state).is_some_and(|at| at <= self.unix_now(now));
+        let unix_now = self.term.unix_now(now);
+        let due = |e: &&ServerEntry| self.exam_due_at(e, state).is_some_and(|at| at <= unix_now);
         let last =
             |e: &&ServerEntry| state.power(e.id).and_then(|r| r.exam.as_ref()).map(|x| x.at_unix_millis);
         state.servers().filter(|e| quiet && due(e)).min_by_key(last).map(|e| e.id)
@@ -119,23 +107,15 @@ impl Leading {
 
     /// Whether the server that is woken for an exam has not had it.
     fn awaits_exam(&self, entry: &ServerEntry) -> bool {
-        let asked = self.servers.get(&entry.id).is_some_and(|live| live.examine);
-        entry.state == ServerState::Waking || entry.state.is_live() && asked
+        entry.state == ServerState::Waking || entry.state.is_live() && self.power.is_to_be_examined(entry.id)
     }
 
     /// Unix time in milliseconds at which a sleeper is due for an exam.
     pub(crate) fn exam_due_at(&self, entry: &ServerEntry, state: &State) -> Option<u64> {
         let record = state.power(entry.id)?;
         let sleeps = entry.state == ServerState::Asleep && record.maintenance.is_none();
-        let after = self.timing.exam_after?.as_millis() as u64;
+        let after = self.term.timing.exam_after?.as_millis() as u64;
         record.exam.as_ref().filter(|_| sleeps).map(|exam| exam.at_unix_millis.saturating_add(after))
-    }
-
-    /// A server that did not pass is asked again from time to time.
-    pub(crate) fn examine_again(&mut self, now: Moment, server: ServerId, state: &State) {
-        let failed = state.power(server).and_then(|r| r.exam.as_ref()).is_some_and(|x| !x.faults.is_empty());
-        let Some(live) = self.servers.get_mut(&server).filter(|_| failed) else { return };
-        live.examine |= now >= live.examined + EXAM_AGAIN;
     }
 
     pub(crate) fn exam(
@@ -147,23 +127,22 @@ impl Leading {
         state: &State,
     ) {
         let present = state.server(server).is_some_and(|e| e.incarnation == run && e.state.is_live());
-        let unix_millis = self.unix_now(now);
-        let limit = self.timing.skew_limit;
-        let Some(live) = self.servers.get_mut(&server).filter(|live| present && live.examine) else { return };
-        (live.examine, live.examined) = (false, now);
-        let faults = faults(exam, unix_millis, limit);
+        if !present || !self.power.take_exam(now, server) {
+            return;
+        }
+        let faults = faults(exam, self.term.unix_now(now), self.term.timing.skew_limit);
         let known = state.power(server).and_then(|record| record.exam.as_ref());
         // A repeated exam with the same result changes nothing.
         if faults.is_empty() || known.is_none_or(|exam| exam.faults != faults) {
-            self.facts.push((server, PowerFact::Examined { faults }));
+            self.power.note(server, PowerFact::Examined { faults });
         }
         self.dirty = true;
     }
 
     /// Why it is not put to sleep whatever the load.
     fn stays_awake(&self, server: ServerId, state: &State) -> Option<String> {
-        let insured = || self.insured.contains(&server).then(|| relied_on(server));
-        self.kept_awake(server, state).or_else(insured)
+        let insured = || self.wants.insured.contains(&server).then(|| relied_on(server));
+        self.power.kept_awake(server, state).or_else(insured)
     }
 
     pub(crate) fn power_status(&self, now: Moment, entry: &ServerEntry, state: &State) -> PowerStatus {
@@ -172,13 +151,13 @@ impl Leading {
             let known = record.and_then(|r| r.paths.get(&path.name)).cloned().unwrap_or_default();
             PathStatus {
                 name: path.name.clone(),
-                proven: self.is_proven(entry.id, path, state),
+                proven: self.power.is_proven(entry.id, path, state),
                 success: known.success,
                 failure: known.failure,
             }
         };
         PowerStatus {
-            paths: self.paths(entry.id).iter().map(path).collect(),
+            paths: self.power.paths(entry.id).iter().map(path).collect(),
             kept_awake: self.stays_awake(entry.id, state),
             cycles: record.map_or(0, |r| r.cycles),
             cycles_saved: self.gears.saved_cycles(now, entry.id),
@@ -191,7 +170,7 @@ impl Leading {
 
     /// For the plan: servers that stay awake for it, with the reason.
     pub(crate) fn kept_notes(&self, state: &State) -> Vec<String> {
-        if !self.has_switches() {
+        if !self.power.has_switches() {
             return Vec::new();
         }
         let why = |e: &ServerEntry| {
@@ -222,11 +201,6 @@ fn faults(exam: &ExamReport, unix_millis: u64, limit: Duration) -> Vec<String> {
         "its network card does not wake on a magic packet any more: `ethtool -s DEVICE wol g`".to_owned()
     });
     [clock, store, card].into_iter().flatten().collect()
-}
-
-/// For the record: bounded, because it may come from a machine.
-pub(crate) fn bounded(why: &str) -> String {
-    why.chars().take(WHY_MAX).collect()
 }
 
 #[cfg(test)]

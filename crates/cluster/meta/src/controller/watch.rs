@@ -5,7 +5,7 @@
 use crate::controller::usage::Usage;
 use crate::{State, Timing};
 use ebb_erasure::standby::{self, Event, Standby};
-use ebb_types::{Column, Moment, ServerState, SetEntry, SlotState};
+use ebb_types::{Column, Moment, ParityDebt, ServerState, SetEntry, SlotState};
 
 /// From this fill on a set is woken although another one of its pool synchronises.
 pub(crate) const NEARLY_FULL: f64 = 0.95;
@@ -87,6 +87,12 @@ impl Watch {
     pub fn is_nearly_full(&self) -> bool {
         self.fullest.is_some_and(|share| share >= NEARLY_FULL)
     }
+}
+
+/// Data servers may have to keep in memory what parity servers lack.
+pub(crate) fn owes(entry: &SetEntry, state: &State) -> bool {
+    let in_memory = state.pool(entry.pool).is_some_and(|pool| pool.parity_debt == ParityDebt::Ram);
+    in_memory && entry.columns.iter().any(|column| column.state != SlotState::InSync)
 }
 
 /// The parity servers of a set, P1 first. One that failed counts as waking: it is to be awake and is not.

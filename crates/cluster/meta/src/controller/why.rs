@@ -1,7 +1,8 @@
 //! Why each server is awake, for those who ask.
 
 use crate::State;
-use crate::controller::leading::{Leading, is_gone};
+use crate::controller::leading::Leading;
+use crate::controller::servers::is_gone;
 use crate::controller::trust::relied_on;
 use ebb_types::{Moment, PoolId, ServerEntry, Why};
 
@@ -13,17 +14,17 @@ impl Leading {
         if is_gone(entry) {
             return Why::Gone;
         }
-        if let Some(why) = self.kept_awake(server, state) {
+        if let Some(why) = self.power.kept_awake(server, state) {
             return Why::Kept { why };
         }
-        if self.is_put_to_the_test(server) {
+        if self.power.is_put_to_the_test(server) {
             return Why::PowerTest;
         }
         if entry.is_logger() {
             return Why::Logger;
         }
         match self.gears.why(now, server) {
-            None | Some(Why::NotNeeded) if self.wanted.contains(&server) => self.why_beyond(entry),
+            None | Some(Why::NotNeeded) if self.wants.awake.contains(&server) => self.why_beyond(entry),
             why => why.unwrap_or(Why::NotNeeded),
         }
     }
@@ -31,13 +32,13 @@ impl Leading {
     fn why_beyond(&self, entry: &ServerEntry) -> Why {
         if entry.pool != PoolId::REPLICATED {
             Why::Set
-        } else if self.examinee == Some(entry.id) {
+        } else if self.wants.examinee == Some(entry.id) {
             Why::Exam
-        } else if self.emergency {
+        } else if self.wants.emergency {
             Why::CopiesMissing
-        } else if self.short_of_room {
+        } else if self.wants.short_of_room {
             Why::RoomShort
-        } else if self.insured.contains(&entry.id) {
+        } else if self.wants.insured.contains(&entry.id) {
             Why::Kept { why: relied_on(entry.id) }
         } else {
             Why::RacksApart
