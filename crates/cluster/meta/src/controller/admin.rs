@@ -289,8 +289,9 @@ impl Leading {
         }
         // What is lost is the store that spoke last, also if the state does not know that run yet: what it sent before
         // this verdict does not bring it back.
-        let spoke = Some(self.runs.spoke(server)).filter(|(run, _)| *run > entry.incarnation);
-        let (run, store) = spoke.unwrap_or((entry.incarnation, entry.store));
+        let spoke = self.runs.of(server);
+        let is_new = spoke.run > entry.incarnation;
+        let (run, store) = if is_new { (spoke.run, spoke.store) } else { (entry.incarnation, entry.store) };
         let position = if store == entry.store { state.position(server) } else { 0 };
         Ok(Command::set_server(state, server, ServerState::Lost, run, StoreMark { store, position }))
     }

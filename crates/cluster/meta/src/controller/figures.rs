@@ -62,11 +62,6 @@ impl Figures {
         self.servers.get(&server).map_or(Room::default(), |(_, room)| *room)
     }
 
-    /// Bytes of offload that the server keeps for others.
-    pub fn debt(&self, server: ServerId) -> Option<u64> {
-        self.vitals(server).map(|vitals| vitals.debt_bytes)
-    }
-
     /// How long requests took lately; absent until the first stretch is over.
     pub fn latency(&self) -> Option<LatencyStatus> {
         self.latency.status()

@@ -183,6 +183,7 @@ impl Groups {
 
     /// A plan has seen the groups so.
     pub fn saw(&mut self, seen: Seen) {
+        debug_assert!(self.seen.version <= seen.version, "the map does not go back");
         self.seen = seen;
     }
 

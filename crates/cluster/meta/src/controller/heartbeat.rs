@@ -35,7 +35,8 @@ impl Leading {
             self.dirty |= self.gears.sample(now, server, vitals, state);
         } else {
             self.sets.note_use(now, server, &vitals.load, state);
-            self.dirty |= self.sets.fill(now, server, state, |other| self.figures.debt(other));
+            let debt = |other| self.figures.vitals(other).map(|vitals| vitals.debt_bytes);
+            self.dirty |= self.sets.fill(now, server, state, debt);
         }
     }
 
@@ -84,8 +85,8 @@ impl Leading {
         }
         let timing = &self.term.timing;
         let broken = vitals.poisoned || (vitals.stalled && !timing.has(PlantedBug::TrustStalled));
-        let (spoke, _) = self.runs.spoke(server);
-        if spoke > run || !self.liveness.hear(now, server, sent, broken) {
+        let late = self.runs.of(server).run > run;
+        if late || !self.liveness.hear(now, server, sent, broken) {
             return false;
         }
         self.power.heard(now, server);
@@ -130,7 +131,7 @@ impl Leading {
     }
 
     fn grant(&mut self, now: Moment, server: ServerId, sent: Moment, state: &State, out: &mut Vec<Output>) {
-        let (incarnation, _) = self.runs.spoke(server);
+        let incarnation = self.runs.of(server).run;
         let is_on_record = |e: &ServerEntry| e.state.is_live() && e.incarnation == incarnation;
         if self.liveness.is_condemned(server) || !state.server(server).is_some_and(is_on_record) {
             return bug(out, "a lease for a run that is not on record, or is condemned (R2)");
@@ -144,7 +145,7 @@ impl Leading {
     /// Restarted servers get the lease that their heartbeat asked for, once the state knows the new run.
     pub(crate) fn pay_owed_leases(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) {
         for entry in state.servers().filter(|e| e.state.is_live()) {
-            if self.runs.spoke(entry.id).0 == entry.incarnation
+            if self.runs.of(entry.id).run == entry.incarnation
                 && let Some(sent) = self.liveness.pay(now, entry.id)
             {
                 self.grant(now, entry.id, sent, state, out);

@@ -140,6 +140,7 @@ impl Liveness {
     /// It gets a lease, which ends by this leader's clock before `until`.
     pub fn grant(&mut self, server: ServerId, until: Moment) {
         let life = self.life(server);
+        debug_assert!(!life.condemned, "no lease for one that is to be called failed (R2)");
         life.granted_until = life.granted_until.max(until);
         life.owed = None;
     }

@@ -51,6 +51,7 @@ impl Maps {
     /// A heartbeat says which version the server `has`. Returns whether it is to be sent what it lacks: a delta sent a
     /// moment ago may be in flight. A server with a gap in its map asks for the whole map.
     pub fn lacks(&mut self, now: Moment, server: ServerId, has: u64, newest: u64, resend: Duration) -> bool {
+        debug_assert!(has <= newest, "who is behind answers nothing (R11)");
         let (sent, at) = self.sent.entry(server).or_default();
         let is_answered = *sent > has && has > 0 && now.since(*at) <= resend;
         let lacks = has < newest && !is_answered;

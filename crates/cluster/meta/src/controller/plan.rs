@@ -21,9 +21,10 @@ use crate::controller::leading::Leading;
 use crate::controller::plan_sets::{is_spared, spared};
 use crate::controller::racks::{Partings, part_racks, racks_apart};
 use crate::controller::rebuild::replace_lost;
+use crate::controller::runs::Spoke;
 use crate::controller::servers::{Servers, is_gone};
 use crate::controller::wants::Wants;
-use crate::{Change, Command, PlantedBug, PowerFact, SetChange, State};
+use crate::{Change, Command, PlantedBug, PowerFact, State};
 use ebb_gear::floor_servers;
 use ebb_types::{
     Depth, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, Notice, PoolId, RackId, ServerEntry,
@@ -34,16 +35,12 @@ use std::time::Duration;
 
 /// What follows from the facts.
 struct Decision {
-    /// The servers of the replicated pool and those of erasure-coded ones, as they will be.
-    servers: Servers,
-    coded: Servers,
     wants: Wants,
-    /// Servers of the replicated pool that wake, and that sleep.
-    shifted: (u32, u32),
-    groups: GroupChanges,
-    /// Epochs that may serve.
-    serving: Vec<(GroupId, Epoch)>,
-    sets: Vec<SetChange>,
+    /// Servers that will drain.
+    draining: BTreeSet<ServerId>,
+    moved: Moved,
+    seen: Seen,
+    commands: Vec<Command>,
     /// Nothing else is left to do.
     settled: bool,
     /// Replicas that move to racks of their own.
@@ -51,14 +48,14 @@ struct Decision {
     moves: Moves,
     /// Primaries that are asked at once to hand over.
     asked: BTreeSet<ServerId>,
-    notices: Vec<Notice>,
 }
 
-struct GroupChanges {
-    changes: Vec<Change>,
-    /// Primaries that change.
+/// What a plan adds to the shift in progress.
+#[derive(Default)]
+struct Moved {
+    woken: u32,
+    put_to_sleep: u32,
     migrations: u32,
-    seen: Seen,
 }
 
 /// A step of a server on its way to sleep.
@@ -71,7 +68,7 @@ enum Leave {
 impl Leading {
     pub(crate) fn plan(&mut self, now: Moment, state: &State, out: &mut Vec<Output>) -> Vec<Command> {
         let servers = self.take_in(now, state, out);
-        let decision = self.decide(now, state, servers);
+        let decision = self.decide(now, state, servers, out);
         self.carry_out(now, state, decision, out)
     }
 
@@ -95,45 +92,35 @@ impl Leading {
     /// Decides whether the server failed or returned.
     fn judge(&mut self, now: Moment, entry: &mut ServerEntry, state: &State, out: &mut Vec<Output>) {
         let server = entry.id;
-        let (run, store) = self.runs.spoke(server);
+        let Spoke { run, store, .. } = self.runs.of(server);
         let shows_awake = |heard| self.power.shows_awake(server, heard);
         let returned = self.liveness.has_returned(now, server, shows_awake, state);
         if returned && store != entry.store && entry.incarnation != Incarnation(0) {
             out.push(Output::Notice(Notice::AnotherStore { server }));
         }
-        match entry.state {
-            ServerState::Awake | ServerState::Draining if run > entry.incarnation && returned => {
-                entry.incarnation = run;
-                entry.state = ServerState::Awake;
-                out.push(Output::Notice(Notice::Restarted { server }));
+        let is_new = run > entry.incarnation;
+        let back = match entry.state {
+            _ if !returned => None,
+            ServerState::Awake | ServerState::Draining => is_new.then_some(Notice::Restarted { server }),
+            ServerState::Failed | ServerState::Waking => Some(Notice::Back { server }),
+            ServerState::Lost => (store != entry.store).then_some(Notice::BackEmpty { server }),
+            ServerState::Asleep => is_new.then_some(Notice::StartedWhileAsleep { server }),
+        };
+        if let Some(notice) = back {
+            if entry.state == ServerState::Waking {
+                self.power.note_wake_up(now, entry, self.liveness.heard(server));
             }
-            ServerState::Awake | ServerState::Draining
-                if now >= self.liveness.fails_at(server, now, &self.term, state) =>
-            {
-                entry.state = ServerState::Failed;
-                self.liveness.fail(now, server, self.term.longest_lease(state));
-                out.push(Output::Notice(Notice::Failed { server }));
-            }
-            ServerState::Failed | ServerState::Waking if returned => {
-                if entry.state == ServerState::Waking {
-                    self.power.note_wake_up(now, entry, self.liveness.heard(server));
-                }
+            if matches!(entry.state, ServerState::Failed | ServerState::Waking) {
                 self.liveness.take_back(server);
-                entry.incarnation = run;
-                entry.state = ServerState::Awake;
-                out.push(Output::Notice(Notice::Back { server }));
             }
-            ServerState::Lost if returned && store != entry.store => {
-                entry.incarnation = run;
-                entry.state = ServerState::Awake;
-                out.push(Output::Notice(Notice::BackEmpty { server }));
-            }
-            ServerState::Asleep if run > entry.incarnation && returned => {
-                entry.incarnation = run;
-                entry.state = ServerState::Awake;
-                out.push(Output::Notice(Notice::StartedWhileAsleep { server }));
-            }
-            _ => {}
+            (entry.incarnation, entry.state) = (run, ServerState::Awake);
+            out.push(Output::Notice(notice));
+        } else if matches!(entry.state, ServerState::Awake | ServerState::Draining)
+            && now >= self.liveness.fails_at(server, now, &self.term, state)
+        {
+            entry.state = ServerState::Failed;
+            self.liveness.fail(now, server, self.term.longest_lease(state));
+            out.push(Output::Notice(Notice::Failed { server }));
         }
         if entry.incarnation == run && entry.store != store {
             entry.store = store;
@@ -154,7 +141,7 @@ impl Leading {
         // How long a sleeper will take to fetch what it misses: the awake servers keep that for all of them.
         let sleepers = replicated().filter(|e| e.state == ServerState::Asleep).count();
         let live = replicated().filter(|e| e.state.is_live());
-        let debt: u64 = live.filter_map(|e| self.figures.debt(e.id)).sum();
+        let debt: u64 = live.filter_map(|e| self.figures.vitals(e.id)).map(|vitals| vitals.debt_bytes).sum();
         let rate = self.gears.write_rate() * sleepers.max(1) as f64;
         let catch_up = Duration::try_from_secs_f64(debt as f64 / rate).unwrap_or(Duration::MAX);
         for depth in [Depth::Standby, Depth::Off] {
@@ -163,27 +150,33 @@ impl Leading {
         self.gears.see(now, seen);
     }
 
-    fn decide(&self, now: Moment, state: &State, mut servers: Servers) -> Decision {
-        let mut notices = Vec::new();
+    fn decide(&self, now: Moment, state: &State, mut servers: Servers, out: &mut Vec<Output>) -> Decision {
         if let Some(server) = self.gives_up(now, &servers, state) {
             servers.get_mut(&server).expect("one of them").state = ServerState::Lost;
-            notices.push(Notice::GivenUp { server });
+            out.push(Output::Notice(Notice::GivenUp { server }));
         }
         let (mut servers, mut coded): (Servers, Servers) =
             servers.into_iter().partition(|(_, e)| e.pool == PoolId::REPLICATED);
-        let (wants, shifted) = self.plan_servers(now, state, &mut servers, &mut coded);
-        let groups = self.plan_groups(now, state, &servers);
-        let changed: BTreeSet<GroupId> = groups.changes.iter().map(|c| c.group).collect();
-        debug_assert_eq!(changed.len(), groups.changes.len(), "a group changes once in a batch");
+        let (wants, mut moved) = self.plan_servers(now, state, &mut servers, &mut coded);
+        let all = || servers.values().chain(coded.values());
+        let mut commands = self.set_servers(now, state, all(), out);
+        let draining = all().filter(|e| e.state == ServerState::Draining).map(|e| e.id).collect();
+        let (changes, seen) = self.plan_groups(now, state, &servers, &mut moved.migrations);
+        let changed: BTreeSet<GroupId> = changes.iter().map(|c| c.group).collect();
+        debug_assert_eq!(changed.len(), changes.len(), "a group changes once in a batch");
         let serving = self.serving(&changed, state);
-        let sets = self.plan_sets(now, state, &coded, &wants, &mut notices);
-        let stays = changes(servers.values().chain(coded.values()), state).next().is_none();
-        let settled = stays
-            && groups.changes.is_empty()
-            && serving.is_empty()
-            && sets.is_empty()
-            && self.is_settled(&wants, state);
+        if !serving.is_empty() {
+            commands.push(Command::Serve(serving));
+        }
+        if !changes.is_empty() {
+            commands.push(Command::Reconfigure(changes));
+        }
+        let changes = self.plan_sets(now, state, &coded, &wants, out);
+        if !changes.is_empty() {
+            commands.push(Command::ReconfigureSets(changes));
+        }
         let census = self.groups.census();
+        let settled = commands.is_empty() && is_settled(state, &wants, census);
         let (parted, mut moves) =
             if settled { part_racks(state, &servers, census) } else { Default::default() };
         let mut asked = BTreeSet::new();
@@ -191,31 +184,18 @@ impl Leading {
             moves = balance(state, &wants.awake, &changed, census);
             asked = moves.keys().filter_map(|group| state.group(*group)?.primary).collect();
         }
-        Decision {
-            servers,
-            coded,
-            wants,
-            shifted,
-            groups,
-            serving,
-            sets,
-            settled,
-            parted,
-            moves,
-            asked,
-            notices,
-        }
+        Decision { wants, draining, moved, seen, commands, settled, parted, moves, asked }
     }
 
     /// Decides every server's next state: of the replicated pool's, and of those of erasure-coded pools. Returns what is
-    /// wanted, and how many servers of the replicated pool wake and sleep.
+    /// wanted, and what that adds to a shift.
     fn plan_servers(
         &self,
         now: Moment,
         state: &State,
         servers: &mut Servers,
         coded: &mut Servers,
-    ) -> (Wants, (u32, u32)) {
+    ) -> (Wants, Moved) {
         let mut wants = self.wanted(now, state, servers);
         self.want_sets(now, state, coded, &mut wants);
         self.set_apart(now, state, &mut wants);
@@ -238,14 +218,14 @@ impl Leading {
             Leave::Drain => may_drain(id, state, census, &stays, &comes),
             Leave::Sleep => sleeps(id) && may_sleep(id, state, census),
         };
-        let shifted = shift(servers, &wants.awake, most, may);
+        let moved = shift(servers, &wants.awake, most, may);
         let spared = spared(state, coded);
         let may = |id, leave| match leave {
             Leave::Drain => trusted && spared.contains(&id),
             Leave::Sleep => sleeps(id) && is_spared(id, state),
         };
         shift(coded, &wants.awake, usize::MAX, may);
-        (wants, shifted)
+        (wants, moved)
     }
 
     /// Servers of the replicated pool that should be awake: those of the gear, and the loggers; while copies are missing
@@ -337,7 +317,15 @@ impl Leading {
         (relieves.keys().copied().collect(), relieves)
     }
 
-    fn plan_groups(&self, now: Moment, state: &State, servers: &Servers) -> GroupChanges {
+    /// The chunk groups' next configurations, with the servers as they will be, and what this plan sees of the groups.
+    /// Primaries that change are counted.
+    fn plan_groups(
+        &self,
+        now: Moment,
+        state: &State,
+        servers: &Servers,
+        migrations: &mut u32,
+    ) -> (Vec<Change>, Seen) {
         let mut world = self.world(now, state, servers);
         let replaced = replace_lost(state, servers, &world);
         let seen = Seen::of(state, &world);
@@ -345,14 +333,14 @@ impl Leading {
         debug_assert!(
             !cfg!(any(test, feature = "planted-bugs")) || self.rest_stays(now, state, &world, &groups)
         );
-        let (mut changes, mut migrations) = (Vec::new(), 0);
         if groups.is_empty() {
-            return GroupChanges { changes, migrations, seen };
+            return (Vec::new(), seen);
         }
         let census = self.groups.census();
         for (id, candidate) in world.iter_mut() {
             (candidate.primaries, candidate.holders) = (census.primaries(id), census.holders(id));
         }
+        let mut changes = Vec::new();
         for group in groups {
             let entry = state.group(group).expect("a group of the state");
             let facts = self.facts(now, group, entry, state);
@@ -369,11 +357,11 @@ impl Leading {
             if let (Some(old), Some(new)) = (entry.primary, next.primary)
                 && old != new
             {
-                migrations += 1;
+                *migrations += 1;
             }
             changes.push(Change { group, expected: entry.stage(), entry: next });
         }
-        GroupChanges { changes, migrations, seen }
+        (changes, seen)
     }
 
     /// Whether every other group is right as it is.
@@ -448,18 +436,6 @@ impl Leading {
         self.groups.serving().filter(|(group, _)| !changed.contains(group) && !fails(*group)).collect()
     }
 
-    /// No change is pending: every server is where it should be, and every replica on an awake server is in sync.
-    fn is_settled(&self, wants: &Wants, state: &State) -> bool {
-        let moves = |e: &ServerEntry| matches!(e.state, ServerState::Draining | ServerState::Waking);
-        let on_the_way = |e: &ServerEntry| moves(e) && !state.in_maintenance(e.id);
-        let quiet = !state.replicated().any(on_the_way);
-        let gear_done = state
-            .replicated()
-            .all(|e| (e.state == ServerState::Awake) == wants.awake.contains(&e.id) || is_gone(e));
-        let census = self.groups.census();
-        quiet && (gear_done || wants.emergency) && census.headless.is_empty() && census.catching_up.is_empty()
-    }
-
     fn carry_out(
         &mut self,
         now: Moment,
@@ -467,28 +443,15 @@ impl Leading {
         decision: Decision,
         out: &mut Vec<Output>,
     ) -> Vec<Command> {
-        let Decision { servers, coded, wants, shifted, groups, serving, sets, settled, .. } = decision;
-        out.extend(decision.notices.into_iter().map(Output::Notice));
-        let all = || servers.values().chain(coded.values());
-        let mut commands = self.set_servers(now, state, all(), out);
-        let draining: BTreeSet<ServerId> =
-            all().filter(|e| e.state == ServerState::Draining).map(|e| e.id).collect();
-        self.power.keep_ready(|server| draining.contains(&server));
+        let Decision { wants, draining, moved, seen, mut commands, settled, parted, moves, asked } = decision;
+        debug_assert!(settled || parted.is_empty(), "racks are parted once nothing else is left to do");
         self.wants = wants;
-        self.groups.saw(groups.seen);
+        self.power.keep_ready(&draining);
+        self.groups.saw(seen);
         if let Some(shift) = &mut self.gears.shift {
-            shift.woken += shifted.0;
-            shift.put_to_sleep += shifted.1;
-            shift.migrations += groups.migrations;
-        }
-        if !serving.is_empty() {
-            commands.push(Command::Serve(serving));
-        }
-        if !groups.changes.is_empty() {
-            commands.push(Command::Reconfigure(groups.changes));
-        }
-        if !sets.is_empty() {
-            commands.push(Command::ReconfigureSets(sets));
+            shift.woken += moved.woken;
+            shift.put_to_sleep += moved.put_to_sleep;
+            shift.migrations += moved.migrations;
         }
         out.extend(self.gears.bugs.drain(..).map(Output::Bug));
         let begun = std::mem::take(&mut self.gears.begun).into_iter();
@@ -497,12 +460,10 @@ impl Leading {
         let at_unix_millis = self.term.unix_now(now);
         let facts = self.power.take_facts().into_iter();
         commands.extend(facts.map(|(server, fact)| Command::NotePower { server, at_unix_millis, fact }));
-        self.groups.begin_moves(decision.moves);
-        for server in decision.asked {
-            self.push_duties(server, ServerState::Awake, state, out);
-        }
-        if !decision.parted.is_empty() {
-            commands.push(Command::Reconfigure(decision.parted));
+        self.groups.begin_moves(moves);
+        asked.into_iter().for_each(|server| self.push_duties(server, ServerState::Awake, state, out));
+        if !parted.is_empty() {
+            commands.push(Command::Reconfigure(parted));
         } else if settled && !self.groups.is_moving() {
             commands.extend(self.end_shift(now).map(Command::RecordShift));
         }
@@ -510,7 +471,18 @@ impl Leading {
         if !positions.is_empty() {
             commands.push(Command::Witness(positions));
         }
-        commands.extend(self.ended_hours(state));
+        for ended in &self.gears.ended_hours {
+            commands.push(Command::RecordHour(HourRecord {
+                hour: ended.hour,
+                peak_load: ended.peak.0,
+                terms: ended.terms,
+                forecast: ended.forecast.map(|load| load.0),
+                gear: self.gears.gear(),
+                servers_awake: state.geared().filter(|e| e.state.is_live()).count() as u32,
+                prices: ended.prices,
+                power_cycles: state.power_cycles(),
+            }));
+        }
         commands
     }
 
@@ -523,13 +495,17 @@ impl Leading {
         out: &mut Vec<Output>,
     ) -> Vec<Command> {
         let mut commands = Vec::new();
-        for (before, entry) in changes(servers, state) {
+        for entry in servers {
+            let before = state.server(entry.id).expect("a copy of the state's servers");
+            if (before.state, before.incarnation) == (entry.state, entry.incarnation) {
+                continue;
+            }
             let (server, to) = (entry.id, entry.state);
             if to == ServerState::Asleep && before.state != ServerState::Draining {
                 bug(out, "a server sleeps that did not drain (R7)");
                 continue;
             }
-            let mark = StoreMark { store: entry.store, position: self.runs.position(server) };
+            let mark = StoreMark { store: entry.store, position: self.runs.of(server).position };
             commands.push(Command::set_server(state, server, to, entry.incarnation, mark));
             if to == ServerState::Asleep {
                 let depth = self.gears.depth(server).unwrap_or(self.term.timing.depth);
@@ -551,32 +527,17 @@ impl Leading {
         }
         self.gears.end_shift(now, |at| self.term.unix_now(at))
     }
-
-    /// The commands that record the hours that have ended.
-    fn ended_hours(&self, state: &State) -> impl Iterator<Item = Command> {
-        self.gears.ended_hours.iter().map(move |ended| {
-            Command::RecordHour(HourRecord {
-                hour: ended.hour,
-                peak_load: ended.peak.0,
-                terms: ended.terms,
-                forecast: ended.forecast.map(|load| load.0),
-                gear: self.gears.gear(),
-                servers_awake: state.geared().filter(|e| e.state.is_live()).count() as u32,
-                prices: ended.prices,
-                power_cycles: state.power_cycles(),
-            })
-        })
-    }
 }
 
-/// Servers that change, as they are and as they will be.
-fn changes<'a, 'b>(
-    servers: impl Iterator<Item = &'a ServerEntry>,
-    state: &'b State,
-) -> impl Iterator<Item = (&'b ServerEntry, &'a ServerEntry)> {
-    let both =
-        servers.map(move |entry| (state.server(entry.id).expect("a copy of the state's servers"), entry));
-    both.filter(|(before, entry)| (before.state, before.incarnation) != (entry.state, entry.incarnation))
+/// No change is pending: every server is where it should be, and every replica on an awake server is in sync.
+fn is_settled(state: &State, wants: &Wants, census: &Census) -> bool {
+    let moves = |e: &ServerEntry| matches!(e.state, ServerState::Draining | ServerState::Waking);
+    let on_the_way = |e: &ServerEntry| moves(e) && !state.in_maintenance(e.id);
+    let quiet = !state.replicated().any(on_the_way);
+    let gear_done = state
+        .replicated()
+        .all(|e| (e.state == ServerState::Awake) == wants.awake.contains(&e.id) || is_gone(e));
+    quiet && (gear_done || wants.emergency) && census.headless.is_empty() && census.catching_up.is_empty()
 }
 
 /// Spreads primaries evenly over the servers that stay awake; the present primaries are asked to hand over. Also while
@@ -606,20 +567,20 @@ fn balance(state: &State, awake: &BTreeSet<ServerId>, changed: &BTreeSet<GroupId
 }
 
 /// Wakes the servers that are wanted, and lets the others drain and sleep if they `may`; at most `most` begin to drain.
-/// Returns how many wake and how many sleep.
+/// Returns how many do.
 fn shift(
     servers: &mut Servers,
     wanted: &BTreeSet<ServerId>,
     mut most: usize,
     may: impl Fn(ServerId, Leave) -> bool,
-) -> (u32, u32) {
-    let (mut woken, mut put_to_sleep) = (0, 0);
+) -> Moved {
+    let mut moved = Moved::default();
     for entry in servers.values_mut() {
         let id = entry.id;
         match (entry.state, wanted.contains(&id)) {
             (ServerState::Asleep, true) => {
                 entry.state = ServerState::Waking;
-                woken += 1;
+                moved.woken += 1;
             }
             (ServerState::Draining, true) => entry.state = ServerState::Awake,
             // The floor counts no loggers.
@@ -632,10 +593,10 @@ fn shift(
             }
             (ServerState::Draining, false) if may(id, Leave::Sleep) => {
                 entry.state = ServerState::Asleep;
-                put_to_sleep += 1;
+                moved.put_to_sleep += 1;
             }
             _ => {}
         }
     }
-    (woken, put_to_sleep)
+    moved
 }

@@ -14,6 +14,7 @@
 //!   asleep (R7).
 //! - Data servers sleep only while their set hibernates, spares only while all sets of their pool do.
 
+use crate::controller::event::Output;
 use crate::controller::hibernation::{lacks_all, pool_hibernates};
 use crate::controller::leading::Leading;
 use crate::controller::servers::{Servers, is_gone};
@@ -83,7 +84,7 @@ impl Leading {
         state: &State,
         coded: &Servers,
         wants: &Wants,
-        notices: &mut Vec<Notice>,
+        out: &mut Vec<Output>,
     ) -> Vec<SetChange> {
         let mut spares: Vec<&ServerEntry> =
             free(state, coded).filter(|e| e.state == ServerState::Awake).collect();
@@ -112,7 +113,7 @@ impl Leading {
                 };
                 if let Standing::Lost { spare: Some(spare) } = standing {
                     racks[nth] = coded[&spare].rack;
-                    notices.push(Notice::SpareTakesPlace { set, spare, of: server.id });
+                    out.push(Output::Notice(Notice::SpareTakesPlace { set, spare, of: server.id }));
                 }
                 let (restarted, emptied) = self.break_of(before, server);
                 let caught_up = self.sets.has_caught_up(set, entry.epoch, nth);

@@ -139,8 +139,8 @@ impl Power {
     }
 
     /// Only those that drain still are ready.
-    pub fn keep_ready(&mut self, drains: impl Fn(ServerId) -> bool) {
-        self.ready.retain(|server| drains(*server));
+    pub fn keep_ready(&mut self, draining: &BTreeSet<ServerId>) {
+        self.ready.retain(|server| draining.contains(server));
     }
 
     /// Throws the switches of servers that are not in the state on record. `heard`: when a server's last heartbeat came.

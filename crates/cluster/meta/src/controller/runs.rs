@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Spoke {
+pub(crate) struct Spoke {
     /// The run that sent the newest heartbeat, and its store.
-    run: Incarnation,
-    store: StoreId,
+    pub run: Incarnation,
+    pub store: StoreId,
     /// The highest position that the store on record is known to have made durable.
-    position: u64,
+    pub position: u64,
 }
 
 pub(crate) struct Runs {
@@ -46,18 +46,9 @@ impl Runs {
         self.servers.insert(entry.id, spoke);
     }
 
-    fn of(&self, server: ServerId) -> Spoke {
+    pub fn of(&self, server: ServerId) -> Spoke {
+        debug_assert!(self.knows(server), "a server is taken over before it is asked for");
         self.servers.get(&server).copied().unwrap_or_default()
-    }
-
-    /// The run that sent the newest heartbeat, and its store.
-    pub fn spoke(&self, server: ServerId) -> (Incarnation, StoreId) {
-        let Spoke { run, store, .. } = self.of(server);
-        (run, store)
-    }
-
-    pub fn position(&self, server: ServerId) -> u64 {
-        self.of(server).position
     }
 
     /// A run speaks. Returns whether it is newer than the one that spoke before.
