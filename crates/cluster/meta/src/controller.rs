@@ -114,7 +114,9 @@ impl Controller {
             Event::CreatePool { token, pool } => {
                 out.push(Output::ProposeFor { token, command: Command::AddPool(pool) });
             }
-            Event::Wake { token, set } => leading.wake(now, token, set, state, out),
+            Event::Wake { token, set } => {
+                out.push(Output::Reply { token, reply: leading.wake(now, set, state) });
+            }
             Event::Tick => leading.run(now, state, out),
             Event::BecameLeader { .. } | Event::LostLeadership => {}
         }

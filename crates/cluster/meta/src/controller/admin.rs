@@ -53,22 +53,6 @@ impl Leading {
         out.push(Output::Reply { token, reply });
     }
 
-    /// A client needs a set that hibernates.
-    pub(crate) fn wake(
-        &mut self,
-        now: Moment,
-        token: Token,
-        set: SetId,
-        state: &State,
-        out: &mut Vec<Output>,
-    ) {
-        let reply = match self.wake_set(now, set, state) {
-            Ok(time) => MetaReply::Wakes { within_millis: time.as_millis() as u64 },
-            Err(why) => MetaReply::Failed(MetaFailure::Refused(why)),
-        };
-        out.push(Output::Reply { token, reply });
-    }
-
     /// Limits that the hardware imposes at any gear.
     pub(crate) fn hardware_notes(&self, state: &State) -> Vec<String> {
         let (racks, r) = (racks_of(state), state.params().map_or(1, |p| usize::from(p.replicas)));

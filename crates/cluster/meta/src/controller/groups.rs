@@ -81,17 +81,9 @@ impl Groups {
         self.census.holds_for(server).filter_map(|id| self.owed_since.get(&id).copied()).min()
     }
 
-    /// A report about a group that `entry` is the present configuration of counts if it comes from the server entitled
-    /// to make it. Under one that `fails` nothing is ordered: what was complete before its epoch still is then. Returns
-    /// whether it counts.
-    pub fn report(
-        &mut self,
-        now: Moment,
-        from: ServerId,
-        fails: bool,
-        report: &ServerReport,
-        entry: &GroupEntry,
-    ) -> bool {
+    /// A report about a group in the present epoch, which `entry` is. Under a primary that `fails` nothing is ordered:
+    /// what was complete before its epoch still is then. Returns whether the report counts.
+    pub fn report(&mut self, from: ServerId, fails: bool, report: &ServerReport, entry: &GroupEntry) -> bool {
         let is_primary = entry.primary == Some(from);
         match *report {
             ServerReport::CaughtUp { group, epoch } if entry.slot_of(from).is_some() => {
@@ -106,7 +98,6 @@ impl Groups {
             ServerReport::Serving { group, epoch } if is_primary && !fails && !entry.stage().serves => {
                 self.serving.insert(group, epoch);
             }
-            ServerReport::Damaged { group, .. } if is_primary => self.note_damage(now, group),
             _ => return false,
         }
         true

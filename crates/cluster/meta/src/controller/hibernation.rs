@@ -20,19 +20,22 @@ use crate::controller::servers::{Servers, is_gone};
 use crate::controller::wants::Wants;
 use crate::controller::watch::owes;
 use ebb_types::{
-    Column, Epoch, GroupId, Moment, PoolId, ServerEntry, ServerState, SetEntry, SetId, SlotState,
+    Column, Epoch, GroupId, MetaFailure, MetaReply, Moment, PoolId, ServerEntry, ServerState, SetEntry,
+    SetId, SlotState,
 };
-use std::time::Duration;
 
 impl Leading {
-    /// A client needs the set. Returns within what time it should be awake, or what is wrong.
-    pub(crate) fn wake_set(&mut self, now: Moment, set: SetId, state: &State) -> Result<Duration, String> {
-        let entry = state.set(set).ok_or_else(|| format!("there is no {set}; ask for the map and retry"))?;
+    /// A client needs a set that hibernates. It is told within what time that should be awake.
+    pub(crate) fn wake(&mut self, now: Moment, set: SetId, state: &State) -> MetaReply {
+        let Some(entry) = state.set(set) else {
+            let why = format!("there is no {set}; ask for the map and retry");
+            return MetaReply::Failed(MetaFailure::Refused(why));
+        };
         if entry.hibernates() {
             self.sets.await_set(now, set);
             self.dirty |= self.wants.resting.contains(&set);
         }
-        Ok(self.sets.wake_time())
+        MetaReply::Wakes { within_millis: self.sets.wake_time().as_millis() as u64 }
     }
 
     /// Whether all servers of the set should sleep.

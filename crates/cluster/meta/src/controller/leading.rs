@@ -28,7 +28,7 @@ use crate::controller::power::Power;
 use crate::controller::runs::Runs;
 use crate::controller::sets::Sets;
 use crate::controller::switch::Switch;
-use crate::controller::term::Term;
+use crate::controller::term::{Term, lease};
 use crate::controller::wants::Wants;
 use crate::{PlantedBug, State, Switches, Timing};
 use ebb_types::{Moment, Notice, ServerId, ServerState, StoreMark};
@@ -151,7 +151,8 @@ impl Leading {
 
     /// Whether a server that is asleep on record is up all the same.
     pub fn resists(&self, now: Moment, server: ServerId, state: &State) -> bool {
-        self.power.resists(now, server, self.liveness.heard(server), state)
+        let heard = self.liveness.heard(server);
+        self.power.switch(server).is_some_and(|switch| switch.resists(now, heard, lease(state)))
     }
 
     /// The next moment at which time alone changes a verdict. Verdicts due at the last plan have been made. While a

@@ -4,9 +4,7 @@ use crate::controller::event::Output;
 use crate::controller::heartbeat::Beat;
 use crate::controller::leading::Leading;
 use crate::{State, SwitchAction};
-use ebb_types::{
-    Moment, Notice, ServerEntry, ServerId, ServerMessage, ServerReport, ServerState, SetId, SlotState,
-};
+use ebb_types::{Moment, Notice, ServerEntry, ServerId, ServerMessage, ServerReport, ServerState};
 
 impl Leading {
     pub(crate) fn server_message(
@@ -53,60 +51,38 @@ impl Leading {
         | ServerReport::Remembers { group, epoch }
         | ServerReport::Serving { group, epoch }
         | ServerReport::Released { group, epoch }) = report;
-        if let Some(column) = group.column() {
-            return self.report_of_column(now, from, column, &report, state);
-        }
-        let Some(entry) = state.group(group).filter(|entry| entry.epoch == epoch) else { return };
-        match report {
-            ServerReport::Suspect { server, .. } => {
-                if entry.primary != Some(from) || entry.members().all(|(member, _)| member != server) {
-                    return;
-                }
-                self.liveness.suspect(now, from, server, state);
-                self.dirty = true;
-            }
-            _ => {
-                let fails = self.liveness.is_condemned(from);
-                self.dirty |= self.groups.report(now, from, fails, &report, entry);
-            }
-        }
+        self.dirty |= if let Some((set, nth)) = group.column() {
+            let Some(entry) = state.set(set).filter(|entry| entry.epoch == epoch) else { return };
+            let Some(own) = entry.column_of(from).filter(|_| nth < entry.columns.len()) else { return };
+            let knows = |server| entry.column_of(server).is_some();
+            self.note_trouble(now, from, &report, knows, state)
+                || self.sets.report(set, entry, own, nth, &report)
+        } else {
+            let Some(entry) = state.group(group).filter(|entry| entry.epoch == epoch) else { return };
+            let knows = |server| entry.members().any(|(member, _)| member == server);
+            let fails = self.liveness.is_condemned(from);
+            entry.primary == Some(from) && self.note_trouble(now, from, &report, knows, state)
+                || self.groups.report(from, fails, &report, entry)
+        };
     }
 
-    /// The same for a report about a column.
-    fn report_of_column(
+    /// A report of damage, or that the sender cannot work with a server that it `knows`. Returns whether it is one.
+    fn note_trouble(
         &mut self,
         now: Moment,
         from: ServerId,
-        (set, nth): (SetId, usize),
         report: &ServerReport,
+        knows: impl Fn(ServerId) -> bool,
         state: &State,
-    ) {
-        let Some(entry) = state.set(set) else { return };
-        let (Some(own), Some(column)) = (entry.column_of(from), entry.columns.get(nth)) else { return };
+    ) -> bool {
         match *report {
-            ServerReport::CaughtUp { epoch, .. } if epoch == entry.epoch && own == nth => {
-                if !matches!(column.state, SlotState::CatchingUp { .. }) {
-                    return;
-                }
-                self.sets.note_caught_up(set, epoch, nth);
-            }
-            ServerReport::Damaged { group, epoch } if epoch == entry.epoch => {
-                self.groups.note_damage(now, group);
-            }
-            ServerReport::Owes { epoch, .. } if epoch == entry.epoch && entry.hibernates() => {
-                self.sets.note_unsettled(set);
-            }
-            ServerReport::Remembers { epoch, .. } if epoch == entry.epoch => {
-                self.sets.note_remembering(set, epoch);
-            }
-            ServerReport::Suspect { epoch, server, .. }
-                if epoch == entry.epoch && entry.column_of(server).is_some() =>
-            {
+            ServerReport::Damaged { group, .. } => self.groups.note_damage(now, group),
+            ServerReport::Suspect { server, .. } if knows(server) => {
                 self.liveness.suspect(now, from, server, state);
             }
-            _ => return,
+            _ => return false,
         }
-        self.dirty = true;
+        true
     }
 
     pub(crate) fn switched(

@@ -93,7 +93,8 @@ impl Leading {
     fn judge(&mut self, now: Moment, entry: &mut ServerEntry, state: &State, out: &mut Vec<Output>) {
         let server = entry.id;
         let Spoke { run, store, .. } = self.runs.of(server);
-        let shows_awake = |heard| self.power.shows_awake(server, heard);
+        let switch = self.power.switch(server);
+        let shows_awake = |heard| switch.is_none_or(|switch| switch.shows_awake(heard));
         let returned = self.liveness.has_returned(now, server, shows_awake, state);
         if returned && store != entry.store && entry.incarnation != Incarnation(0) {
             out.push(Output::Notice(Notice::AnotherStore { server }));
@@ -161,10 +162,22 @@ impl Leading {
         let all = || servers.values().chain(coded.values());
         let mut commands = self.set_servers(now, state, all(), out);
         let draining = all().filter(|e| e.state == ServerState::Draining).map(|e| e.id).collect();
-        let (changes, seen) = self.plan_groups(now, state, &servers, &mut moved.migrations);
+        let (changes, seen) = self.plan_groups(now, state, &servers);
+        let migrates = |c: &&Change| {
+            let primary = state.group(c.group).and_then(|entry| entry.primary);
+            primary.is_some() && c.entry.primary.is_some_and(|next| Some(next) != primary)
+        };
+        moved.migrations = changes.iter().filter(migrates).count() as u32;
         let changed: BTreeSet<GroupId> = changes.iter().map(|c| c.group).collect();
         debug_assert_eq!(changed.len(), changes.len(), "a group changes once in a batch");
-        let serving = self.serving(&changed, state);
+        // Under a primary that is about to fail nothing is ordered, also if it said that it could serve before that was
+        // known.
+        let fails = |group: GroupId| {
+            let primary = state.group(group).and_then(|entry| entry.primary);
+            primary.is_some_and(|id| self.liveness.is_condemned(id))
+        };
+        let may_serve = |(group, _): &(GroupId, Epoch)| !changed.contains(group) && !fails(*group);
+        let serving: Vec<_> = self.groups.serving().filter(may_serve).collect();
         if !serving.is_empty() {
             commands.push(Command::Serve(serving));
         }
@@ -318,14 +331,7 @@ impl Leading {
     }
 
     /// The chunk groups' next configurations, with the servers as they will be, and what this plan sees of the groups.
-    /// Primaries that change are counted.
-    fn plan_groups(
-        &self,
-        now: Moment,
-        state: &State,
-        servers: &Servers,
-        migrations: &mut u32,
-    ) -> (Vec<Change>, Seen) {
+    fn plan_groups(&self, now: Moment, state: &State, servers: &Servers) -> (Vec<Change>, Seen) {
         let mut world = self.world(now, state, servers);
         let replaced = replace_lost(state, servers, &world);
         let seen = Seen::of(state, &world);
@@ -353,11 +359,6 @@ impl Leading {
             let Some(mut next) = next else { continue };
             if self.term.timing.has(PlantedBug::ForgetFallback) {
                 next.fallback = None;
-            }
-            if let (Some(old), Some(new)) = (entry.primary, next.primary)
-                && old != new
-            {
-                *migrations += 1;
             }
             changes.push(Change { group, expected: entry.stage(), entry: next });
         }
@@ -424,16 +425,6 @@ impl Leading {
             before.incarnation != now.incarnation || came_back,
             other_store && !self.term.timing.has(PlantedBug::TrustAnyStore),
         )
-    }
-
-    /// Epochs that may serve now. Under a primary that is about to fail nothing is ordered, also if it said that it
-    /// could serve before that was known.
-    fn serving(&self, changed: &BTreeSet<GroupId>, state: &State) -> Vec<(GroupId, Epoch)> {
-        let fails = |group: GroupId| {
-            let primary = state.group(group).and_then(|entry| entry.primary);
-            primary.is_some_and(|id| self.liveness.is_condemned(id))
-        };
-        self.groups.serving().filter(|(group, _)| !changed.contains(group) && !fails(*group)).collect()
     }
 
     fn carry_out(

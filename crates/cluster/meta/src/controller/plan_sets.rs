@@ -31,30 +31,19 @@ impl Leading {
     /// Adds the servers of erasure-coded pools that should be awake: all but the parity servers that no set needs now,
     /// and but the sets that rest. If an administrator keeps the whole replicated pool awake, all.
     pub(crate) fn want_sets(&self, now: Moment, state: &State, coded: &Servers, wants: &mut Wants) {
-        let mut awake: BTreeSet<ServerId> = coded.keys().copied().collect();
-        if self.power.has_switches() && !keeps_all(state) {
-            let rests = |(id, entry): &(SetId, &SetEntry)| self.rests(now, *id, entry, state, coded);
-            wants.resting = state.sets().filter(rests).map(|(id, _)| id).collect();
-            self.spare_sets(state, coded, &wants.resting, &mut awake);
+        wants.awake.extend(coded.keys());
+        if !self.power.has_switches() || keeps_all(state) {
+            return;
         }
-        wants.awake.extend(awake);
-    }
-
-    /// Takes away what may sleep.
-    fn spare_sets(
-        &self,
-        state: &State,
-        coded: &Servers,
-        resting: &BTreeSet<SetId>,
-        awake: &mut BTreeSet<ServerId>,
-    ) {
+        let rests = |(id, entry): &(SetId, &SetEntry)| self.rests(now, *id, entry, state, coded);
+        wants.resting = state.sets().filter(rests).map(|(id, _)| id).collect();
         let spares = free(state, coded).filter(|e| pool_hibernates(e.pool, state));
-        spares.for_each(|spare| _ = awake.remove(&spare.id));
+        spares.for_each(|spare| _ = wants.awake.remove(&spare.id));
         let turns = self.sets.turns(state, coded, |server| self.power.is_late(server));
         for (id, entry) in state.sets() {
             let Some(watch) = self.sets.watch(id) else { continue };
-            if resting.contains(&id) {
-                entry.columns.iter().for_each(|column| _ = awake.remove(&column.server));
+            if wants.resting.contains(&id) {
+                entry.columns.iter().for_each(|column| _ = wants.awake.remove(&column.server));
                 continue;
             }
             let damaged = |column| self.groups.is_damaged(GroupId::of_column(id, column));
@@ -71,7 +60,7 @@ impl Leading {
                 let is_new = entry.hibernates() && lacks_all(column);
                 let stays = helps || is_new || watch.asks_for(parity) && its_turn;
                 if !stays {
-                    awake.remove(&server.id);
+                    wants.awake.remove(&server.id);
                 }
             }
         }

@@ -10,7 +10,6 @@
 
 use crate::controller::event::Output;
 use crate::controller::switch::{Switch, Ways};
-use crate::controller::term::lease;
 use crate::controller::trial::Trial;
 use crate::controller::wake_times::WakeTimes;
 use crate::{PlantedBug, PowerFact, State, SwitchAction, Switches, Timing, WakePath};
@@ -95,16 +94,6 @@ impl Power {
     /// Whether what was asked of the server's switch is late.
     pub fn is_late(&self, server: ServerId) -> bool {
         self.switch(server).is_some_and(Switch::is_late)
-    }
-
-    /// Whether a heartbeat at this time shows that the server stays awake.
-    pub fn shows_awake(&self, server: ServerId, heard: Moment) -> bool {
-        self.switch(server).is_none_or(|switch| switch.shows_awake(heard))
-    }
-
-    /// Whether a server that is asleep on record is up all the same. `heard`: when its last heartbeat came.
-    pub fn resists(&self, now: Moment, server: ServerId, heard: Option<Moment>, state: &State) -> bool {
-        self.switch(server).is_some_and(|switch| switch.resists(now, heard, lease(state)))
     }
 
     /// The server sent a heartbeat.

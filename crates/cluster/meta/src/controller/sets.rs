@@ -10,7 +10,7 @@ use crate::controller::watch::{Watch, owes};
 use crate::{State, Timing};
 use ebb_erasure::standby::Event;
 use ebb_types::{
-    Column, Epoch, LoadCount, Moment, PoolId, ServerId, ServerState, SetEntry, SetId, SlotState,
+    Column, Epoch, LoadCount, Moment, PoolId, ServerId, ServerReport, ServerState, SetEntry, SetId, SlotState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -141,27 +141,37 @@ impl Sets {
         !commands.is_empty() || (watch.is_full(), watch.is_nearly_full(), share == 0.0) != before
     }
 
-    /// The server of this column says that it has everything.
-    pub fn note_caught_up(&mut self, set: SetId, epoch: Epoch, nth: usize) {
-        self.caught_up.insert((set, epoch, nth));
+    /// A report of the server of column `own` in the present epoch, about column `nth`. Returns whether it counts.
+    pub fn report(
+        &mut self,
+        set: SetId,
+        entry: &SetEntry,
+        own: usize,
+        nth: usize,
+        report: &ServerReport,
+    ) -> bool {
+        let fills = |nth: usize| matches!(entry.columns[nth].state, SlotState::CatchingUp { .. });
+        match *report {
+            ServerReport::CaughtUp { epoch, .. } if own == nth && fills(nth) => {
+                self.caught_up.insert((set, epoch, nth));
+            }
+            ServerReport::Owes { .. } if entry.hibernates() => {
+                self.watches.get_mut(&set).into_iter().for_each(|watch| watch.unsettled = true);
+            }
+            ServerReport::Remembers { epoch, .. } => {
+                self.remembering.insert(set, epoch);
+            }
+            _ => return false,
+        }
+        true
     }
 
+    /// Whether the server of this column said in this epoch that it has everything.
     pub fn has_caught_up(&self, set: SetId, epoch: Epoch, nth: usize) -> bool {
         self.caught_up.contains(&(set, epoch, nth))
     }
 
-    /// A data server says that it has strips in memory only.
-    pub fn note_unsettled(&mut self, set: SetId) {
-        if let Some(watch) = self.watches.get_mut(&set) {
-            watch.unsettled = true;
-        }
-    }
-
-    /// A server of the set says that it remembers many deletions.
-    pub fn note_remembering(&mut self, set: SetId, epoch: Epoch) {
-        self.remembering.insert(set, epoch);
-    }
-
+    /// Whether a server of the set said in this epoch that it remembers many deletions.
     pub fn remembers(&self, set: SetId, epoch: Epoch) -> bool {
         self.remembering.get(&set) == Some(&epoch)
     }

@@ -86,7 +86,10 @@ impl Leading {
     /// are missing.
     pub(crate) fn examinee(&self, now: Moment, emergency: bool, state: &State) -> Option<ServerId> {
         let before = &self.wants;
-        let comes = |e: &&ServerEntry| before.examinee == Some(e.id) && self.awaits_exam(e);
+        let awaits_exam = |e: &ServerEntry| {
+            e.state == ServerState::Waking || e.state.is_live() && self.power.is_to_be_examined(e.id)
+        };
+        let comes = |e: &&ServerEntry| before.examinee == Some(e.id) && awaits_exam(e);
         if let Some(entry) = state.servers().find(comes) {
             return Some(entry.id);
         }
@@ -103,11 +106,6 @@ impl Leading {
         let last =
             |e: &&ServerEntry| state.power(e.id).and_then(|r| r.exam.as_ref()).map(|x| x.at_unix_millis);
         state.servers().filter(|e| quiet && due(e)).min_by_key(last).map(|e| e.id)
-    }
-
-    /// Whether the server that is woken for an exam has not had it.
-    fn awaits_exam(&self, entry: &ServerEntry) -> bool {
-        entry.state == ServerState::Waking || entry.state.is_live() && self.power.is_to_be_examined(entry.id)
     }
 
     /// Unix time in milliseconds at which a sleeper is due for an exam.
