@@ -14,9 +14,9 @@
 //! | [`Wants`] | what the last plan wants awake, and what for beyond the load; replaced by each plan |
 //! | [`Leading`] | turns: whether facts changed, when it planned, whether a batch is in flight |
 //!
-//! An owner's fields are private: whoever needs a fact asks, and whoever has news tells. No owner knows another one; what
-//! one needs of another is passed to it. The files that pass it on are `heartbeat` and `messages` (what arrives),
-//! `plan` with `plan_sets` (what follows), `power_test`, and `admin` (what is asked).
+//! Who needs a fact asks its owner, and who has news tells it; fields are private. No owner knows another one: what one
+//! needs of another is passed to it. The files that pass it on: `heartbeat` and `messages` (what arrives), `plan` with
+//! `plan_sets` (what follows), `power_test`, `admin` (what is asked).
 
 use crate::controller::event::Output;
 use crate::controller::figures::Figures;

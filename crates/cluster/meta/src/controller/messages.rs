@@ -51,19 +51,20 @@ impl Leading {
         | ServerReport::Remembers { group, epoch }
         | ServerReport::Serving { group, epoch }
         | ServerReport::Released { group, epoch }) = report;
-        self.dirty |= if let Some((set, nth)) = group.column() {
+        let counts = if let Some((set, nth)) = group.column() {
             let Some(entry) = state.set(set).filter(|entry| entry.epoch == epoch) else { return };
             let Some(own) = entry.column_of(from).filter(|_| nth < entry.columns.len()) else { return };
-            let knows = |server| entry.column_of(server).is_some();
+            let knows = |server: ServerId| entry.column_of(server).is_some();
             self.note_trouble(now, from, &report, knows, state)
                 || self.sets.report(set, entry, own, nth, &report)
         } else {
             let Some(entry) = state.group(group).filter(|entry| entry.epoch == epoch) else { return };
-            let knows = |server| entry.members().any(|(member, _)| member == server);
+            let knows = |server: ServerId| entry.members().any(|(member, _)| member == server);
             let fails = self.liveness.is_condemned(from);
             entry.primary == Some(from) && self.note_trouble(now, from, &report, knows, state)
                 || self.groups.report(from, fails, &report, entry)
         };
+        self.dirty |= counts;
     }
 
     /// A report of damage, or that the sender cannot work with a server that it `knows`. Returns whether it is one.

@@ -6,8 +6,8 @@
 //!    (which are lost, may sleep, must wake), then, with the servers as they will be, the chunk groups and the sets of
 //!    erasure-coded pools, so that an entry is never visible beside a server state that does not match it. When nothing
 //!    else is left to do, racks are parted; otherwise primaries are spread evenly.
-//! 3. **Commands** ([`Leading::carry_out`]). The owners are told what was decided, and all of it becomes one batch; when
-//!    nothing is left to do a finished shift is recorded.
+//! 3. **Commands** ([`Leading::carry_out`]). The owners are told what was decided, and all of it becomes one batch.
+//!    When nothing is left to do a finished shift is recorded.
 
 use crate::controller::by_server::ByServer;
 use crate::controller::census::Census;
@@ -200,8 +200,8 @@ impl Leading {
         Decision { wants, draining, moved, seen, commands, settled, parted, moves, asked }
     }
 
-    /// Decides every server's next state: of the replicated pool's, and of those of erasure-coded pools. Returns what is
-    /// wanted, and what that adds to a shift.
+    /// Decides every server's next state: of the replicated pool's, and of those of erasure-coded pools. Returns what
+    /// is wanted, and what that adds to a shift.
     fn plan_servers(
         &self,
         now: Moment,
@@ -241,9 +241,9 @@ impl Leading {
         (wants, moved)
     }
 
-    /// Servers of the replicated pool that should be awake: those of the gear, and the loggers; while copies are missing
-    /// or damaged, all that can help (R8, R9); while room is short, all that have some (R10); and as many more as needed
-    /// to spread copies over racks (R13).
+    /// Servers of the replicated pool that should be awake: those of the gear, and the loggers; while copies are
+    /// missing or damaged, all that can help (R8, R9); while room is short, all that have some (R10); and as many more
+    /// as needed to spread copies over racks (R13).
     fn wanted(&self, now: Moment, state: &State, servers: &Servers) -> Wants {
         let mut wants = Wants { awake: self.gears.awake().clone(), ..Wants::default() };
         wants.awake.extend(servers.values().filter(|e| e.is_logger()).map(|e| e.id));

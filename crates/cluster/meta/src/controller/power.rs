@@ -132,7 +132,7 @@ impl Power {
         self.ready.retain(|server| draining.contains(server));
     }
 
-    /// Throws the switches of servers that are not in the state on record. `heard`: when a server's last heartbeat came.
+    /// Throws the switches of servers that are not in the state on record. `heard`: when the last heartbeat of one came.
     /// Returns whether one is late: other servers may be wanted in its place.
     pub fn throw_switches(
         &mut self,

@@ -150,9 +150,9 @@ impl Sets {
         nth: usize,
         report: &ServerReport,
     ) -> bool {
-        let fills = |nth: usize| matches!(entry.columns[nth].state, SlotState::CatchingUp { .. });
+        let fills = matches!(entry.columns[nth].state, SlotState::CatchingUp { .. });
         match *report {
-            ServerReport::CaughtUp { epoch, .. } if own == nth && fills(nth) => {
+            ServerReport::CaughtUp { epoch, .. } if own == nth && fills => {
                 self.caught_up.insert((set, epoch, nth));
             }
             ServerReport::Owes { .. } if entry.hibernates() => {

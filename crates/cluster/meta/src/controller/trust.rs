@@ -82,8 +82,8 @@ impl Power {
 }
 
 impl Leading {
-    /// The long sleeper that is to be woken for an exam now: the one whose last exam is longest ago. `emergency`: copies
-    /// are missing.
+    /// The long sleeper that is to be woken for an exam now: the one whose last exam is longest ago. `emergency`:
+    /// copies are missing.
     pub(crate) fn examinee(&self, now: Moment, emergency: bool, state: &State) -> Option<ServerId> {
         let before = &self.wants;
         let awaits_exam = |e: &ServerEntry| {
