@@ -4,7 +4,6 @@ use crate::{State, Timing};
 use ebb_types::Moment;
 use std::time::Duration;
 
-#[derive(Clone, Copy)]
 pub(crate) struct Term {
     pub timing: Timing,
     since: Moment,
