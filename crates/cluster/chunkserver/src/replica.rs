@@ -174,6 +174,8 @@ impl Replica {
         if self.config.has(PlantedBug::LeaseOfAnyRun) {
             return Some(granted.1 + lease);
         }
+        let from_arrival = self.config.has(PlantedBug::LeaseFromArrival);
+        let granted = if from_arrival { (granted.0, now) } else { granted };
         lease_end(self.config.incarnation, now, granted, lease)
     }
 

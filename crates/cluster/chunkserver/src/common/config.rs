@@ -62,6 +62,8 @@ pub enum PlantedBug {
     ServeUnrecorded,
     /// Serve without a lease.
     IgnoreLease,
+    /// Count a lease from when it came, not from when the heartbeat was sent that it answers.
+    LeaseFromArrival,
     /// Report readiness to sleep while the store still works.
     SleepBusy,
     /// Treat a server that was full once as full forever.

@@ -139,6 +139,12 @@ fn a_primary_that_serves_without_a_lease_is_found() {
 }
 
 #[test]
+fn a_lease_that_counts_from_its_arrival_is_found() {
+    // It waited for a server that stood still, or in a network that did, while another one took over.
+    in_server(1, PlantedBug::LeaseFromArrival, &["R2", "linearizability"]);
+}
+
+#[test]
 fn a_server_that_sleeps_while_its_store_works_is_found() {
     in_server(54, PlantedBug::SleepBusy, &["R7"]);
 }
