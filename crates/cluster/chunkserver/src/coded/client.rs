@@ -255,7 +255,8 @@ impl CodedSet {
         let blocks = unwritten().flat_map(|r| r.first..r.first + r.count);
         // What was tried, is still not here, and could not be had was never written or is deleted.
         let gaps: Vec<u32> = blocks.filter(|block| !read.tried.contains(block)).collect();
-        if !gaps.is_empty() && !self.known.is_whole(cx.me, read.column) {
+        let knows = self.known.is_whole(cx.me, read.column) || cx.config.has(PlantedBug::AnswerBehind);
+        if !gaps.is_empty() && !knows {
             read.tried.extend(&gaps);
             return self.rebuild(cx, id, &gaps, false);
         }

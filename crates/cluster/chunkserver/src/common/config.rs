@@ -86,6 +86,8 @@ pub enum PlantedBug {
     SleepIndebted,
     /// Take a column for full although no complete server was heard.
     TrustAnyListing,
+    /// Say of what a column lacks, while it catches up or is away, that it was never written.
+    AnswerBehind,
     /// Requests under a claim that has ended are carried out.
     IgnoreClaims,
     /// A primary believes the first claim that it hears in its epoch.

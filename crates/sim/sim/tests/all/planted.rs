@@ -221,6 +221,11 @@ fn a_column_that_is_full_before_a_complete_server_was_heard_is_found() {
 }
 
 #[test]
+fn a_column_that_answers_before_it_has_caught_up_is_found() {
+    in_server(1, PlantedBug::AnswerBehind, &["coded"]);
+}
+
+#[test]
 fn a_hung_disk_that_is_trusted_is_found() {
     in_member(50, MetaBug::TrustStalled, &["liveness"]);
 }
