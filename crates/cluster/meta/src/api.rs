@@ -124,6 +124,8 @@ pub enum PlantedBug {
     LeaveAlone,
     /// A server that was woken to relieve a full one is drained again at once.
     ForgetRelief,
+    /// A new holder counts as one that has everything, without its primary's word.
+    CoverUnasked,
     /// Holders are chosen as if all servers stood in one rack.
     IgnoreRacks,
     /// A wake-up that does not come is asked for by the same path again.

@@ -376,7 +376,12 @@ impl Leading {
     }
 
     pub(crate) fn facts(&self, now: Moment, group: GroupId, entry: &GroupEntry, state: &State) -> Facts {
-        self.groups.facts(group, entry, self.liveness.waits(now, entry, &self.term, state))
+        let mut facts = self.groups.facts(group, entry, self.liveness.waits(now, entry, &self.term, state));
+        if self.term.timing.has(PlantedBug::CoverUnasked) {
+            let unasked = |slot: &&Slot| slot.holder.is_some_and(|holder| !holder.covered);
+            facts.covered = entry.slots.iter().filter(unasked).map(|slot| slot.server).collect();
+        }
+        facts
     }
 
     /// The servers as candidates; their work is counted separately.

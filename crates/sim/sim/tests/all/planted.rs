@@ -108,6 +108,12 @@ fn offload_dropped_before_it_is_reclaimed_is_found() {
 }
 
 #[test]
+fn a_holder_that_is_relied_on_before_it_has_everything_is_found() {
+    // The former holder drops what the new one does not have yet (R6), or who wakes never fetches it.
+    in_member(1, MetaBug::CoverUnasked, &["R6", "R5", "R4", "linearizability"]);
+}
+
+#[test]
 fn a_settlement_that_forgets_requests_is_found() {
     in_server(1010, PlantedBug::ForgetRequests, &["linearizability"]);
 }
