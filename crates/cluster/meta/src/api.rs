@@ -118,6 +118,8 @@ pub enum PlantedBug {
     ForgetDwell,
     /// Any store that appears under a server's id is taken for the one that was there.
     TrustAnyStore,
+    /// A server that restarts before its lease has ended begins no epoch.
+    RestartInEpoch,
     /// Every epoch is assumed to have served.
     ForgetFallback,
     /// A lost replica does not cause a wake-up.

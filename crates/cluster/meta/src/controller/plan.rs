@@ -426,8 +426,9 @@ impl Leading {
         let Some(before) = before else { return (false, false) };
         let came_back = now.state.is_live() && !before.state.is_live();
         let other_store = before.incarnation != Incarnation(0) && before.store != now.store;
+        let keeps_epoch = self.term.timing.has(PlantedBug::RestartInEpoch);
         (
-            before.incarnation != now.incarnation || came_back,
+            before.incarnation != now.incarnation && !keeps_epoch || came_back,
             other_store && !self.term.timing.has(PlantedBug::TrustAnyStore),
         )
     }

@@ -93,6 +93,13 @@ fn a_primary_that_does_not_wait_for_the_fence_is_found() {
 }
 
 #[test]
+fn a_restart_that_begins_no_epoch_is_found() {
+    // A primary gives numbers of versions again, and what was in memory is not computed again.
+    let rules = ["R1", "R4", "R5", "R6", "linearizability", "coded", "liveness"];
+    in_member(1, MetaBug::RestartInEpoch, &rules);
+}
+
+#[test]
 fn an_acknowledgement_before_the_last_copy_is_found() {
     in_server(1, PlantedBug::AckEarly, &["R5"]);
 }
