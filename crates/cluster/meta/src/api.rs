@@ -134,6 +134,8 @@ pub enum PlantedBug {
     OnePath,
     /// Every wake path counts as proven.
     TrustAnyPath,
+    /// A set sleeps as a whole as soon as no client uses it, whatever its columns lack.
+    RestOwing,
     /// A server whose disk hangs gets leases.
     TrustStalled,
     /// A leader leads on, however few servers it hears.

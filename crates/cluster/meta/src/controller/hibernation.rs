@@ -14,11 +14,11 @@
 //!   configuration is checked for that), so it never draws more than twice what the best choice in hindsight does.
 //! - **Wear.** Each set has a budget of sleeps per day, counted in the leader's memory.
 
-use crate::State;
 use crate::controller::leading::Leading;
 use crate::controller::servers::{Servers, is_gone};
 use crate::controller::wants::Wants;
 use crate::controller::watch::owes;
+use crate::{PlantedBug, State};
 use ebb_types::{
     Column, Epoch, GroupId, MetaFailure, MetaReply, Moment, PoolId, ServerEntry, ServerState, SetEntry,
     SetId, SlotState,
@@ -59,8 +59,8 @@ impl Leading {
             && entry.columns.iter().all(is_here)
             && entry.columns.iter().all(|column| self.power.may_sleep(column.server, state))
             && !(0..entry.columns.len()).any(damaged)
-            && is_sound(entry)
-            && (entry.hibernates() && !unsettled || settled())
+            && (self.term.timing.has(PlantedBug::RestOwing)
+                || is_sound(entry) && (entry.hibernates() && !unsettled || settled()))
     }
 
     /// Whether the set's next configuration hibernates. It ends when all servers that are wanted are there, or are late

@@ -224,6 +224,12 @@ fn a_set_that_hibernates_with_parity_in_memory_only_is_found() {
 }
 
 #[test]
+fn a_set_that_is_to_hibernate_while_a_column_is_rebuilt_is_found() {
+    // The state refuses that (R3). Or servers that owe strips never come to rest.
+    in_member(1, MetaBug::RestOwing, &["R3", "R7", "liveness"]);
+}
+
+#[test]
 fn offload_that_a_former_holder_keeps_and_nobody_lists_is_found() {
     in_server(1, PlantedBug::SkipFormer, &["linearizability", "R4", "R5", "R6"]);
 }
