@@ -138,6 +138,8 @@ pub enum PlantedBug {
     RestOwing,
     /// A server whose disk hangs gets leases.
     TrustStalled,
+    /// The namespace is told of no time that has passed.
+    TellNoTime,
     /// A leader leads on, however few servers it hears.
     LeadDeaf,
     /// A server that failed long ago is given up, whatever depends on its disk.
@@ -145,6 +147,15 @@ pub enum PlantedBug {
 }
 
 impl Timing {
+    /// Plants a defect, in builds that may have one.
+    #[cfg(feature = "planted-bugs")]
+    pub fn plant(&mut self, bug: Option<PlantedBug>) {
+        self.planted = bug;
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub fn plant(&mut self, _bug: Option<PlantedBug>) {}
+
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn has(&self, bug: PlantedBug) -> bool {
         self.planted == Some(bug)

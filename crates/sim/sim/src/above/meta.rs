@@ -2,8 +2,8 @@
 //! Messages between members take no time; a member may be cut off for a while.
 
 use ebb_meta::{
-    Birth, Bootstrap, Input, Member, MemberConfig, MemoryLog, Namespace, NewPool, NewServer, Outcome, Timing,
-    Token, raft,
+    Birth, Bootstrap, Input, Member, MemberConfig, MemoryLog, Namespace, NewPool, NewServer, Outcome,
+    PlantedBug, Timing, Token, raft,
 };
 use ebb_types::{
     AdminRequest, CHUNK_BYTES_MIN, ClusterParams, Column, Epoch, GearGroup, MetaReply, MetaRequest, Moment,
@@ -29,14 +29,21 @@ const TICKS: u64 = 60;
 
 pub(super) struct Meta {
     seats: BTreeMap<u64, Seat>,
-    log_bytes: usize,
-    /// The configuration files have another pool.
-    has_new_pool: bool,
+    setup: Setup,
     /// It answers nothing until then.
     pub silent_until: u64,
     asked: u64,
     /// When its members have ticked last.
     ticked: u64,
+}
+
+/// What all members are configured with.
+#[derive(Clone, Copy)]
+struct Setup {
+    log_bytes: usize,
+    /// The configuration files have another pool.
+    has_new_pool: bool,
+    planted: Option<PlantedBug>,
 }
 
 struct Seat {
@@ -75,7 +82,7 @@ fn server(id: u16, pool: PoolId, gear_group: GearGroup) -> NewServer {
     NewServer { id: ServerId(id), rack: RackId(id), pool, gear_group, address: format!("server-{id}") }
 }
 
-fn config(id: u64, members: u64, (log_bytes, has_new_pool): (usize, bool)) -> MemberConfig {
+fn config(id: u64, members: u64, Setup { log_bytes, has_new_pool, planted }: Setup) -> MemberConfig {
     let params = ClusterParams {
         cluster: 1,
         instance: 1,
@@ -101,28 +108,31 @@ fn config(id: u64, members: u64, (log_bytes, has_new_pool): (usize, bool)) -> Me
         bootstrap.sets.extend(sets);
         bootstrap.servers.extend(servers);
     }
+    let mut timing = Timing { raft_tick: Duration::from_millis(TICK), ..Timing::default() };
+    timing.plant(planted);
     MemberConfig {
         id,
         members: (1..=members).map(|id| (id, format!("meta-{id}"))).collect(),
         seed: id,
         bootstrap: Some(bootstrap),
-        timing: Timing { raft_tick: Duration::from_millis(TICK), ..Timing::default() },
+        timing,
         switches: [].into(),
         log_bytes,
     }
 }
 
 impl Meta {
-    pub fn new(wall: u64, members: u64, log_bytes: usize) -> Meta {
+    pub fn new(wall: u64, members: u64, (log_bytes, planted): (usize, Option<PlantedBug>)) -> Meta {
+        let setup = Setup { log_bytes, has_new_pool: false, planted };
         let open = |id| {
             let mut log = MemoryLog::default();
             let birth = Birth { id, instance: 77, voters: (1..=members).collect() };
             raft::create(&mut log, birth).expect("a log in memory takes it");
-            let member = Member::open(config(id, members, (log_bytes, false)), log, at(0), wall);
+            let member = Member::open(config(id, members, setup), log, at(0), wall);
             Seat { member: Some(member.expect("a fresh log opens")), cut_until: 0 }
         };
         let seats = (1..=members).map(|id| (id, open(id))).collect();
-        Meta { seats, log_bytes, has_new_pool: false, silent_until: 0, asked: 0, ticked: 0 }
+        Meta { seats, setup, silent_until: 0, asked: 0, ticked: 0 }
     }
 
     /// Sets the wall clock of one member, of those that there are.
@@ -138,16 +148,16 @@ impl Meta {
 
     /// A member starts again, with this wall clock.
     pub fn restart(&mut self, now: u64, member: u64, wall: u64) {
-        let (file, members) = ((self.log_bytes, self.has_new_pool), self.seats.len() as u64);
+        let (setup, members) = (self.setup, self.seats.len() as u64);
         let Some(seat) = self.seats.get_mut(&member) else { return };
         let log = seat.member.take().expect("it runs").into_log();
-        let again = Member::open(config(member, members, file), log, at(now), wall);
+        let again = Member::open(config(member, members, setup), log, at(now), wall);
         seat.member = Some(again.expect("the log of one that ran"));
     }
 
     /// All members start again, with another pool in their files.
     pub fn extend(&mut self, now: u64, wall: u64) {
-        self.has_new_pool = true;
+        self.setup.has_new_pool = true;
         (1..=self.seats.len() as u64).for_each(|id| self.restart(now, id, wall));
     }
 

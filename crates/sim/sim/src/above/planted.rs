@@ -39,4 +39,6 @@ impl Bug {
 pub struct Planted {
     pub world: Option<Bug>,
     pub volume: Option<ebb_volume::PlantedBug>,
+    /// Of the metadata members, all of them alike.
+    pub member: Option<ebb_meta::PlantedBug>,
 }

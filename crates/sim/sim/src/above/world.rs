@@ -90,7 +90,8 @@ impl World {
             net.count("several volumes");
         }
         let chunks = Chunks::new(GROUPS, net.scenario.rest_after, defects);
-        let meta = Meta::new(TODAY, net.scenario.members, net.scenario.log_bytes);
+        let (members, log_bytes) = (net.scenario.members, net.scenario.log_bytes);
+        let meta = Meta::new(TODAY, members, (log_bytes, planted.member));
         World {
             net,
             planted,

@@ -2,8 +2,11 @@
 
 use crate::planted;
 use crate::sweep::{number, show_tally, sweep};
+use ebb_meta::PlantedBug as MetaBug;
 use ebb_sim::Summary;
 use ebb_sim::above::{Bug, Planted, run};
+use ebb_volume::PlantedBug as VolumeBug;
+use std::fmt::Debug;
 
 /// Seeds by day.
 const FIRST: u64 = 1;
@@ -23,6 +26,8 @@ const BUGS: [Bug; 10] = [
     Bug::FreeSparse,
     Bug::DeleteAsleep,
 ];
+const VOLUME_BUGS: &[VolumeBug] = &[VolumeBug::SkipTurns];
+const MEMBER_BUGS: &[MetaBug] = &[MetaBug::TellNoTime];
 
 /// What they meet.
 const MET: [&str; 47] = [
@@ -108,10 +113,17 @@ fn in_world(first: u64, bug: Bug, rules: &[&str]) {
     is_found(first, &format!("{bug:?}"), Planted { world: Some(bug), ..Planted::default() }, rules);
 }
 
+fn in_volume(first: u64, bug: VolumeBug, rules: &[&str]) {
+    is_found(first, &format!("{bug:?}"), Planted { volume: Some(bug), ..Planted::default() }, rules);
+}
+
+fn in_member(first: u64, bug: MetaBug, rules: &[&str]) {
+    is_found(first, &format!("{bug:?}"), Planted { member: Some(bug), ..Planted::default() }, rules);
+}
+
 #[test]
 fn a_repeated_request_that_comes_after_a_newer_one_is_found() {
-    let volume = Some(ebb_volume::PlantedBug::SkipTurns);
-    is_found(257, "SkipTurns", Planted { volume, ..Planted::default() }, &["linearizability"]);
+    in_volume(257, VolumeBug::SkipTurns, &["linearizability"]);
 }
 
 /// A try was under way for 10.7 s, and came after a newer write that was acknowledged: no defect of the server.
@@ -166,16 +178,30 @@ fn a_deletion_that_passes_over_what_sleeps_is_found() {
     in_world(6, Bug::DeleteAsleep, &["space"]);
 }
 
+#[test]
+fn time_that_the_namespace_does_not_hear_of_is_found() {
+    // It forgets no client: sessions of processes that have ended stay for ever.
+    in_member(1, MetaBug::TellNoTime, &["space"]);
+}
+
+/// The defect of this name.
+fn defect(name: &str) -> Option<Planted> {
+    fn named<T: Copy + Debug>(bugs: &[T], name: &str) -> Option<T> {
+        bugs.iter().find(|bug| format!("{bug:?}") == name).copied()
+    }
+    let (world, volume, member) = (named(&BUGS, name), named(VOLUME_BUGS, name), named(MEMBER_BUGS, name));
+    let is_one = world.is_some() || volume.is_some() || member.is_some();
+    is_one.then_some(Planted { world, volume, member })
+}
+
 /// Which seeds find a defect. After a change of what seeds draw, the tests above may have to begin elsewhere:
 /// `EBB_BUG=ZeroesExist EBB_SEEDS=n cargo test -p ebb-sim --test all above::seeds_that -- --nocapture`
 #[test]
 fn seeds_that_find_a_defect() {
     let Ok(name) = std::env::var("EBB_BUG") else { return };
-    let world = BUGS.into_iter().find(|bug| format!("{bug:?}") == name);
-    let volume = (name == "SkipTurns").then_some(ebb_volume::PlantedBug::SkipTurns);
-    assert!(world.is_some() || volume.is_some(), "there is no {name}");
+    let planted = defect(&name).unwrap_or_else(|| panic!("there is no {name}"));
     let (first, count) = (number("EBB_FIRST").unwrap_or(FIRST), number("EBB_SEEDS").unwrap_or(SEEDS));
-    let (_, mut bad) = sweep(first, count, |seed| run(seed, Planted { world, volume }));
+    let (_, mut bad) = sweep(first, count, |seed| run(seed, planted));
     bad.sort_by_key(|failure| failure.seed);
     bad.iter().for_each(|f| println!("seed {} breaks {}: {}", f.seed, f.violation.rule, f.violation.what));
     println!("{} of {count} seeds find {name}", bad.len());
