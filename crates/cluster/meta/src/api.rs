@@ -138,6 +138,8 @@ pub enum PlantedBug {
     RestOwing,
     /// A server whose disk hangs gets leases.
     TrustStalled,
+    /// A pack that names nothing is freed, although its writer may fill it yet.
+    FreeOpenPacks,
     /// The namespace is told of no time that has passed.
     TellNoTime,
     /// A leader leads on, however few servers it hears.
@@ -146,7 +148,37 @@ pub enum PlantedBug {
     GiveUpNeeded,
 }
 
+/// The planted defect as the replicated state knows it, of which it is no part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Planted {
+    #[cfg(feature = "planted-bugs")]
+    bug: Option<PlantedBug>,
+}
+
+impl Planted {
+    #[cfg(feature = "planted-bugs")]
+    pub fn has(self, bug: PlantedBug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub fn has(self, _bug: PlantedBug) -> bool {
+        false
+    }
+}
+
 impl Timing {
+    /// For the state.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn planted(&self) -> Planted {
+        Planted { bug: self.planted }
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    pub(crate) fn planted(&self) -> Planted {
+        Planted {}
+    }
+
     /// Plants a defect, in builds that may have one.
     #[cfg(feature = "planted-bugs")]
     pub fn plant(&mut self, bug: Option<PlantedBug>) {

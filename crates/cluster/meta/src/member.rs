@@ -575,6 +575,7 @@ impl<L: LogFile> Member<L> {
             debug_assert!(state.version() >= self.state.version(), "a state does not go back");
             self.state = state;
         }
+        self.state.plant(self.config.timing.planted());
         for entry in progress.committed {
             let replies: Vec<Reply> = entry.commands.iter().map(|c| self.state.apply(c)).collect();
             let Some((term, waiters)) = self.proposed.remove(&entry.index) else { continue };

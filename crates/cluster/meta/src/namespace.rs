@@ -21,6 +21,7 @@ pub(crate) mod names;
 pub(crate) mod table;
 mod volumes;
 
+use crate::api::Planted;
 use crate::namespace::leases::Leases;
 use crate::namespace::names::Names;
 use crate::namespace::volumes::Volumes;
@@ -151,6 +152,10 @@ impl Namespace {
     /// The clients that have a session, for the harness's checks.
     pub fn sessions(&self) -> impl Iterator<Item = u64> + '_ {
         self.clients.keys().copied()
+    }
+
+    pub(crate) fn plant(&mut self, planted: Planted) {
+        self.leases.plant(planted);
     }
 
     pub(crate) fn names(&self) -> &Names {

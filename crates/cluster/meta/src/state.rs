@@ -9,6 +9,7 @@ mod power;
 mod rescue;
 mod sets;
 
+use crate::api::Planted;
 use crate::namespace::names::Names;
 use crate::{Bootstrap, Namespace, NewPool, NewServer};
 use ebb_gear::forecast::DAYS_KEPT;
@@ -251,6 +252,10 @@ impl State {
 
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
+    }
+
+    pub(crate) fn plant(&mut self, planted: Planted) {
+        self.namespace.plant(planted);
     }
 
     pub(crate) fn names(&self) -> &Names {

@@ -27,7 +27,7 @@ const BUGS: [Bug; 10] = [
     Bug::DeleteAsleep,
 ];
 const VOLUME_BUGS: &[VolumeBug] = &[VolumeBug::SkipTurns];
-const MEMBER_BUGS: &[MetaBug] = &[MetaBug::TellNoTime];
+const MEMBER_BUGS: &[MetaBug] = &[MetaBug::TellNoTime, MetaBug::FreeOpenPacks];
 
 /// What they meet.
 const MET: [&str; 47] = [
@@ -171,6 +171,12 @@ fn parts_in_the_order_in_which_they_came_are_found() {
 #[test]
 fn a_pack_that_is_freed_before_it_is_empty_is_found() {
     in_world(180, Bug::FreeSparse, &["liveness"]);
+}
+
+#[test]
+fn a_pack_that_is_freed_while_it_is_filled_is_found() {
+    // What is named there afterwards cannot be read.
+    in_member(1, MetaBug::FreeOpenPacks, &["liveness", "linearizability"]);
 }
 
 #[test]
