@@ -138,6 +138,8 @@ pub enum PlantedBug {
     RestOwing,
     /// A server whose disk hangs gets leases.
     TrustStalled,
+    /// The namespace keeps no answers: a command that comes twice is carried out twice.
+    ForgetAnswers,
     /// A pack that names nothing is freed, although its writer may fill it yet.
     FreeOpenPacks,
     /// The namespace is told of no time that has passed.

@@ -21,7 +21,7 @@ pub(crate) mod names;
 pub(crate) mod table;
 mod volumes;
 
-use crate::api::Planted;
+use crate::api::{Planted, PlantedBug};
 use crate::namespace::leases::Leases;
 use crate::namespace::names::Names;
 use crate::namespace::volumes::Volumes;
@@ -66,6 +66,8 @@ pub struct Namespace {
     /// What is stamped on objects: the leader's clock, but never before the cluster's time. An object that is stamped
     /// too late lives too long, which is no loss.
     stamp_millis: u64,
+    #[serde(skip)]
+    planted: Planted,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,6 +157,7 @@ impl Namespace {
     }
 
     pub(crate) fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
         self.leases.plant(planted);
     }
 
@@ -221,6 +224,9 @@ impl Namespace {
     }
 
     fn remember(&mut self, request: RequestId, reply: NamespaceReply) {
+        if self.planted.has(PlantedBug::ForgetAnswers) {
+            return;
+        }
         let client = self.clients.entry(request.client).or_default();
         client.last_use = self.clock_millis;
         let before = client.replies.insert(request.seq, reply);

@@ -27,7 +27,7 @@ const BUGS: [Bug; 10] = [
     Bug::DeleteAsleep,
 ];
 const VOLUME_BUGS: &[VolumeBug] = &[VolumeBug::SkipTurns];
-const MEMBER_BUGS: &[MetaBug] = &[MetaBug::TellNoTime, MetaBug::FreeOpenPacks];
+const MEMBER_BUGS: &[MetaBug] = &[MetaBug::TellNoTime, MetaBug::FreeOpenPacks, MetaBug::ForgetAnswers];
 
 /// What they meet.
 const MET: [&str; 47] = [
@@ -156,6 +156,12 @@ fn zeroes_of_a_range_that_was_freed_are_found() {
 #[test]
 fn a_command_that_is_carried_out_twice_is_found() {
     in_world(420, Bug::ForgetSessions, &["linearizability"]);
+}
+
+#[test]
+fn an_answer_that_the_namespace_forgets_is_found() {
+    // A deletion that the network repeats deletes what was put after it was answered.
+    in_member(1, MetaBug::ForgetAnswers, &["linearizability"]);
 }
 
 #[test]
