@@ -132,6 +132,8 @@ pub enum PlantedBug {
     IgnoreRacks,
     /// A wake-up that does not come is asked for by the same path again.
     OnePath,
+    /// Who takes a volume over from a silent owner gets that one's claim.
+    SameClaim,
     /// Every wake path counts as proven.
     TrustAnyPath,
     /// A set sleeps as a whole as soon as no client uses it, whatever its columns lack.

@@ -159,6 +159,7 @@ impl Namespace {
     pub(crate) fn plant(&mut self, planted: Planted) {
         self.planted = planted;
         self.leases.plant(planted);
+        self.volumes.plant(planted);
     }
 
     pub(crate) fn names(&self) -> &Names {

@@ -5,6 +5,7 @@
 //! changes nothing.
 
 use super::leases::Leases;
+use crate::api::{Planted, PlantedBug};
 use ebb_types::{
     Extent, NamespaceError, ObjectId, VolumeHome, VolumeMeta, VolumeOwner, VolumeStatus, slice_extent,
 };
@@ -17,6 +18,8 @@ pub(crate) struct Volumes {
     by_name: BTreeMap<String, Volume>,
     /// The next claims have higher numbers than this.
     claims: u64,
+    #[serde(skip)]
+    planted: Planted,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +40,10 @@ impl Volume {
 }
 
 impl Volumes {
+    pub fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
+    }
+
     pub fn create(
         &mut self,
         name: &str,
@@ -73,7 +80,7 @@ impl Volumes {
         from: Option<VolumeOwner>,
         noted: Extent,
     ) -> Result<u64, NamespaceError> {
-        let least = self.claims;
+        let (least, shares) = (self.claims, self.planted.has(PlantedBug::SameClaim));
         let volume = self.get_mut(name)?;
         if noted.object != volume.meta.object {
             return Err(NamespaceError::NoSuchVolume);
@@ -83,7 +90,7 @@ impl Volumes {
             Some(owner) => return Err(NamespaceError::VolumeInUse(owner)),
             None => 0,
         };
-        if volume.owner.is_none_or(|owner| owner.run != sender) {
+        if volume.owner.is_none_or(|owner| owner.run != sender && !shares) {
             volume.claims = volume.claims.max(least) + 1;
         }
         volume.owner = Some(VolumeOwner { run: sender, stamp });

@@ -27,7 +27,8 @@ const BUGS: [Bug; 10] = [
     Bug::DeleteAsleep,
 ];
 const VOLUME_BUGS: &[VolumeBug] = &[VolumeBug::SkipTurns];
-const MEMBER_BUGS: &[MetaBug] = &[MetaBug::TellNoTime, MetaBug::FreeOpenPacks, MetaBug::ForgetAnswers];
+const MEMBER_BUGS: &[MetaBug] =
+    &[MetaBug::TellNoTime, MetaBug::FreeOpenPacks, MetaBug::ForgetAnswers, MetaBug::SameClaim];
 
 /// What they meet.
 const MET: [&str; 47] = [
@@ -136,6 +137,12 @@ fn what_a_closed_connection_has_under_way_is_lost() {
 #[test]
 fn a_primary_that_ignores_claims_is_found() {
     in_world(1, Bug::IgnoreClaims, &["linearizability"]);
+}
+
+#[test]
+fn a_claim_that_two_owners_share_is_found() {
+    // What the former one had under way is carried out after newer writes.
+    in_member(1, MetaBug::SameClaim, &["linearizability", "bytes"]);
 }
 
 #[test]
