@@ -122,6 +122,8 @@ pub enum PlantedBug {
     RestartInEpoch,
     /// Every epoch is assumed to have served.
     ForgetFallback,
+    /// Parts that the completion of an upload leaves out are not freed.
+    KeepLeftOut,
     /// A lost replica does not cause a wake-up.
     LeaveAlone,
     /// A server that was woken to relieve a full one is drained again at once.

@@ -579,7 +579,7 @@ impl Namespace {
                 meta.size += part.size;
                 meta.parts.push(ObjectPart { number, size: part.size, checksum: part.checksum });
                 meta.extents.extend(part.extents);
-            } else {
+            } else if !self.planted.has(PlantedBug::KeepLeftOut) {
                 left_out.extend(part.extents);
             }
         }

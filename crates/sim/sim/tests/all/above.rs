@@ -27,8 +27,13 @@ const BUGS: [Bug; 10] = [
     Bug::DeleteAsleep,
 ];
 const VOLUME_BUGS: &[VolumeBug] = &[VolumeBug::SkipTurns];
-const MEMBER_BUGS: &[MetaBug] =
-    &[MetaBug::TellNoTime, MetaBug::FreeOpenPacks, MetaBug::ForgetAnswers, MetaBug::SameClaim];
+const MEMBER_BUGS: &[MetaBug] = &[
+    MetaBug::TellNoTime,
+    MetaBug::FreeOpenPacks,
+    MetaBug::ForgetAnswers,
+    MetaBug::SameClaim,
+    MetaBug::KeepLeftOut,
+];
 
 /// What they meet.
 const MET: [&str; 47] = [
@@ -174,6 +179,11 @@ fn an_answer_that_the_namespace_forgets_is_found() {
 #[test]
 fn bytes_that_belong_to_nothing_are_found() {
     in_world(15, Bug::ReviveDeleted, &["space"]);
+}
+
+#[test]
+fn parts_that_an_object_leaves_out_and_nobody_frees_are_found() {
+    in_member(1, MetaBug::KeepLeftOut, &["space"]);
 }
 
 #[test]
