@@ -13,6 +13,8 @@ use std::future::Future;
 pub enum PlantedBug {
     /// Requests do not wait for earlier ones of the same blocks, and a flush for none.
     SkipTurns,
+    /// Which slices have moved is read before the claim: the owner until then may move others.
+    ListFirst,
 }
 
 /// A cluster. Offsets of the front are in the volume.

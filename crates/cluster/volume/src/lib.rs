@@ -95,11 +95,18 @@ impl<B: Backend> Volume<B> {
     /// long enough, or fails as soon as it gives a sign of life. `waiting` is called once before that wait.
     pub async fn open(backend: B, name: &str, waiting: impl FnOnce()) -> Result<Volume<B>, VolumeError> {
         let meta = Volume::status(&backend, name).await?.meta;
+        let early = match backend::has(&backend, PlantedBug::ListFirst) {
+            true => Some(slices(&backend, name).await?),
+            false => None,
+        };
         let owner = Owner::claim(&backend, name, backend.noted(meta.object), waiting).await?;
         let backend = backend.claimed(owner.number);
         backend.raise_claim(meta.object, meta.size).await?;
         // After the claim: the former owner has moved its last slice.
-        let slices = slices(&backend, name).await?;
+        let slices = match early {
+            Some(slices) => slices,
+            None => slices(&backend, name).await?,
+        };
         let slice = |(number, object)| (number, Arc::new(Slice::new(number, Some(object))));
         let inner = Arc::new(Inner {
             backend,

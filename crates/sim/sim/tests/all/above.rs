@@ -26,7 +26,7 @@ const BUGS: [Bug; 10] = [
     Bug::FreeSparse,
     Bug::DeleteAsleep,
 ];
-const VOLUME_BUGS: &[VolumeBug] = &[VolumeBug::SkipTurns];
+const VOLUME_BUGS: &[VolumeBug] = &[VolumeBug::SkipTurns, VolumeBug::ListFirst];
 const MEMBER_BUGS: &[MetaBug] = &[
     MetaBug::TellNoTime,
     MetaBug::FreeOpenPacks,
@@ -130,6 +130,12 @@ fn in_member(first: u64, bug: MetaBug, rules: &[&str]) {
 #[test]
 fn a_repeated_request_that_comes_after_a_newer_one_is_found() {
     in_volume(257, VolumeBug::SkipTurns, &["linearizability"]);
+}
+
+#[test]
+fn slices_that_are_listed_before_the_claim_are_found() {
+    // The one before moved more of them until it fell silent: they read as zeroes, or their objects are gone.
+    in_volume(1, VolumeBug::ListFirst, &["linearizability", "bytes", "liveness"]);
 }
 
 /// A try was under way for 10.7 s, and came after a newer write that was acknowledged: no defect of the server.
