@@ -11,6 +11,8 @@ use std::future::Future;
 /// Deliberate defects, to show that the harness finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedBug {
+    /// A block counts as one that the front has before it is written there.
+    MarkEarly,
     /// Requests do not wait for earlier ones of the same blocks, and a flush for none.
     SkipTurns,
     /// Which slices have moved is read before the claim: the owner until then may move others.

@@ -303,15 +303,23 @@ impl<B: Backend> Inner<B> {
         let (first, end) = (offset / BLOCK, (offset + bytes.len() as u32).div_ceil(BLOCK));
         // If this write is given up midway, what is present is not known.
         let doubt = Doubt(Some(slice));
+        if backend::has(&self.backend, PlantedBug::MarkEarly) {
+            self.mark(slice, (first, end - first));
+        }
         self.backend.write(self.meta.object, self.at(slice, offset), bytes).await?;
-        let written = self.writes.fetch_add(1, Ordering::Relaxed);
-        let fresh = slice.mark((first, end - first), written);
+        self.mark(slice, (first, end - first));
         doubt.dispel();
+        Ok(())
+    }
+
+    /// The front has these blocks of the slice.
+    fn mark(&self, slice: &Slice, blocks: (u32, u32)) {
+        let written = self.writes.fetch_add(1, Ordering::Relaxed);
+        let fresh = slice.mark(blocks, written);
         if fresh > 0 {
             self.front.fetch_add(fresh, Ordering::Relaxed);
             self.grown.notify_one();
         }
-        Ok(())
     }
 
     /// Copies a block from the slice's object to the front.

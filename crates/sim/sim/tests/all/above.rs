@@ -26,7 +26,7 @@ const BUGS: [Bug; 10] = [
     Bug::FreeSparse,
     Bug::DeleteAsleep,
 ];
-const VOLUME_BUGS: &[VolumeBug] = &[VolumeBug::SkipTurns, VolumeBug::ListFirst];
+const VOLUME_BUGS: &[VolumeBug] = &[VolumeBug::SkipTurns, VolumeBug::ListFirst, VolumeBug::MarkEarly];
 const MEMBER_BUGS: &[MetaBug] = &[
     MetaBug::TellNoTime,
     MetaBug::FreeOpenPacks,
@@ -159,6 +159,12 @@ fn a_claim_that_two_owners_share_is_found() {
 #[test]
 fn a_clock_that_stands_still_in_suspend_is_found() {
     in_world(776, Bug::MonotonicClock, &["linearizability"]);
+}
+
+#[test]
+fn a_block_that_is_looked_for_where_it_is_not_yet_is_found() {
+    // A read meanwhile finds zeroes, or what was freed there, instead of what the slice's object has.
+    in_volume(1, VolumeBug::MarkEarly, &["linearizability", "bytes"]);
 }
 
 #[test]
