@@ -13,6 +13,8 @@ use std::future::Future;
 pub enum PlantedBug {
     /// A block counts as one that the front has before it is written there.
     MarkEarly,
+    /// Of the blocks that a write covers in part, only the first is completed with what the slice's object has.
+    FirstEdge,
     /// Requests do not wait for earlier ones of the same blocks, and a flush for none.
     SkipTurns,
     /// Which slices have moved is read before the claim: the owner until then may move others.

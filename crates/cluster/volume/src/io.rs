@@ -288,7 +288,9 @@ impl<B: Backend> Inner<B> {
             }
             // The front would fill up a block that it does not have with zeroes.
             let has_object = slice.object.read().await.is_some();
-            let partial = edges(piece.offset, piece.len).find(|block| has_object && !slice.has(*block));
+            let most = if backend::has(&self.backend, PlantedBug::FirstEdge) { 1 } else { 2 };
+            let lacks = |block: &u32| has_object && !slice.has(*block);
+            let partial = edges(piece.offset, piece.len).take(most).find(lacks);
             let Some(block) = partial else {
                 return self.write_front(&slice, piece.offset, bytes).await;
             };

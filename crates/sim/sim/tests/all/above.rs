@@ -26,7 +26,8 @@ const BUGS: [Bug; 10] = [
     Bug::FreeSparse,
     Bug::DeleteAsleep,
 ];
-const VOLUME_BUGS: &[VolumeBug] = &[VolumeBug::SkipTurns, VolumeBug::ListFirst, VolumeBug::MarkEarly];
+const VOLUME_BUGS: &[VolumeBug] =
+    &[VolumeBug::SkipTurns, VolumeBug::ListFirst, VolumeBug::MarkEarly, VolumeBug::FirstEdge];
 const MEMBER_BUGS: &[MetaBug] = &[
     MetaBug::TellNoTime,
     MetaBug::FreeOpenPacks,
@@ -170,6 +171,12 @@ fn a_block_that_is_looked_for_where_it_is_not_yet_is_found() {
 #[test]
 fn objects_that_are_judged_by_one_gateways_clock_are_found() {
     in_world(56, Bug::JudgeByOwnClock, &["lifecycle"]);
+}
+
+#[test]
+fn a_write_that_completes_only_its_first_block_is_found() {
+    // The rest of its last block, which has moved, becomes zeroes.
+    in_volume(1, VolumeBug::FirstEdge, &["linearizability"]);
 }
 
 #[test]
