@@ -12,6 +12,7 @@
 pub mod above;
 pub mod coded;
 mod depths;
+mod engine;
 pub mod load;
 pub mod mirror;
 pub mod request;

@@ -2,6 +2,7 @@
 
 use crate::above::messages::Event;
 use crate::above::scenario::Scenario;
+use crate::engine::{Agenda, Due};
 use crate::world::Violation;
 use ebb_types::{Random, mix};
 use std::collections::{BTreeMap, VecDeque};
@@ -9,8 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub(super) struct Net {
     pub now: u64,
     pub scenario: Scenario,
-    agenda: BTreeMap<(u64, u64), Event>,
-    queued: u64,
+    agenda: Agenda<Event>,
     pub random: Random,
     pub storm_until: u64,
     /// No fault begins any more.
@@ -27,8 +27,7 @@ impl Net {
     pub fn new(scenario: Scenario, keep: usize) -> Net {
         Net {
             now: 0,
-            agenda: BTreeMap::new(),
-            queued: 0,
+            agenda: Agenda::default(),
             random: Random::new(mix(scenario.seed ^ 0xab0e)),
             storm_until: 0,
             is_calm: false,
@@ -42,8 +41,7 @@ impl Net {
     }
 
     pub fn at(&mut self, time: u64, event: Event) {
-        self.queued += 1;
-        self.agenda.insert((time.max(self.now), self.queued), event);
+        self.agenda.put(time.max(self.now), event);
     }
 
     pub fn after(&mut self, delay: u64, event: Event) {
@@ -90,18 +88,17 @@ impl Net {
 
     /// When the next event happens.
     pub fn next(&self) -> Option<u64> {
-        self.agenda.first_key_value().map(|((time, _), _)| *time)
+        self.agenda.next_by(u64::MAX)
     }
 
     /// The next event, if it happens by then. Time has come so far.
     pub fn take(&mut self, until: u64) -> Option<Event> {
-        let Some(entry) = self.agenda.first_entry().filter(|entry| entry.key().0 <= until) else {
+        let Some(Due { at, order, what }) = self.agenda.take_by(until) else {
             self.now = until;
             return None;
         };
-        let ((time, number), event) = entry.remove_entry();
-        self.now = time;
-        self.digest = mix(self.digest ^ time ^ number.rotate_left(40));
-        Some(event)
+        self.now = at;
+        self.digest = mix(self.digest ^ at ^ order.rotate_left(40));
+        Some(what)
     }
 }

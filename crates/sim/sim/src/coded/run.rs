@@ -1,19 +1,18 @@
-//! The run of a trace: a heap of events, and what each leads to.
+//! The run of a trace: its events, and what each leads to.
 
 use super::hibernation::Hibernation;
 use super::kept::{Kept, Row};
 use super::report::{Energies, Report, Sample};
 use super::server::{JobId, Server};
 use super::setup::{CodedError, Setup};
+use crate::engine::{Agenda, Due, MILLI, SECOND};
 use crate::request::disk::Access;
-use crate::world::clock::{MILLI, SECOND};
 use ebb_erasure::standby::{self, Command, Standby, State};
 use ebb_output::Histogram;
 use ebb_power::{Draw, EnergyMeter};
 use ebb_trace::{Kind, Request, TraceError};
 use ebb_types::{Moment, Random, ServerId};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How often fills are reported and watts recorded.
@@ -23,7 +22,6 @@ const UNIT_BYTES: u64 = 256 << 10;
 /// Requests in progress at which a run is given up.
 const WAITING_MAX: usize = 100_000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happens {
     Arrival,
     /// The access in service ended.
@@ -89,8 +87,7 @@ struct Open {
 pub struct Run<'a> {
     setup: &'a Setup,
     now: u64,
-    happens: BinaryHeap<Reverse<(u64, u64, Happens)>>,
-    events: u64,
+    agenda: Agenda<Happens>,
     servers: Vec<Server>,
     jobs: BTreeMap<JobId, Job>,
     next_job: JobId,
@@ -138,8 +135,7 @@ impl<'a> Run<'a> {
         let mut run = Run {
             setup,
             now: 0,
-            happens: BinaryHeap::new(),
-            events: 0,
+            agenda: Agenda::default(),
             servers: (0..shape.servers()).map(|_| Server::new(setup, random.fork())).collect(),
             jobs: BTreeMap::new(),
             next_job: 0,
@@ -177,8 +173,7 @@ impl<'a> Run<'a> {
     }
 
     fn later(&mut self, at: u64, what: Happens) {
-        self.events += 1;
-        self.happens.push(Reverse((at, self.events, what)));
+        self.agenda.put(at, what);
     }
 
     pub fn play(
@@ -187,7 +182,7 @@ impl<'a> Run<'a> {
     ) -> Result<Report, CodedError> {
         self.fetch(trace)?;
         while self.upcoming.is_some() || !self.open.is_empty() {
-            let Reverse((at, _, what)) = self.happens.pop().expect("samples never end");
+            let Due { at, what, .. } = self.agenda.take_by(u64::MAX).expect("samples never end");
             self.now = at;
             match what {
                 Happens::Arrival => {

@@ -2,7 +2,7 @@
 
 use super::setup::Setup;
 use crate::request::disk::{Access, Disk};
-use crate::world::clock::SECOND;
+use crate::engine::SECOND;
 use ebb_types::Random;
 use std::collections::BTreeMap;
 

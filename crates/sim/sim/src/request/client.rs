@@ -4,11 +4,11 @@
 //! a request finds its primary and when it is retried. A request over several chunks is split into one piece per chunk,
 //! and ends with the last one.
 
+use crate::engine::MILLI;
 use crate::request::later::Later;
 use crate::request::measure::Done;
 use crate::request::store::zeroes;
 use crate::world::client::{ADMIN, Heard};
-use crate::world::clock::MILLI;
 use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
 use bytes::Bytes;

@@ -1,13 +1,13 @@
 //! Clients in a closed loop: each keeps a number of requests outstanding, and sends the next one as soon as one is
 //! answered. What they reach is the cluster's rate for one kind of work. [Sierra §4.6]
 
+use crate::engine::SECOND;
 use crate::request::client::Clients;
 use crate::request::feed::{Closed, Feed};
 use crate::request::later::Later;
 use crate::request::rebuild::rest;
 use crate::request::run::CREATED;
 use crate::request::setup::{Setup, SimError};
-use crate::world::clock::SECOND;
 use crate::world::{Happening, World};
 use ebb_trace::Request;
 use ebb_types::ServerId;

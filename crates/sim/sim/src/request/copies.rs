@@ -3,6 +3,7 @@
 //! is left out (leases, listings, heartbeats, other clients) takes no time beside the copying, so this reaches sizes at
 //! which [`rebuild`](super::rebuild) would take hours; a test compares the two.
 
+use crate::engine::{Agenda, Due};
 use crate::request::feed::Feed;
 use crate::request::machine::Machine;
 use crate::request::models::MESSAGE_BYTES;
@@ -15,8 +16,7 @@ use ebb_gear::{Layout, rebuild_choice};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Epoch, GroupId, ObjectId, Record, Role, ServerId, Version, group_of,
 };
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Objects whose chunks are lost.
@@ -42,7 +42,6 @@ struct Fetch {
     to: ServerId,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// The question of this fetch is at its source, and its answer back.
     Asked(usize),
@@ -87,8 +86,7 @@ pub fn copy_chunks(setup: &Setup, chunks: &[ChunkData]) -> Result<Copied, SimErr
     let bytes = fetches.iter().map(|fetch| u64::from(fetch.count) * BLOCK_BYTES as u64).sum();
     let run = Run {
         now: 0,
-        number: 0,
-        events: BinaryHeap::new(),
+        agenda: Agenda::default(),
         fabric: models.fabric,
         machines: models.machines,
         fetches,
@@ -130,9 +128,7 @@ fn fetches(layout: &Layout, chunks: &[ChunkData]) -> Vec<Fetch> {
 
 struct Run {
     now: u64,
-    /// Of events so far: those at one moment happen in the order in which they were caused.
-    number: u64,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    agenda: Agenda<Event>,
     fabric: Fabric,
     machines: BTreeMap<ServerId, Machine>,
     fetches: Vec<Fetch>,
@@ -147,9 +143,9 @@ impl Run {
         for server in writers {
             (0..FETCHES_MAX).for_each(|_| self.ask(server));
         }
-        while let Some(Reverse((at, _, event))) = self.events.pop() {
+        while let Some(Due { at, what, .. }) = self.agenda.take_by(u64::MAX) {
             self.now = at;
-            match event {
+            match what {
                 Event::Asked(n) => {
                     let Fetch { group, chunk, first, count, from, .. } = self.fetches[n];
                     let role = Role::Replica;
@@ -168,8 +164,7 @@ impl Run {
     }
 
     fn at(&mut self, at: u64, event: Event) {
-        self.number += 1;
-        self.events.push(Reverse((at, self.number, event)));
+        self.agenda.put(at, event);
     }
 
     fn machine(&mut self, server: ServerId) -> &mut Machine {

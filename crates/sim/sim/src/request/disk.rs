@@ -18,8 +18,8 @@
 //! ([`ebb_power::PowerModel`]). They share [`seek_curve`]; its point at a third of the stroke is the data sheet's
 //! average here, and is computed from that average there.
 
+use crate::engine::SECOND;
 use crate::request::settings::{self, SettingsError, check_positive};
-use crate::world::clock::SECOND;
 use ebb_mirror::{Speed, Spent, TwoSpeedModel, seek_curve};
 use ebb_types::Random;
 use serde::{Deserialize, Serialize};

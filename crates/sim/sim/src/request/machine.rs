@@ -16,11 +16,11 @@
 //! The data may be on a mirror of two disks ([`pair`](super::pair)). Then group commits are its durable writes, one at
 //! a time.
 
+use crate::engine::MILLI;
 use crate::request::device::Device;
 use crate::request::disk::Access;
 use crate::request::measure::Gauge;
 use crate::request::store::LengthStore;
-use crate::world::clock::MILLI;
 use ebb_chunkserver::{StoreCommand, StoreOutcome, StoreToken};
 use ebb_store::{BATCH_BYTES, OVERDUE};
 use ebb_types::mix;

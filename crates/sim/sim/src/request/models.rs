@@ -1,6 +1,7 @@
 //! The models of time of one world, and what the world asks of them: how long a message takes, what a store's command
 //! costs, how long a switch takes. Clients, feed and watch work on them too.
 
+use crate::engine::SECOND;
 use crate::request::client::Clients;
 use crate::request::energy::{Meters, Taken, Way};
 use crate::request::feed::{Closed, Feed};
@@ -8,7 +9,6 @@ use crate::request::follow::Watch;
 use crate::request::later::Later;
 use crate::request::machine::Machine;
 use crate::request::network::{Fabric, Traffic};
-use crate::world::clock::SECOND;
 use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
 use ebb_chunkserver::{Recovered, StoreCommand, StoreOutcome, StoreToken};

@@ -6,8 +6,8 @@
 //! its last byte, plus one latency per switch. So an idle path costs latency and one transmission, and an overloaded
 //! lane grows a queue.
 
+use crate::engine::SECOND;
 use crate::request::settings::{SettingsError, check_positive};
-use crate::world::clock::SECOND;
 use crate::world::net::Node;
 use ebb_types::ServerId;
 use serde::{Deserialize, Serialize};

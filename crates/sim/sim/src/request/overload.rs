@@ -1,10 +1,10 @@
 //! Overload is not failure (R12): the cluster's behaviour when it gets more requests than its disks can serve.
 
+use crate::engine::SECOND;
 use crate::request::feed::Feed;
 use crate::request::later::Later;
 use crate::request::run::plan;
 use crate::request::setup::Setup;
-use crate::world::clock::SECOND;
 use crate::world::{Happening, World};
 use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};

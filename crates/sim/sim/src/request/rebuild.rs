@@ -7,7 +7,7 @@ use super::feed::Feed;
 use super::later::Later;
 use super::setup::{Setup, SimError};
 use super::store::ChunkData;
-use crate::world::clock::SECOND;
+use crate::engine::SECOND;
 use crate::world::{Happening, World};
 use ebb_gear::Layout;
 use ebb_trace::Trace;

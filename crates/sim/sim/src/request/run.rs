@@ -1,5 +1,6 @@
 //! One run: sets up a cluster, warms it up and replays the trace on it.
 
+use crate::engine::{Clock, SECOND};
 use crate::load::Series;
 use crate::request::feed::Feed;
 use crate::request::later::Later;
@@ -7,7 +8,6 @@ use crate::request::models::Models;
 use crate::request::report::{Report, report, servers_for};
 use crate::request::setup::{Gears, Setup, SimError};
 use crate::search::scenario::Scenario;
-use crate::world::clock::{Clock, SECOND};
 use crate::world::net::Node;
 use crate::world::server::Server;
 use crate::world::{Happening, World};

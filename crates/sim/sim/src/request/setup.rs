@@ -1,6 +1,7 @@
 //! A modelled cluster: what it consists of, and why it cannot be.
 
 use crate::depths::{self, Suspend};
+use crate::engine::SECOND;
 use crate::request::client::Clients;
 use crate::request::device::{Device, Mirroring};
 use crate::request::disk::DiskModel;
@@ -12,7 +13,6 @@ use crate::request::models::Models;
 use crate::request::network::{Fabric, NetworkModel};
 use crate::request::settings::SettingsError;
 use crate::search::scenario::Scenario;
-use crate::world::clock::SECOND;
 use ebb_gear::fleet::{FleetError, FleetPolicy};
 use ebb_gear::{
     GearError, Layout, LayoutError, Policy, PolicyError, Provision, RehearsalError, Scheme, Sleep, Window,

@@ -11,7 +11,7 @@ use crate::search::invariants::{RESORT, SURVIVAL};
 use crate::search::linear::{Verdict, check};
 use crate::world::World;
 use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
-use crate::world::clock::SECOND;
+use crate::engine::SECOND;
 use crate::world::coder::{CODERS, Coder};
 use crate::world::server::Server;
 use ebb_store::mem::MemDisk;

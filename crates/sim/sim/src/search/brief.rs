@@ -3,7 +3,7 @@
 //! 3.
 
 use crate::search::history::{Action, Op, Outcome};
-use crate::world::clock::SECOND;
+use crate::engine::SECOND;
 use ebb_chunkserver::shell::{Command, Event, News, OWN_TOKENS};
 use ebb_chunkserver::{Event as CoreEvent, StoreCommand, StoreOutcome};
 use ebb_types::{

@@ -3,7 +3,7 @@
 //! only now and then.
 
 use crate::world::World;
-use crate::world::clock::{MILLI, SECOND};
+use crate::engine::{MILLI, SECOND};
 use crate::world::net::Node;
 use crate::world::server::Server;
 use ebb_types::{ClusterStatus, GroupEntry, PoolId, Random, ServerId, ServerState, SlotState, TestStep, mix};

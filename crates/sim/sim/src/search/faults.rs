@@ -8,7 +8,7 @@ mod ruin;
 
 use crate::search::harm::Harm;
 use crate::world::client::ADMIN;
-use crate::world::clock::{MILLI, SECOND};
+use crate::engine::{MILLI, SECOND};
 use crate::world::coder::CODERS;
 use crate::world::net::{NetModel, Node};
 use crate::world::server::Server;

@@ -9,7 +9,7 @@ use crate::search::invariants::replicas_shared;
 use crate::search::linear::{Verdict, check};
 use crate::search::scenario::Scenario;
 use crate::world::client::{CELLS_PER_BLOCK, FRONT, shared_chunk};
-use crate::world::clock::SECOND;
+use crate::engine::SECOND;
 use crate::world::coder::{CODERS, Coder};
 use crate::world::{Configure, Happening, Violation, World};
 use ebb_types::{

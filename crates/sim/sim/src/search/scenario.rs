@@ -1,6 +1,6 @@
 //! The scenario of a seed: a cluster, its network and disks, its clients, and its rate of faults.
 
-use crate::world::clock::{MILLI, SECOND};
+use crate::engine::{MILLI, SECOND};
 use crate::world::net::NetModel;
 use ebb_chunkserver::{CLIENT_BYTES, INBOX_BYTES, REMEMBERED, WAITING};
 use ebb_erasure::standby;

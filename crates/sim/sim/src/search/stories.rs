@@ -6,7 +6,7 @@ use crate::search::history::Action;
 use crate::search::scenario::Scenario;
 use crate::world::World;
 use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
-use crate::world::clock::{MILLI, SECOND};
+use crate::engine::{MILLI, SECOND};
 use crate::world::net::NetModel;
 use ebb_gear::{Scheme, Server};
 use ebb_meta::{Bootstrap, Timing};

@@ -3,7 +3,7 @@
 
 use crate::search::brief::{brief_action, brief_end};
 use crate::search::history::{Action, Op, Outcome};
-use crate::world::clock::{MILLI, SECOND};
+use crate::engine::{MILLI, SECOND};
 use crate::world::coder::CODERS;
 use crate::world::net::Node;
 use crate::world::{Happening, Message, World};

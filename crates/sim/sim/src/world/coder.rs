@@ -6,7 +6,7 @@
 
 use crate::search::invariants::CODED;
 use crate::world::client::{Heard, answer_is_garbled, learn};
-use crate::world::clock::{MILLI, SECOND};
+use crate::engine::{MILLI, SECOND};
 use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
 use bytes::Bytes;

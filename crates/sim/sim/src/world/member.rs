@@ -5,7 +5,7 @@
 
 use crate::search::brief::{brief_map, brief_push};
 use crate::world::client::ADMIN;
-use crate::world::clock::{Clock, MILLI, SECOND};
+use crate::engine::{Clock, MILLI, SECOND};
 use crate::world::net::Node;
 use crate::world::{Core, Happening, Message, World};
 use ebb_gear::Mode;

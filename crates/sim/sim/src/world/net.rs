@@ -4,7 +4,7 @@
 //! also repeats and reorders messages; TCP does not, but two connections of a pair do: the protocol must tolerate it.
 
 use crate::world::client::ADMIN;
-use crate::world::clock::MILLI;
+use crate::engine::MILLI;
 use ebb_types::Random;
 use ebb_types::ServerId;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //! on them ([`ebb_chunkserver::shell`]). The leader repeats the order until the machine is down; it may come late, to a
 //! server that has begun to flush for a newer map, or that others count on again.
 
-use crate::world::clock::MILLI;
+use crate::engine::MILLI;
 use crate::world::net::Node;
 use crate::world::{Happening, Message, World};
 use ebb_chunkserver::shell::Event;

@@ -2,7 +2,7 @@
 
 use crate::search::brief::{brief_command, brief_event};
 use crate::search::scenario::Scenario;
-use crate::world::clock::{Clock, MILLI, SECOND};
+use crate::engine::{Clock, MILLI, SECOND};
 use crate::world::net::Node;
 use crate::world::standstill::Timers;
 use crate::world::store::Store;

@@ -96,7 +96,7 @@ impl World<'_> {
 mod tests {
     use crate::search::history::Action;
     use crate::search::stories::{ask, begin, cluster, entry, primary, read, rest, write};
-    use crate::world::clock::{MILLI, SECOND};
+    use crate::engine::{MILLI, SECOND};
 
     #[test]
     fn a_server_wakes_from_suspend_without_its_lease_and_with_what_is_left_of_its_timers() {

@@ -1,6 +1,6 @@
 //! Disks that die while their set hibernates, and outages that are worse than can be borne, and end.
 
-use crate::world::clock::MILLI;
+use crate::engine::MILLI;
 use crate::world::net::Node;
 use crate::world::{Happening, World};
 use ebb_store::mem::MemDisk;

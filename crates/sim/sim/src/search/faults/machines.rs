@@ -1,6 +1,6 @@
 //! Machines that are suspended, machines that boot again, and disks that hang or pause.
 
-use crate::world::clock::{MILLI, SECOND};
+use crate::engine::{MILLI, SECOND};
 use crate::world::coder::CODERS;
 use crate::world::net::Node;
 use crate::world::{Happening, World};

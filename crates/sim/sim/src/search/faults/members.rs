@@ -1,7 +1,7 @@
 //! The metadata service: members that stop, crash and hang, leaders that fail amid a change of epochs, and a service
 //! that grows from one member to three and five.
 
-use crate::world::clock::{Clock, MILLI, SECOND};
+use crate::engine::{Clock, MILLI, SECOND};
 use crate::world::net::Node;
 use crate::world::{Happening, World};
 

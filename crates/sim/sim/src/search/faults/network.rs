@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use crate::world::client::ADMIN;
-use crate::world::clock::{MILLI, SECOND};
+use crate::engine::{MILLI, SECOND};
 use crate::world::net::Node;
 use ebb_types::{Random, ServerId};
 

@@ -1,7 +1,7 @@
 //! More damage than can be borne: what is lost must be said, and what is left served.
 
 use crate::world::client::shared_chunk;
-use crate::world::clock::SECOND;
+use crate::engine::SECOND;
 use crate::world::{Happening, World};
 use ebb_store::Op;
 use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, ServerId, group_of};

@@ -133,7 +133,7 @@ impl Gears {
 mod tests {
     use super::*;
     use crate::search::stories::{broken, cluster};
-    use crate::world::clock::SECOND;
+    use crate::engine::SECOND;
     use ebb_meta::Command;
 
     /// A world whose leader is in gear 2 and, as far as the invariant knows, was raised to gear 3 `ago` before now.

@@ -2,7 +2,7 @@
 //! and a refused write never takes effect (the linearizability check treats it as never sent).
 
 use crate::world::World;
-use crate::world::clock::SECOND;
+use crate::engine::SECOND;
 
 /// How long a server may be considered full after it was.
 const REMEMBERED: u64 = 20 * SECOND;

@@ -2,7 +2,7 @@
 //! they keep in a role that no server needs any more, and the records that they do not know to be on all targets.
 
 use crate::world::World;
-use crate::world::clock::SECOND;
+use crate::engine::SECOND;
 use ebb_chunkserver::Event;
 use ebb_store::{Op, Outcome};
 use ebb_types::{Epoch, GroupId, Kind, Random, Role, ServerId, ServerState, SetId, SlotState, mix};

@@ -29,7 +29,7 @@ impl World<'_> {
 #[cfg(test)]
 mod tests {
     use crate::search::stories::{GROUP, broken, cluster, entry, primary, secondary};
-    use crate::world::clock::SECOND;
+    use crate::engine::SECOND;
     use ebb_chunkserver::{Event, shell};
     use ebb_types::{GroupEntry, MapDelta, Slot, SlotState};
     use std::time::Duration;

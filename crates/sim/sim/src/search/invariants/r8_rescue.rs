@@ -3,7 +3,7 @@
 
 use crate::search::brief::brief_entry;
 use crate::world::World;
-use crate::world::clock::SECOND;
+use crate::engine::SECOND;
 use ebb_meta::{State, WakePath};
 use ebb_types::{GroupEntry, GroupId, ServerId, ServerState};
 

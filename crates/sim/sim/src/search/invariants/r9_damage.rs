@@ -36,7 +36,7 @@ impl World<'_> {
 mod tests {
     use crate::search::run::scrub;
     use crate::search::stories::{begin, broken, cluster, cluster_that_scrubs, primary, secondary, write};
-    use crate::world::clock::SECOND;
+    use crate::engine::SECOND;
     use ebb_types::ClientReply;
 
     #[test]

@@ -1,0 +1,11 @@
+//! What the simulators here run on: an [`Agenda`] of future events, and [`Clock`]s that disagree.
+//!
+//! Time is nanoseconds since a run began, or whatever unit its simulator counts in; the true time is the simulator's
+//! own. Randomness is [`ebb_types::Random`]: a run forks one stream for each use, so that drawing more for one changes
+//! no other. So a run is a function of its seed, to the last byte.
+
+mod agenda;
+mod clock;
+
+pub use agenda::{Agenda, Due};
+pub use clock::{Clock, MILLI, SECOND};
