@@ -1,5 +1,4 @@
-//! The files of a crate do not import each other in circles: each can be read after those that it builds on. The
-//! circles that there still are stand below; the list may only shrink.
+//! The files of a crate do not import each other in circles: each can be read after those that it builds on.
 //!
 //! An import is a path that begins with `crate`, `super`, `self` or a child module, in a `use` or in the code. A
 //! re-export (`pub use`) is not an import of the module that has it: what it names counts as an import of its home.
@@ -9,14 +8,6 @@ use crate::source::{code, files};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::read_to_string;
 use std::path::Path;
-
-/// The sets of modules that import each other, each with the step that will open it.
-const CIRCLES: &[(&str, &str)] = &[(
-    "sim::request::client sim::request::feed sim::request::follow sim::request::models sim::request::network \
-         sim::search::faults sim::search::invariants sim::search::invariants::dwell sim::search::scenario sim::world \
-         sim::world::client sim::world::coder sim::world::member sim::world::net sim::world::server sim::world::standstill",
-    "one engine: the world knows `Disturb`, `Judge` and a model of delays",
-)];
 
 type Modules = BTreeMap<String, String>;
 
@@ -170,21 +161,13 @@ fn found_in(modules: &Modules) -> BTreeSet<BTreeSet<String>> {
 }
 
 pub fn circles(tree: &Tree, faults: &mut Faults) {
-    let mut found = BTreeSet::new();
     for package in &tree.packages {
         let src = package.manifest.with_file_name("src");
         let name = |module: &String| module.replacen("crate", package.name.trim_start_matches("ebb-"), 1);
         let circles = found_in(&modules(&src));
-        found.extend(circles.iter().map(|c| c.iter().map(name).collect::<Vec<_>>().join(" ")));
+        let names = circles.iter().map(|circle| circle.iter().map(name).collect::<Vec<_>>().join(" "));
+        faults.extend(names.map(|names| format!("these files import each other: {names}")));
     }
-    let listed: BTreeSet<&str> = CIRCLES.iter().map(|(circle, _)| *circle).collect();
-    let new = found.iter().filter(|circle| !listed.contains(circle.as_str()));
-    faults.extend(new.map(|circle| format!("these files import each other: {circle}")));
-    if tree.packages.is_empty() {
-        return;
-    }
-    let gone = listed.iter().filter(|circle| !found.contains(**circle));
-    faults.extend(gone.map(|circle| format!("no longer a circle, strike it from the list: {circle}")));
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The virtual world: the production protocol cores (`ebb_chunkserver::Replica`, `ebb_meta::Member`) and the production
-//! store (`ebb_store::StoreCore`) under a virtual clock, over disks in memory and a model network.
+//! store (`ebb_store::StoreCore`) under a virtual clock, over disks in memory and a model network. It knows nothing of
+//! what disturbs it, who judges it and how long things take: those who use it say so.
 //!
 //! - [`search`] is the fault search: random work under every fault that a seed can draw, and the rules that must hold.
 //! - [`above`] is the fault search above chunks: production gateways and volume servers on a modelled cluster.
@@ -8,6 +9,8 @@
 //! - [`load`] computes from a load series alone what a service would save.
 //! - [`mirror`] runs a trace on a mirror of two modelled two-speed disks.
 //! - [`coded`] runs a trace on an erasure-coded set whose parity servers sleep.
+//!
+//! Whatever has events has them on one kind of agenda.
 
 pub mod above;
 pub mod coded;

@@ -1,198 +1,50 @@
-//! The virtual world: one queue of future events, one true time, and the nodes.
+//! The virtual world: one queue of future events, one true time, the servers and metadata members of a cluster, and the
+//! network between them and their clients.
 //!
-//! Nothing here runs by itself or in parallel: the next event happens, its consequences are queued, the invariants are
-//! checked. So a run is a function of its [`Scenario`], to the last byte.
+//! Nothing here runs by itself or in parallel: the next event happens, its consequences are queued, the judge looks at
+//! them. So a run is a function of its [`Settings`] and its harness, to the last byte.
+//!
+//! The world knows nothing of those who use it. They are its [`Harness`]: it has the clients, and may have events of
+//! its own. What faults do to the world is [`Disturb`], what is checked of it [`Judge`], and how long things take
+//! [`Delays`]: their functions get the whole world, with the harness in it.
+//!
+//! ```text
+//!  search (faults, invariants)    request (models of time)
+//!            └─────── Harness, Disturb, Judge, Delays ──────┐
+//!                                                           ▼
+//!             World: servers, members, administrator, network
+//!                                                           │
+//!                                      engine: agenda, clocks
+//! ```
 
-mod agenda;
+mod admin;
+pub(crate) mod brief;
 pub(crate) mod client;
-pub(crate) mod clock;
-pub(crate) mod coder;
+pub(crate) mod happening;
 pub(crate) mod member;
 pub(crate) mod net;
 mod own_sleep;
 pub(crate) mod server;
-mod standstill;
+pub(crate) mod settings;
 pub(crate) mod store;
 
-use crate::request::{Later, Models};
-use crate::search::faults::Mishaps;
-use crate::search::history::History;
-use crate::search::invariants::{BEYOND_LOSS, Invariants};
-use crate::search::scenario::Scenario;
-use crate::engine::{Agenda, Due};
-use crate::world::client::Client;
-use crate::engine::{Clock, MILLI, SECOND};
-use crate::world::coder::{CODERS, Coder};
+use crate::engine::{Agenda, Due, MILLI, SECOND};
+use crate::world::happening::{Happening, Message, Next};
 use crate::world::member::MetaNode;
-use crate::world::net::{Net, Node};
+use crate::world::net::{ADMIN, Net, Node};
 use crate::world::server::Server;
-use crate::world::standstill::Still;
-use bytes::Bytes;
-use ebb_chunkserver::{StoreCommand, StoreToken};
+use crate::world::settings::Settings;
+use ebb_chunkserver::{Recovered, StoreCommand, StoreToken};
 use ebb_gear::Mode;
 use ebb_meta::SwitchAction;
 use ebb_types::{
-    ClientReply, ClientRequest, MetaPush, MetaReply, MetaRequest, PeerMessage, ServerId, ServerMessage,
-    SleepOrder, SleepRefusal, StoreTask,
+    ClientReply, GroupId, MetaPush, PeerMessage, Random, Role, ServerId, ServerReport, StoreTask, mix,
 };
-use ebb_types::{Random, mix};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
 
-/// More events than any healthy run has.
-const EVENTS_MAX: u64 = 1_000_000;
 /// What the kernel allows a connection on which nothing comes back.
 const UNANSWERED: u64 = 8 * SECOND;
-
-/// What travels between nodes.
-#[derive(Clone, Debug)]
-pub enum Message {
-    Peer { message: PeerMessage, payload: Bytes },
-    Request { attempt: u64, op: usize, request: ClientRequest, payload: Bytes },
-    Reply { attempt: u64, reply: ClientReply, payload: Bytes },
-    ToMeta(ServerMessage),
-    Push(MetaPush),
-    Order(SleepOrder),
-    Refuses(SleepRefusal),
-    AskMeta { number: u64, request: MetaRequest },
-    MetaReply { number: u64, reply: MetaReply },
-    Raft(Vec<u8>),
-}
-
-/// A future event. `life` identifies one run of a process: events for an earlier run are void.
-#[derive(Clone, Debug)]
-pub enum Happening {
-    Deliver {
-        from: Node,
-        to: Node,
-        generation: u64,
-        message: Message,
-    },
-    PeerLost {
-        server: ServerId,
-        life: u64,
-        peer: ServerId,
-    },
-    LinkLost {
-        client: u32,
-        server: ServerId,
-    },
-    Effect {
-        server: ServerId,
-        life: u64,
-        id: u64,
-    },
-    Complete {
-        server: ServerId,
-        life: u64,
-        id: u64,
-    },
-    Answer {
-        server: ServerId,
-        life: u64,
-        token: StoreToken,
-        command: StoreCommand,
-    },
-    Lull {
-        server: ServerId,
-        life: u64,
-        writes: u64,
-        rest: bool,
-    },
-    Task {
-        server: ServerId,
-        life: u64,
-        token: StoreToken,
-        task: StoreTask,
-    },
-    /// A server knows whether its machine can be put to sleep.
-    Checked {
-        server: ServerId,
-        life: u64,
-        order: SleepOrder,
-        outcome: Result<(), String>,
-    },
-    Tick {
-        server: ServerId,
-        life: u64,
-        timer: u64,
-    },
-    Beat {
-        server: ServerId,
-        life: u64,
-        timer: u64,
-    },
-    MemberWake {
-        member: u64,
-        stamp: u64,
-    },
-    Client {
-        client: u32,
-        stamp: u64,
-    },
-    Switch {
-        member: u64,
-        life: u64,
-        server: ServerId,
-        action: SwitchAction,
-        /// It was thrown in the storm.
-        stormy: bool,
-    },
-    /// Under a load that is too heavy, a disk answers nothing for this long.
-    DiskPauses {
-        server: ServerId,
-        time: u64,
-    },
-    DiskGoesOn {
-        server: ServerId,
-    },
-    /// A switch acts again, or only now.
-    LateSwitch {
-        server: ServerId,
-        action: SwitchAction,
-    },
-    Fault,
-    Restart {
-        server: ServerId,
-    },
-    Resume {
-        server: ServerId,
-    },
-    Reboot {
-        server: ServerId,
-        down: u64,
-    },
-    RestartMember {
-        member: u64,
-    },
-    /// The operator restarts it, to read another configuration.
-    CrashMember {
-        member: u64,
-        down: u64,
-    },
-    ResumeMember {
-        member: u64,
-    },
-    /// It leads, and has just proposed something.
-    LeaderStruck {
-        member: u64,
-        life: u64,
-    },
-    ResumeClient {
-        client: u32,
-    },
-    HealMember {
-        member: u64,
-    },
-    Calm,
-    Heal {
-        server: ServerId,
-    },
-    Admin {
-        question: u64,
-    },
-    Modelled(Later),
-}
 
 /// A violated rule.
 #[derive(Clone, Debug)]
@@ -220,18 +72,158 @@ pub enum Core<'a> {
     Member(&'a mut ebb_meta::MemberConfig),
 }
 
-/// Configures the protocol cores beyond the scenario, for example with planted defects.
+/// Configures the protocol cores beyond the settings, for example with planted defects.
 pub type Configure = dyn Fn(Core) + Sync;
 
-pub struct World<'a> {
-    pub scenario: Scenario,
-    pub configure: &'a Configure,
+/// Who uses a world: its clients, and events that only they know.
+pub trait Harness: Sized {
+    type Event;
+
+    fn happens(world: &mut World<Self>, event: Self::Event);
+
+    /// The numbers of the clients that notice it when a server dies.
+    fn clients(&self) -> Vec<u32>;
+
+    fn client_receives(world: &mut World<Self>, client: u32, from: Node, message: Message);
+
+    /// A client's connection to a server broke.
+    fn link_lost(world: &mut World<Self>, client: u32, server: ServerId);
+}
+
+/// What faults do to a world, where it does not happen by itself. By default there are none.
+pub trait Disturb: Harness {
+    fn configure(&self, _core: Core) {}
+
+    /// A connection broke before this arrived on it.
+    fn comes_late(_world: &mut World<Self>, _from: Node, _to: Node, _message: Message) {}
+
+    /// Whether the server that is about to start crashes meanwhile.
+    fn crashes_at_start(_world: &mut World<Self>) -> bool {
+        false
+    }
+
+    /// Whether a server's clock is wrong when it is examined.
+    fn exam_is_wrong(_world: &mut World<Self>) -> bool {
+        false
+    }
+
+    /// Whether a machine cannot put itself to sleep.
+    fn cannot_sleep(_world: &mut World<Self>) -> bool {
+        false
+    }
+
+    /// Milliseconds by which the wall clock of a member that starts is wrong. `was`: before, if it ran before.
+    fn wall_of(_world: &mut World<Self>, _was: Option<i64>) -> i64 {
+        0
+    }
+
+    /// What a switch that a member threw does instead of the action, and reports. `None`: it does what it is told.
+    /// `stormy`: it was thrown while faults were injected.
+    fn misthrow(
+        _world: &mut World<Self>,
+        _member: u64,
+        _action: (ServerId, SwitchAction),
+        _stormy: bool,
+    ) -> Option<Result<(), String>> {
+        None
+    }
+
+    /// A metadata member has taken its inputs.
+    fn member_acted(_world: &mut World<Self>, _member: u64) {}
+}
+
+/// What is observed of a world, and checked. By default nothing is.
+pub trait Judge: Harness {
+    /// More events than any healthy run has.
+    const EVENTS_MAX: u64 = u64::MAX;
+
+    /// Whether it does not matter any more that this rule is broken.
+    fn excuses(&self, _rule: &str) -> bool {
+        false
+    }
+
+    /// Now and then.
+    fn check_peers(_world: &mut World<Self>) {}
+
+    /// After every event of a server.
+    fn check_server(_world: &mut World<Self>, _server: ServerId) {}
+
+    /// After a push reached a server.
+    fn check_pushed(_world: &mut World<Self>, _server: ServerId) {}
+
+    /// After every input of a metadata member.
+    fn check_map(_world: &mut World<Self>, _member: u64) {}
+
+    /// After an input of a metadata member whose log hangs.
+    fn check_gear(_world: &mut World<Self>, _member: u64) {}
+
+    /// Before a member sends a push to a server.
+    fn check_push(_world: &mut World<Self>, _member: u64, _push: &MetaPush) {}
+
+    /// Before a leader's order to a power switch.
+    fn check_order(_world: &mut World<Self>, _member: u64, _server: ServerId, _action: SwitchAction) {}
+
+    /// Before a message leaves a server.
+    fn check_send(_world: &mut World<Self>, _from: ServerId, _message: &PeerMessage) {}
+
+    /// Before an answer leaves a server.
+    fn check_reply(_world: &mut World<Self>, _from: ServerId, _op: usize, _reply: &ClientReply) {}
+
+    /// Before a report leaves a server.
+    fn check_report(_world: &mut World<Self>, _from: ServerId, _report: &ServerReport) {}
+
+    /// Before a store gets a command.
+    fn check_submit(_world: &mut World<Self>, _command: &StoreCommand) {}
+
+    /// Before a role is dropped.
+    fn check_drop(_world: &mut World<Self>, _server: ServerId, _group: GroupId, _role: Role) {}
+
+    /// When a power switch turns a server off.
+    fn check_sleep(_world: &mut World<Self>, _server: ServerId) {}
+}
+
+/// How long things take, and what stores keep. By default the network is that of the settings, which draws delays and
+/// losses, and stores keep bytes.
+pub trait Delays: Harness {
+    /// When a message arrives, if that is known: then it is not lost either.
+    fn transmit(&mut self, _now: u64, _from: Node, _to: Node, _message: &Message) -> Option<u64> {
+        None
+    }
+
+    /// A store gets a command, which is answered later.
+    fn submit(world: &mut World<Self>, server: ServerId, token: StoreToken, command: StoreCommand);
+
+    fn give_task(world: &mut World<Self>, server: ServerId, token: StoreToken, task: StoreTask);
+
+    /// A run of a member throws a switch.
+    fn throw_switch(world: &mut World<Self>, by: (u64, u64), server: ServerId, action: SwitchAction);
+
+    /// A server's process has started.
+    fn started(_world: &mut World<Self>, _server: ServerId) {}
+
+    /// What a server that starts has in its store.
+    fn recovered(&self, _server: ServerId, found: Recovered) -> Recovered {
+        found
+    }
+
+    /// Commands in flight in a store beside those that it was given.
+    fn queued(&self, _server: ServerId) -> usize {
+        0
+    }
+
+    /// Bytes used in a store, those of own columns, and those of offload; `None`: what it keeps.
+    fn figures(&self, _server: ServerId) -> Option<(u64, u64, u64)> {
+        None
+    }
+}
+
+pub struct World<H: Harness> {
+    pub settings: Settings,
+    pub harness: H,
     pub now: u64,
     /// The time of day at the start.
     pub unix_millis: u64,
-    /// Models of time and stores of lengths, instead of random delays and stored bytes; then no faults are injected.
-    pub modelled: Option<Box<Models<'a>>>,
-    agenda: Agenda<Happening>,
+    agenda: Agenda<Next<H::Event>>,
     pub net: Net,
     /// Servers, by run, that are about to notice that a connection to another one broke. What they send on it before
     /// that is lost too.
@@ -240,18 +232,14 @@ pub struct World<'a> {
     pub half_open: BTreeSet<(ServerId, ServerId)>,
     pub servers: BTreeMap<ServerId, Server>,
     pub members: BTreeMap<u64, MetaNode>,
-    pub clients: Vec<Client>,
-    pub coders: Vec<Coder>,
-    /// Clients and coders that stand still.
-    pub still: BTreeMap<u32, Still>,
-    pub history: History,
-    pub invariants: Invariants,
     pub violation: Option<Violation>,
     pub transcript: Transcript,
-    /// Faults are being injected.
+    /// Number of occurrences: faults, and the cluster's reactions to them.
+    tally: BTreeMap<&'static str, u64>,
+    /// Faults are being injected: the administrator waits with what can wait.
     pub stormy: bool,
-    /// Something else is broken already: no wake-up comes late.
-    pub prompt: bool,
+    /// The newest map that any member ever had. Those that start again have it once they know what was committed.
+    newest_map: u64,
     /// The administrator's gear request, until the metadata service confirms it.
     pub gear_wanted: Option<Mode>,
     pub lost_wanted: Option<ServerId>,
@@ -260,98 +248,67 @@ pub struct World<'a> {
     /// The administrator gives up what only lost servers have.
     pub accepts_loss: bool,
     /// Number of the administrator's present request.
-    pub question: u64,
-    pub lost: Option<ServerId>,
+    question: u64,
     /// Metadata members that were there from the beginning.
-    pub founders: u64,
+    founders: u64,
     pub net_random: Random,
     pub disk_random: Random,
     pub fault_random: Random,
-    pub mishaps: Mishaps,
     pub events: u64,
 }
 
-impl<'a> World<'a> {
-    pub fn new(scenario: Scenario, configure: &'a Configure, keep_lines: usize) -> World<'a> {
-        let mut random = Random::new(scenario.seed ^ 0x5eed);
-        let mut world = World::bare(scenario, configure, keep_lines, &mut random);
-        for member in 1..=world.scenario.members {
-            let clock = Clock::draw(&mut random);
-            world.start_member(member, clock);
-        }
-        let ids: Vec<ServerId> = world.scenario.bootstrap.servers.iter().map(|s| s.id).collect();
-        for id in ids {
-            let clock = Clock::draw(&mut random);
-            let server = Server::new(id, clock, &world.scenario);
-            world.servers.insert(id, server);
-            world.start_server(id);
-        }
-        let clients = world.scenario.clients;
-        for id in 0..clients + world.scenario.burst_clients {
-            world.clients.push(Client::new(id, random.fork(), id >= clients));
-        }
-        for id in CODERS..CODERS + world.scenario.coders {
-            world.coders.push(Coder::new(id, random.fork()));
-        }
-        world
-    }
-
+impl<H: Disturb + Judge + Delays> World<H> {
     /// A world without nodes.
-    pub fn bare(
-        scenario: Scenario,
-        configure: &'a Configure,
-        keep_lines: usize,
-        random: &mut Random,
-    ) -> World<'a> {
-        let net = Net::new(scenario.net);
+    pub fn bare(settings: Settings, harness: H, keep_lines: usize, random: &mut Random) -> World<H> {
         World {
-            configure,
+            harness,
             now: 0,
             unix_millis: 1_700_000_000_000,
-            modelled: None,
             agenda: Agenda::default(),
-            net,
+            net: Net::new(settings.net),
             breaking: BTreeSet::new(),
             half_open: BTreeSet::new(),
             servers: BTreeMap::new(),
             members: BTreeMap::new(),
-            clients: Vec::new(),
-            coders: Vec::new(),
-            still: BTreeMap::new(),
-            history: History::default(),
-            invariants: Invariants::default(),
             violation: None,
             transcript: Transcript { keep: keep_lines, ..Transcript::default() },
+            tally: BTreeMap::new(),
             stormy: false,
-            prompt: false,
+            newest_map: 0,
             gear_wanted: None,
             lost_wanted: None,
             force_wanted: false,
             accepts_loss: false,
             question: 0,
-            lost: None,
-            founders: scenario.members,
+            founders: settings.members,
             net_random: random.fork(),
             disk_random: random.fork(),
             fault_random: random.fork(),
-            mishaps: Mishaps::default(),
             events: 0,
-            scenario,
+            settings,
         }
     }
 
     pub fn at(&mut self, at: u64, what: Happening) {
-        self.agenda.put(at.max(self.now), what);
+        self.agenda.put(at.max(self.now), Next::World(what));
     }
 
     pub fn after(&mut self, delay: u64, what: Happening) {
         self.at(self.now + delay, what);
     }
 
+    /// An event of the harness.
+    pub fn its_at(&mut self, at: u64, what: H::Event) {
+        self.agenda.put(at.max(self.now), Next::Harness(what));
+    }
+
+    pub fn its_after(&mut self, delay: u64, what: H::Event) {
+        self.its_at(self.now + delay, what);
+    }
+
     pub fn send(&mut self, from: Node, to: Node, message: Message) {
         let generation = self.net.generation(from, to);
-        if let Some(models) = &mut self.modelled {
-            let at = models.transmit(self.now, from, to, &message);
+        if let Some(at) = self.harness.transmit(self.now, from, to, &message) {
             return self.at(at, Happening::Deliver { from, to, generation, message });
         }
         if self.is_half_open(from, to) {
@@ -387,7 +344,7 @@ impl<'a> World<'a> {
                     if self.breaking.contains(&(server, life, peer)) {
                         continue;
                     }
-                    if self.scenario.half_open && self.net_random.chance(200) {
+                    if self.settings.half_open && self.net_random.chance(200) {
                         self.count("connection half-open");
                         self.half_open.insert((server, peer));
                         self.after(UNANSWERED, lost);
@@ -426,7 +383,7 @@ impl<'a> World<'a> {
 
     /// Only the first violation counts.
     pub fn fail(&mut self, rule: &'static str, what: String) {
-        if self.violation.is_none() && (!self.invariants.beyond || BEYOND_LOSS.contains(&rule)) {
+        if self.violation.is_none() && !self.harness.excuses(rule) {
             self.note(|| format!("VIOLATION of {rule}: {what}"));
             self.violation = Some(Violation { rule, what });
         }
@@ -445,15 +402,35 @@ impl<'a> World<'a> {
         }
     }
 
+    pub fn count(&mut self, what: &'static str) {
+        *self.tally.entry(what).or_default() += 1;
+    }
+
+    /// How often each of the things occurred that are counted.
+    pub fn tally(&self) -> BTreeMap<&'static str, u64> {
+        let mut tally = self.tally.clone();
+        let clocks = self.servers.values().map(|s| s.clock).chain(self.members.values().map(|m| m.clock));
+        tally.insert("clock fast or slow", clocks.filter(|c| c.is_off()).count() as u64);
+        tally.insert("message late", self.net.late);
+        tally.insert("message lost", self.net.lost);
+        tally.insert("message refused", self.net.refused);
+        tally.insert("message repeated", self.net.repeated);
+        tally.insert("message out of order", self.net.reordered);
+        tally.insert("gear shift", self.newest_state().shifts().count() as u64);
+        tally.insert("metadata log replaced", self.logs_replaced());
+        tally.retain(|_, times| *times > 0);
+        tally
+    }
+
     /// Processes events until `end`, until a rule is violated, or until `done` is true (checked from time to time).
     /// Returns whether `done` was.
-    pub fn run_until(&mut self, end: u64, mut done: impl FnMut(&World) -> bool) -> bool {
+    pub fn run_until(&mut self, end: u64, mut done: impl FnMut(&World<H>) -> bool) -> bool {
         let mut look = self.now;
         while self.violation.is_none() {
             let Some(at) = self.agenda.next_by(end) else { break };
             self.now = at;
             if self.now >= look {
-                self.r8_peers_are_woken();
+                H::check_peers(self);
                 if done(self) {
                     return true;
                 }
@@ -478,13 +455,20 @@ impl<'a> World<'a> {
         true
     }
 
-    fn happen(&mut self, due: Due<Happening>) {
+    fn happen(&mut self, due: Due<Next<H::Event>>) {
         self.events += 1;
-        if self.events > EVENTS_MAX && self.modelled.is_none() {
+        if self.events > H::EVENTS_MAX {
             self.fail("liveness", "the cluster never comes to rest".into());
         }
         self.transcript.digest = mix(self.transcript.digest ^ mix(due.at) ^ due.order.rotate_left(32));
         match due.what {
+            Next::World(what) => self.happens_here(what),
+            Next::Harness(event) => H::happens(self, event),
+        }
+    }
+
+    fn happens_here(&mut self, what: Happening) {
+        match what {
             Happening::Deliver { from, to, generation, message } => {
                 self.deliver(from, to, generation, message)
             }
@@ -496,66 +480,30 @@ impl<'a> World<'a> {
             | Happening::Task { server, .. }
             | Happening::Checked { server, .. }
             | Happening::Tick { server, .. }
-            | Happening::Beat { server, .. } => self.server_receives(server, due.what),
+            | Happening::Beat { server, .. } => self.server_receives(server, what),
             Happening::MemberWake { member, stamp } => self.member_wakes(member, stamp),
-            Happening::Client { client, stamp } => self.client_wakes(client, stamp),
-            Happening::LinkLost { client, server } => self.client_link_lost(client, server),
+            Happening::LinkLost { client, server } => H::link_lost(self, client, server),
             Happening::Switch { member, life, server, action, stormy } => {
                 self.switch((member, life), server, action, stormy);
             }
-            Happening::LateSwitch { server, action } => self.late_switch(server, action),
-            Happening::DiskPauses { server, time } => self.pause_disk(server, time),
-            Happening::DiskGoesOn { server } => {
-                // Once faults have ended it was mended, and whatever hangs now hangs for another reason.
-                if self.stormy {
-                    self.disk_moves_again(server);
-                }
-            }
-            Happening::Fault => self.next_fault(),
             Happening::Restart { server } => self.restart(server),
-            Happening::Resume { server } => self.resume(server),
-            Happening::Reboot { server, down } => self.boot_late(server, down),
             Happening::RestartMember { member } => self.restart_member(member),
-            Happening::CrashMember { member, down } => self.operator_restarts(member, down),
             Happening::ResumeMember { member } => self.resume_member(member),
-            Happening::LeaderStruck { member, life } => self.strike_leader(member, life),
-            Happening::ResumeClient { client } => self.client_goes_on(client),
-            Happening::HealMember { member } => self.heal_member(member),
-            Happening::Calm => self.net.model = self.scenario.net,
-            Happening::Heal { server } => self.heal_disk(server),
             Happening::Admin { question } => self.administer(question),
-            Happening::Modelled(later) => self.modelled_happens(later),
-        }
-    }
-
-    /// A connection broke. What a client had sent is in the server's socket all the same, now and then, and is read
-    /// after what came on another connection.
-    fn read_late(&mut self, from: Node, to: Node, message: Message) {
-        let reads = matches!((from, to), (Node::Client(_), Node::Server(_))) && self.modelled.is_none();
-        if reads && self.stormy && self.net_random.chance(700) {
-            self.count("request read late");
-            let generation = self.net.generation(from, to);
-            let delay = self.net_random.between(0, 6 * SECOND);
-            self.after(delay, Happening::Deliver { from, to, generation, message });
         }
     }
 
     pub(crate) fn deliver(&mut self, from: Node, to: Node, generation: u64, message: Message) {
         if self.net.generation(from, to) != generation {
-            return self.read_late(from, to, message);
+            return H::comes_late(self, from, to, message);
         }
         match to {
             Node::Server(id) => {
                 self.server_receives(id, Happening::Deliver { from, to, generation, message })
             }
             Node::Member(id) => self.member_receives(id, from, message),
-            Node::Client(id) if self.modelled.is_some() => self.host_receives(id, from, message),
-            Node::Client(id) => {
-                let deliver = || Happening::Deliver { from, to, generation, message: message.clone() };
-                if !self.holds_back(id, deliver) {
-                    self.client_receives(id, from, message);
-                }
-            }
+            Node::Client(ADMIN) => self.admin_receives(message),
+            Node::Client(id) => H::client_receives(self, id, from, message),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A modelled server: one disk and one network interface, each with a queue.
 
 use super::setup::Setup;
-use crate::request::disk::{Access, Disk};
 use crate::engine::SECOND;
+use crate::request::disk::{Access, Disk};
 use ebb_types::Random;
 use std::collections::BTreeMap;
 

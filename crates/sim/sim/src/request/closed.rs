@@ -4,11 +4,11 @@
 use crate::engine::SECOND;
 use crate::request::client::Clients;
 use crate::request::feed::{Closed, Feed};
+use crate::request::harness::World;
 use crate::request::later::Later;
 use crate::request::rebuild::rest;
 use crate::request::run::CREATED;
 use crate::request::setup::{Setup, SimError};
-use crate::world::{Happening, World};
 use ebb_trace::Request;
 use ebb_types::ServerId;
 use std::time::Duration;
@@ -55,8 +55,8 @@ pub fn closed(setup: &Setup, works: &[Work]) -> Result<Vec<Pace>, SimError> {
     let mut models = setup.models(&layout, feed)?;
     let hosts = works.iter().map(|work| work.clients.len()).max().unwrap_or(1);
     models.clients = Clients::new(hosts as u32);
-    let mut world = World::modelled(setup.scenario(&layout, schedule), models, &|_| {}, UNIX_MILLIS);
-    world.at(CREATED + 5 * SECOND, Happening::Modelled(Later::Gear { gear: setup.replicas }));
+    let mut world = World::modelled(setup.settings(&layout, schedule), models, UNIX_MILLIS);
+    world.its_at(CREATED + 5 * SECOND, Later::Gear { gear: setup.replicas });
     world.run_to(CREATED + WARM_UP)?;
     works.iter().map(|work| carry_out(&mut world, work)).collect()
 }

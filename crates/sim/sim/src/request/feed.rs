@@ -1,7 +1,7 @@
 //! Where the requests come from: from a trace, each at its time, or from clients in a closed loop.
 
-use crate::request::later::Later;
-use crate::world::{Happening, World};
+mod drive;
+
 use ebb_trace::Request;
 
 /// The trace that is replayed.
@@ -41,41 +41,5 @@ impl<'a> Closed<'a> {
     pub(super) fn new(clients: &'a [Vec<Request>], since: u64) -> Closed<'a> {
         let count = clients.len();
         Closed { clients, next: vec![0; count], ended: vec![(0, since); count], since }
-    }
-}
-
-impl World<'_> {
-    pub(super) fn requests_arrive(&mut self) {
-        let now = self.now;
-        loop {
-            let feed = &mut self.models().feed;
-            match feed.at(feed.next) {
-                Some(at) if at <= now => {
-                    let (request, since) = (feed.requests[feed.next], now - feed.start);
-                    feed.next += 1;
-                    self.request_arrives(since, &request);
-                }
-                Some(at) => return self.at(at, Happening::Modelled(Later::Arrivals)),
-                None => return,
-            }
-        }
-    }
-
-    /// A request of this host was answered.
-    pub(super) fn host_goes_on(&mut self, host: u32) {
-        let now = self.now;
-        let Some(closed) = &mut self.models().closed else { return };
-        let (count, at) = &mut closed.ended[host as usize];
-        (*count, *at) = (*count + 1, now);
-        self.send_next(host as usize);
-    }
-
-    pub(super) fn send_next(&mut self, client: usize) {
-        let now = self.now;
-        let Some(closed) = &mut self.models().closed else { return };
-        let Some(request) = closed.clients[client].get(closed.next[client]).copied() else { return };
-        closed.next[client] += 1;
-        let at = now - closed.since;
-        self.request_arrives_at(client as u32, at, &request);
     }
 }

@@ -18,6 +18,7 @@ pub mod disk;
 mod energy;
 mod feed;
 mod follow;
+mod harness;
 mod later;
 mod machine;
 pub mod measure;

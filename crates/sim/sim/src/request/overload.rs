@@ -2,10 +2,10 @@
 
 use crate::engine::SECOND;
 use crate::request::feed::Feed;
+use crate::request::harness::World;
 use crate::request::later::Later;
 use crate::request::run::plan;
 use crate::request::setup::Setup;
-use crate::world::{Happening, World};
 use ebb_trace::Trace;
 use ebb_trace::{Kind, Request};
 use ebb_types::ServerState;
@@ -39,12 +39,12 @@ fn goodput(per_second: f64) -> f64 {
     let layout = setup.layout().expect("a cluster that can be");
     let feed = Feed { requests: &trace.requests, next: 0, start: START, speed: 1.0 };
     let models = setup.models(&layout, feed).expect("models that can be");
-    let mut world = World::modelled(setup.scenario(&layout, schedule), models, &|_| {}, 1_700_006_400_000);
+    let mut world = World::modelled(setup.settings(&layout, schedule), models, 1_700_006_400_000);
     let run_to = |world: &mut World, at| world.run_to(at).expect("nothing impossible happens");
     run_to(&mut world, START);
     let newest = |world: &World| world.newest_state().groups().map(|(_, e)| e.epoch).max();
     let epoch = newest(&world);
-    world.after(0, Happening::Modelled(Later::Arrivals));
+    world.its_after(0, Later::Arrivals);
     run_to(&mut world, START + SETTLED * SECOND);
     let before = world.models().clients.answered.len();
     run_to(&mut world, START + SPAN * SECOND);

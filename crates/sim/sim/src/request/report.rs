@@ -2,12 +2,12 @@
 
 use crate::request::client::Retries;
 use crate::request::energy::{DepthRow, Energy, Taken};
+use crate::request::harness::World;
 use crate::request::measure::{Done, Migration, PHASES, Phase, Reclaim, Sample};
 use crate::request::models::Models;
 use crate::request::network::{Fabric, TRAFFICS, Traffic};
 use crate::request::pairs::PairsReport;
 use crate::request::setup::{Gears, Setup};
-use crate::world::World;
 use ebb_gear::{Load, LoadSeries, Window};
 use ebb_meta::State;
 use ebb_output::{Latency, table};

@@ -3,14 +3,14 @@
 use crate::engine::{Clock, SECOND};
 use crate::load::Series;
 use crate::request::feed::Feed;
+use crate::request::harness::World;
 use crate::request::later::Later;
 use crate::request::models::Models;
 use crate::request::report::{Report, report, servers_for};
 use crate::request::setup::{Gears, Setup, SimError};
-use crate::search::scenario::Scenario;
 use crate::world::net::Node;
 use crate::world::server::Server;
-use crate::world::{Happening, World};
+use crate::world::settings::Settings;
 use ebb_gear::{Load, LoadSeries, Policy, oracle};
 use ebb_power::Draw;
 use ebb_trace::Trace;
@@ -32,26 +32,20 @@ const UNIX_MILLIS: u64 = 1_700_006_400_000;
 
 impl<'a> World<'a> {
     /// A newly created cluster with models of time. Its clocks are exact.
-    pub(super) fn modelled(
-        scenario: Scenario,
-        models: Models<'a>,
-        configure: &'a crate::world::Configure,
-        unix_millis: u64,
-    ) -> World<'a> {
-        let mut random = Random::new(scenario.seed);
-        let mut world = World::bare(scenario, configure, 0, &mut random);
+    pub(super) fn modelled(settings: Settings, models: Models<'a>, unix_millis: u64) -> World<'a> {
+        let mut random = Random::new(settings.seed);
+        let mut world = World::bare(settings, models, 0, &mut random);
         (world.now, world.unix_millis) = (CREATED, unix_millis);
-        world.modelled = Some(Box::new(models));
         world.start_member(1, Clock::default());
-        let ids: Vec<ServerId> = world.scenario.bootstrap.servers.iter().map(|s| s.id).collect();
+        let ids: Vec<ServerId> = world.settings.bootstrap.servers.iter().map(|s| s.id).collect();
         for id in ids {
-            let server = Server::new(id, Clock::default(), &world.scenario);
+            let server = Server::new(id, Clock::default(), &world.settings);
             world.servers.insert(id, server);
             world.start_server(id);
             world.resume_mirror(id);
         }
         world.start_hosts();
-        world.after(SECOND, Happening::Modelled(Later::Timeouts));
+        world.its_after(SECOND, Later::Timeouts);
         world
     }
 
@@ -78,7 +72,7 @@ impl<'a> World<'a> {
             models.energy.set(now, *id, draw);
         }
         let every = models.sample_every;
-        self.after(every, Happening::Modelled(Later::Sample));
+        self.its_after(every, Later::Sample);
         Ok(())
     }
 }
@@ -155,7 +149,7 @@ fn announce(world: &mut World, gears: &[u8], schedule: &Schedule, up: u64, start
             Some(last) if *gear > last => begins - lead,
             Some(_) => begins,
         };
-        world.at(at, Happening::Modelled(Later::Gear { gear: *gear }));
+        world.its_at(at, Later::Gear { gear: *gear });
         before = Some(*gear);
     }
 }
@@ -177,7 +171,7 @@ pub fn simulate(
     models.sample_every = (span / SAMPLES).max(SECOND);
     // As a replay does it: hours and days are those of the trace, and no hour has come before.
     let schedule = Schedule { hour_zero_unix_millis: UNIX_MILLIS + start / 1_000_000, ..schedule };
-    let mut world = World::modelled(setup.scenario(&layout, schedule), models, &|_| {}, UNIX_MILLIS);
+    let mut world = World::modelled(setup.settings(&layout, schedule), models, UNIX_MILLIS);
     if let Some(gears) = gears(setup, &schedule, &series)? {
         let up = world.models().ways.values().map(|way| way.up.as_nanos() as u64).max().unwrap_or(0);
         announce(&mut world, &gears, &schedule, up, start);
@@ -185,7 +179,7 @@ pub fn simulate(
     go_on(0.0);
     world.run_to(start)?;
     world.start_measuring(setup, &schedule)?;
-    world.after(0, Happening::Modelled(Later::Arrivals));
+    world.its_after(0, Later::Arrivals);
     let whole = start + span + 1;
     let mut end = whole;
     for step in 1..=STEPS {

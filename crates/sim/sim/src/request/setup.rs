@@ -12,7 +12,7 @@ use crate::request::machine::Machine;
 use crate::request::models::Models;
 use crate::request::network::{Fabric, NetworkModel};
 use crate::request::settings::SettingsError;
-use crate::search::scenario::Scenario;
+use crate::world::settings::Settings;
 use ebb_gear::fleet::{FleetError, FleetPolicy};
 use ebb_gear::{
     GearError, Layout, LayoutError, Policy, PolicyError, Provision, RehearsalError, Scheme, Sleep, Window,
@@ -252,7 +252,7 @@ impl Setup {
         }
     }
 
-    pub(super) fn scenario(&self, layout: &Layout, schedule: Schedule) -> Scenario {
+    pub(super) fn settings(&self, layout: &Layout, schedule: Schedule) -> Settings {
         let params = ClusterParams {
             cluster: 1,
             instance: 1,
@@ -271,7 +271,7 @@ impl Setup {
             address: address(id, rack),
         }));
         let reclaim_within = self.reclaim_within;
-        Scenario { reclaim_within, ..Scenario::calm(self.seed, bootstrap, self.timing()) }
+        Settings { reclaim_within, ..Settings::calm(self.seed, bootstrap, self.timing()) }
     }
 
     fn timing(&self) -> Timing {

@@ -6,13 +6,13 @@
 //! What was acknowledged is gone, so only the rules that no loss excuses are checked from here on
 //! ([`BEYOND_LOSS`](crate::search::invariants::BEYOND_LOSS)).
 
+use crate::engine::SECOND;
+use crate::search::client::{CELLS_PER_BLOCK, shared_chunk};
+use crate::search::coder::{CODERS, Coder};
+use crate::search::harness::World;
 use crate::search::history::{Action, Op, Outcome};
 use crate::search::invariants::{RESORT, SURVIVAL};
 use crate::search::linear::{Verdict, check};
-use crate::world::World;
-use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
-use crate::engine::SECOND;
-use crate::world::coder::{CODERS, Coder};
 use crate::world::server::Server;
 use ebb_store::mem::MemDisk;
 use ebb_types::{
@@ -31,7 +31,7 @@ const LARGE: u32 = 64;
 const OPS: u32 = 12;
 
 pub(super) fn beyond(world: &mut World) {
-    let mut random = Random::new(mix(world.scenario.seed ^ 0xbe70));
+    let mut random = Random::new(mix(world.settings.seed ^ 0xbe70));
     let whole = world.servers.values().all(|s| s.runs() && !s.lost && !s.missing);
     if !random.chance(CHANCE) || !whole || world.rebuilds() {
         return;
@@ -62,7 +62,7 @@ fn lose_a_group(world: &mut World, random: &mut Random) {
 /// The servers' disks are lost, one after the other, while clients work. Some servers return.
 fn lose(world: &mut World, random: &mut Random, mut ids: Vec<ServerId>) {
     // Until it has been told, the metadata service may give a failed server up that has the last copy.
-    (world.invariants.beyond, world.accepts_loss) = (true, true);
+    (world.harness.invariants.beyond, world.accepts_loss) = (true, true);
     random.shuffle(&mut ids);
     let mut gone = Vec::new();
     for id in &ids {
@@ -118,12 +118,12 @@ fn is_last_of_its_gear_group(world: &World, id: ServerId, gone: &[ServerId]) -> 
 }
 
 fn employ(world: &mut World, ops: u32) {
-    for client in 0..world.scenario.clients {
+    for client in 0..world.harness.plan.clients {
         if world.client(client).is_done() {
             world.employ(client, ops);
         }
     }
-    for coder in CODERS..CODERS + world.scenario.coders {
+    for coder in CODERS..CODERS + world.harness.plan.coders {
         if world.coder(coder).is_done() {
             world.employ_coder(coder, ops);
         }
@@ -132,7 +132,7 @@ fn employ(world: &mut World, ops: u32) {
 
 fn until(world: &mut World, rule: &'static str, what: impl Fn(&World) -> Option<String>) {
     // Blocks that have rotted are tried one by one.
-    let lasts = if world.scenario.chunk_blocks() > LARGE { 10 * LASTS } else { LASTS };
+    let lasts = if world.settings.chunk_blocks() > LARGE { 10 * LASTS } else { LASTS };
     let end = world.now + lasts;
     if world.violation.is_none() && !world.run_until(end, |world| what(world).is_none()) {
         let what = what(world).unwrap_or_default();
@@ -154,10 +154,10 @@ fn copying(world: &World) -> Option<String> {
 }
 
 fn working(world: &World) -> Option<String> {
-    let client = world.clients.iter().find(|client| !client.is_done());
+    let client = world.harness.clients.iter().find(|client| !client.is_done());
     // Without spares there may be no server left for a column, so that nobody can say what became of it.
     let exposed = |coder: &Coder| coder.works_in().is_some_and(|set| world.is_exposed(set));
-    let coder = world.coders.iter().position(|coder| !coder.is_done() && !exposed(coder));
+    let coder = world.harness.coders.iter().position(|coder| !coder.is_done() && !exposed(coder));
     let client = client.map(|client| format!("client-{} waits", client.id));
     client.or_else(|| coder.map(|nth| format!("coder-{} waits", CODERS + nth as u32)))
 }
@@ -165,9 +165,9 @@ fn working(world: &World) -> Option<String> {
 /// Everything is written once more, and from then on each read has an explanation, also after another crash.
 fn keeps_its_promises_again(world: &mut World) {
     until(world, RESORT, working);
-    let cells = (world.scenario.chunk_blocks() * CELLS_PER_BLOCK).min(64);
-    let since = world.history.ops.len();
-    for n in 0..world.scenario.chunks {
+    let cells = (world.settings.chunk_blocks() * CELLS_PER_BLOCK).min(64);
+    let since = world.harness.history.ops.len();
+    for n in 0..world.harness.plan.chunks {
         world.client(0).to_do.push((shared_chunk(n), Action::Write { first: 0, cells }));
     }
     world.employ(0, 0);
@@ -181,7 +181,7 @@ fn keeps_its_promises_again(world: &mut World) {
         world.restart(id);
     }
     until(world, RESORT, working);
-    let by_chunk = world.history.by_chunk();
+    let by_chunk = world.harness.history.by_chunk();
     let is_broken = |chunk: &ChunkId| {
         let ops = by_chunk.get(chunk).into_iter().flatten().filter(|(n, _)| *n >= since);
         let ops: Vec<(usize, &Op)> = ops.copied().collect();
@@ -189,7 +189,7 @@ fn keeps_its_promises_again(world: &mut World) {
         ops.first().is_some_and(|(_, first)| first.outcome == Outcome::Done)
             && matches!(check(&ops), Verdict::Broken { .. })
     };
-    if let Some(chunk) = (0..world.scenario.chunks).map(shared_chunk).find(is_broken) {
+    if let Some(chunk) = (0..world.harness.plan.chunks).map(shared_chunk).find(is_broken) {
         let what = format!("no order explains what was seen of {chunk} after the loss was accepted");
         world.fail(RESORT, what);
     }
@@ -198,27 +198,27 @@ fn keeps_its_promises_again(world: &mut World) {
 /// More disks of a set than it has parity. Rows that fewer servers have than are needed are lost; the strips of the
 /// others are read nevertheless.
 fn lose_a_set(world: &mut World, random: &mut Random, set: SetId, entry: &SetEntry) {
-    if !entry.is_in_sync() || !world.invariants.ruined.is_empty() {
+    if !entry.is_in_sync() || !world.harness.invariants.ruined.is_empty() {
         return;
     }
     let mut ids: Vec<ServerId> = entry.columns.iter().map(|column| column.server).collect();
     random.shuffle(&mut ids);
     ids.truncate(random.between(entry.shape.parity() as u64 + 1, ids.len() as u64) as usize);
     let columns = ids.iter().filter_map(|id| entry.column_of(*id));
-    world.invariants.lost_columns = columns.map(|column| GroupId::of_column(set, column)).collect();
+    world.harness.invariants.lost_columns = columns.map(|column| GroupId::of_column(set, column)).collect();
     world.count("more of a set lost than can be borne");
     world.note(|| format!("{} of {} disks of {set} will be lost", ids.len(), entry.columns.len()));
     lose(world, random, ids);
     until(world, RESORT, |world| rebuilding(world, set));
     until(world, RESORT, working);
-    for coder in CODERS..CODERS + world.scenario.coders {
+    for coder in CODERS..CODERS + world.harness.plan.coders {
         world.coder(coder).read_all();
         world.employ_coder(coder, 0);
     }
     until(world, RESORT, working);
     if world.newest_state().set(set).is_some_and(|entry| entry.is_in_sync()) {
-        world.coders.iter_mut().for_each(|coder| coder.stored.clear());
-        world.invariants.lost_columns.clear();
+        world.harness.coders.iter_mut().for_each(|coder| coder.stored.clear());
+        world.harness.invariants.lost_columns.clear();
         employ(world, OPS);
         until(world, RESORT, working);
     }

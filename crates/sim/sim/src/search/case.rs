@@ -1,6 +1,6 @@
 //! The part of a seed that is played: shrinking plays less and less of it.
 
-use crate::search::scenario::Scenario;
+use crate::search::scenario::{Plan, Scenario};
 use std::collections::BTreeSet;
 
 /// The part of a seed that is played: all of it, or less.
@@ -17,12 +17,13 @@ pub struct Case {
 
 impl Case {
     pub fn whole(seed: u64) -> Case {
-        let Scenario { rounds, clients, ops, .. } = Scenario::draw(seed);
+        let Plan { rounds, clients, ops, .. } = Scenario::draw(seed).plan;
         Case { seed, left_out: BTreeSet::new(), rounds, clients, ops }
     }
 
     pub(crate) fn scenario(&self) -> Scenario {
         let Case { rounds, clients, ops, .. } = *self;
-        Scenario { rounds, clients, ops, ..Scenario::draw(self.seed) }
+        let Scenario { settings, plan } = Scenario::draw(self.seed);
+        Scenario { settings, plan: Plan { rounds, clients, ops, ..plan } }
     }
 }

@@ -2,8 +2,8 @@
 //! servers and clients and not from its members, or does not hear some of the servers. The rest must serve, and not
 //! only now and then.
 
-use crate::world::World;
 use crate::engine::{MILLI, SECOND};
+use crate::search::harness::World;
 use crate::world::net::Node;
 use crate::world::server::Server;
 use ebb_types::{ClusterStatus, GroupEntry, PoolId, Random, ServerId, ServerState, SlotState, TestStep, mix};
@@ -26,23 +26,23 @@ const FULL: u64 = 80;
 const DEAF_IN_PART: u64 = 200;
 
 pub(super) fn endure(world: &mut World, round: u32) {
-    let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x4a46)));
+    let mut random = Random::new(mix(world.settings.seed ^ mix(u64::from(round) ^ 0x4a46)));
     let state = world.newest_state();
     // One that crashed while it woke is a second fault.
     let sleeps = |id| state.server(id).is_some_and(|entry| entry.state == ServerState::Asleep);
     let missing = world.servers.values().any(|s| s.missing || !s.runs() && !sleeps(s.id));
-    if world.violation.is_some() || world.lost.is_some() || missing || world.rebuilds() {
+    if world.violation.is_some() || world.harness.lost.is_some() || missing || world.rebuilds() {
         return;
     }
     // A connection that broke before may not have been noticed yet.
     world.run_until(world.now + SETTLES, |world| !recovers(world));
     let hangs = random.chance(HANGS);
-    let deaf = world.scenario.members > 2 && random.chance(DEAF);
+    let deaf = world.settings.members > 2 && random.chance(DEAF);
     let full = random.chance(FULL) && !world.needs_memory() && is_complete(world);
-    let mut apart = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0xdf74)));
+    let mut apart = Random::new(mix(world.settings.seed ^ mix(u64::from(round) ^ 0xdf74)));
     let deaf_in_part = world.members.len() > 1 && apart.chance(DEAF_IN_PART);
     // What no copy can repair is sought everywhere before a client hears of it.
-    if recovers(world) || !world.invariants.ruined.is_empty() {
+    if recovers(world) || !world.harness.invariants.ruined.is_empty() {
         return;
     }
     if hangs {
@@ -62,7 +62,7 @@ fn a_disk_hangs(world: &mut World, random: &mut Random) {
     let Some(id) = random.pick(&servers).copied() else { return };
     // It may have the only sound copy of a block that has rotted on others: no fault of its own is that. And one whose
     // disk paused often is called hung late, for a reason.
-    if world.invariants.rot_seen || world.servers[&id].is_patient(world.now) {
+    if world.harness.invariants.rot_seen || world.servers[&id].is_patient(world.now) {
         return;
     }
     // A shift puts servers to sleep for as long as the failure is not known, and moves what is kept for them: a second
@@ -74,7 +74,7 @@ fn a_disk_hangs(world: &mut World, random: &mut Random) {
     let state = world.newest_state();
     let keeps = |of: &&ServerId| state.server(**of).is_some_and(|e| e.pool == PoolId::REPLICATED);
     if servers.iter().filter(|of| **of != id).filter(keeps).count()
-        < usize::from(world.scenario.params().replicas)
+        < usize::from(world.settings.params().replicas)
     {
         return;
     }
@@ -140,9 +140,9 @@ fn the_leader_is_deaf_in_part(world: &mut World, random: &mut Random) {
 /// 30263028623).
 fn works(world: &mut World, broken: &str) {
     let (end, mut waited) = (world.now + LASTS, 0);
-    world.prompt = true;
+    world.harness.prompt = true;
     while world.now < end && world.violation.is_none() {
-        for client in 0..world.scenario.clients {
+        for client in 0..world.harness.plan.clients {
             if world.client(client).is_done() {
                 world.employ(client, 2);
             }
@@ -151,7 +151,7 @@ fn works(world: &mut World, broken: &str) {
         world.run_until(next, |_| false);
         waited += if waits(world) { 500 * MILLI } else { 0 };
     }
-    world.prompt = false;
+    world.harness.prompt = false;
     if waited > WAITS {
         let seconds = (waited / SECOND, LASTS / SECOND);
         world.fail("liveness", format!("{broken}, and clients wait for {} of {} s", seconds.0, seconds.1));
@@ -159,8 +159,8 @@ fn works(world: &mut World, broken: &str) {
 }
 
 fn waits(world: &World) -> bool {
-    let mut under_way = world.clients.iter().filter_map(|c| c.under_way());
-    under_way.any(|op| world.history.ops[op].began + SOON < world.now)
+    let mut under_way = world.harness.clients.iter().filter_map(|c| c.under_way());
+    under_way.any(|op| world.harness.history.ops[op].began + SOON < world.now)
 }
 
 /// Every server runs and has all of its data: one that catches up needs room for that.
@@ -173,7 +173,7 @@ fn is_complete(world: &World) -> bool {
 fn all_is_full(world: &mut World, random: &mut Random) {
     world.count("full cluster without power amid calm");
     let ids: Vec<ServerId> = world.servers.keys().copied().collect();
-    let in_flight = world.clients.len() as u64 * u64::from(world.scenario.params().chunk_bytes);
+    let in_flight = world.harness.clients.len() as u64 * u64::from(world.settings.params().chunk_bytes);
     ids.iter().for_each(|id| world.fill(*id, None));
     // What is on all targets is recorded with the heartbeats, long before the last bytes are used.
     world.run_until(world.now + 3 * SECOND, |_| false);
@@ -213,7 +213,7 @@ mod tests {
     fn while_a_disk_hangs_the_other_copy_is_woken_in_time() {
         let mut world = in_low_gear();
         // Without a limit, the longest that there is.
-        world.scenario.switch = 80 * SECOND;
+        world.harness.plan.switch = 80 * SECOND;
         let id = primary(&world);
         world.server(id).hung = true;
         works(&mut world, "the disk of the primary hangs");

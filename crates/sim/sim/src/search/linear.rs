@@ -13,8 +13,8 @@
 //! Two facts keep the search small. A read that matches the present state can go first: it changes nothing. A write
 //! that was given up and never seen can be ignored: values are unique.
 
+use crate::search::client::CELLS_PER_BLOCK;
 use crate::search::history::{Action, Op, Outcome};
-use crate::world::client::CELLS_PER_BLOCK;
 use ebb_types::RECORD_BLOCKS_MAX;
 use ebb_types::mix;
 use std::collections::{BTreeMap, HashSet};

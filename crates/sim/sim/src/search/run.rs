@@ -1,17 +1,19 @@
 //! One seed from start to verdict.
 
+use crate::engine::SECOND;
 use crate::search::beyond::beyond;
-use crate::search::brief::{brief_entry, brief_history};
+use crate::search::brief::brief_history;
 use crate::search::case::Case;
+use crate::search::client::{CELLS_PER_BLOCK, FRONT, shared_chunk};
+use crate::search::coder::{CODERS, Coder};
 use crate::search::endure::endure;
+use crate::search::harness::{Event, World};
 use crate::search::history::{Action, Outcome};
 use crate::search::invariants::replicas_shared;
 use crate::search::linear::{Verdict, check};
 use crate::search::scenario::Scenario;
-use crate::world::client::{CELLS_PER_BLOCK, FRONT, shared_chunk};
-use crate::engine::SECOND;
-use crate::world::coder::{CODERS, Coder};
-use crate::world::{Configure, Happening, Violation, World};
+use crate::world::brief::brief_entry;
+use crate::world::{Configure, Violation};
 use ebb_types::{
     Column, GroupEntry, GroupId, PoolId, Random, Role, ServerEntry, ServerId, ServerState, SetEntry, Slot,
     SlotState, group_of, mix,
@@ -95,9 +97,9 @@ pub fn run(seed: u64, configure: &Configure) -> Result<Summary, Box<Failure>> {
 /// Runs a case and keeps the last `lines` lines of its transcript.
 pub(crate) fn play_case(case: &Case, configure: &Configure, lines: usize) -> Played {
     let mut world = World::new(case.scenario(), configure, lines);
-    world.mishaps.left_out = case.left_out.clone();
+    world.harness.mishaps.left_out = case.left_out.clone();
     let violation = guarded(&mut world).err();
-    Played { violation, lines: world.transcript.lines.into(), faults: world.mishaps.number }
+    Played { violation, lines: world.transcript.lines.into(), faults: world.harness.mishaps.number }
 }
 
 /// Runs a seed and keeps the last `lines` lines of its transcript, whatever the result.
@@ -119,7 +121,7 @@ fn guarded(world: &mut World) -> Result<(), Violation> {
 
 /// Rounds of faults, each followed by rest and a comparison; then the histories are checked.
 fn play(world: &mut World) -> Result<(), Violation> {
-    for round in 0..world.scenario.rounds {
+    for round in 0..world.harness.plan.rounds {
         storm(world);
         survive(world, round);
         endure(world, round);
@@ -139,7 +141,7 @@ fn survive(world: &mut World, round: u32) {
     if world.violation.is_some() {
         return;
     }
-    let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x90e6)));
+    let mut random = Random::new(mix(world.settings.seed ^ mix(u64::from(round) ^ 0x90e6)));
     if random.chance(200) && !world.needs_memory() {
         world.cut_power();
         world.run_until(world.now + random.below(8) * SECOND, |_| false);
@@ -147,7 +149,7 @@ fn survive(world: &mut World, round: u32) {
     let missing = stays_away(world, round);
     world.heal_all_but(missing);
     world.count(if missing.is_some() { "rest without a server" } else { "rest in some gear" });
-    world.ask_gear(random.between(1, world.scenario.params().replicas.into()) as u8);
+    world.ask_gear(random.between(1, world.settings.params().replicas.into()) as u8);
     let end = world.now + SURVIVAL;
     world.run_until(end, |world| suffering(world).is_none());
     if let (None, Some(what)) = (&world.violation, suffering(world)) {
@@ -159,10 +161,10 @@ fn survive(world: &mut World, round: u32) {
 /// The server that crashes and is not repaired. What it keeps in memory for others goes with it: none may, while a disk
 /// that is lost can only be computed from that (seed 30263021443).
 fn stays_away(world: &World, round: u32) -> Option<ServerId> {
-    let mut random = Random::new(mix(world.scenario.seed ^ mix(u64::from(round) ^ 0x5a7e)));
+    let mut random = Random::new(mix(world.settings.seed ^ mix(u64::from(round) ^ 0x5a7e)));
     let servers: Vec<ServerId> = world.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
-    let enough = servers.len() > usize::from(world.scenario.params().replicas);
-    let spare = world.lost.is_none() && enough && !world.needs_memory();
+    let enough = servers.len() > usize::from(world.settings.params().replicas);
+    let spare = world.harness.lost.is_none() && enough && !world.needs_memory();
     random.pick(&servers).copied().filter(|_| spare && random.chance(400))
 }
 
@@ -185,7 +187,7 @@ fn suffering(world: &World) -> Option<String> {
         s.state == ServerState::Draining && world.servers[&s.id].store.roles().into_iter().any(may_be_needed)
     };
     // If servers rotate every few seconds, one is always in transition.
-    let rotates = world.scenario.bootstrap.schedule.rotate_days > 0;
+    let rotates = world.settings.bootstrap.schedule.rotate_days > 0;
     let hangs = |s: &&ServerEntry| moving(s.state) && !is_missing(s.id) && !holds_out(s) && !rotates;
     if let Some(server) = state.servers().find(hangs) {
         return Some(format!("{} is {}", server.id, format!("{:?}", server.state).to_lowercase()));
@@ -196,23 +198,23 @@ fn suffering(world: &World) -> Option<String> {
 /// Clients work while things go wrong.
 fn storm(world: &mut World) {
     world.stormy = true;
-    if let Some(gear) = world.scenario.begin_in {
+    if let Some(gear) = world.harness.plan.begin_in {
         world.ask_gear(gear);
     }
-    world.net.model = world.scenario.net;
-    let each = world.scenario.ops / world.scenario.clients / world.scenario.rounds;
-    for client in 0..world.scenario.clients {
+    world.net.model = world.settings.net;
+    let each = world.harness.plan.ops / world.harness.plan.clients / world.harness.plan.rounds;
+    for client in 0..world.harness.plan.clients {
         world.employ(client, each.max(1));
     }
-    for coder in CODERS..CODERS + world.scenario.coders {
+    for coder in CODERS..CODERS + world.harness.plan.coders {
         world.employ_coder(coder, CODED_OPS);
     }
-    if world.scenario.pulse.is_some() {
+    if world.harness.plan.pulse.is_some() {
         world.let_load_choose();
     }
-    let gap = world.scenario.fault_gap;
-    world.after(gap, Happening::Fault);
-    let end = world.now + world.scenario.round;
+    let gap = world.harness.plan.fault_gap;
+    world.its_after(gap, Event::Fault);
+    let end = world.now + world.harness.plan.round;
     world.run_until(end, |_| false);
 }
 
@@ -222,10 +224,10 @@ fn rest(world: &mut World, round: u32) {
         return;
     }
     world.heal_everything();
-    let all = Action::Read { first: 0, cells: (world.scenario.chunk_blocks() * CELLS_PER_BLOCK).min(64) };
-    let shared = (0..world.scenario.chunks).map(shared_chunk);
+    let all = Action::Read { first: 0, cells: (world.settings.chunk_blocks() * CELLS_PER_BLOCK).min(64) };
+    let shared = (0..world.harness.plan.chunks).map(shared_chunk);
     let reads: Vec<_> =
-        shared.chain(world.scenario.has_front.then_some(FRONT)).map(|chunk| (chunk, all)).collect();
+        shared.chain(world.harness.plan.has_front.then_some(FRONT)).map(|chunk| (chunk, all)).collect();
     if !comes_to_rest(world) {
         return;
     }
@@ -238,11 +240,11 @@ fn rest(world: &mut World, round: u32) {
     world.r19_roles_are_needed();
     world.r19_records_are_settled(round);
     scrub(world);
-    for client in 0..world.scenario.clients.min(2) {
+    for client in 0..world.harness.plan.clients.min(2) {
         world.client(client).to_do = reads.clone();
         world.employ(client, 0);
     }
-    for coder in CODERS..CODERS + world.scenario.coders {
+    for coder in CODERS..CODERS + world.harness.plan.coders {
         world.coder(coder).read_all();
         world.employ_coder(coder, 0);
     }
@@ -282,7 +284,7 @@ fn unrest(world: &mut World) -> bool {
 
 /// Every replica is found sound in a pass that starts now: all rot was repaired, although it was never read.
 pub(crate) fn scrub(world: &mut World) {
-    if world.scenario.scrub_period.is_zero() || !world.invariants.ruined.is_empty() {
+    if world.settings.scrub_period.is_zero() || !world.harness.invariants.ruined.is_empty() {
         return;
     }
     // The first pass may have started before the last fault.
@@ -326,12 +328,12 @@ fn unscrubbed(world: &World, since: u64) -> Option<String> {
 
 /// What is still in progress. `ends`: leaves out what never ends, because it waits for what no server has.
 fn trouble(world: &World, ends: bool) -> Option<String> {
-    if let Some(client) = world.clients.iter().find(|c| !c.is_done()) {
+    if let Some(client) = world.harness.clients.iter().find(|c| !c.is_done()) {
         let op = client.under_way().map_or("nothing yet".into(), |op| format!("op {op}"));
         return Some(format!("client-{} waits for {op}", client.id));
     }
     let works = |coder: &Coder| !coder.is_done() && !coder.stores().is_some_and(|set| world.is_exposed(set));
-    if let Some(nth) = world.coders.iter().position(works) {
+    if let Some(nth) = world.harness.coders.iter().position(works) {
         return Some(format!("coder-{} is at work", CODERS + nth as u32));
     }
     if let Some((id, _)) = world.members.iter().find(|(_, m)| m.broken) {
@@ -372,7 +374,7 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
         if server.replica().map().version != state.version() {
             return Some(format!("{} has an old map", server.id));
         }
-        let is_ruined = !world.invariants.ruined.is_empty();
+        let is_ruined = !world.harness.invariants.ruined.is_empty();
         let rests = server.is_idle() || is_ruined && server.repairs_at_most();
         if !rests {
             let stats = server.replica().stats();
@@ -395,16 +397,16 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
 /// Whether replicas stay catching up, and their holders keep what they stand in for, because no server has some of what
 /// they lack.
 fn is_held_up(world: &World, group: GroupId, entry: &GroupEntry) -> bool {
-    let groups = world.scenario.params().groups;
+    let groups = world.settings.params().groups;
     let settled = |slot: &Slot| matches!(slot.state, SlotState::InSync | SlotState::CatchingUp { .. });
     !entry.is_in_sync()
         && entry.slots.iter().all(settled)
-        && world.invariants.ruined.iter().any(|chunk| group_of(*chunk, groups) == group)
+        && world.harness.invariants.ruined.iter().any(|chunk| group_of(*chunk, groups) == group)
 }
 
 /// Whether each chunk's operations have an order that explains all answers.
 fn judge(world: &World) -> Result<(), Violation> {
-    for (chunk, ops) in world.history.by_chunk() {
+    for (chunk, ops) in world.harness.history.by_chunk() {
         if let Verdict::Broken { after, stuck } = check(&ops) {
             let mut what = format!("{chunk}: no order explains what was seen; {after} operations in, one of");
             for (n, op) in ops.iter().filter(|(n, _)| stuck.contains(n)) {
@@ -418,9 +420,12 @@ fn judge(world: &World) -> Result<(), Violation> {
 }
 
 fn summary(world: &World) -> Summary {
-    let ops = &world.history.ops;
-    let chunks = world.history.by_chunk();
+    let ops = &world.harness.history.ops;
+    let chunks = world.harness.history.by_chunk();
     let groups = world.newest_state().groups();
+    let moved = Some(world.primaries_moved()).filter(|times| *times > 0);
+    let mut tally = world.tally();
+    tally.extend(moved.map(|times| ("primary moved", times)));
     Summary {
         events: world.events,
         ops: ops.len(),
@@ -429,7 +434,7 @@ fn summary(world: &World) -> Summary {
         digest: world.transcript.digest,
         undecided: chunks.values().filter(|ops| check(ops) == Verdict::Unknown).count(),
         epochs: groups.map(|(_, e)| e.epoch.0).sum(),
-        tally: world.tally(),
+        tally,
     }
 }
 
@@ -464,7 +469,8 @@ mod tests {
 
     #[test]
     fn no_server_stays_away_while_a_lost_disk_is_computed_from_memory() {
-        let in_memory = |s: &Scenario| s.bootstrap.pools.iter().any(|p| p.parity_debt == ParityDebt::Ram);
+        let in_memory =
+            |s: &Scenario| s.settings.bootstrap.pools.iter().any(|p| p.parity_debt == ParityDebt::Ram);
         let scenario = (1..).map(Scenario::draw).find(in_memory).expect("some seeds have such a pool");
         let mut world = World::new(scenario, &|_| {}, 0);
         world.run_until(10 * SECOND, |_| false);

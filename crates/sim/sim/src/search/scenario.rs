@@ -2,14 +2,14 @@
 
 use crate::engine::{MILLI, SECOND};
 use crate::world::net::NetModel;
-use ebb_chunkserver::{CLIENT_BYTES, INBOX_BYTES, REMEMBERED, WAITING};
+use crate::world::settings::{LARGE_DISK, Settings, processes};
 use ebb_erasure::standby;
 use ebb_gear::{Scheme, Server};
-use ebb_meta::{Bootstrap, LOG_BYTES, NewServer, Switches, Timing, WakePath};
+use ebb_meta::{Bootstrap, NewServer, Timing, WakePath};
 use ebb_types::Random;
 use ebb_types::{
     BLOCK_BYTES, ClusterParams, Column, Epoch, GearSteps, NO_GEAR, ParityDebt, PoolEntry, PoolId, RackId,
-    STRIP_BLOCKS, Schedule, ServerId, SetEntry, SetId, Shape, SlotState, StoreId,
+    STRIP_BLOCKS, Schedule, ServerId, SetEntry, SetId, Shape, SlotState,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -107,12 +107,15 @@ pub struct Pulse {
     pub busy: u64,
 }
 
+/// A cluster, and what the search does in it.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    pub seed: u64,
-    pub bootstrap: Bootstrap,
-    pub timing: Timing,
-    pub members: u64,
+    pub settings: Settings,
+    pub plan: Plan,
+}
+
+#[derive(Clone, Debug)]
+pub struct Plan {
     pub clients: u32,
     /// Clients that work during bursts only.
     pub burst_clients: u32,
@@ -127,73 +130,37 @@ pub struct Scenario {
     pub chunks: u32,
     /// Clients contend for the front of a volume.
     pub has_front: bool,
-    pub net: NetModel,
     /// Typical time of a disk operation, in nanoseconds.
     pub disk: u64,
-    /// Runs per page of a listing.
-    pub page: usize,
     pub faults: FaultMix,
     /// Mean time between two faults.
     pub fault_gap: u64,
     /// Each round: faults, then rest, then a comparison of all replicas.
     pub rounds: u32,
     pub round: u64,
-    /// A sleeping server is off and loses its memory, instead of being in standby.
-    /// Of each server's disk, as its heartbeats say it.
-    pub capacity: u64,
-    pub sleep_is_off: bool,
-    /// No switch puts a machine to sleep: its server does, if nothing counts on it.
-    pub sleeps_itself: bool,
     /// Duration of a switch action, and its chance of failing, per mille.
     pub switch: u64,
     pub switch_fails: u64,
     /// The chance, per mille, that it does not do what it reports, acts twice, or acts on another machine.
     pub switch_lies: u64,
-    pub switches: Switches,
     /// Wake paths that never work.
     pub dead_paths: BTreeSet<(ServerId, u8)>,
     /// The chance, per mille, that a server's clock is wrong when it is examined.
     pub exam_fails: u64,
     /// The gear that an administrator requests at the start of a round.
     pub begin_in: Option<u8>,
-    /// Bytes of client requests of one kind that a server accepts at a time.
-    pub client_bytes: usize,
-    /// While its store has more than this to write, a server reads nothing from other servers.
-    pub inbox_bytes: usize,
-    /// Requests that wait in one group, or in all sets; more are turned away.
-    pub waiting: usize,
-    /// Zero: no scrubbing.
-    pub scrub_period: Duration,
-    /// Time that a server which wakes takes to fetch what was held for it; zero: as fast as it can.
-    pub reclaim_within: Duration,
-    /// Of every server's store; small, so that segments are moved to chunk files and deleted all the time.
-    pub store: ebb_store::Config,
-    /// Records that a server remembers per group to recognise repeated requests.
-    pub remembered: usize,
-    /// Deletions that a column remembers before its server asks for another epoch.
-    pub deletions: usize,
     /// `None`: load is even, and an administrator sets the gear.
     pub pulse: Option<Pulse>,
-    /// Bytes of metadata log from which on it is rewritten, and how often the writer is looked at before it is done.
-    pub log_bytes: usize,
-    pub log_pace: u32,
-    /// An end of a broken connection may take long to notice, and what it sends meanwhile is lost.
-    pub half_open: bool,
     /// The chance, per mille, that a member's wall clock jumps before it starts.
     pub wall_jumps: u64,
 }
 
-/// Segments that every store keeps to recognise completed requests: more than is written while a client still resends
-/// one.
-const TAIL_BYTES: u64 = 256 << 10;
 /// Seeds per thousand with an erasure-coded pool.
 const WITH_POOL: u64 = 300;
 /// Of these per thousand, those with a second set if it is small.
 const TWO_SETS: u64 = 300;
 /// Of these per thousand, those with packs.
 const PACKS: u64 = 300;
-/// A disk that no debt fills.
-const LARGE_DISK: u64 = 1 << 40;
 /// Seeds per thousand whose disks are so small that what is kept for others can be more than it should.
 const SMALL_DISKS: u64 = 200;
 /// Seeds per thousand whose machines are put to sleep by their own servers.
@@ -220,7 +187,7 @@ impl Scenario {
         let mut scenario = Scenario::by_hand(seed);
         // Separate random sources.
         if Random::new(seed ^ 0x57e9).chance(WHOLE_GEARS) {
-            scenario.bootstrap.schedule.steps = GearSteps::Groups;
+            scenario.settings.bootstrap.schedule.steps = GearSteps::Groups;
         }
         let mut random = Random::new(seed ^ 0x6ea2);
         if random.chance(BY_LOAD) {
@@ -229,32 +196,32 @@ impl Scenario {
         // Sometimes so few bytes that requests wait in their sockets.
         let mut random = Random::new(seed ^ 0x0f10);
         if random.chance(400) {
-            scenario.client_bytes = random.between(1, 64) as usize * BLOCK_BYTES;
+            scenario.settings.client_bytes = random.between(1, 64) as usize * BLOCK_BYTES;
         }
         let mut random = Random::new(seed ^ 0x90e6);
-        scenario.faults.power = if random.chance(400) { random.below(30) } else { 0 };
+        scenario.plan.faults.power = if random.chance(400) { random.below(30) } else { 0 };
         let mut random = Random::new(seed ^ 0x1096);
         let mut weight = |most| if random.chance(400) { random.below(most) } else { 0 };
-        scenario.faults.log = weight(80);
-        scenario.faults.exchange = weight(30);
-        scenario.faults.burst = weight(60);
+        scenario.plan.faults.log = weight(80);
+        scenario.plan.faults.exchange = weight(30);
+        scenario.plan.faults.burst = weight(60);
         let mut random = Random::new(seed ^ 0x5c2b);
         if random.chance(500) {
-            scenario.scrub_period = Duration::from_secs(random.between(2, 20));
+            scenario.settings.scrub_period = Duration::from_secs(random.between(2, 20));
         }
         let mut random = Random::new(seed ^ 0x4ec1);
         if random.chance(500) {
-            scenario.reclaim_within = Duration::from_millis(random.between(500, 10_000));
+            scenario.settings.reclaim_within = Duration::from_millis(random.between(500, 10_000));
         }
         // Sometimes so few that a client that is cut off is forgotten.
         let mut random = Random::new(seed ^ 0x2e72);
         if random.chance(500) {
-            scenario.remembered = random.between(1, 12) as usize;
-            scenario.faults.cut_off = random.between(20, 150);
+            scenario.settings.remembered = random.between(1, 12) as usize;
+            scenario.plan.faults.cut_off = random.between(20, 150);
         }
         let mut random = Random::new(seed ^ 0x70b5);
         if random.chance(500) {
-            scenario.deletions = random.between(2, 20) as usize;
+            scenario.settings.deletions = random.between(2, 20) as usize;
         }
         let mut random = Random::new(seed ^ 0x1099);
         if random.chance(WITH_LOGGERS) {
@@ -266,7 +233,7 @@ impl Scenario {
             scenario.draw_packs(&mut Random::new(seed ^ 0x9ac5));
         }
         scenario.draw_hard(seed);
-        scenario.switches = processes(&scenario.bootstrap);
+        scenario.settings.switches = processes(&scenario.settings.bootstrap);
         let mut random = Random::new(seed ^ 0x5_3174);
         if random.chance(BAD_SWITCHES) {
             scenario.distrust_switches(&mut random);
@@ -276,14 +243,15 @@ impl Scenario {
 
     /// A second set of the same shape, which takes turns with the first.
     fn add_set(&mut self) {
-        let Some(pool) = self.bootstrap.pools.first_mut().filter(|pool| pool.shape.servers() <= 6) else {
+        let Some(pool) = self.settings.bootstrap.pools.first_mut().filter(|pool| pool.shape.servers() <= 6)
+        else {
             return;
         };
         let (id, shape) = (pool.id, pool.shape);
         pool.sets.push(SetId(1));
-        let first = self.bootstrap.servers.len() as u16 + 1;
+        let first = self.settings.bootstrap.servers.len() as u16 + 1;
         let ids = first..first + shape.servers() as u16;
-        self.bootstrap.servers.extend(ids.clone().map(|server| NewServer {
+        self.settings.bootstrap.servers.extend(ids.clone().map(|server| NewServer {
             id: ServerId(server),
             rack: RackId(1 + server % 3),
             pool: id,
@@ -292,16 +260,16 @@ impl Scenario {
         }));
         let columns = ids.map(|id| Column { server: ServerId(id), state: SlotState::InSync }).collect();
         let entry = SetEntry { pool: id, shape, epoch: Epoch(1), hibernates_since: None, columns };
-        self.bootstrap.sets.push(entry);
+        self.settings.bootstrap.sets.push(entry);
     }
 
     /// Chunks of a few rows, which several writes fill; the last row may be narrower.
     fn draw_packs(&mut self, random: &mut Random) {
         if random.chance(PACKS) {
-            let row = self.bootstrap.pools[0].shape.data() as u64 * u64::from(STRIP_BLOCKS);
+            let row = self.settings.bootstrap.pools[0].shape.data() as u64 * u64::from(STRIP_BLOCKS);
             let blocks = row * random.between(2, 5) + random.below(row);
-            self.bootstrap.params.chunk_bytes = blocks as u32 * BLOCK_BYTES as u32;
-            self.packs = random.between(300, 900);
+            self.settings.bootstrap.params.chunk_bytes = blocks as u32 * BLOCK_BYTES as u32;
+            self.plan.packs = random.between(300, 900);
         }
     }
 
@@ -313,18 +281,19 @@ impl Scenario {
         }
         let mut random = Random::new(seed ^ 0x505e);
         if random.chance(300) {
-            self.faults.suspend = random.between(20, 150);
-            self.round += random.between(0, 30) * SECOND;
+            self.plan.faults.suspend = random.between(20, 150);
+            self.plan.round += random.between(0, 30) * SECOND;
         }
         if random.chance(200) {
-            self.faults.reboot = random.between(20, 120);
+            self.plan.faults.reboot = random.between(20, 120);
         }
         if random.chance(200) {
-            self.faults.hang = random.between(20, 100);
+            self.plan.faults.hang = random.between(20, 100);
         }
-        let hibernates = self.bootstrap.pools.iter().any(|pool| pool.hibernate_after_millis.is_some());
+        let hibernates =
+            self.settings.bootstrap.pools.iter().any(|pool| pool.hibernate_after_millis.is_some());
         if hibernates && random.chance(500) {
-            self.faults.lose_asleep = random.between(100, 400);
+            self.plan.faults.lose_asleep = random.between(100, 400);
         }
         if Random::new(seed ^ 0x25e7).chance(TWO_SETS) {
             self.add_set();
@@ -335,7 +304,7 @@ impl Scenario {
         self.draw_links(&mut Random::new(seed ^ 0x11a5));
         let mut random = Random::new(seed ^ 0xdc44);
         if random.chance(OVERLOADED) {
-            self.faults.overload = random.between(40, 150);
+            self.plan.faults.overload = random.between(40, 150);
         }
         self.draw_leaders(&mut Random::new(seed ^ 0xdcba));
         self.draw_bounds(&mut Random::new(seed ^ 0xb0d5));
@@ -344,16 +313,16 @@ impl Scenario {
     /// Servers that turn requests away, and read nothing while their stores have a few blocks to write.
     fn draw_bounds(&mut self, random: &mut Random) {
         if random.chance(200) {
-            self.waiting = random.between(1, 6) as usize;
+            self.settings.waiting = random.between(1, 6) as usize;
         }
         if random.chance(200) {
-            self.inbox_bytes = random.between(1, 12) as usize * BLOCK_BYTES;
+            self.settings.inbox_bytes = random.between(1, 12) as usize * BLOCK_BYTES;
         }
     }
 
     /// Parity servers that stay awake, rebuilds that are held back, parity that wakes earlier beside a failure.
     fn draw_pools(&mut self, random: &mut Random) {
-        for pool in &mut self.bootstrap.pools {
+        for pool in &mut self.settings.bootstrap.pools {
             if random.chance(200) {
                 pool.awake_parity = random.between(1, pool.shape.parity() as u64) as u8;
             }
@@ -363,90 +332,91 @@ impl Scenario {
             }
         }
         if random.chance(300) {
-            self.timing.standby.threshold_while_failed = random.between(30, 80) as f64 / 100.0;
+            self.settings.timing.standby.threshold_while_failed = random.between(30, 80) as f64 / 100.0;
         }
     }
 
     /// Short logs, networks that part some and not others, clocks that jump, damage that cannot be borne.
     fn draw_beyond(&mut self, random: &mut Random) {
         if random.chance(400) {
-            (self.log_bytes, self.log_pace) =
+            (self.settings.log_bytes, self.settings.log_pace) =
                 (random.between(1, 32) as usize * 1024, random.below(20) as u32);
         }
         if random.chance(250) {
-            self.faults.split = random.between(20, 120);
+            self.plan.faults.split = random.between(20, 120);
         }
-        self.half_open = random.chance(150);
-        self.wall_jumps = if random.chance(150) { random.between(100, 800) } else { 0 };
+        self.settings.half_open = random.chance(150);
+        self.plan.wall_jumps = if random.chance(150) { random.between(100, 800) } else { 0 };
         if random.chance(100) {
-            self.faults.fill_all = random.between(20, 80);
+            self.plan.faults.fill_all = random.between(20, 80);
         }
         // A server is not given up for nothing, and what is taken for lost is not also rebuilt.
-        if random.chance(120) && self.faults.outage == 0 {
-            self.faults.ruin = random.between(50, 200);
-            self.faults = FaultMix { forget: 0, exchange: 0, lost: 0, lose_asleep: 0, ..self.faults };
+        if random.chance(120) && self.plan.faults.outage == 0 {
+            self.plan.faults.ruin = random.between(50, 200);
+            self.plan.faults =
+                FaultMix { forget: 0, exchange: 0, lost: 0, lose_asleep: 0, ..self.plan.faults };
         }
     }
 
     /// A metadata service that grows, and whose disks hang.
     fn draw_metadata(&mut self, random: &mut Random) {
         if random.chance(200) {
-            self.faults.grow = random.between(20, 150);
+            self.plan.faults.grow = random.between(20, 150);
         }
         if random.chance(200) {
-            self.faults.hang_log = random.between(20, 100);
+            self.plan.faults.hang_log = random.between(20, 100);
         }
     }
 
     /// Leaders of the metadata service that fail amid a change of epochs, and that do not hear some servers which the
     /// other members hear.
     fn draw_leaders(&mut self, random: &mut Random) {
-        let several = self.members > 1 || self.faults.grow > 0;
+        let several = self.settings.members > 1 || self.plan.faults.grow > 0;
         if several && random.chance(500) {
-            self.faults.ambush = random.between(40, 150);
+            self.plan.faults.ambush = random.between(40, 150);
         }
         if several && random.chance(400) {
-            self.faults.deaf_in_part = random.between(20, 100);
+            self.plan.faults.deaf_in_part = random.between(20, 100);
         }
     }
 
     /// Connections that are dead in one direction, and queues that are full.
     fn draw_links(&mut self, random: &mut Random) {
         if random.chance(250) {
-            self.faults.mute = random.between(20, 150);
+            self.plan.faults.mute = random.between(20, 150);
         }
         if random.chance(200) {
-            self.faults.full_queue = random.between(20, 120);
+            self.plan.faults.full_queue = random.between(20, 120);
         }
     }
 
     /// Failed servers are declared lost within seconds, while more of them fail at once than can be borne. Data that
     /// only a failed server has besides a damaged one would be too much: nothing is damaged.
     fn give_up_soon(&mut self, random: &mut Random) {
-        self.timing.lost_after = Some(Duration::from_millis(random.between(2000, 10_000)));
-        self.faults = FaultMix { rot: 0, forget: 0, exchange: 0, lost: 0, ..self.faults };
-        self.faults.outage = random.between(20, 150);
-        self.round += random.between(5, 20) * SECOND;
-        if let (Some(pool), true) = (self.bootstrap.pools.first(), random.chance(600)) {
-            let id = self.bootstrap.servers.len() as u16 + 1;
+        self.settings.timing.lost_after = Some(Duration::from_millis(random.between(2000, 10_000)));
+        self.plan.faults = FaultMix { rot: 0, forget: 0, exchange: 0, lost: 0, ..self.plan.faults };
+        self.plan.faults.outage = random.between(20, 150);
+        self.plan.round += random.between(5, 20) * SECOND;
+        if let (Some(pool), true) = (self.settings.bootstrap.pools.first(), random.chance(600)) {
+            let id = self.settings.bootstrap.servers.len() as u16 + 1;
             let pool = pool.id;
             let rack = RackId(random.between(1, 3) as u16);
             let address = format!("server-{id}:1");
             let spare = NewServer { id: ServerId(id), rack, pool, gear_group: NO_GEAR, address };
-            self.bootstrap.servers.push(spare);
+            self.settings.bootstrap.servers.push(spare);
         }
     }
 
     /// Machines instead of processes: with one wake path, two or none, which lie, fail for good, and must prove
     /// themselves; an administrator tests them, and takes servers out for maintenance.
     fn distrust_switches(&mut self, random: &mut Random) {
-        self.switch_lies = random.between(20, 250);
-        self.exam_fails = if random.chance(400) { random.between(20, 300) } else { 0 };
-        self.faults.power_test = random.between(50, 300);
-        self.faults.maintenance = if random.chance(500) { random.between(10, 100) } else { 0 };
+        self.plan.switch_lies = random.between(20, 250);
+        self.plan.exam_fails = if random.chance(400) { random.between(20, 300) } else { 0 };
+        self.plan.faults.power_test = random.between(50, 300);
+        self.plan.faults.maintenance = if random.chance(500) { random.between(10, 100) } else { 0 };
         let path = WakePath::switch;
         let (dead, machines) = (random.below(500), random.below(600));
-        for (id, paths) in &mut self.switches {
+        for (id, paths) in &mut self.settings.switches {
             *paths = match random.chance(machines) {
                 false => vec![path("process", true), path("wol", false)],
                 true if random.chance(100) => Vec::new(),
@@ -455,17 +425,17 @@ impl Scenario {
             };
             // One path at most, so that a server with two always wakes in the end.
             if paths.len() > 1 && random.chance(dead) {
-                self.dead_paths.insert((*id, random.below(2) as u8));
+                self.plan.dead_paths.insert((*id, random.below(2) as u8));
             }
         }
     }
 
     /// One to three loggers, in the racks of the others.
     fn add_loggers(&mut self, random: &mut Random) {
-        let racks = self.bootstrap.servers.iter().map(|s| s.rack.0).max().unwrap_or(1);
-        let first = self.bootstrap.servers.len() as u16 + 1;
+        let racks = self.settings.bootstrap.servers.iter().map(|s| s.rack.0).max().unwrap_or(1);
+        let first = self.settings.bootstrap.servers.len() as u16 + 1;
         for id in first..first + random.between(1, 3) as u16 {
-            self.bootstrap.servers.push(NewServer {
+            self.settings.bootstrap.servers.push(NewServer {
                 id: ServerId(id),
                 rack: RackId(random.between(1, u64::from(racks)) as u16),
                 pool: PoolId::REPLICATED,
@@ -480,11 +450,11 @@ impl Scenario {
     fn add_pool(&mut self, random: &mut Random) {
         let (data, parity) = [(2, 1), (3, 1), (4, 2), (4, 2), (5, 3), (6, 3)][random.index(6)];
         let shape = Shape::new(data, parity).expect("listed above");
-        let first = self.bootstrap.servers.len() as u16 + 1;
+        let first = self.settings.bootstrap.servers.len() as u16 + 1;
         let count = shape.servers() as u16 + u16::from(random.chance(300));
         let racks = random.between(1, u64::from(count)) as u16;
         let ids = first..first + count;
-        self.bootstrap.servers.extend(ids.clone().map(|id| NewServer {
+        self.settings.bootstrap.servers.extend(ids.clone().map(|id| NewServer {
             id: ServerId(id),
             rack: RackId(1 + id % racks),
             pool: PoolId(1),
@@ -494,9 +464,9 @@ impl Scenario {
         let column = |id| Column { server: ServerId(id), state: SlotState::InSync };
         let columns = ids.take(shape.servers()).map(column).collect();
         let pool = PoolId(1);
-        self.bootstrap.sets =
+        self.settings.bootstrap.sets =
             vec![SetEntry { pool, shape, epoch: Epoch(1), hibernates_since: None, columns }];
-        self.bootstrap.pools = vec![PoolEntry {
+        self.settings.bootstrap.pools = vec![PoolEntry {
             id: pool,
             name: "coded".into(),
             shape,
@@ -507,20 +477,21 @@ impl Scenario {
             awake_parity: 0,
             sets: vec![SetId(0)],
         }];
-        self.coders = random.between(1, 3) as u32;
+        self.plan.coders = random.between(1, 3) as u32;
         // So that parity servers sleep several times in a round.
         let short = |random: &mut Random| Duration::from_millis(random.below(3000));
         let (up, down, break_even) = (short(random), short(random), short(random));
-        self.timing.standby = standby::Settings { up, down, break_even, ..standby::Settings::default() };
+        self.settings.timing.standby =
+            standby::Settings { up, down, break_even, ..standby::Settings::default() };
         let hibernates = random.chance(HIBERNATES).then(|| random.between(500, 5000));
-        self.bootstrap.pools[0].hibernate_after_millis = hibernates;
+        self.settings.bootstrap.pools[0].hibernate_after_millis = hibernates;
         // Long enough for the set to be unused meanwhile.
-        self.coder_rest = hibernates.map_or(0, |after| random.between(after, 4 * after)) * MILLI;
+        self.plan.coder_rest = hibernates.map_or(0, |after| random.between(after, 4 * after)) * MILLI;
         if random.chance(500) {
-            self.bootstrap.pools[0].parity_debt = ParityDebt::Ram;
+            self.settings.bootstrap.pools[0].parity_debt = ParityDebt::Ram;
             // What is in memory is gone shortly before its set hibernates.
             if hibernates.is_some() {
-                self.faults.power = random.between(50, 200);
+                self.plan.faults.power = random.between(50, 200);
             }
         }
     }
@@ -536,63 +507,62 @@ impl Scenario {
         let groups = random.between(2, 12) as u32;
         let three = random.chance(300);
         let bootstrap = bootstrap(&mut random, replicas, servers, racks, groups);
-        let switches = processes(&bootstrap);
-        Scenario {
-            seed,
-            bootstrap,
-            timing: Timing {
-                wake_limit: Duration::from_secs(4),
-                raft_tick: Duration::from_millis(100),
-                witness: Duration::from_secs(1),
-                ..Timing::default()
-            },
-            members: if three { 3 } else { 1 },
-            clients: random.between(2, 6) as u32,
+        let timing = Timing {
+            wake_limit: Duration::from_secs(4),
+            raft_tick: Duration::from_millis(100),
+            witness: Duration::from_secs(1),
+            ..Timing::default()
+        };
+        let mut settings = Settings::calm(seed, bootstrap, timing);
+        settings.members = if three { 3 } else { 1 };
+        settings.capacity = capacity(seed);
+        settings.sleeps_itself = Random::new(seed ^ 0x51ee).chance(SLEEP_THEMSELVES);
+        // In this order: each draw moves those that follow.
+        let clients = random.between(2, 6) as u32;
+        let ops = random.between(100, 400) as u32;
+        let chunks = random.between(2, 6) as u32;
+        settings.net = network(&mut random);
+        let disk = random.between(MILLI / 20, 4 * MILLI);
+        settings.page = random.between(1, 12) as usize;
+        let faults = fault_mix(&mut random);
+        let fault_gap = random.between(300 * MILLI, 3 * SECOND);
+        let rounds = random.between(1, 2) as u32;
+        let round = random.between(8, 24) * SECOND;
+        settings.sleep_is_off = random.chance(400);
+        let switch = random.between(10 * MILLI, 1500 * MILLI);
+        let switch_fails = if random.chance(300) { random.between(50, 400) } else { 0 };
+        let begin_in = random.chance(500).then(|| random.between(1, u64::from(replicas) - 1) as u8);
+        let plan = Plan {
+            clients,
             burst_clients: 8,
             coders: 0,
             coder_rest: 0,
             packs: 0,
-            ops: random.between(100, 400) as u32,
-            chunks: random.between(2, 6) as u32,
+            ops,
+            chunks,
             has_front: Random::new(seed ^ 0xf207).chance(WITH_FRONT),
-            net: network(&mut random),
-            disk: random.between(MILLI / 20, 4 * MILLI),
-            page: random.between(1, 12) as usize,
-            faults: fault_mix(&mut random),
-            fault_gap: random.between(300 * MILLI, 3 * SECOND),
-            rounds: random.between(1, 2) as u32,
-            round: random.between(8, 24) * SECOND,
-            capacity: capacity(seed),
-            sleep_is_off: random.chance(400),
-            sleeps_itself: Random::new(seed ^ 0x51ee).chance(SLEEP_THEMSELVES),
-            switch: random.between(10 * MILLI, 1500 * MILLI),
-            switch_fails: if random.chance(300) { random.between(50, 400) } else { 0 },
+            disk,
+            faults,
+            fault_gap,
+            rounds,
+            round,
+            switch,
+            switch_fails,
             switch_lies: 0,
-            switches,
             dead_paths: BTreeSet::new(),
             exam_fails: 0,
-            begin_in: random.chance(500).then(|| random.between(1, u64::from(replicas) - 1) as u8),
-            client_bytes: CLIENT_BYTES,
-            inbox_bytes: INBOX_BYTES,
-            waiting: WAITING,
-            scrub_period: Duration::ZERO,
-            reclaim_within: Duration::ZERO,
-            store: store(seed),
-            remembered: REMEMBERED,
-            deletions: usize::MAX,
+            begin_in,
             pulse: None,
-            log_bytes: LOG_BYTES,
-            log_pace: 0,
-            half_open: false,
             wall_jumps: 0,
-        }
+        };
+        Scenario { settings, plan }
     }
 
     /// Hours of seconds, servers that a few clients can fill, and gears that follow load and forecast.
     fn follow_load(&mut self, random: &mut Random) {
         let hour = random.between(2000, 5000);
         let rate = random.between(8, 40) as f64;
-        self.bootstrap.schedule = Schedule {
+        self.settings.bootstrap.schedule = Schedule {
             hour_millis: hour,
             hours_per_day: random.between(2, 4) as u32,
             read_iops: rate,
@@ -600,62 +570,34 @@ impl Scenario {
             dwell_millis: random.between(hour / 2, hour),
             lead_millis: random.between(0, hour / 2),
             rotate_days: u32::from(random.chance(400)),
-            ..self.bootstrap.schedule
+            ..self.settings.bootstrap.schedule
         };
-        self.begin_in = None;
+        self.plan.begin_in = None;
         let period = random.between(hour, 3 * hour) * MILLI;
-        self.pulse = Some(Pulse { period, busy: period * random.between(200, 600) / 1000 });
-        self.ops *= 2;
-        self.round = random.between(16, 30) * SECOND;
-        self.faults.gear = random.between(1, 40);
+        self.plan.pulse = Some(Pulse { period, busy: period * random.between(200, 600) / 1000 });
+        self.plan.ops *= 2;
+        self.plan.round = random.between(16, 30) * SECOND;
+        self.plan.faults.gear = random.between(1, 40);
     }
 
-    /// A cluster without faults, for models of time. The random delays are not used: the world asks the models.
+    /// A cluster without faults, and without clients.
+    #[cfg(test)]
     pub fn calm(seed: u64, bootstrap: Bootstrap, timing: Timing) -> Scenario {
-        let quiet = Scenario {
-            members: 1,
+        let plan = Plan {
             clients: 0,
             burst_clients: 0,
             coders: 0,
             packs: 0,
-            capacity: LARGE_DISK,
-            sleep_is_off: false,
-            sleeps_itself: false,
             switch_fails: 0,
             switch_lies: 0,
-            switches: processes(&bootstrap),
             dead_paths: BTreeSet::new(),
             exam_fails: 0,
             begin_in: None,
-            client_bytes: CLIENT_BYTES,
-            inbox_bytes: INBOX_BYTES,
-            waiting: WAITING,
-            scrub_period: Duration::ZERO,
-            reclaim_within: Duration::ZERO,
-            remembered: REMEMBERED,
-            deletions: usize::MAX,
-            log_bytes: LOG_BYTES,
-            log_pace: 0,
-            half_open: false,
             wall_jumps: 0,
-            ..Scenario::draw(seed)
+            ..Scenario::draw(seed).plan
         };
-        Scenario { seed, bootstrap, timing, ..quiet }
+        Scenario { settings: Settings::calm(seed, bootstrap, timing), plan }
     }
-
-    pub fn params(&self) -> &ClusterParams {
-        &self.bootstrap.params
-    }
-
-    pub fn chunk_blocks(&self) -> u32 {
-        self.params().chunk_bytes / BLOCK_BYTES as u32
-    }
-}
-
-/// Every server is a process on one machine.
-fn processes(bootstrap: &Bootstrap) -> Switches {
-    let path = WakePath::switch("process", true);
-    bootstrap.servers.iter().map(|server| (server.id, vec![path.clone()])).collect()
 }
 
 fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups: u32) -> Bootstrap {
@@ -677,20 +619,6 @@ fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups
     };
     let schedule = Schedule { dwell_millis: 1000, ..Schedule::default() };
     Bootstrap::of_layout(params, &layout, schedule, |id, _| format!("server-{}:1", id.0))
-}
-
-/// Uses a separate random source.
-fn store(seed: u64) -> ebb_store::Config {
-    let mut random = Random::new(seed ^ 0x570e);
-    ebb_store::Config {
-        segment_bytes: random.between(16, 96) as u32 * 1024,
-        checkpoint_bytes: random.between(16, 256) * 1024,
-        direct_bytes: random.between(1, 12) as usize * BLOCK_BYTES,
-        tail_bytes: TAIL_BYTES,
-        cached_pages: random.between(2, 64) as usize,
-        open_files: random.between(2, 64) as usize,
-        ..ebb_store::Config::new(1, ServerId(0), StoreId(0))
-    }
 }
 
 fn capacity(seed: u64) -> u64 {

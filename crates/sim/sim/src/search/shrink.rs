@@ -116,18 +116,18 @@ impl Shrinker<'_> {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scenario = self.scenario();
-        let params = scenario.params();
-        let racks: BTreeSet<_> = scenario.bootstrap.servers.iter().map(|s| s.rack).collect();
+        let settings = self.scenario().settings;
+        let params = settings.params();
+        let racks: BTreeSet<_> = settings.bootstrap.servers.iter().map(|s| s.rack).collect();
         write!(
             f,
             "{} servers in {} racks, {} copies, {} groups, {} metadata members, lease {} ms; {} clients, {} operations a \
              round, {} rounds",
-            scenario.bootstrap.servers.len(),
+            settings.bootstrap.servers.len(),
             racks.len(),
             params.replicas,
             params.groups,
-            scenario.members,
+            settings.members,
             params.lease_millis,
             self.clients,
             self.ops,

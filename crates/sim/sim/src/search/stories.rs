@@ -2,12 +2,13 @@
 //! the invariants. Four servers, two copies, few groups; the production cores run, and no faults happen unless
 //! scripted.
 
-use crate::search::history::Action;
-use crate::search::scenario::Scenario;
-use crate::world::World;
-use crate::world::client::{CELLS_PER_BLOCK, shared_chunk};
 use crate::engine::{MILLI, SECOND};
+use crate::search::client::{CELLS_PER_BLOCK, shared_chunk};
+use crate::search::harness::World;
+use crate::search::history::Action;
+use crate::search::scenario::{Plan, Scenario};
 use crate::world::net::NetModel;
+use crate::world::settings::Settings;
 use ebb_gear::{Scheme, Server};
 use ebb_meta::{Bootstrap, Timing};
 use ebb_types::{
@@ -42,17 +43,9 @@ fn scenario(groups: u32) -> Scenario {
     };
     let bootstrap = Bootstrap::of_layout(params, &layout, Schedule::default(), |id, _| format!("{id}:1"));
     let net = NetModel { delay: MILLI, ..NetModel::default() };
-    let calm = Scenario::calm(1, bootstrap, Timing::default());
-    Scenario {
-        clients: 1,
-        chunks: 1,
-        net,
-        disk: 2 * MILLI,
-        page: 12,
-        switch: 500 * MILLI,
-        pulse: None,
-        ..calm
-    }
+    let Scenario { settings, plan } = Scenario::calm(1, bootstrap, Timing::default());
+    let plan = Plan { clients: 1, chunks: 1, disk: 2 * MILLI, switch: 500 * MILLI, pulse: None, ..plan };
+    Scenario { settings: Settings { net, ..settings }, plan }
 }
 
 /// A cluster in its highest gear, at rest; the client has written the first two blocks.
@@ -62,7 +55,8 @@ pub fn cluster() -> World<'static> {
 
 /// The same cluster, which scrubs everything every eight seconds.
 pub fn cluster_that_scrubs() -> World<'static> {
-    begun(Scenario { scrub_period: Duration::from_secs(8), ..scenario(1) })
+    let Scenario { settings, plan } = scenario(1);
+    begun(Scenario { settings: Settings { scrub_period: Duration::from_secs(8), ..settings }, plan })
 }
 
 fn cluster_of(groups: u32) -> World<'static> {
@@ -85,7 +79,7 @@ pub fn in_low_gear() -> World<'static> {
 }
 
 pub fn entry(world: &World) -> GroupEntry {
-    let group = group_of(shared_chunk(0), world.scenario.params().groups);
+    let group = group_of(shared_chunk(0), world.settings.params().groups);
     world.newest_state().group(group).expect("every group is configured").clone()
 }
 
@@ -177,7 +171,12 @@ fn is_at_rest(world: &World) -> bool {
     });
     let mut running = world.servers.values().filter(|s| s.runs());
     let servers_rest = running.all(|s| s.is_idle() && s.replica().map().version == state.version());
-    !asked && !moving && settled && slots_rest && servers_rest && world.clients.iter().all(|c| c.is_done())
+    !asked
+        && !moving
+        && settled
+        && slots_rest
+        && servers_rest
+        && world.harness.clients.iter().all(|c| c.is_done())
 }
 
 #[test]
@@ -234,7 +233,7 @@ mod force {
         world.restart(second);
         if gone {
             world.server(first).lost = true;
-            (world.lost, world.lost_wanted, world.accepts_loss) = (Some(first), Some(first), true);
+            (world.harness.lost, world.lost_wanted, world.accepts_loss) = (Some(first), Some(first), true);
             world.ask();
         } else {
             world.restart(first);
@@ -250,7 +249,7 @@ mod force {
     fn seen(world: &mut World, block: u32) -> u64 {
         begin(world, read(block, 1));
         world.run_until(world.now + 5 * SECOND, |_| false);
-        let op = world.history.ops.last().expect("it was asked");
+        let op = world.harness.history.ops.last().expect("it was asked");
         assert_eq!((op.action, op.outcome), (read(block, 1), Outcome::Done), "{:?}", entry(world));
         op.seen[0]
     }
@@ -435,7 +434,7 @@ mod golden {
         world.note(|| format!("{secondary} is gone for good"));
         world.crash(secondary);
         world.server(secondary).lost = true;
-        (world.lost, world.lost_wanted) = (Some(secondary), Some(secondary));
+        (world.harness.lost, world.lost_wanted) = (Some(secondary), Some(secondary));
         world.ask();
         rest(&mut world);
         assert_golden(world, "rebuild");

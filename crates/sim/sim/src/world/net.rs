@@ -3,12 +3,14 @@
 //! that. A message that meets a loss or a cut breaks the connection, or waits until the cut ends. If asked, the network
 //! also repeats and reorders messages; TCP does not, but two connections of a pair do: the protocol must tolerate it.
 
-use crate::world::client::ADMIN;
 use crate::engine::MILLI;
 use ebb_types::Random;
 use ebb_types::ServerId;
 use std::collections::BTreeMap;
 use std::fmt;
+
+/// The administrator's node; no client has this number.
+pub const ADMIN: u32 = 1000;
 
 /// A sender or receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

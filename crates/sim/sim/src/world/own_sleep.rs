@@ -3,8 +3,9 @@
 //! server that has begun to flush for a newer map, or that others count on again.
 
 use crate::engine::MILLI;
+use crate::world::happening::{Happening, Message};
 use crate::world::net::Node;
-use crate::world::{Happening, Message, World};
+use crate::world::{Delays, Disturb, Judge, World};
 use ebb_chunkserver::shell::Event;
 use ebb_types::{ServerId, SleepOrder, SleepRefusal};
 
@@ -12,10 +13,8 @@ use ebb_types::{ServerId, SleepOrder, SleepRefusal};
 const LOOKS: u64 = 200 * MILLI;
 /// Longest time to find out whether a machine can sleep.
 const CHECK: u64 = 50 * MILLI;
-/// Per mille of the machines that cannot, while faults are injected.
-const CANNOT: u64 = 100;
 
-impl World<'_> {
+impl<H: Disturb + Judge + Delays> World<H> {
     /// Whether the server is down by now. `None`: it is looked at again.
     pub fn went_to_sleep(&mut self, id: u64, server: ServerId) -> Option<Result<(), String>> {
         let (now, is_down) = (self.now, self.servers[&server].asleep);
@@ -33,7 +32,7 @@ impl World<'_> {
 
     /// The server looks whether its machine can sleep and be woken.
     pub fn check_machine(&mut self, id: ServerId, order: SleepOrder) {
-        let cannot = self.stormy && self.fault_random.chance(CANNOT);
+        let cannot = H::cannot_sleep(self);
         let outcome = if cannot { Err("no network card wakes it".into()) } else { Ok(()) };
         let (delay, life) = (self.fault_random.between(0, CHECK), self.server(id).life);
         self.after(delay, Happening::Checked { server: id, life, order, outcome });
@@ -63,7 +62,7 @@ impl World<'_> {
 
     pub fn refuse_to_sleep(&mut self, id: ServerId, refusal: &SleepRefusal) {
         self.count("machine that cannot sleep");
-        for member in 1..=self.scenario.members {
+        for member in 1..=self.settings.members {
             self.send(Node::Server(id), Node::Member(member), Message::Refuses(refusal.clone()));
         }
     }

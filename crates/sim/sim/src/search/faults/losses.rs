@@ -1,12 +1,30 @@
-//! Disks that die while their set hibernates, and outages that are worse than can be borne, and end.
+//! Servers that are gone for good, disks that die while their set hibernates, and outages that are worse than can be
+//! borne, and end.
 
-use crate::engine::MILLI;
+use crate::search::harness::World;
+use crate::world::happening::Happening;
 use crate::world::net::Node;
-use crate::world::{Happening, World};
 use ebb_store::mem::MemDisk;
-use ebb_types::{Epoch, Incarnation, PoolId, ServerId, ServerState, SetEntry, SlotState};
+use ebb_types::{Epoch, Incarnation, PoolId, ServerId, SetEntry, SlotState};
 
 impl World<'_> {
+    /// A server is gone for good; at most one per run.
+    pub(super) fn lose(&mut self, id: ServerId) {
+        let state = self.newest_state();
+        let peers =
+            state.servers().filter(|s| Some(s.gear_group) == state.server(id).map(|e| e.gear_group)).count();
+        if self.harness.lost.is_some() || peers < 2 || !self.can_spare(&[id]) {
+            return;
+        }
+        self.note(|| format!("{id} is gone for good"));
+        self.count("server lost for good");
+        self.crash(id);
+        self.server(id).lost = true;
+        self.harness.lost = Some(id);
+        self.lost_wanted = Some(id);
+        self.ask();
+    }
+
     /// While a set hibernates its power fails, and before it wakes some disks are found empty. What was in memory is
     /// gone; whatever is on the other disks must be enough.
     pub(super) fn lose_asleep(&mut self) {
@@ -32,7 +50,7 @@ impl World<'_> {
         let known =
             |id: &ServerId| self.newest_state().server(*id).filter(|e| e.incarnation > Incarnation(0));
         let known: Vec<_> = ids.iter().filter_map(known).map(|e| e.store).collect();
-        if self.invariants.rot_seen
+        if self.harness.invariants.rot_seen
             || known.len() < count
             || all.iter().any(|id| self.has_forgotten(*id))
             || !entry.columns.iter().all(|c| whole(c.state))
@@ -52,7 +70,7 @@ impl World<'_> {
     /// Servers of a pool fail together, often more than can be borne, and return one by one with all that they had. Or
     /// they are cut off from the metadata service.
     pub(super) fn outage(&mut self) {
-        let Some(lost_after) = self.scenario.timing.lost_after else { return };
+        let Some(lost_after) = self.settings.timing.lost_after else { return };
         let ids = self.victims();
         let away = lost_after.as_nanos() as u64;
         let is_cut = self.fault_random.chance(300);
@@ -75,7 +93,7 @@ impl World<'_> {
     /// Up to half of a pool's servers; or of a set as many data servers as it has parity servers, which is more than it
     /// bears while these sleep.
     fn victims(&mut self) -> Vec<ServerId> {
-        let replicated = self.coders.is_empty() || self.fault_random.chance(300);
+        let replicated = self.harness.coders.is_empty() || self.fault_random.chance(300);
         let pool = if replicated { PoolId::REPLICATED } else { PoolId(1) };
         let state = self.newest_state();
         let of_pool: Vec<ServerId> = state.servers().filter(|e| e.pool == pool).map(|e| e.id).collect();
@@ -95,17 +113,5 @@ impl World<'_> {
         self.fault_random.shuffle(&mut ids);
         ids.truncate(most);
         ids
-    }
-
-    /// The operator uses the machine of a server that was declared lost again: on an empty directory, as its error
-    /// message says.
-    pub(crate) fn was_given_up(&mut self, id: ServerId) {
-        let store = self.servers[&id].store.mark().store;
-        let state = self.newest_state().server(id);
-        if state.is_some_and(|e| e.state == ServerState::Lost && e.store == store) {
-            self.note(|| format!("{id}: its directory is emptied"));
-            self.server(id).store.replace(MemDisk::new());
-        }
-        self.after(100 * MILLI, Happening::Restart { server: id });
     }
 }

@@ -1,15 +1,62 @@
-//! Machines that are suspended, machines that boot again, and disks that hang or pause.
+//! Servers that crash, alone or together, machines that are suspended, and machines that boot again.
 
 use crate::engine::{MILLI, SECOND};
-use crate::world::coder::CODERS;
+use crate::search::coder::CODERS;
+use crate::search::harness::{Event, World};
+use crate::world::happening::Happening;
 use crate::world::net::Node;
-use crate::world::{Happening, World};
 use ebb_types::ServerId;
 
-/// The longest pause of a disk under too heavy a load, in leases.
-const PAUSES: u64 = 3;
-
 impl World<'_> {
+    /// A server with writes in flight, if there is one: a fault there endangers more.
+    pub(super) fn busy_or(&self, id: ServerId) -> ServerId {
+        self.servers.values().find(|s| s.runs() && !s.store.is_idle()).map_or(id, |s| s.id)
+    }
+
+    pub(super) fn crash_for_a_while(&mut self, id: ServerId) {
+        self.crash(id);
+        let down = self.fault_random.delay(400 * MILLI).min(12 * SECOND);
+        self.after(down, Happening::Restart { server: id });
+    }
+
+    /// All servers of a rack at once.
+    pub(super) fn crash_rack(&mut self, id: ServerId) {
+        let racks = &self.settings.bootstrap.servers;
+        let rack = racks.iter().find(|s| s.id == id).map(|s| s.rack);
+        let all = racks.iter().filter(|s| Some(s.rack) == rack).map(|s| s.id).collect();
+        self.count("rack crash");
+        self.crash_together(all);
+    }
+
+    /// All servers at once. The metadata service keeps running.
+    pub fn cut_power(&mut self) {
+        self.count("power cut");
+        self.crash_together(self.servers.keys().copied().collect());
+    }
+
+    /// Each returns in its own time; sometimes all are away for longer than any lease. Sleeping servers are found
+    /// switched off.
+    fn crash_together(&mut self, all: Vec<ServerId>) {
+        let pause = if self.fault_random.chance(500) { self.fault_random.delay(6 * SECOND) } else { 0 };
+        for id in all {
+            let server = &self.servers[&id];
+            if server.lost {
+                continue;
+            }
+            self.crash(id);
+            let down = pause.min(10 * SECOND) + self.fault_random.delay(400 * MILLI).min(12 * SECOND);
+            self.after(down, Happening::Restart { server: id });
+        }
+    }
+
+    pub(super) fn pause_for_a_while(&mut self, id: ServerId) {
+        self.server(id).paused = true;
+        self.note(|| format!("{id} stops"));
+        self.count("server stopped");
+        let time = self.fault_random.delay(500 * MILLI).min(10 * SECOND);
+        self.its_after(time, Event::Resume { server: id });
+    }
+
     /// A server, a metadata member or a client stands still, often for longer than any lease.
     pub(super) fn suspend(&mut self, id: ServerId) {
         let long = self.fault_random.chance(300);
@@ -21,7 +68,7 @@ impl World<'_> {
         let node = match kind {
             0..=3 if self.servers[&id].runs() => {
                 self.suspend_server(id);
-                self.after(time, Happening::Resume { server: id });
+                self.its_after(time, Event::Resume { server: id });
                 Node::Server(id)
             }
             4..=5 => match self.member_that_runs() {
@@ -35,7 +82,7 @@ impl World<'_> {
             _ => match self.client_at_work() {
                 Some(client) => {
                     self.suspend_client(client);
-                    self.after(time, Happening::ResumeClient { client });
+                    self.its_after(time, Event::ResumeClient { client });
                     Node::Client(client)
                 }
                 None => return,
@@ -65,68 +112,11 @@ impl World<'_> {
     }
 
     fn client_at_work(&mut self) -> Option<u32> {
-        let clients = self.clients.iter().filter(|c| !c.is_done()).map(|c| c.id);
-        let coders = (CODERS..).zip(&self.coders).filter(|(_, c)| !c.is_done()).map(|(id, _)| id);
-        let stands = |id: &u32| !self.still.contains_key(id);
+        let clients = self.harness.clients.iter().filter(|c| !c.is_done()).map(|c| c.id);
+        let coders = (CODERS..).zip(&self.harness.coders).filter(|(_, c)| !c.is_done()).map(|(id, _)| id);
+        let stands = |id: &u32| !self.harness.still.contains_key(id);
         let all: Vec<u32> = clients.chain(coders).filter(stands).collect();
         self.fault_random.pick(&all).copied()
-    }
-
-    /// A disk answers nothing, and fails nothing, while its server lives.
-    pub(super) fn hang(&mut self, id: ServerId) {
-        let long = self.fault_random.chance(300);
-        let time = match long {
-            true => self.fault_random.between(8, 40) * SECOND,
-            false => self.fault_random.delay(2 * SECOND).min(10 * SECOND),
-        };
-        self.server(id).hung = true;
-        self.note(|| format!("the disk of {id} hangs"));
-        self.count("hung disk");
-        self.after(time, Happening::Heal { server: id });
-    }
-
-    /// The load is too heavy for all disks: again and again each of them answers nothing for half a lease to three, all
-    /// together or one after the other. Any number of servers may be called hung, and service may stop: no more.
-    pub(super) fn overload_disks(&mut self) {
-        if self.is_overloaded() {
-            return;
-        }
-        let lease = u64::from(self.scenario.params().lease_millis) * MILLI;
-        let end = self.now + self.fault_random.between(self.scenario.round / 4, self.scenario.round);
-        self.mishaps.overloaded_until = end;
-        self.note(|| "the load is too heavy for all disks".into());
-        let mut ids: Vec<ServerId> = self.servers.keys().copied().collect();
-        let mut at = self.now;
-        while at < end {
-            let together = self.fault_random.chance(500);
-            self.count(if together { "all disks pause" } else { "disks pause in turn" });
-            self.fault_random.shuffle(&mut ids);
-            let mut last = at;
-            for id in &ids {
-                let time = self.fault_random.between(lease / 2, PAUSES * lease);
-                self.at(at, Happening::DiskPauses { server: *id, time });
-                last = last.max(at + time);
-                if !together {
-                    at += self.fault_random.below(time);
-                }
-            }
-            // Meanwhile they do some of what has waited.
-            at = last + self.fault_random.below(2 * lease);
-        }
-    }
-
-    pub(super) fn is_overloaded(&self) -> bool {
-        self.now < self.mishaps.overloaded_until
-    }
-
-    /// Unless it hangs already, or the load is over.
-    pub fn pause_disk(&mut self, id: ServerId, time: u64) {
-        if !self.stormy || !self.is_overloaded() || self.servers[&id].hung {
-            return;
-        }
-        self.server(id).hung = true;
-        self.note(|| format!("the disk of {id} pauses"));
-        self.after(time, Happening::DiskGoesOn { server: id });
     }
 
     /// A machine boots again, sometimes within a moment: its boot clock begins again.
@@ -149,7 +139,7 @@ impl World<'_> {
             let wait = self.fault_random.between(300 * MILLI, 1200 * MILLI);
             let time = wait + down + self.fault_random.between(5 * MILLI, SECOND / 2);
             self.after(time, Happening::ResumeMember { member });
-            return self.after(wait, Happening::Reboot { server: id, down });
+            return self.its_after(wait, Event::Reboot { server: id, down });
         }
         self.boot(id, down);
     }
@@ -175,9 +165,25 @@ impl World<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::stories::{ask, begin, cluster, primary, read, secondary, write};
+    use crate::search::stories::{ask, begin, cluster, entry, primary, read, rest, secondary, write};
     use ebb_meta::SwitchAction;
     use ebb_types::Depth;
+
+    #[test]
+    fn a_server_wakes_from_suspend_without_its_lease_and_with_what_is_left_of_its_timers() {
+        let mut world = cluster();
+        let id = primary(&world);
+        let left = world.servers[&id].beat_at - world.now;
+        world.suspend_server(id);
+        world.run_until(world.now + 30 * SECOND, |_| false);
+        assert_ne!(entry(&world).primary, Some(id), "others have taken over");
+        world.resume(id);
+        let now = world.now;
+        let server = &world.servers[&id];
+        assert!(!server.replica().has_lease(server.clock.at(now)) && server.beat_at == now + left);
+        rest(&mut world);
+        assert!(world.violation.is_none());
+    }
 
     #[test]
     fn no_machine_boots_late_while_a_lost_disk_is_rebuilt() {
@@ -209,11 +215,11 @@ mod tests {
     #[test]
     fn while_all_disks_pause_again_and_again_service_may_stop_and_nothing_is_lost() {
         let mut world = cluster();
-        (world.stormy, world.scenario.round) = (true, 60 * SECOND);
+        (world.stormy, world.harness.plan.round) = (true, 60 * SECOND);
         world.overload_disks();
-        let (end, mut paused) = (world.mishaps.overloaded_until, false);
+        let (end, mut paused) = (world.harness.mishaps.overloaded_until, false);
         while world.now < end {
-            if world.clients[0].is_done() {
+            if world.harness.clients[0].is_done() {
                 begin(&mut world, write(0, 2));
             }
             world.run_until(world.now + SECOND / 2, |_| false);

@@ -1,9 +1,11 @@
-//! The metadata service: members that stop, crash and hang, leaders that fail amid a change of epochs, and a service
-//! that grows from one member to three and five.
+//! The metadata service: members that stop, crash and hang, logs that fail, rot or are lost, wall clocks that jump,
+//! leaders that fail amid a change of epochs, and a service that grows from one member to three and five.
 
 use crate::engine::{Clock, MILLI, SECOND};
+use crate::search::harness::{Event, World};
+use crate::world::happening::Happening;
+use crate::world::member::MetaNode;
 use crate::world::net::Node;
-use crate::world::{Happening, World};
 
 /// The most that an operator sets up.
 const MEMBERS_MAX: u64 = 5;
@@ -39,13 +41,13 @@ impl World<'_> {
 
     /// The next leader that proposes a change of epochs fails before it knows that it is committed.
     pub(super) fn ambush_leader(&mut self) {
-        self.mishaps.ambush |= self.now >= self.mishaps.truce_until;
+        self.harness.mishaps.ambush |= self.now >= self.harness.mishaps.truce_until;
     }
 
     /// A member has taken its inputs. If it leads and has just proposed a change of epochs, it may have milliseconds
     /// left. The others can go on without it: they are well.
     pub fn spring_ambush(&mut self, id: u64) {
-        if !self.mishaps.ambush || !self.stormy {
+        if !self.harness.mishaps.ambush || !self.stormy {
             return;
         }
         let node = &self.members[&id];
@@ -55,10 +57,10 @@ impl World<'_> {
             return;
         }
         let life = node.life;
-        (self.mishaps.ambush, self.mishaps.truce_until) = (false, self.now + TRUCE);
+        (self.harness.mishaps.ambush, self.harness.mishaps.truce_until) = (false, self.now + TRUCE);
         // Others have the change by then, or not, and the leader knows that, or not.
         let delay = self.fault_random.below(2 * self.net.model.delay);
-        self.after(delay, Happening::LeaderStruck { member: id, life });
+        self.its_after(delay, Event::LeaderStruck { member: id, life });
     }
 
     pub fn strike_leader(&mut self, id: u64, life: u64) {
@@ -106,16 +108,16 @@ impl World<'_> {
     /// Two more members join, as the operator's page says: first each member that there is starts again and knows them
     /// from then on, then they start with nothing and ask to join. Not while another member catches up.
     pub(super) fn grow(&mut self) {
-        let members = self.scenario.members;
+        let members = self.settings.members;
         if members + 2 > MEMBERS_MAX || self.members.values().any(|m| m.broken) {
             return;
         }
         self.count("metadata members added");
         self.note(|| format!("the metadata service grows to {} members", members + 2));
-        self.scenario.members += 2;
+        self.settings.members += 2;
         for id in 1..=members {
             let (begins, down) = (self.fault_random.below(2 * SECOND), self.fault_random.delay(100 * MILLI));
-            self.after(begins, Happening::CrashMember { member: id, down: down.min(2 * SECOND) });
+            self.its_after(begins, Event::CrashMember { member: id, down: down.min(2 * SECOND) });
         }
         for id in members + 1..=members + 2 {
             let clock = Clock::draw(&mut self.fault_random);
@@ -134,7 +136,57 @@ impl World<'_> {
         };
         self.note(|| format!("the log of member-{id} will hang"));
         self.count("metadata log that hangs");
-        self.member_log_hangs(id, time);
+        self.member(id).hang_log(time);
+    }
+
+    /// A disk of the metadata service fails once, or is full; or a log rots or is lost, while the others are healthy.
+    pub(super) fn disturb_log(&mut self) {
+        let members: Vec<u64> = self.members.keys().copied().collect();
+        let id = *self.fault_random.pick(&members).expect("there is a member");
+        let well = |m: &MetaNode| m.up && !m.paused && !m.broken && m.member.votes();
+        let spare = members.len() > 2 && self.members.values().all(well);
+        let until = self.fault_random.delay(SECOND).min(10 * SECOND);
+        let kind = self.fault_random.below(if spare { 4 } else { 2 });
+        let bit = self.fault_random.next();
+        let node = self.members.get_mut(&id).expect("picked from them");
+        match kind {
+            0 => {
+                node.fail_log();
+                self.count("metadata log that fails");
+                return self.note(|| format!("member-{id} will fail to write its log"));
+            }
+            1 => {
+                node.fill_log();
+                self.count("metadata disk full");
+                self.note(|| format!("the disk of member-{id} is full"));
+                return self.its_after(until, Event::HealMember { member: id });
+            }
+            2 => node.rot_log(bit),
+            _ => node.lose_log(),
+        }
+        node.broken = true;
+        self.count(if kind == 2 { "metadata log rotten" } else { "metadata log lost" });
+        self.crash_member(id);
+        self.after(until, Happening::RestartMember { member: id });
+    }
+
+    /// A member's wall clock when it starts: right at first and once faults have ended.
+    pub(super) fn wall_of(&mut self, was: Option<i64>) -> i64 {
+        let Some(was) = was.filter(|_| self.stormy) else { return 0 };
+        if !self.fault_random.chance(self.harness.plan.wall_jumps) {
+            return was;
+        }
+        self.count("wall clock jumps");
+        let most = [SECOND, 7200 * SECOND, 400 * 86_400 * SECOND][self.fault_random.index(3)] / MILLI;
+        self.fault_random.between(0, 2 * most) as i64 - most as i64
+    }
+
+    /// The operator starts it again.
+    pub fn operator_restarts(&mut self, id: u64, down: u64) {
+        if self.member(id).up {
+            self.crash_member(id);
+            self.after(down, Happening::RestartMember { member: id });
+        }
     }
 }
 
@@ -180,7 +232,7 @@ mod tests {
     fn a_log_that_hangs_says_nothing_until_it_is_written() {
         for dies in [false, true] {
             let mut world = cluster();
-            world.member_log_hangs(1, 10 * SECOND);
+            world.member(1).hang_log(10 * SECOND);
             world.ask_gear(1);
             world.run_until(world.now + 5 * SECOND, |_| false);
             assert!(world.members[&1].paused && world.gear_wanted.is_some());

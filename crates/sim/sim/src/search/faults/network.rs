@@ -1,12 +1,111 @@
-//! Networks that part some nodes and not others, connections that are dead in one direction, and queues that are full.
+//! Connections that break, partitions, networks that part some nodes and not others, connections that are dead in one
+//! direction, queues that are full, and storms.
 
-use crate::world::World;
-use crate::world::client::ADMIN;
 use crate::engine::{MILLI, SECOND};
-use crate::world::net::Node;
+use crate::search::coder::CODERS;
+use crate::search::harness::{Event, World};
+use crate::world::happening::{Happening, Message};
+use crate::world::net::{ADMIN, NetModel, Node};
 use ebb_types::{Random, ServerId};
 
 impl World<'_> {
+    pub fn all_nodes(&self) -> Vec<Node> {
+        let servers = self.servers.keys().map(|s| Node::Server(*s));
+        let members = self.members.keys().map(|m| Node::Member(*m));
+        let coders = (CODERS..).take(self.harness.coders.len());
+        let clients = self.harness.clients.iter().map(|c| c.id).chain(coders).map(Node::Client);
+        servers.chain(members).chain(clients).chain([Node::Client(ADMIN)]).collect()
+    }
+
+    /// One node, or half of them, cannot reach the others; or one pair, possibly in one direction only.
+    pub(super) fn partition(&mut self, id: ServerId) {
+        let until = self.now + self.fault_random.delay(700 * MILLI).min(8 * SECOND);
+        let nodes = self.all_nodes();
+        let both = self.fault_random.chance(700);
+        let pair = self.fault_random.chance(400);
+        let one = Node::Server(id);
+        let other = *self.fault_random.pick(&nodes).expect("there are nodes");
+        let side: Vec<Node> = if self.fault_random.chance(500) {
+            vec![one]
+        } else {
+            nodes.iter().copied().filter(|_| self.fault_random.chance(500)).collect()
+        };
+        self.count("partition");
+        self.note(|| match pair {
+            true => format!("{one} is cut off from {other} ({})", ways(both)),
+            false => format!("{} cut off from the others ({})", names(&side), ways(both)),
+        });
+        let pairs: Vec<(Node, Node)> = if pair {
+            vec![(one, other)]
+        } else {
+            let rest = nodes.iter().filter(|n| !side.contains(n));
+            rest.flat_map(|r| side.iter().map(|s| (*s, *r))).collect()
+        };
+        let outlasted = self.fault_random.chance(500);
+        for (a, b) in pairs {
+            self.net.cut(a, b, until, outlasted);
+            if both {
+                self.net.cut(b, a, until, outlasted);
+            }
+        }
+    }
+
+    /// A client cannot send to any server, or receives from none, for as long as it may retry: meanwhile others write
+    /// to the same cells.
+    pub(super) fn cut_off_client(&mut self) {
+        let until = self.now + self.fault_random.delay(3 * SECOND).min(12 * SECOND);
+        let client = Node::Client(self.fault_random.below(self.harness.clients.len() as u64) as u32);
+        let deaf = self.fault_random.chance(600);
+        let outlasted = self.fault_random.chance(300);
+        self.count("client cut off");
+        self.note(|| format!("{client} is cut off from all servers ({})", ways(!deaf)));
+        for id in self.servers.keys().copied() {
+            self.net.cut(Node::Server(id), client, until, outlasted);
+            if !deaf {
+                self.net.cut(client, Node::Server(id), until, outlasted);
+            }
+        }
+    }
+
+    pub(super) fn reset_connection(&mut self, id: ServerId) {
+        let nodes = self.all_nodes();
+        let other = *self.fault_random.pick(&nodes).expect("there are nodes");
+        self.note(|| format!("the connection of {id} and {other} breaks"));
+        self.count("connection reset");
+        if other != Node::Server(id) {
+            self.net.reset(Node::Server(id), other);
+            self.connection_breaks(Node::Server(id), other);
+        }
+    }
+
+    pub(super) fn storm(&mut self) {
+        let most = |r: &mut Random, n| if r.chance(500) { r.below(n) } else { 0 };
+        let r = &mut self.fault_random;
+        self.net.model = NetModel {
+            delay: self.settings.net.delay * r.between(1, 30),
+            loss: most(r, 300),
+            repeat: most(r, 300),
+            reorder: most(r, 600),
+        };
+        let model = self.net.model;
+        self.note(|| format!("the network is in a storm: {model}"));
+        self.count("network storm");
+        let time = self.fault_random.delay(SECOND).min(8 * SECOND);
+        self.its_after(time, Event::Calm);
+    }
+
+    /// A connection broke. What a client had sent is in the server's socket all the same, now and then, and is read
+    /// after what came on another connection.
+    pub(super) fn read_late(&mut self, from: Node, to: Node, message: Message) {
+        let reads = matches!((from, to), (Node::Client(_), Node::Server(_)));
+        if reads && self.stormy && self.net_random.chance(700) {
+            self.count("request read late");
+            let generation = self.net.generation(from, to);
+            let delay = self.net_random.between(0, 6 * SECOND);
+            self.after(delay, Happening::Deliver { from, to, generation, message });
+        }
+    }
+
     /// Two sides do not hear each other, and the rest hears both; or what one side sends does not reach the other. Or a
     /// metadata member is cut off from all but the other members.
     pub(super) fn split(&mut self) {
@@ -75,7 +174,7 @@ impl World<'_> {
 
     /// Nothing that one node sends to another arrives, and neither gets an error: a machine between them has forgotten
     /// the connection, or lets one direction pass. One of the two is a client or a metadata member; of two servers
-    /// [`World::connection_breaks`] does it.
+    /// [`crate::world::World::connection_breaks`] does it.
     pub(super) fn mute(&mut self, id: ServerId) {
         let nodes = self.all_nodes();
         let apart = |node: &Node| !matches!(node, Node::Server(_) | Node::Client(ADMIN));
@@ -117,6 +216,15 @@ impl World<'_> {
     }
 }
 
+fn ways(both: bool) -> &'static str {
+    if both { "both ways" } else { "one way" }
+}
+
+fn names(side: &[Node]) -> String {
+    let names: Vec<String> = side.iter().map(Node::to_string).collect();
+    format!("{} {}", names.join(", "), if side.len() == 1 { "is" } else { "are" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,9 +238,9 @@ mod tests {
         world.net.mute(server, Node::Client(0), world.now + 3600 * SECOND);
         begin(&mut world, write(0, 1));
         world.run_until(world.now + 100 * MILLI, |_| false);
-        assert!(world.clients[0].under_way().is_some(), "the answer is lost");
-        world.run_until(world.now + 60 * SECOND, |world| world.clients[0].is_done());
-        assert!(world.clients[0].is_done() && world.violation.is_none());
+        assert!(world.harness.clients[0].under_way().is_some(), "the answer is lost");
+        world.run_until(world.now + 60 * SECOND, |world| world.harness.clients[0].is_done());
+        assert!(world.harness.clients[0].is_done() && world.violation.is_none());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! More damage than can be borne: what is lost must be said, and what is left served.
 
-use crate::world::client::shared_chunk;
 use crate::engine::SECOND;
-use crate::world::{Happening, World};
+use crate::search::client::shared_chunk;
+use crate::search::harness::{Event, World};
 use ebb_store::Op;
 use ebb_types::{BLOCK_BYTES, ChunkId, GroupId, ServerId, group_of};
 
@@ -21,9 +21,10 @@ impl World<'_> {
 
     /// A chunk that was stored, often one of the last, and where its replicas or strips should be.
     fn any_chunk(&mut self) -> Option<(ChunkId, Vec<(ServerId, GroupId)>)> {
-        let mut stored: Vec<ChunkId> = self.coders.iter().flat_map(|c| &c.stored).map(|s| s.chunk).collect();
+        let mut stored: Vec<ChunkId> =
+            self.harness.coders.iter().flat_map(|c| &c.stored).map(|s| s.chunk).collect();
         if self.fault_random.chance(600) {
-            stored = self.coders.iter().filter_map(|c| c.stored.last()).map(|s| s.chunk).collect();
+            stored = self.harness.coders.iter().filter_map(|c| c.stored.last()).map(|s| s.chunk).collect();
         }
         let coded = self.fault_random.chance(800);
         if let Some(chunk) = self.fault_random.pick(&stored).copied().filter(|_| coded) {
@@ -31,8 +32,8 @@ impl World<'_> {
             let columns = self.newest_state().set(set)?.columns.iter().enumerate();
             return Some((chunk, columns.map(|(n, c)| (c.server, GroupId::of_column(set, n))).collect()));
         }
-        let chunk = shared_chunk(self.fault_random.below(self.scenario.chunks.into()) as u32);
-        let group = group_of(chunk, self.scenario.params().groups);
+        let chunk = shared_chunk(self.fault_random.below(self.harness.plan.chunks.into()) as u32);
+        let group = group_of(chunk, self.settings.params().groups);
         let slots = self.newest_state().group(group)?.slots.iter();
         Some((chunk, slots.map(|slot| (slot.server, group)).collect()))
     }
@@ -63,8 +64,8 @@ impl World<'_> {
         }
         self.note(|| format!("{id} has damage in all that it has of {chunk}"));
         self.count("damage beyond what can be borne");
-        self.invariants.rot_seen = true;
-        self.invariants.ruined.insert(chunk);
+        self.harness.invariants.rot_seen = true;
+        self.harness.invariants.ruined.insert(chunk);
         let server = self.server(id);
         bits.iter().for_each(|at| server.store.disk.flip_bit(&path, *at));
         server.store.was_damaged(&after);
@@ -77,7 +78,7 @@ impl World<'_> {
         for id in self.servers.keys().copied().collect::<Vec<_>>() {
             let room = self.fault_random.below(32 << 10);
             self.fill(id, Some(room));
-            self.after(time, Happening::Heal { server: id });
+            self.its_after(time, Event::Heal { server: id });
         }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Seen from outside: each coder knows what it stored, and every strip of that follows from the definition of a row.
 
-use crate::world::World;
-use crate::world::coder::{Stored, strips_of};
+use crate::search::coder::{Stored, strips_of};
+use crate::search::harness::World;
 use crate::world::server::Server;
 use crate::world::store::{Block, Kept};
 use ebb_meta::State;
@@ -31,7 +31,7 @@ impl World<'_> {
             };
             let key = (record.group, record.chunk, record.first + n);
             let sum = crc32c(data);
-            let known = *self.invariants.sets.contents.entry(key).or_insert(sum);
+            let known = *self.harness.invariants.sets.contents.entry(key).or_insert(sum);
             if known != sum {
                 let what = format!("{} block {} of {} has two contents", key.1, key.2, key.0);
                 return self.fail("R1", what);
@@ -44,7 +44,7 @@ impl World<'_> {
         let state = self.members[&member].member.state();
         let (mut trouble, mut fresh) = (None, Vec::new());
         for (id, entry) in state.sets() {
-            let known = self.invariants.sets.entries.entry((id, entry.epoch)).or_insert_with(|| {
+            let known = self.harness.invariants.sets.entries.entry((id, entry.epoch)).or_insert_with(|| {
                 fresh.push(entry.hibernates());
                 entry.clone()
             });
@@ -106,7 +106,7 @@ impl World<'_> {
 
     /// The coder's write that was acknowledged and has this block of every column, unless its chunk is to be deleted.
     fn write_of(&self, chunk: ChunkId, block: u32) -> Option<&Stored> {
-        self.coders.iter().flat_map(|c| &c.stored).find(|s| s.chunk == chunk && s.takes(block))
+        self.harness.coders.iter().flat_map(|c| &c.stored).find(|s| s.chunk == chunk && s.takes(block))
     }
 
     fn is_stored(&self, chunk: ChunkId, block: u32) -> bool {
@@ -129,9 +129,9 @@ impl World<'_> {
     fn acknowledged_strips(&self, set: SetId) -> Vec<(ChunkId, u32)> {
         let mut all = Vec::new();
         let is_judged = |stored: &&Stored| {
-            !self.invariants.ruined.contains(&stored.chunk) && self.set_of(stored.chunk) == Some(set)
+            !self.harness.invariants.ruined.contains(&stored.chunk) && self.set_of(stored.chunk) == Some(set)
         };
-        for stored in self.coders.iter().flat_map(|c| &c.stored).filter(is_judged) {
+        for stored in self.harness.coders.iter().flat_map(|c| &c.stored).filter(is_judged) {
             all.extend((0..stored.blocks).map(|n| (stored.chunk, stored.first + n)));
         }
         all
@@ -173,7 +173,7 @@ impl World<'_> {
             return None;
         }
         let mut strips = self.acknowledged_strips(set);
-        strips.retain(|(chunk, _)| !self.invariants.ruined.contains(chunk));
+        strips.retain(|(chunk, _)| !self.harness.invariants.ruined.contains(chunk));
         let any = Version { epoch: Epoch(0), seq: 1 };
         for (column, own) in entry.columns.iter().enumerate().filter(|(_, own)| own.is_away()) {
             let (group, kept) = (GroupId::of_column(set, column), Role::Offload { stands_for: own.server });
@@ -193,8 +193,9 @@ impl World<'_> {
     pub fn r4_columns_are_right(&mut self) {
         let sets: Vec<(SetId, SetEntry)> =
             self.newest_state().sets().map(|(id, entry)| (id, entry.clone())).collect();
-        let stored: Vec<Stored> = self.coders.iter().flat_map(|coder| coder.stored.clone()).collect();
-        let deleted: Vec<Stored> = self.coders.iter().flat_map(|coder| coder.deleted.clone()).collect();
+        let stored: Vec<Stored> = self.harness.coders.iter().flat_map(|coder| coder.stored.clone()).collect();
+        let deleted: Vec<Stored> =
+            self.harness.coders.iter().flat_map(|coder| coder.deleted.clone()).collect();
         for (set, entry) in sets {
             for chunk in stored.iter().filter(|stored| self.set_of(stored.chunk) == Some(set)) {
                 let turn = entry.turn(chunk.chunk);
@@ -244,7 +245,7 @@ impl World<'_> {
             _ => (entry.targets(stored.chunk)[column]?, Role::Offload { stands_for: own.server }),
         };
         let store = &self.servers[&server].store;
-        if store.damaged.contains(&stored.chunk) || self.invariants.ruined.contains(&stored.chunk) {
+        if store.damaged.contains(&stored.chunk) || self.harness.invariants.ruined.contains(&stored.chunk) {
             return None;
         }
         let group = GroupId::of_column(set, column);

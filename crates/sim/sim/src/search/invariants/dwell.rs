@@ -6,32 +6,14 @@
 //! continuous gears only single servers have a dwell time: while one stays, another one may go. A server that woke to
 //! help with a failure (R8) may go as soon as that is over.
 
-use crate::world::World;
+use super::Gears;
+use crate::search::harness::World;
 use ebb_meta::State;
 use ebb_types::{GearSteps, ServerId, ServerState};
-use std::collections::{BTreeMap, BTreeSet};
-
-/// Observations of the gears so far.
-#[derive(Default)]
-pub(super) struct Gears {
-    /// The newest leader's term, and its gear.
-    term: u64,
-    gear: u8,
-    /// The servers that are to be awake in it, and since when this leader wants them: it may be slow to record that.
-    awake: BTreeMap<ServerId, u64>,
-    /// When this leader last raised it.
-    raised: Option<u64>,
-    /// Since when servers are awake for a gear.
-    woken: BTreeMap<ServerId, u64>,
-    states: BTreeMap<ServerId, ServerState>,
-    /// Servers that an operator tests or takes out for maintenance.
-    operated: BTreeSet<ServerId>,
-    map_version: u64,
-}
 
 impl World<'_> {
     pub fn operator_sends_away(&mut self, server: ServerId) {
-        self.invariants.gears.operated.insert(server);
+        self.harness.invariants.gears.operated.insert(server);
     }
 
     pub(super) fn dwell_of_gears(&mut self, member: u64) {
@@ -41,7 +23,7 @@ impl World<'_> {
         let awake = member.awake();
         let whole = member.state().schedule().steps == GearSteps::Groups;
         let (now, dwell) = (self.now, self.dwell());
-        let seen = &mut self.invariants.gears;
+        let seen = &mut self.harness.invariants.gears;
         if term >= seen.term {
             let before = std::mem::take(&mut seen.awake);
             let wanted = |server| before.get(&server).filter(|_| term == seen.term).copied().unwrap_or(now);
@@ -79,9 +61,9 @@ impl World<'_> {
 
     pub(super) fn dwell_of_servers(&mut self) {
         let (now, dwell) = (self.now, self.dwell());
-        let mut gears = std::mem::take(&mut self.invariants.gears);
+        let mut gears = std::mem::take(&mut self.harness.invariants.gears);
         let trouble = gears.follow(now, dwell, self.newest_state());
-        self.invariants.gears = gears;
+        self.harness.invariants.gears = gears;
         if let Some((id, at)) = trouble {
             let millis = (now - at) / 1_000_000;
             self.fail("dwell", format!("{id} is sent to sleep {millis} ms after a gear woke it"));
@@ -90,7 +72,7 @@ impl World<'_> {
 
     /// The dwell time by the fastest clock.
     fn dwell(&self) -> u64 {
-        let schedule = &self.scenario.bootstrap.schedule;
+        let schedule = &self.settings.bootstrap.schedule;
         schedule.dwell_millis.min(schedule.hour_millis) * (1_000_000 - 10_000)
     }
 }
@@ -132,14 +114,14 @@ impl Gears {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::stories::{broken, cluster};
     use crate::engine::SECOND;
+    use crate::search::stories::{broken, cluster};
     use ebb_meta::Command;
 
     /// A world whose leader is in gear 2 and, as far as the invariant knows, was raised to gear 3 `ago` before now.
     fn lowered(ago: u64, by_load: bool) -> Option<&'static str> {
         let mut world = cluster();
-        let schedule = &mut world.scenario.bootstrap.schedule;
+        let schedule = &mut world.settings.bootstrap.schedule;
         (schedule.dwell_millis, schedule.hour_millis) = (500, 1000);
         if by_load {
             world.let_load_choose();
@@ -147,7 +129,7 @@ mod tests {
         }
         assert_eq!(broken(&mut world), None);
         let raised = Some(world.now - ago);
-        (world.invariants.gears.gear, world.invariants.gears.raised) = (3, raised);
+        (world.harness.invariants.gears.gear, world.harness.invariants.gears.raised) = (3, raised);
         world.dwell_of_gears(1);
         broken(&mut world)
     }
@@ -162,7 +144,7 @@ mod tests {
     #[test]
     fn a_server_that_is_sent_to_sleep_soon_after_a_gear_woke_it_is_seen() {
         let mut state = State::default();
-        state.apply(&Command::Init(cluster().scenario.bootstrap.clone()));
+        state.apply(&Command::Init(cluster().settings.bootstrap.clone()));
         let server = state.servers().find(|e| e.gear_group.0 == 1).expect("there are two gear groups").id;
         let at = 100 * SECOND;
         let awake = [(server, at)].into();

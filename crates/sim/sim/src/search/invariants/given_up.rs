@@ -1,9 +1,9 @@
 //! A server is given up without an administrator only if no acknowledged data depends on its disk: all of it is on
 //! other servers' disks, which are not given up (`docs/protocol.md`).
 
+use crate::search::coder::Stored;
+use crate::search::harness::World;
 use crate::search::invariants::GIVEN_UP;
-use crate::world::World;
-use crate::world::coder::Stored;
 use crate::world::server::Server;
 use ebb_erasure::Codes;
 use ebb_types::{ChunkId, GroupId, Role, ServerId, ServerState, SetId};
@@ -18,11 +18,11 @@ impl World<'_> {
         let state = self.members[&member].member.state();
         let lost: BTreeSet<ServerId> =
             state.servers().filter(|e| e.state == ServerState::Lost).map(|e| e.id).collect();
-        if lost == self.invariants.given_up || state.version() < self.newest_state().version() {
+        if lost == self.harness.invariants.given_up || state.version() < self.newest_state().version() {
             return;
         }
-        let before = std::mem::replace(&mut self.invariants.given_up, lost.clone());
-        let fresh = |id: &&ServerId| !before.contains(id) && self.lost != Some(**id);
+        let before = std::mem::replace(&mut self.harness.invariants.given_up, lost.clone());
+        let fresh = |id: &&ServerId| !before.contains(id) && self.harness.lost != Some(**id);
         for id in lost.iter().filter(fresh).copied().collect::<Vec<_>>() {
             self.count("server given up");
             if let Some(what) = self.only_there(id, &lost).filter(|_| !self.accepts_loss) {
@@ -55,7 +55,7 @@ impl World<'_> {
     fn row_that_needs(&self, id: ServerId, lost: &BTreeSet<ServerId>) -> Option<String> {
         let state = self.newest_state();
         let (set, entry) = state.sets().find(|(_, entry)| entry.column_of(id).is_some())?;
-        let stored = self.coders.iter().flat_map(|c| &c.stored);
+        let stored = self.harness.coders.iter().flat_map(|c| &c.stored);
         let stored = stored.filter(|s| self.set_of(s.chunk) == Some(set));
         let stored: Writes = stored.map(|s| ((s.chunk, s.offset), *s)).collect();
         let mut strips: BTreeMap<Write, BTreeSet<usize>> = BTreeMap::new();

@@ -2,7 +2,7 @@
 //! client's epoch on, without a restart, received every request and can answer for it.
 //! [`ebb_client_core::Failure::Unknown`]
 
-use crate::world::World;
+use crate::search::harness::World;
 use ebb_types::{Epoch, GroupEntry, GroupId, ServerId};
 
 impl World<'_> {
@@ -19,10 +19,10 @@ impl World<'_> {
     /// sent it.
     pub fn check_unknown(&mut self, op: usize, group: GroupId, epoch: Epoch) {
         // Expected if servers remember few records by design.
-        if self.modelled.is_some() || self.scenario.remembered < ebb_chunkserver::REMEMBERED {
+        if self.settings.remembered < ebb_chunkserver::REMEMBERED {
             return;
         }
-        let since = self.invariants.entries.range((group, epoch)..=(group, Epoch(u32::MAX)));
+        let since = self.harness.invariants.entries.range((group, epoch)..=(group, Epoch(u32::MAX)));
         let since: Vec<&GroupEntry> = since.map(|(_, entry)| entry).collect();
         let witness = self.servers.values().find(|server| {
             let began = server.remembers_since.get(&group);
@@ -57,7 +57,7 @@ mod tests {
         let (first, others) = now.slots.split_first().expect("there are replicas");
         others.iter().for_each(|slot| forgets(&mut world, slot.server));
         let mut none_left = cluster();
-        none_left.invariants.entries.insert((GROUP, now.epoch), now.clone());
+        none_left.harness.invariants.entries.insert((GROUP, now.epoch), now.clone());
         now.slots.iter().for_each(|slot| forgets(&mut none_left, slot.server));
         none_left.check_unknown(0, GROUP, now.epoch);
         assert_eq!(broken(&mut none_left), None);

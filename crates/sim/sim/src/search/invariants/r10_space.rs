@@ -1,8 +1,8 @@
 //! R10: a full disk gives a clear error and drops no write: a client gets a no-space error only when a server is full,
 //! and a refused write never takes effect (the linearizability check treats it as never sent).
 
-use crate::world::World;
 use crate::engine::SECOND;
+use crate::search::harness::World;
 
 /// How long a server may be considered full after it was.
 const REMEMBERED: u64 = 20 * SECOND;
@@ -10,7 +10,7 @@ const REMEMBERED: u64 = 20 * SECOND;
 impl World<'_> {
     pub fn r10_a_server_is_full(&mut self, op: usize) {
         let full = self.servers.values().any(|s| s.soft_full);
-        let was_full = self.invariants.full_at.is_some_and(|at| self.now - at < REMEMBERED);
+        let was_full = self.harness.invariants.full_at.is_some_and(|at| self.now - at < REMEMBERED);
         if !full && !was_full {
             self.fail("R10", format!("op {op} was refused for lack of space, and no server is full"));
         }

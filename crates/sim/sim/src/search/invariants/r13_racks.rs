@@ -2,8 +2,8 @@
 //!
 //! Checked when the cluster is at rest: while servers fail and return, a holder in a shared rack is better than none.
 
-use crate::search::brief::brief_entry;
-use crate::world::World;
+use crate::search::harness::World;
+use crate::world::brief::brief_entry;
 use ebb_gear::{Place, parting};
 use ebb_meta::State;
 use ebb_types::{GroupEntry, RackId, ServerId, ServerState, Slot, SlotState};
@@ -78,7 +78,7 @@ mod tests {
         let list: Vec<Server> = (0..9).map(|n| Server { id: ServerId(n), rack: RackId(n % 3) }).collect();
         let layout = layout(&list, 3, 1, 1, Scheme::Rotated).expect("nine servers hold three copies");
         let state = |group: &[ServerId]| {
-            let params = ClusterParams { replicas: 3, groups: 1, ..cluster().scenario.params().clone() };
+            let params = ClusterParams { replicas: 3, groups: 1, ..cluster().settings.params().clone() };
             let layout = Layout { groups: vec![group.to_vec()], ..layout.clone() };
             let bootstrap = Bootstrap::of_layout(params, &layout, Schedule::default(), |_, _| String::new());
             let mut state = State::default();

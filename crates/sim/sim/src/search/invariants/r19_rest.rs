@@ -1,8 +1,8 @@
 //! R19: at rest nothing is left over, and no list grows with history. Here: the deletions that stores remember, what
 //! they keep in a role that no server needs any more, and the records that they do not know to be on all targets.
 
-use crate::world::World;
 use crate::engine::SECOND;
+use crate::search::harness::World;
 use ebb_chunkserver::Event;
 use ebb_store::{Op, Outcome};
 use ebb_types::{Epoch, GroupId, Kind, Random, Role, ServerId, ServerState, SetId, SlotState, mix};
@@ -15,7 +15,7 @@ impl World<'_> {
     /// At rest: where all copies are in sync, no server remembers a deletion; where all columns are, none of an earlier
     /// epoch than the set's, and of that one not more than it may.
     pub fn r19_deletions_are_forgotten(&mut self) {
-        let (state, most) = (self.newest_state(), self.scenario.deletions);
+        let (state, most) = (self.newest_state(), self.settings.deletions);
         let mut whole: Vec<(GroupId, ServerId, Epoch)> = Vec::new();
         for (group, entry) in state.groups().filter(|(_, entry)| entry.is_in_sync()) {
             whole.extend(entry.slots.iter().map(|slot| (group, slot.server, entry.epoch.next())));
@@ -99,8 +99,8 @@ impl World<'_> {
     pub fn r19_records_are_settled(&mut self, round: u32) {
         // What stays open is also a part of what comes next. And what no copy can repair may keep copies busy.
         if self.violation.is_some()
-            || !self.invariants.ruined.is_empty()
-            || !Random::new(mix(self.scenario.seed ^ mix(u64::from(round) ^ 0x0107))).chance(500)
+            || !self.harness.invariants.ruined.is_empty()
+            || !Random::new(mix(self.settings.seed ^ mix(u64::from(round) ^ 0x0107))).chance(500)
         {
             return;
         }
@@ -151,8 +151,8 @@ fn columns_in_sync(
 
 #[cfg(test)]
 mod tests {
+    use crate::search::client::shared_chunk;
     use crate::search::stories::{ask, broken, cluster, primary, secondary, stray, write};
-    use crate::world::client::shared_chunk;
     use bytes::Bytes;
     use ebb_types::{Content, Epoch, GroupId, Record, Role, Version};
 

@@ -3,8 +3,10 @@
 //! Seen from outside: a server's fence never goes back while it runs; only the primary named in an epoch's
 //! configuration sends records with versions of that epoch; and a version is used once, for one content.
 
-use crate::search::brief::brief_entry;
-use crate::world::World;
+use crate::search::client::CELL_BYTES;
+use crate::search::harness::World;
+use crate::world::brief::brief_entry;
+use crate::world::server::record_of;
 use ebb_chunkserver::StoreCommand;
 use ebb_types::{BLOCK_BYTES, Content, GroupId, PeerMessage, ServerId, Version, crc32c, lost_block_crc};
 
@@ -12,9 +14,9 @@ impl World<'_> {
     pub(super) fn r1_fences(&mut self, id: ServerId) {
         let server = &self.servers[&id];
         let life = server.life;
-        for group in (0..self.scenario.params().groups).map(GroupId) {
+        for group in (0..self.settings.params().groups).map(GroupId) {
             let fence = server.replica().fence_of(group);
-            let last = self.invariants.fences.entry((id, life, group)).or_default();
+            let last = self.harness.invariants.fences.entry((id, life, group)).or_default();
             // A group that no longer concerns the server is forgotten until a message about it arrives.
             if fence < *last && fence.0 > 0 {
                 let what = format!("{id} went back from {last} to {fence} in {group}");
@@ -29,7 +31,7 @@ impl World<'_> {
         if record.version.epoch != *epoch {
             return;
         }
-        let entry = self.invariants.entries.get(&(record.group, *epoch));
+        let entry = self.harness.invariants.entries.get(&(record.group, *epoch));
         if entry.is_none_or(|e| e.primary != Some(from)) {
             let what = format!(
                 "{from} orders {} {} and is not its primary: {}",
@@ -42,7 +44,7 @@ impl World<'_> {
     }
 
     pub(super) fn r1_one_content_per_version(&mut self, command: &StoreCommand) {
-        let Some((record, payload)) = Self::record_of(command) else { return };
+        let Some((record, payload)) = record_of(command) else { return };
         let sets_no_blocks = matches!(record.content, Content::Delete | Content::Note);
         if record.version == Version::ZERO || sets_no_blocks {
             return;
@@ -59,17 +61,18 @@ impl World<'_> {
             };
             let key = (record.chunk, record.first + n, record.version);
             let sum = crc32c(data);
-            match self.invariants.contents.get(&key) {
+            match self.harness.invariants.contents.get(&key) {
                 Some(known) if *known != sum => {
                     let what = format!("{} block {} has two contents in {}", key.0, key.1, key.2);
                     return self.fail("R1", what);
                 }
                 Some(_) => {}
                 None => {
-                    self.invariants.contents.insert(key, sum);
-                    for cell in data.chunks(crate::world::client::CELL_BYTES as usize) {
+                    self.harness.invariants.contents.insert(key, sum);
+                    for cell in data.chunks(CELL_BYTES as usize) {
                         let value = u64::from_le_bytes(cell[..8].try_into().expect("eight bytes"));
-                        let first = self.invariants.first_version.entry(value).or_insert(record.version);
+                        let first =
+                            self.harness.invariants.first_version.entry(value).or_insert(record.version);
                         *first = record.version.min(*first);
                     }
                 }
@@ -80,8 +83,8 @@ impl World<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::search::client::shared_chunk;
     use crate::search::stories::{GROUP, broken, cluster, entry, primary, secondary};
-    use crate::world::client::shared_chunk;
     use bytes::Bytes;
     use ebb_chunkserver::StoreCommand;
     use ebb_types::{BLOCK_BYTES, Content, Epoch, PeerMessage, Record, Role, Version};
@@ -97,7 +100,7 @@ mod tests {
         world.r1_fences(id);
         assert_eq!(broken(&mut world), None);
         let life = world.servers[&id].life;
-        world.invariants.fences.insert((id, life, GROUP), Epoch(99));
+        world.harness.invariants.fences.insert((id, life, GROUP), Epoch(99));
         world.r1_fences(id);
         assert_eq!(broken(&mut world), Some("R1"));
     }

@@ -1,7 +1,7 @@
 //! R2: a primary serves only under an unexpired lease, and a lease ends before the metadata service may appoint
 //! another: at any true time at most one server serves a group. [Sierra §3.5]
 
-use crate::world::World;
+use crate::search::harness::World;
 use ebb_types::{GroupId, ServerId};
 
 impl World<'_> {
@@ -11,7 +11,7 @@ impl World<'_> {
             let server = &self.servers[id];
             server.up && server.replica().serves(server.clock.at(now), group)
         };
-        for group in (0..self.scenario.params().groups).map(GroupId) {
+        for group in (0..self.settings.params().groups).map(GroupId) {
             if !serves(&id, group) {
                 continue;
             }
@@ -20,7 +20,7 @@ impl World<'_> {
                 return self.fail("R2", format!("{id} and {other} both serve {group}"));
             }
             let epoch = self.servers[&id].replica().fence_of(group);
-            let newest = self.invariants.served.entry(group).or_default();
+            let newest = self.harness.invariants.served.entry(group).or_default();
             *newest = epoch.max(*newest);
         }
     }
@@ -28,8 +28,8 @@ impl World<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::search::stories::{GROUP, broken, cluster, entry, primary, secondary};
     use crate::engine::SECOND;
+    use crate::search::stories::{GROUP, broken, cluster, entry, primary, secondary};
     use ebb_chunkserver::{Event, shell};
     use ebb_types::{GroupEntry, MapDelta, Slot, SlotState};
     use std::time::Duration;

@@ -3,22 +3,22 @@
 //! [Sierra §3.5, PacificA]
 
 use super::Invariants;
-use crate::search::brief::brief_entry;
-use crate::world::World;
+use crate::search::harness::World;
+use crate::world::brief::brief_entry;
 use ebb_types::{GroupEntry, GroupId, MetaPush, ServerId, SlotState};
 use std::collections::BTreeSet;
 
 impl World<'_> {
     pub(super) fn r3_configurations(&mut self, member: u64) {
         let state = self.members[&member].member.state();
-        let looked = self.invariants.looked.entry(member).or_default();
+        let looked = self.harness.invariants.looked.entry(member).or_default();
         if state.version() == *looked {
             return;
         }
         *looked = state.version();
         let mut trouble = None;
         for (group, entry) in state.groups() {
-            if let Err(what) = agree(&mut self.invariants, member, group, entry) {
+            if let Err(what) = agree(&mut self.harness.invariants, member, group, entry) {
                 trouble = Some(what);
             } else if let Some(fault) = self.sleeper_in(group, entry, state) {
                 trouble = Some(fault);
@@ -33,7 +33,7 @@ impl World<'_> {
     pub(super) fn r3_pushed_map(&mut self, member: u64, push: &MetaPush) {
         let MetaPush::Map(delta) = push else { return };
         for (group, entry) in &delta.groups {
-            if let Err(what) = agree(&mut self.invariants, member, *group, entry) {
+            if let Err(what) = agree(&mut self.harness.invariants, member, *group, entry) {
                 return self.fail("R3", what);
             }
         }
@@ -117,8 +117,9 @@ mod tests {
         as_target.slots.iter_mut().for_each(|s| s.state = SlotState::InSync);
         assert!(world.sleeper_in(GROUP, &as_target, world.newest_state()).is_some());
         // It is searched for in every state that a member reaches.
-        world.invariants.looked.clear();
+        world.harness.invariants.looked.clear();
         world
+            .harness
             .invariants
             .entries
             .insert((GROUP, good.epoch), GroupEntry { primary: Some(awake), ..as_target });

@@ -1,7 +1,7 @@
 //! R4: no divergence of replicas survives a failover. When nothing is broken and nothing is in flight, all r replicas
 //! of a group are identical, block by block, and no other server keeps anything of it. [Sierra §3.7]
 
-use crate::world::World;
+use crate::search::harness::World;
 use crate::world::store::Block;
 use ebb_types::{ChunkId, GroupId, Role, ServerId};
 
@@ -35,7 +35,7 @@ impl World<'_> {
         let store = |id| &self.servers[&id].store;
         let digest = |id| store(id).digest(group).map(|digest| digest.chunks);
         let (Some(left), Some(right)) = (digest(a), digest(b)) else {
-            if !self.invariants.ruined.is_empty() {
+            if !self.harness.invariants.ruined.is_empty() {
                 return None;
             }
             let lost =
@@ -43,7 +43,7 @@ impl World<'_> {
             return Some(format!("{lost} does not know what it had"));
         };
         let is_damaged = |chunk: &ChunkId| [a, b].iter().any(|id| store(*id).damaged.contains(chunk));
-        let spared = |chunk: &&ChunkId| is_damaged(chunk) || self.invariants.ruined.contains(*chunk);
+        let spared = |chunk: &&ChunkId| is_damaged(chunk) || self.harness.invariants.ruined.contains(*chunk);
         let mut all = left.keys().chain(right.keys()).filter(|chunk| !spared(chunk));
         let chunk = *all.find(|chunk| left.get(chunk) != right.get(chunk))?;
         let blocks = |id| store(id).kept(group, Role::Replica).remove(&chunk).unwrap_or_default();
@@ -59,9 +59,9 @@ impl World<'_> {
     /// A deleted chunk is gone everywhere. If only a returning store had data of a chunk whose deletion is forgotten, a
     /// primary orders it again, as zeros.
     fn deletions_are_complete(&mut self) {
-        let deleted: Vec<ChunkId> = self.history.deleted().collect();
+        let deleted: Vec<ChunkId> = self.harness.history.deleted().collect();
         for chunk in deleted {
-            let group = ebb_types::group_of(chunk, self.scenario.params().groups);
+            let group = ebb_types::group_of(chunk, self.settings.params().groups);
             let entry = self.newest_state().group(group).expect("every group is configured");
             let keeps = |id: &ebb_types::ServerId| {
                 let kept = self.servers[id].store.kept(group, Role::Replica).remove(&chunk);
@@ -82,9 +82,9 @@ fn says(block: Option<&Block>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::search::client::shared_chunk;
     use crate::search::history::{Action, Outcome};
     use crate::search::stories::{broken, cluster, secondary, stray};
-    use crate::world::client::shared_chunk;
     use ebb_types::Role;
 
     #[test]
@@ -101,10 +101,10 @@ mod tests {
     #[test]
     fn a_deleted_chunk_that_a_server_keeps_is_seen() {
         let mut world = cluster();
-        let op = world.history.begin(shared_chunk(0), Action::Delete, world.now);
+        let op = world.harness.history.begin(shared_chunk(0), Action::Delete, world.now);
         world.r4_replicas_are_equal();
         assert_eq!(broken(&mut world), None, "the deletion is not acknowledged yet");
-        world.history.end(op, world.now, Outcome::Done, Vec::new());
+        world.harness.history.end(op, world.now, Outcome::Done, Vec::new());
         world.r4_replicas_are_equal();
         assert_eq!(broken(&mut world), Some("R4"));
     }

@@ -1,27 +1,27 @@
 //! R5: a write is acknowledged only when all r copies are durable: on the disk of every target of the configuration
 //! that ordered it, and these are r different servers. [Sierra §3.6]
 
-use crate::search::brief::brief_entry;
+use crate::search::client::CELLS_PER_BLOCK;
+use crate::search::harness::World;
 use crate::search::history::Action;
-use crate::world::World;
-use crate::world::client::CELLS_PER_BLOCK;
+use crate::world::brief::brief_entry;
 use ebb_types::{ClientReply, Epoch, GroupId, Role, ServerId, SlotState, group_of};
 
 impl World<'_> {
     pub(super) fn r5_every_copy_is_durable(&mut self, from: ServerId, op: usize, reply: &ClientReply) {
-        let asked = &self.history.ops[op];
+        let asked = &self.harness.history.ops[op];
         let (ClientReply::Done { .. }, Action::Write { first, cells }) = (reply, asked.action) else {
             return;
         };
-        if !self.invariants.acknowledged.insert(op) {
+        if !self.harness.invariants.acknowledged.insert(op) {
             return; // a repeated answer: the copies may have moved since
         }
         let (chunk, value) = (asked.chunk, op as u64 + 1);
-        if self.history.was_to_be_deleted(chunk) {
+        if self.harness.history.was_to_be_deleted(chunk) {
             return; // a late repeat: that the chunk was written may be forgotten
         }
-        let group = group_of(chunk, self.scenario.params().groups);
-        let Some(&version) = self.invariants.first_version.get(&value) else {
+        let group = group_of(chunk, self.settings.params().groups);
+        let Some(&version) = self.harness.invariants.first_version.get(&value) else {
             return self.fail("R5", format!("{from} acknowledges op {op}, which no server ever stored"));
         };
         let Some(entry) = self.servers[&from].replica().map().group(group).cloned() else { return };
@@ -67,10 +67,10 @@ impl World<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::search::client::shared_chunk;
     use crate::search::stories::{
         GROUP, ask, broken, cluster, holder, in_low_gear, primary, secondary, write,
     };
-    use crate::world::client::shared_chunk;
     use ebb_types::Version;
 
     const DONE: ClientReply = ClientReply::Done { newest: Version::ZERO };
@@ -79,12 +79,12 @@ mod tests {
     fn an_acknowledgement_without_a_copy_is_seen() {
         let mut world = cluster();
         let from = primary(&world);
-        world.invariants.acknowledged.clear();
+        world.harness.invariants.acknowledged.clear();
         world.r5_every_copy_is_durable(from, 0, &DONE);
         assert_eq!(broken(&mut world), None);
         let other = secondary(&world);
         world.server(other).store.drop_role(GROUP, Role::Replica);
-        world.invariants.acknowledged.clear();
+        world.harness.invariants.acknowledged.clear();
         world.r5_every_copy_is_durable(from, 0, &DONE);
         assert_eq!(broken(&mut world), Some("R5"));
     }
@@ -94,11 +94,11 @@ mod tests {
         let mut world = in_low_gear();
         ask(&mut world, write(2, 1));
         let (from, holder, sleeper) = (primary(&world), holder(&world), secondary(&world));
-        world.invariants.acknowledged.clear();
+        world.harness.invariants.acknowledged.clear();
         world.r5_every_copy_is_durable(from, 1, &DONE);
         assert_eq!(broken(&mut world), None);
         world.server(holder).store.drop_role(GROUP, Role::Offload { stands_for: sleeper });
-        world.invariants.acknowledged.clear();
+        world.harness.invariants.acknowledged.clear();
         world.r5_every_copy_is_durable(from, 1, &DONE);
         assert_eq!(broken(&mut world), Some("R5"));
     }
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn an_acknowledgement_of_what_no_server_stored_is_seen() {
         let mut world = cluster();
-        let op = world.history.begin(shared_chunk(0), write(0, 1), world.now);
+        let op = world.harness.history.begin(shared_chunk(0), write(0, 1), world.now);
         world.r5_every_copy_is_durable(primary(&world), op, &DONE);
         assert_eq!(broken(&mut world), Some("R5"));
     }

@@ -1,8 +1,8 @@
 //! R6: offload is deleted only when the server that it is held for has it durably, or another holder does. [Sierra
 //! §3.6]
 
-use crate::search::brief::{brief_entry, brief_role};
-use crate::world::World;
+use crate::search::harness::World;
+use crate::world::brief::{brief_entry, brief_role};
 use ebb_types::{Epoch, GroupEntry, GroupId, Role, ServerId, ServerState, Slot, SlotState};
 
 impl World<'_> {

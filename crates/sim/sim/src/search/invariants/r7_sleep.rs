@@ -1,7 +1,7 @@
 //! R7: a server sleeps only when it is primary of no group, has nothing in flight, and every group that it serves has
 //! its r copies without it. [Sierra §3.5]
 
-use crate::world::World;
+use crate::search::harness::World;
 use ebb_types::{Role, ServerId, ServerState};
 
 impl World<'_> {

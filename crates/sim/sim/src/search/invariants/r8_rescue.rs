@@ -1,9 +1,9 @@
 //! R8: when a replica is lost while others sleep, its peers are woken at once. [Sierra §3.7] So no server is put to
 //! sleep that nothing has proved to wake, unless an operator tests that.
 
-use crate::search::brief::brief_entry;
-use crate::world::World;
 use crate::engine::SECOND;
+use crate::search::harness::World;
+use crate::world::brief::brief_entry;
 use ebb_meta::{State, WakePath};
 use ebb_types::{GroupEntry, GroupId, ServerId, ServerState};
 
@@ -22,9 +22,9 @@ impl World<'_> {
         let known = state.power(id).map(|record| &record.paths);
         let proven =
             |path: &WakePath| known.and_then(|paths| paths.get(&path.name)).is_some_and(|p| p.proven);
-        let paths = self.scenario.switches.get(&id).into_iter().flatten();
+        let paths = self.settings.switches.get(&id).into_iter().flatten();
         let can_be_woken = paths.clone().any(|path| path.reliable || proven(path));
-        if !can_be_woken && !self.invariants.gears.is_operated(id) {
+        if !can_be_woken && !self.harness.invariants.gears.is_operated(id) {
             let paths: Vec<&str> = paths.map(|path| path.name.as_str()).collect();
             self.fail("R8", format!("{id} is put to sleep, and no path has proved to wake it: {paths:?}"));
         }
@@ -32,10 +32,10 @@ impl World<'_> {
 
     fn r8_not_for_long(&mut self, left_alone: Option<(GroupId, GroupEntry)>) {
         let Some((group, entry)) = left_alone else {
-            self.invariants.left_alone = None;
+            self.harness.invariants.left_alone = None;
             return;
         };
-        let since = *self.invariants.left_alone.get_or_insert(self.now);
+        let since = *self.harness.invariants.left_alone.get_or_insert(self.now);
         if self.now - since > AT_ONCE {
             self.fail("R8", format!("{group} lacks a replica and a peer sleeps on: {}", brief_entry(&entry)));
         }
@@ -65,7 +65,7 @@ mod tests {
         let id = ServerId(2);
         world.r8_it_can_be_woken(1, id);
         assert_eq!(broken(&mut world), None, "a process needs no proof");
-        world.scenario.switches.insert(id, vec![WakePath::switch("wol", false)]);
+        world.settings.switches.insert(id, vec![WakePath::switch("wol", false)]);
         world.r8_it_can_be_woken(1, id);
         assert_eq!(broken(&mut world), Some("R8"));
         world.operator_sends_away(id);
@@ -77,7 +77,7 @@ mod tests {
     fn a_peer_that_sleeps_on_while_a_replica_is_lost_is_seen() {
         let mut world = cluster();
         let mut state = State::default();
-        state.apply(&Command::Init(world.scenario.bootstrap.clone()));
+        state.apply(&Command::Init(world.settings.bootstrap.clone()));
         let servers: Vec<_> = state.groups().flat_map(|(_, e)| e.slots.iter().map(|s| s.server)).collect();
         let mut set = |id, to| {
             let incarnation = state.server(id).expect("a server of the group").incarnation;

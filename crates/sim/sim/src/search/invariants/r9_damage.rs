@@ -1,7 +1,7 @@
 //! R9: a store that failed a sync no longer serves anything, and damage is found and repaired even if it is never read.
 
+use crate::search::harness::World;
 use crate::search::run::copies;
-use crate::world::World;
 use ebb_types::{BLOCK_BYTES, ClientReply, Rows, ServerId, SetEntry};
 
 impl World<'_> {
@@ -17,11 +17,18 @@ impl World<'_> {
             // A lost chunk file may have had more blocks than a column has.
             let set = group.column().and_then(|(set, _)| self.newest_state().set(set));
             let of_column =
-                |set: &SetEntry| Rows::new(set.shape, self.scenario.params().chunk_bytes).column_bytes();
+                |set: &SetEntry| Rows::new(set.shape, self.settings.params().chunk_bytes).column_bytes();
             let blocks = set.map_or(u32::MAX, |set| of_column(set) / BLOCK_BYTES as u32);
             let (chunk, block) = self.servers[&server].store.damaged_block(group, blocks)?;
             Some(format!("{chunk} block {block} of {group} is damaged on {server}, and was not repaired"))
         })
+    }
+
+    /// A client got the answer that a block fails its checksum everywhere.
+    pub fn check_corrupt(&mut self, op: usize) {
+        if !self.harness.invariants.rot_seen {
+            self.fail("R9", format!("op {op} was answered with damage, and nothing was damaged"));
+        }
     }
 
     pub(super) fn r9_poisoned_is_silent(&mut self, from: ServerId, reply: &ClientReply) {
@@ -34,9 +41,10 @@ impl World<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::engine::SECOND;
     use crate::search::run::scrub;
     use crate::search::stories::{begin, broken, cluster, cluster_that_scrubs, primary, secondary, write};
-    use crate::engine::SECOND;
     use ebb_types::ClientReply;
 
     #[test]
@@ -71,9 +79,8 @@ mod tests {
     fn a_cluster_that_scrubs_nothing_does_nothing_between_heartbeats() {
         let mut world = cluster_that_scrubs();
         scrub(&mut world);
-        let quiet = |world: &crate::world::World| {
-            world.servers.values().all(|s| s.is_idle() && !s.replica().is_scrubbing())
-        };
+        let quiet =
+            |world: &World| world.servers.values().all(|s| s.is_idle() && !s.replica().is_scrubbing());
         assert!(quiet(&world), "every replica was found right just now");
         let end = world.now + 2 * SECOND;
         let mut always = true;
@@ -87,10 +94,10 @@ mod tests {
     #[test]
     fn damage_that_was_not_injected_is_seen() {
         let mut world = cluster();
-        world.invariants.rot_seen = true;
+        world.harness.invariants.rot_seen = true;
         world.check_corrupt(0);
         assert_eq!(broken(&mut world), None);
-        world.invariants.rot_seen = false;
+        world.harness.invariants.rot_seen = false;
         world.check_corrupt(0);
         assert_eq!(broken(&mut world), Some("R9"));
     }

@@ -2,8 +2,8 @@
 //! permanently. The newest configuration that served, or was recorded as serving, determines which copies are complete:
 //! nothing was ordered without them since.
 
-use crate::search::brief::brief_entry;
-use crate::world::World;
+use crate::search::harness::World;
+use crate::world::brief::brief_entry;
 use ebb_types::{GroupEntry, GroupId, ServerId, Slot, SlotState};
 
 impl World<'_> {
@@ -26,8 +26,8 @@ impl World<'_> {
     }
 
     fn survivor(&self, group: GroupId, entry: &GroupEntry) -> Option<ServerId> {
-        let served = self.invariants.served.get(&group);
-        let newest = served.and_then(|epoch| self.invariants.entries.get(&(group, *epoch)));
+        let served = self.harness.invariants.served.get(&group);
+        let newest = served.and_then(|epoch| self.harness.invariants.entries.get(&(group, *epoch)));
         let sound = |id: ServerId| self.is_sound(id);
         let complete = |slot: &&Slot| {
             let kept = slot.holder.is_some_and(|s| s.sources().next().is_some() && s.sources().all(sound));
