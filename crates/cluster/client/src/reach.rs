@@ -235,6 +235,7 @@ impl Shared {
             helpers.rotate_left(first as usize);
         }
         helpers.truncate(HELPERS as usize);
+        debug_assert!(!helpers.contains(&server), "it is what cannot be reached");
         helpers
     }
 

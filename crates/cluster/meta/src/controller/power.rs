@@ -132,7 +132,7 @@ impl Power {
         self.ready.retain(|server| draining.contains(server));
     }
 
-    /// Throws the switches of servers that are not in the state on record. `heard`: when the last heartbeat of one came.
+    /// Throws the switches of servers that are not in the state on record. `heard`: when its last heartbeat came.
     /// Returns whether one is late: other servers may be wanted in its place.
     pub fn throw_switches(
         &mut self,

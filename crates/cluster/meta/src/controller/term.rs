@@ -31,6 +31,7 @@ impl Term {
 
     /// Time of day.
     pub fn unix_now(&self, now: Moment) -> u64 {
+        debug_assert!(now >= self.since, "the past of another leader has another time of day");
         self.unix_millis + now.since(self.since).as_millis() as u64
     }
 

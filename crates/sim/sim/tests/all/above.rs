@@ -136,7 +136,7 @@ fn a_repeated_request_that_comes_after_a_newer_one_is_found() {
 #[test]
 fn slices_that_are_listed_before_the_claim_are_found() {
     // The one before moved more of them until it fell silent: they read as zeroes, or their objects are gone.
-    in_volume(1, VolumeBug::ListFirst, &["linearizability", "bytes", "liveness"]);
+    in_volume(160, VolumeBug::ListFirst, &["linearizability", "bytes", "liveness"]);
 }
 
 /// A try was under way for 10.7 s, and came after a newer write that was acknowledged: no defect of the server.
@@ -154,7 +154,7 @@ fn a_primary_that_ignores_claims_is_found() {
 #[test]
 fn a_claim_that_two_owners_share_is_found() {
     // What the former one had under way is carried out after newer writes.
-    in_member(1, MetaBug::SameClaim, &["linearizability", "bytes"]);
+    in_member(140, MetaBug::SameClaim, &["linearizability", "bytes"]);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_clock_that_stands_still_in_suspend_is_found() {
 #[test]
 fn a_block_that_is_looked_for_where_it_is_not_yet_is_found() {
     // A read meanwhile finds zeroes, or what was freed there, instead of what the slice's object has.
-    in_volume(1, VolumeBug::MarkEarly, &["linearizability", "bytes"]);
+    in_volume(170, VolumeBug::MarkEarly, &["linearizability", "bytes"]);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_command_that_is_carried_out_twice_is_found() {
 #[test]
 fn an_answer_that_the_namespace_forgets_is_found() {
     // A deletion that the network repeats deletes what was put after it was answered.
-    in_member(1, MetaBug::ForgetAnswers, &["linearizability"]);
+    in_member(930, MetaBug::ForgetAnswers, &["linearizability"]);
 }
 
 #[test]

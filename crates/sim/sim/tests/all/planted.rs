@@ -154,7 +154,7 @@ fn a_primary_that_serves_without_a_lease_is_found() {
 #[test]
 fn a_lease_that_counts_from_its_arrival_is_found() {
     // It waited for a server that stood still, or in a network that did, while another one took over.
-    in_server(1, PlantedBug::LeaseFromArrival, &["R2", "linearizability"]);
+    in_server(140, PlantedBug::LeaseFromArrival, &["R2", "linearizability"]);
 }
 
 #[test]
