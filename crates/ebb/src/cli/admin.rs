@@ -86,7 +86,7 @@ pub enum GearCommand {
     Auto,
     /// Show what the scheduler would do in the next day, and what that follows from; changes nothing
     Plan(SeriesArgs),
-    /// Apply [scheduler] of the configuration file; otherwise it is only read when the cluster is created
+    /// Apply `[scheduler]` of the configuration file; otherwise it is only read when the cluster is created
     Apply,
 }
 

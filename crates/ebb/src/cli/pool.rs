@@ -17,7 +17,7 @@ use std::fmt::Write;
 pub enum PoolCommand {
     /// Add a pool of new servers that the configuration file has and the cluster does not
     Create {
-        /// Its name in [[pool]]
+        /// Its name in `[[pool]]`
         name: String,
     },
     /// Show each pool's code, and the role of each of its servers

@@ -392,7 +392,7 @@ impl Driver {
             }
             Outcome::Map { to, delta } => {
                 let (sender, push) = (meta.connections.get(&to), MetaPush::Map(delta));
-                if !sender.is_some_and(|s| s.send(kind::META_PUSH, 0, &push, Bytes::new()).is_ok()) {
+                if sender.is_none_or(|s| s.send(kind::META_PUSH, 0, &push, Bytes::new()).is_err()) {
                     self.member.unwatch(to);
                 }
             }

@@ -67,7 +67,7 @@ pub struct ServerArgs {
     /// Measurements of each kind
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
-    /// Write the rates into [scheduler] of the configuration, and show what changes
+    /// Write the rates into `[scheduler]` of the configuration, and show what changes
     #[arg(long)]
     write: bool,
     #[command(flatten)]

@@ -10,7 +10,7 @@
 //! other servers; these wait for inboxes there, and an inbox is emptied by its own disk, which waits for nothing.
 //! Messages between servers never wait for room for clients, and a server sends without waiting.
 //!
-//! **What the core may rely on**: a message that it sends arrives eventually, or [`Event::PeerLost`] follows.
+//! **What the core may rely on**: a message that it sends arrives eventually, or [`CoreEvent::PeerLost`] follows.
 
 use super::machine;
 use super::news;

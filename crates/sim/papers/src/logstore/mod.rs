@@ -3,8 +3,8 @@
 //!
 //! Of the three traces only the beginnings of two are public. Generated ones with the figures of Table 2 and the spans
 //! that follow from the energies of Tables 3 and 4 replace them, as they are behind a file system's cache
-//! ([`Workload::after_cache`]). Number, sizes and mixture of the requests are the paper's; the rhythm of the day
-//! follows from its two-speed disks' times at high speed ([`ebb_trace::Daily`]).
+//! ([`ebb_trace::Daily::after_cache`]). Number, sizes and mixture of the requests are the paper's; the rhythm of the
+//! day follows from its two-speed disks' times at high speed ([`ebb_trace::Daily`]).
 
 mod figures;
 mod inputs;
