@@ -176,15 +176,19 @@ fn suffering(world: &World) -> Option<String> {
     }
     let moving = |s: ServerState| matches!(s, ServerState::Draining | ServerState::Waking);
     let is_missing = |id: ServerId| world.servers[&id].missing;
-    // What it keeps for a lost server is the last but one copy, if the group's complete one is on the server that is
-    // missing (seed 34000033483).
-    let may_be_needed = |(group, role): (GroupId, Role)| {
+    // A group without its complete copy may need what the server holds for another one, or keeps for a lost one (seeds
+    // 34000033483, 34000052390).
+    let may_need = |group: GroupId, server: ServerId| {
         let entry = state.group(group).filter(|entry| !entry.is_complete());
-        let lacks = |entry: &GroupEntry| entry.slots.iter().any(|slot| is_missing(slot.server));
-        matches!(role, Role::Offload { .. }) && entry.is_some_and(lacks)
+        let lacks = |entry: &&GroupEntry| entry.slots.iter().any(|slot| is_missing(slot.server));
+        let keeps = |role: &(GroupId, Role)| role.0 == group && matches!(role.1, Role::Offload { .. });
+        entry.filter(lacks).is_some_and(|entry| {
+            entry.members().any(|(member, _)| member == server)
+                || world.servers[&server].store.roles().iter().any(keeps)
+        })
     };
     let holds_out = |s: &ServerEntry| {
-        s.state == ServerState::Draining && world.servers[&s.id].store.roles().into_iter().any(may_be_needed)
+        s.state == ServerState::Draining && state.groups().any(|(group, _)| may_need(group, s.id))
     };
     // If servers rotate every few seconds, one is always in transition.
     let rotates = world.settings.bootstrap.schedule.rotate_days > 0;
