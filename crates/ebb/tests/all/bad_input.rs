@@ -192,6 +192,14 @@ fn a_number_that_is_none_is_refused_without_the_programs_types() {
 }
 
 #[test]
+fn papers_whose_reports_cannot_be_written_are_not_repeated() {
+    for (paper, named) in [("ecs2", "mine.html"), ("all", "mine-sierra.html")] {
+        let args = ["simulate", "paper", paper, "--out", "no-such-directory/mine"];
+        refused(&Command::new(EBB).args(args).output().expect("run ebb"), 1, &[named]);
+    }
+}
+
+#[test]
 fn a_cost_that_cannot_be_measured_is_refused_before_the_work() {
     let cost = |args: &[&str]| Command::new(EBB).args(["lab", "cost"]).args(args).output().expect("run");
     for args in [

@@ -43,7 +43,15 @@ enum Paper {
     /// Tables V, VII and VIII, Figures 9 to 15, and the models; beside Table VII, replicas with gears and hibernation
     #[command(after_help = ECS2_EXAMPLES)]
     Ecs2(Ecs2Args),
+    /// All three on generated loads and traces, about three minutes
+    #[command(after_help = ALL_EXAMPLES)]
+    All(Shown),
 }
+
+const ALL_EXAMPLES: &str = "\
+Examples:
+  ebb simulate paper all                                       exit code 3: a figure is outside of its band
+  ebb simulate paper all --out mine                            write mine-sierra.html, mine-logstore.json and so on";
 
 const ECS2_EXAMPLES: &str = "\
 Examples:
@@ -75,7 +83,7 @@ struct LogStoreArgs {
 }
 
 /// How the findings are shown.
-#[derive(Args)]
+#[derive(Args, Clone)]
 struct Shown {
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -90,6 +98,9 @@ struct Shown {
     json: bool,
 }
 
+const REQUESTS: u64 = 400_000;
+const REBUILD_MIB: u64 = 204_800;
+
 #[derive(Args)]
 struct SierraArgs {
     /// A load series used in place of Hotmail's, at least a week: CSV, or one number per interval; or a directory of
@@ -100,28 +111,59 @@ struct SierraArgs {
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
     /// Requests of the synthetic day, without --trace
-    #[arg(long, value_name = "N", default_value_t = 400_000, conflicts_with = "trace",
+    #[arg(long, value_name = "N", default_value_t = REQUESTS, conflicts_with = "trace",
           value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
     requests: u64,
     /// Data of the rebuilt server, in MiB; the default is the paper's 200 GB
-    #[arg(long, value_name = "MIB", default_value_t = 204_800, value_parser = clap::value_parser!(u64).range(64..=10_000_000))]
+    #[arg(long, value_name = "MIB", default_value_t = REBUILD_MIB, value_parser = clap::value_parser!(u64).range(64..=10_000_000))]
     rebuild_mib: u64,
     #[command(flatten)]
     shown: Shown,
 }
 
 pub fn run(args: &PaperArgs) -> Result<ExitCode, NodeError> {
-    let (Paper::Sierra(SierraArgs { shown, .. })
-    | Paper::Logstore(LogStoreArgs { shown, .. })
-    | Paper::Ecs2(Ecs2Args { shown, .. })) = &args.paper;
-    for (name, ending) in shown.out.iter().flat_map(|name| ENDINGS.map(|ending| (name, ending))) {
-        writable(&name.with_extension(ending))?;
-    }
     match &args.paper {
-        Paper::Sierra(args) => run_sierra(args),
-        Paper::Logstore(args) => run_logstore(args),
-        Paper::Ecs2(args) => run_ecs2(args),
+        Paper::Sierra(args) => args.shown.is_writable().and_then(|()| run_sierra(args)),
+        Paper::Logstore(args) => args.shown.is_writable().and_then(|()| run_logstore(args)),
+        Paper::Ecs2(args) => args.shown.is_writable().and_then(|()| run_ecs2(args)),
+        Paper::All(shown) => run_all(shown),
     }
+}
+
+impl Shown {
+    /// Said before minutes of work.
+    fn is_writable(&self) -> Result<(), NodeError> {
+        let names = self.out.iter().flat_map(|name| ENDINGS.map(|ending| name.with_extension(ending)));
+        names.into_iter().try_for_each(|name| writable(&name))
+    }
+
+    /// Of one of several papers.
+    fn of(&self, paper: &str) -> Result<Shown, NodeError> {
+        let named = |name: &PathBuf| {
+            let mut name = name.clone().into_os_string();
+            name.push(format!("-{paper}"));
+            PathBuf::from(name)
+        };
+        let shown = Shown { out: self.out.as_ref().map(named), ..self.clone() };
+        shown.is_writable().map(|()| shown)
+    }
+}
+
+/// One after another. The exit code is the first that is not zero.
+fn run_all(shown: &Shown) -> Result<ExitCode, NodeError> {
+    let [of_sierra, of_logstore, of_ecs2] = ["sierra", "logstore", "ecs2"].map(|paper| shown.of(paper));
+    let (trace, series) = (Vec::new(), Vec::new());
+    let sierra = SierraArgs {
+        series,
+        trace: trace.clone(),
+        requests: REQUESTS,
+        rebuild_mib: REBUILD_MIB,
+        shown: of_sierra?,
+    };
+    let logstore = LogStoreArgs { trace: trace.clone(), shown: of_logstore? };
+    let ecs2 = Ecs2Args { trace, shown: of_ecs2? };
+    let codes = [run_sierra(&sierra)?, run_logstore(&logstore)?, run_ecs2(&ecs2)?];
+    Ok(codes.into_iter().find(|code| *code != ExitCode::SUCCESS).unwrap_or(ExitCode::SUCCESS))
 }
 
 fn run_sierra(args: &SierraArgs) -> Result<ExitCode, NodeError> {
