@@ -639,6 +639,7 @@ impl<L: LogFile> Member<L> {
             self.begin(now, out);
         }
         debug_assert!(self.leading.is_none() || self.node.is_leader(), "who is deposed decides nothing");
+        debug_assert!(self.rescue.is_none() || self.leading.is_some(), "who is deposed rescues nothing");
     }
 
     fn begin(&mut self, now: Moment, out: &mut Vec<Outcome>) {

@@ -237,6 +237,9 @@ impl Namespace {
         {
             client.forgotten = client.forgotten.max(seq);
         }
+        debug_assert!(client.replies.len() <= REPLIES_KEPT, "clients do not fill memory");
+        let oldest = client.replies.first_key_value().map(|(seq, _)| *seq);
+        debug_assert!(oldest.is_none_or(|seq| seq > client.forgotten), "what is forgotten is not kept");
     }
 
     fn apply_op(&mut self, op: &NamespaceOp, sender: u64, now: u64) -> Outcome {
@@ -366,6 +369,7 @@ impl Namespace {
             return Err(NamespaceError::BucketExists);
         }
         let number = self.next_bucket;
+        debug_assert!(self.buckets.values().all(|other| other.number < number), "two buckets share no keys");
         self.next_bucket = number.checked_add(1).ok_or(NamespaceError::TooMany)?;
         let (settings, uploads) = (settings.clone(), BTreeMap::new());
         self.buckets
@@ -385,16 +389,24 @@ impl Namespace {
         Ok(NamespaceDone::Done)
     }
 
-    fn delete_bucket(&mut self, name: &str) -> Outcome {
-        if self.bucket(name)?.keys > 0 {
+    fn delete_bucket(&mut self, bucket: &str) -> Outcome {
+        let Bucket { number, keys, .. } = *self.bucket(bucket)?;
+        if keys > 0 {
             return Err(NamespaceError::BucketNotEmpty);
         }
-        if let Some(bucket) = self.buckets.remove(name) {
+        debug_assert!(!self.has_names(number) || self.names.fault().is_some(), "what is deleted has no keys");
+        if let Some(bucket) = self.buckets.remove(bucket) {
             self.discard(
                 bucket.uploads.into_values().flat_map(|u| u.parts.into_values()).flat_map(|p| p.extents),
             );
         }
         Ok(NamespaceDone::Done)
+    }
+
+    fn has_names(&self, bucket: u32) -> bool {
+        let first = name(bucket, "");
+        let mut range = self.names.range(Bound::Included(&first[..]));
+        range.next().is_some_and(|(found, _)| found.starts_with(&first))
     }
 
     fn put(

@@ -549,6 +549,10 @@ impl<L: LogFile> Node<L> {
             self.save(&unsaved)?;
         }
         debug_assert!(self.unsaved.is_empty(), "who the members are is durable before anything acts on it");
+        debug_assert!(
+            self.applied <= self.raw.raft.raft_log.committed,
+            "what is not committed may be undone"
+        );
         self.arrived = None;
         progress.send = std::mem::take(&mut self.outbox);
         Ok(progress)
@@ -630,6 +634,7 @@ impl<L: LogFile> Node<L> {
     pub fn keep_house(&mut self, state: &mut State) -> Result<(), RaftError> {
         self.offer(state)?;
         self.forget()?;
+        debug_assert!(self.raw.store().base.0 <= self.applied, "what is forgotten is in the state");
         self.finish_shortening(state)?;
         let table = state.names().table().map_or(0, |table| table.bytes() / TABLE_PARTS);
         if self.log.is_long(self.log_bytes.max(table as usize + STATE_TIMES * self.state_bytes)) {

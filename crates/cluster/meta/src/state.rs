@@ -461,6 +461,8 @@ impl State {
             let mut item = change.entry.clone();
             item.follow(&group.item);
             debug_assert!(item.epoch > group.item.epoch, "a group's epoch only rises (R3)");
+            let receives = |id: ServerId| item.received.iter().any(|r| r.server == id && r.until.is_none());
+            debug_assert!(item.targets().all(receives), "a target gets each record of its epoch");
             *group = Versioned { item, changed: self.version };
         }
         Reply::Reconfigured { made, stale }

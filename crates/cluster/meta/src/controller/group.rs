@@ -104,6 +104,11 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
             send_away(&mut slots, k, before, primary, epoch, world);
             release_source(&mut slots, k, world);
         }
+        let takes_part = |server: ServerId| standing(world, server) != Standing::Down;
+        debug_assert!(
+            slots.iter().filter_map(Slot::target).all(|(server, _)| takes_part(server)),
+            "a write goes to servers that take part"
+        );
     }
     debug_assert!(
         slots.iter().zip(&entry.slots).all(|(slot, old)| slot.server == old.server),

@@ -170,6 +170,11 @@ impl Leading {
         moved.migrations = changes.iter().filter(migrates).count() as u32;
         let changed: BTreeSet<GroupId> = changes.iter().map(|c| c.group).collect();
         debug_assert_eq!(changed.len(), changes.len(), "a group changes once in a batch");
+        let serves = |id: ServerId| servers.get(&id).is_some_and(|e| e.state.is_live());
+        debug_assert!(
+            changes.iter().filter_map(|c| c.entry.primary).all(serves),
+            "no group is left to a server that is put to sleep or has failed"
+        );
         // Under a primary that is about to fail nothing is ordered, also if it said that it could serve before that was
         // known.
         let fails = |group: GroupId| {
@@ -442,6 +447,11 @@ impl Leading {
     ) -> Vec<Command> {
         let Decision { wants, draining, moved, seen, mut commands, settled, parted, moves, asked } = decision;
         debug_assert!(settled || parted.is_empty(), "racks are parted once nothing else is left to do");
+        let may_move = |(group, (epoch, to)): (&GroupId, &(Epoch, ServerId))| {
+            let entry = state.group(*group).filter(|entry| entry.epoch == *epoch);
+            entry.is_some_and(|entry| entry.primary != Some(*to) && entry.slot_of(*to).is_some())
+        };
+        debug_assert!(moves.iter().all(may_move), "a primary hands over to another replica");
         self.wants = wants;
         self.power.keep_ready(&draining);
         self.groups.saw(seen);
@@ -500,6 +510,10 @@ impl Leading {
             let (server, to) = (entry.id, entry.state);
             if to == ServerState::Asleep && before.state != ServerState::Draining {
                 bug(out, "a server sleeps that did not drain (R7)");
+                continue;
+            }
+            if to == ServerState::Waking && before.state != ServerState::Asleep {
+                bug(out, "a server is woken that does not sleep");
                 continue;
             }
             let mark = StoreMark { store: entry.store, position: self.runs.of(server).position };

@@ -101,6 +101,10 @@ impl Leading {
                     _ => Standing::Down,
                 };
                 if let Standing::Lost { spare: Some(spare) } = standing {
+                    debug_assert!(
+                        state.sets().all(|(_, set)| set.column_of(spare).is_none()),
+                        "a spare has no column that it would lose"
+                    );
                     racks[nth] = coded[&spare].rack;
                     out.push(Output::Notice(Notice::SpareTakesPlace { set, spare, of: server.id }));
                 }

@@ -19,6 +19,7 @@ impl Trial {
     }
 
     pub fn step(&mut self, now: Moment, step: TestStep) {
+        debug_assert!(self.runs(), "a test that has ended puts nothing to sleep any more");
         (self.status.step, self.since) = (step, now);
     }
 

@@ -56,6 +56,7 @@ impl Watch {
         let mut events = vec![Event::Failed; failed];
         events.extend(vec![Event::Restored; restored]);
         let phases = phases(entry, state);
+        debug_assert_eq!(phases.len(), self.seen.len(), "a set keeps its code");
         for (parity, (now, before)) in phases.iter().zip(&self.seen).enumerate() {
             let event = match now {
                 standby::State::Synchronising => Event::Up { parity },

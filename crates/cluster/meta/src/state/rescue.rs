@@ -73,6 +73,11 @@ impl State {
         if recalled.generation <= self.generation {
             return Reply::Refused(format!("it is of generation {} already", self.generation));
         }
+        debug_assert!(
+            recalled.map.groups.is_sorted_by_key(|(id, _)| *id),
+            "a group is searched for by its id"
+        );
+        debug_assert!(recalled.map.sets.is_sorted_by_key(|(id, _)| *id), "so is a set");
         self.generation = recalled.generation;
         let version = self.version.max(recalled.seen).max(recalled.map.to) + JUMP;
         let groups: Vec<GroupEntry> =
@@ -86,6 +91,10 @@ impl State {
         debug_assert!(
             groups.iter().zip(self.groups()).all(|(next, (_, own))| next.epoch > own.epoch),
             "no epoch is given twice"
+        );
+        debug_assert!(
+            sets.iter().zip(self.sets()).all(|(next, (_, own))| next.epoch > own.epoch),
+            "no epoch of a set is given twice"
         );
         if recalled.map.to >= self.version {
             self.take_servers(&recalled.map.servers, &recalled.map.pools);

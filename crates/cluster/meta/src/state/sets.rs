@@ -57,6 +57,8 @@ impl State {
         self.add_servers(&new.servers);
         self.sets.extend(new.sets.iter().map(|set| Versioned { item: set.clone(), changed }));
         self.pools.insert(new.pool.id, Versioned { item: new.pool.clone(), changed });
+        let is_own = |id: &SetId| self.set(*id).is_some_and(|set| set.pool == new.pool.id);
+        debug_assert!(new.pool.sets.iter().all(is_own), "a pool's chunks are in its own sets");
         Reply::Done
     }
 
