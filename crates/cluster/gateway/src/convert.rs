@@ -288,7 +288,11 @@ const ALGORITHMS: [(ChecksumAlgorithm, &str); 5] = [
 ];
 
 pub fn algorithm_name(algorithm: ChecksumAlgorithm) -> &'static str {
-    ALGORITHMS.iter().find(|(a, _)| *a == algorithm).map_or("", |(_, name)| name)
+    let Some((_, name)) = ALGORITHMS.iter().find(|(a, _)| *a == algorithm) else {
+        bug("a checksum algorithm has no name");
+        return "";
+    };
+    name
 }
 
 pub fn algorithm(name: &str) -> S3Result<ChecksumAlgorithm> {

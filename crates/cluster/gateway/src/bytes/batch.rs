@@ -58,6 +58,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
             let start = queue.running < self.limits.running;
             queue.running += usize::from(start);
             debug_assert!(queue.running > 0, "someone carries it out");
+            debug_assert!(queue.running <= self.limits.running, "no more batches are under way than may be");
             start
         };
         if start {
@@ -106,6 +107,10 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
             answers.push(answer);
         }
         debug_assert_eq!(items.len(), answers.len(), "a request gets its own answer");
+        debug_assert!(
+            items.len() <= 1 || items.iter().map(self.weigh).sum::<usize>() <= self.limits.weight,
+            "a batch fits one message"
+        );
         (items, answers)
     }
 }

@@ -4,7 +4,7 @@ use crate::bytes::backend::{Backend, BackendError};
 use crate::bytes::batch::{Batcher, Limits};
 use ebb_types::{
     Extent, LOOKUPS_MAX, NamespaceAnswer, NamespaceDone, NamespaceError, NamespaceOp, NamespaceQuery,
-    OPS_MAX, ObjectMeta,
+    OPS_MAX, ObjectMeta, PART_NUMBER_MAX,
 };
 use futures_util::FutureExt;
 use std::sync::Arc;
@@ -15,6 +15,8 @@ use tokio::sync::{Notify, mpsc};
 const COMMIT_OPS: usize = 256;
 
 const _: () = assert!(COMMIT_OPS <= OPS_MAX, "the namespace refuses longer commands");
+const _: () =
+    assert!(1 + PART_NUMBER_MAX as usize / 64 <= COMMIT_OPS, "all parts of an upload fit a command");
 
 /// Weight of an op within that limit: an upload may have 10,000 parts, and a command must fit one frame.
 fn weight(op: &NamespaceOp) -> usize {
@@ -135,6 +137,7 @@ async fn commit<B: Backend>(
     losses: &AtomicU64,
 ) -> Vec<Result<NamespaceDone, NameError>> {
     let named: Vec<Vec<Extent>> = ops.iter().map(named_data).collect();
+    debug_assert!(named.iter().flatten().all(|extent| extent.len > 0), "an extent that is named has bytes");
     let leases = ops.iter().any(|op| matches!(op, NamespaceOp::Lease { count: 1.., .. }));
     let discard = |data: Vec<Extent>| {
         if !data.is_empty() {

@@ -163,6 +163,7 @@ impl Unnamed {
 
     /// The only extent of an object that is not empty.
     pub fn own(&mut self) -> &mut Extent {
+        debug_assert_eq!(self.extents.len(), 1, "what is written as one is one extent");
         &mut self.extents[0]
     }
 
@@ -224,6 +225,12 @@ impl<B: Backend> Packs<B> {
         };
         let is_whole = |item: &Item| item.data.bytes.len().is_multiple_of(BLOCK_BYTES) && item.len > 0;
         debug_assert!(items.iter().all(is_whole), "the next item would begin within a block");
+        let is_padded =
+            |item: &Item| item.len.next_multiple_of(BLOCK_BYTES as u64) == item.data.bytes.len() as u64;
+        debug_assert!(
+            items.iter().all(is_padded),
+            "the janitor frees an extent's whole blocks, and no others"
+        );
         debug_assert!(pack.next.is_multiple_of(self.row_bytes), "no row is written twice");
         debug_assert!(pack.next + total <= self.backend.chunk_bytes() as usize, "a pack is one chunk");
         let mut at = pack.next as u64;
@@ -236,18 +243,25 @@ impl<B: Backend> Packs<B> {
         let chunk = ChunkId { object: pack.object, index: 0 };
         let offset = pack.next as u32;
         pack.next = (pack.next + total).next_multiple_of(self.row_bytes);
+        debug_assert!(pack.next as u64 >= at, "a pack's extents do not overlap");
         let outcome = self.backend.write(chunk, offset, joined(items, total)).await;
         if outcome == Err(BackendError::GivenUp) {
             self.ids.names.lose(pack.losses);
         }
         pack.written = Instant::now();
-        self.shelf().open.push_back(pack);
+        self.put_back(pack);
         // After an error the range may or may not have been written: it is never used again.
         unnamed.into_iter().map(|data| outcome.clone().map(|()| data)).collect()
     }
 
     fn shelf(&self) -> std::sync::MutexGuard<'_, Shelf> {
         self.shelf.lock().expect("no panic under this lock")
+    }
+
+    fn put_back(&self, pack: Pack) {
+        let mut shelf = self.shelf();
+        shelf.open.push_back(pack);
+        debug_assert!(shelf.open.len() <= OPEN_PACKS, "few packs take turns: each is to fill");
     }
 
     async fn open(&self, bytes: usize) -> Result<Pack, BackendError> {
@@ -283,6 +297,8 @@ impl<B: Backend> Packs<B> {
             let open = std::mem::take(&mut shelf.open);
             shelf.full.extend(open);
         }
+        let is_open = |pack: &Pack| shelf.open.iter().any(|open| open.object == pack.object);
+        debug_assert!(!shelf.full.iter().any(is_open), "a pack that is closed takes no more writes");
         let named = |pack: &mut Pack| pack.written.elapsed() >= NAMED_WITHIN;
         shelf.full.extract_if(.., named).collect()
     }

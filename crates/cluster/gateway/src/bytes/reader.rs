@@ -184,6 +184,7 @@ struct Check {
 impl Check {
     /// Checks the next piece's bytes. An extent's last piece is not passed on if the extent is wrong.
     fn take<B>(&mut self, of: &Reader<B>, piece: Piece, data: Summed) -> Result<Bytes, NameError> {
+        debug_assert_eq!(data.bytes.len(), piece.len as usize, "a piece is read whole");
         if piece.begins {
             self.sum = CrcOfBlocks::default();
         }

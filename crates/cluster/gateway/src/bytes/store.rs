@@ -108,7 +108,9 @@ impl<B: Backend> Store<B> {
             let (backend, names) = (self.backend.clone(), self.names.clone());
             Arc::new(Place::new(pool.clone(), backend, names, self.discards.clone()))
         };
-        self.places().entry(pool.id).or_insert_with(new).clone()
+        let place = self.places().entry(pool.id).or_insert_with(new).clone();
+        debug_assert_eq!(place.pool.row_bytes, pool.row_bytes, "a pool keeps its code");
+        place
     }
 
     fn places(&self) -> std::sync::MutexGuard<'_, BTreeMap<PoolId, Arc<Place<B>>>> {
@@ -207,6 +209,15 @@ impl<B: Backend> Store<B> {
             }
             start = end;
         }
+        debug_assert_eq!(
+            pieces.iter().map(|piece| u64::from(piece.len)).sum::<u64>(),
+            range.end.min(start).saturating_sub(range.start),
+            "the pieces are all of the range"
+        );
+        debug_assert!(
+            pieces.is_sorted_by(|one, next| one.at + u64::from(one.len) == next.at),
+            "no gap is between pieces"
+        );
         pieces
     }
 }
@@ -337,6 +348,7 @@ impl<B: Backend> Writer<'_, B> {
     /// Returns when everything is durable; also returns the MD5.
     pub async fn finish(mut self) -> Result<(Unnamed, [u8; 16]), BackendError> {
         if self.own.is_none() && self.piece.len() <= PACKED_MAX {
+            debug_assert!(self.written == 0 && self.writes.is_empty(), "what is packed is all in the piece");
             let len = self.piece.len() as u64;
             let data = filled(std::mem::take(&mut self.piece), &mut self.sum);
             self.md5.add(data.bytes.slice(..len as usize)).await;

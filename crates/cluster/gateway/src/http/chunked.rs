@@ -82,6 +82,7 @@ impl Chunked {
                     self.state = if size == 0 { State::Last } else { State::Data(size) };
                 }
                 State::Data(left) => {
+                    debug_assert!(left > 0, "a chunk ends with its last byte");
                     let take = usize::try_from(left).unwrap_or(usize::MAX).min(self.have.len());
                     if take == 0 {
                         return Ok(());

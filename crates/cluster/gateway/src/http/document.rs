@@ -88,7 +88,8 @@ impl Document {
     fn refuse(&mut self, error: S3Error) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
         self.ended = true;
         let why = error.message().unwrap_or_default().to_owned();
-        *self.refused.0.lock().expect("no panic under this lock") = Some(error);
+        let before = self.refused.0.lock().expect("no panic under this lock").replace(error);
+        debug_assert!(before.is_none(), "a document is refused once");
         Poll::Ready(Some(Err(why.into())))
     }
 }

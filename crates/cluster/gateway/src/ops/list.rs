@@ -80,6 +80,7 @@ async fn page<B: Backend>(
     after: String,
     limit: u32,
 ) -> S3Result<KeyPage> {
+    debug_assert!(limit <= PAGE_MAX, "a page is as long as its answer says");
     let prefix = prefix.unwrap_or_default().to_owned();
     let delimiter = delimiter.unwrap_or_default().to_owned();
     match names.query(NamespaceQuery::List { bucket, prefix, delimiter, after, limit }).await? {

@@ -149,6 +149,7 @@ impl<B: Backend> Uploads<B> {
         let extents = taken.data.take();
         let bytes = extents.iter().map(|extent| extent.len).sum::<u64>();
         debug_assert_eq!(bytes, taken.size, "a part is as long as what was stored of it");
+        debug_assert!((1..=ebb::PART_NUMBER_MAX).contains(&number), "a part's number was checked");
         let part = ebb::Part {
             size: taken.size,
             etag: taken.etag,
@@ -210,6 +211,7 @@ impl<B: Backend> Uploads<B> {
         let progress = Progress::of(&req.extensions);
         let source = content(reader, range).inspect(|_| progress.touch());
         let taken = take_in(&self.store, &pool, source, stated).await?;
+        debug_assert_eq!(Some(taken.size), length, "a copy is as long as its source");
         let mut result = CopyPartResult {
             e_tag: Some(etag(taken.etag)),
             last_modified: Some(Timestamp::from(std::time::SystemTime::now())),

@@ -309,7 +309,8 @@ impl<B: Backend> Objects<B> {
 
     pub async fn delete_many(&self, req: S3Request<DeleteObjectsInput>) -> S3Result<DeleteObjectsOutput> {
         let DeleteObjectsInput { bucket, delete, .. } = req.input;
-        if delete.objects.len() > 1000 {
+        let asked = delete.objects.len();
+        if asked > 1000 {
             return Err(s3_error!(MalformedXML, "at most 1000 keys are allowed"));
         }
         let quiet = delete.quiet.unwrap_or(false);
@@ -334,6 +335,7 @@ impl<B: Backend> Objects<B> {
                 }),
             }
         }
+        debug_assert!(quiet || deleted.len() + errors.len() == asked, "each key has its answer");
         Ok(DeleteObjectsOutput { deleted: Some(deleted), errors: Some(errors), ..Default::default() })
     }
 
@@ -384,6 +386,7 @@ impl<B: Backend> Objects<B> {
         let progress = Progress::of(&req.extensions);
         let source = content(reader, 0..meta.size).inspect(|_| progress.touch());
         let mut taken = take_in(&self.store, &target.pool, source, stated).await?;
+        debug_assert_eq!(taken.size, meta.size, "a copy is as long as its source");
         if meta.etag.parts == 0 && taken.etag != meta.etag {
             return Err(s3_error!(InternalError, "the source's bytes do not match its ETag"));
         }

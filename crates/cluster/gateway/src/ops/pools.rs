@@ -20,6 +20,10 @@ pub struct Destination {
 impl Destination {
     /// The headers to keep, with exactly this class.
     pub fn mark(&self, mut headers: Vec<(String, String)>) -> Vec<(String, String)> {
+        debug_assert!(
+            self.class.as_ref().is_none_or(|class| *class == self.pool.name),
+            "a class names the pool of the bytes"
+        );
         headers.retain(|(name, _)| name != CLASS_HEADER);
         headers.extend(self.class.clone().map(|class| (CLASS_HEADER.to_owned(), class)));
         headers

@@ -221,7 +221,10 @@ pub fn shown(rule: Rule) -> LifecycleRule {
 
 /// The midnight from which something that began at `start` is `days` days old, as S3 rounds.
 pub fn due(start: u64, days: u64) -> u64 {
-    start.saturating_add(days.saturating_mul(DAY_MILLIS)).next_multiple_of(DAY_MILLIS)
+    let old = start.saturating_add(days.saturating_mul(DAY_MILLIS));
+    let due = old.next_multiple_of(DAY_MILLIS);
+    debug_assert!(due >= old, "nothing goes before it is old enough");
+    due
 }
 
 impl Rule {

@@ -62,7 +62,12 @@ fn checked(pairs: Vec<(String, String)>, max: usize) -> S3Result<Option<String>>
     }
     let mut text = form_urlencoded::Serializer::new(String::new());
     text.extend_pairs(&pairs);
-    Ok(Some(text.finish()).filter(|text| !text.is_empty()))
+    let text = text.finish();
+    debug_assert!(
+        form_urlencoded::parse(text.as_bytes()).into_owned().eq(pairs.iter().cloned()),
+        "tags are read as they were set"
+    );
+    Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
 /// The tags of an object in stored form; empty: it has none.

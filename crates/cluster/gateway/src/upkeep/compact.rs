@@ -83,6 +83,7 @@ impl<B: Backend> Mover<B> {
             };
             let copy = self.copy(&reader, was, range, &pool).await?;
             for to in copy.take() {
+                debug_assert_eq!(to.object.pool(), was.object.pool(), "an object stays in its pool");
                 let (bucket, key) = (name.bucket.clone(), name.key.clone());
                 self.names.commit(NamespaceOp::Repack { bucket, key, was: *was, to }).await?;
             }

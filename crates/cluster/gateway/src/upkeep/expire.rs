@@ -136,6 +136,7 @@ async fn expire<B: Backend>(
     now: u64,
     most: u64,
 ) -> Result<u64, NameError> {
+    assert!(rule.enabled, "a rule that is off deletes nothing");
     let mut gone = 0;
     let mut after = String::new();
     let acts = rule.expire_days.is_some() || rule.expire_date.is_some_and(|date| date * 1000 <= now);
@@ -195,6 +196,7 @@ async fn abort<B: Backend>(
     now: u64,
     most: u64,
 ) -> Result<u64, NameError> {
+    assert!(rule.enabled, "a rule that is off aborts nothing");
     let Some(days) = rule.abort_days else { return Ok(0) };
     let mut gone = 0;
     let mut after = (String::new(), 0);

@@ -101,6 +101,7 @@ impl<B: Backend> Leases<B> {
                 self.runs.insert(run, (stamp, since));
                 continue;
             }
+            debug_assert!(known.is_some(), "only silence that this task heard ends a run");
             tracing::info!(
                 "a gateway or a volume's server has been silent for {SILENCE:?}: data it wrote in vain is being freed"
             );

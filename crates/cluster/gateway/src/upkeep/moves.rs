@@ -141,7 +141,12 @@ impl<B: Backend> Mover<B> {
             copies.push(self.copy(&reader, extent, start..start + extent.len, &pool).await?);
             start += extent.len;
         }
-        let extents = copies.into_iter().flat_map(Unnamed::take).collect();
+        let extents: Vec<Extent> = copies.into_iter().flat_map(Unnamed::take).collect();
+        debug_assert!(hold_the_same(&extents, &meta.extents), "a move changes no byte");
+        debug_assert!(
+            extents.iter().all(|e| e.object.pool() == pool.id),
+            "an object is where its class says"
+        );
         let (bucket, key, class) = (plan.bucket.clone(), key.to_owned(), class.to_owned());
         self.names.commit(NamespaceOp::Move { bucket, key, was, extents, class }).await?;
         Ok(true)
