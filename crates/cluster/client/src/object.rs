@@ -55,6 +55,8 @@ impl Client {
                 (piece, bytes.slice(piece.start as usize..piece.start as usize + piece.len as usize))
             })
             .collect();
+        let carried: usize = parts.iter().map(|(_, part)| part.len()).sum();
+        debug_assert_eq!(carried, bytes.len(), "the pieces of a range are all of it");
         self.each(parts, |client, (piece, part)| async move {
             client.write(piece.chunk, piece.offset, part).await
         })

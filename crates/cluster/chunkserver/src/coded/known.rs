@@ -99,6 +99,7 @@ impl Known {
             return Err(Refusal::Stale { newest: self.fence });
         }
         self.fence = epoch;
+        debug_assert!(self.fence >= self.epoch(), "what is older than the configuration is refused (R1)");
         Ok(())
     }
 

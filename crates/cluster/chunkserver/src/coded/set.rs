@@ -208,6 +208,10 @@ impl CodedSet {
     pub fn drop_unneeded(&mut self, cx: &mut Context) {
         let early = cx.config.has(PlantedBug::DropStripsEarly);
         for (column, role) in self.known.take_unneeded(cx.me, early) {
+            assert!(
+                role != Role::Replica || !self.known.is_own(cx.me, column),
+                "its own column is needed (R6)"
+            );
             let group = self.known.group(column);
             cx.shared.memory.drop_all(group, role);
             cx.out.push(match role {

@@ -131,6 +131,13 @@ impl Settlement {
         let mut unsettled = Unsettled::default();
         let all = deletions.into_iter().map(deletion).chain(blocks.into_iter().flat_map(of_chunk));
         all.for_each(|rewrite| unsettled.0.entry(rewrite.chunk).or_default().push_back(rewrite));
+        let in_order = |one: &&Rewrite, next: &&Rewrite| {
+            next.kind == Kind::Delete || one.first.saturating_add(one.count) <= next.first
+        };
+        debug_assert!(
+            unsettled.0.values().all(|of_chunk| of_chunk.iter().is_sorted_by(in_order)),
+            "they are searched by their blocks"
+        );
         unsettled
     }
 }

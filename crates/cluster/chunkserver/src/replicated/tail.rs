@@ -144,6 +144,7 @@ impl Tail {
             }
         }
         debug_assert!(self.done.len() <= self.remembered, "no more is remembered than may be");
+        debug_assert!(self.requests.len() <= self.done.len(), "a request that is remembered has a record");
     }
 
     /// The metadata service has counted on this incarnation since this epoch.

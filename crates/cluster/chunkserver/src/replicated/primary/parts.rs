@@ -79,6 +79,8 @@ pub fn contents(op: &Op, got: Got) -> Vec<Part> {
                 crcs[index] = crc32c(&payload[index * BLOCK_BYTES..][..BLOCK_BYTES]);
             }
             let (first, count) = op.blocks();
+            debug_assert_eq!(payload.len(), count as usize * BLOCK_BYTES, "a record is of whole blocks");
+            debug_assert_eq!(crcs.len(), count as usize, "each block has its checksum (R14)");
             vec![Part { first, count, content: Content::Data { crcs }, payload }]
         }
         Work::Check | Work::Client { op: ChunkOp::Read { .. } | ChunkOp::Look { .. }, .. } => {
