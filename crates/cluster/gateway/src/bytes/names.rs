@@ -15,8 +15,7 @@ use tokio::sync::{Notify, mpsc};
 const COMMIT_OPS: usize = 256;
 
 const _: () = assert!(COMMIT_OPS <= OPS_MAX, "the namespace refuses longer commands");
-const _: () =
-    assert!(1 + PART_NUMBER_MAX as usize / 64 <= COMMIT_OPS, "all parts of an upload fit a command");
+const _: () = assert!(PART_NUMBER_MAX as usize / 64 < COMMIT_OPS, "all parts of an upload fit a command");
 
 /// Weight of an op within that limit: an upload may have 10,000 parts, and a command must fit one frame.
 fn weight(op: &NamespaceOp) -> usize {
