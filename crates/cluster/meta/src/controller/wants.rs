@@ -1,5 +1,5 @@
-//! What the last plan wants: which servers are awake, and what beyond the load they are awake for. Each plan decides
-//! anew, and replaces it as a whole.
+//! What the last plan wants: which servers are awake, and what beyond the load they are awake for. Each plan replaces
+//! it as a whole.
 
 use crate::State;
 use ebb_types::{ServerId, SetEntry, SetId, SlotState};

@@ -14,6 +14,7 @@ use crate::search::linear::{Verdict, check};
 use crate::search::scenario::Scenario;
 use crate::world::brief::brief_entry;
 use crate::world::{Configure, Violation};
+use ebb_meta::State;
 use ebb_types::{
     Column, GroupEntry, GroupId, PoolId, Random, Role, ServerEntry, ServerId, ServerState, SetEntry, Slot,
     SlotState, group_of, mix,
@@ -175,28 +176,29 @@ fn suffering(world: &World) -> Option<String> {
         return Some(what);
     }
     let moving = |s: ServerState| matches!(s, ServerState::Draining | ServerState::Waking);
-    let is_missing = |id: ServerId| world.servers[&id].missing;
-    // A group without its complete copy may need what the server holds for another one, or keeps for a lost one (seeds
-    // 34000033483, 34000052390).
-    let may_need = |group: GroupId, server: ServerId| {
-        let entry = state.group(group).filter(|entry| !entry.is_complete());
-        let lacks = |entry: &&GroupEntry| entry.slots.iter().any(|slot| is_missing(slot.server));
-        let keeps = |role: &(GroupId, Role)| role.0 == group && matches!(role.1, Role::Offload { .. });
-        entry.filter(lacks).is_some_and(|entry| {
-            entry.members().any(|(member, _)| member == server)
-                || world.servers[&server].store.roles().iter().any(keeps)
-        })
-    };
-    let holds_out = |s: &ServerEntry| {
-        s.state == ServerState::Draining && state.groups().any(|(group, _)| may_need(group, s.id))
-    };
     // If servers rotate every few seconds, one is always in transition.
     let rotates = world.settings.bootstrap.schedule.rotate_days > 0;
-    let hangs = |s: &&ServerEntry| moving(s.state) && !is_missing(s.id) && !holds_out(s) && !rotates;
+    let there = |s: &ServerEntry| !world.servers[&s.id].missing;
+    let hangs = |s: &&ServerEntry| moving(s.state) && there(s) && !rotates && !may_be_needed(world, state, s);
     if let Some(server) = state.servers().find(hangs) {
         return Some(format!("{} is {}", server.id, format!("{:?}", server.state).to_lowercase()));
     }
     world.gear_wanted.map(|_| "the administrator waits".to_owned()).or_else(|| world.racks_shared())
+}
+
+/// Whether it drains for as long as another server is missing: a group that lacks that one's complete copy may need
+/// what this one holds, or keeps for a server that was lost (seeds 34000033483, 34000052390).
+fn may_be_needed(world: &World, state: &State, server: &ServerEntry) -> bool {
+    let keeps = |group: GroupId| {
+        let roles = world.servers[&server.id].store.roles();
+        roles.into_iter().any(|(of, role)| of == group && matches!(role, Role::Offload { .. }))
+    };
+    let may_need = |(group, entry): (GroupId, &GroupEntry)| {
+        !entry.is_complete()
+            && entry.slots.iter().any(|slot| world.servers[&slot.server].missing)
+            && (entry.members().any(|(member, _)| member == server.id) || keeps(group))
+    };
+    server.state == ServerState::Draining && state.groups().any(may_need)
 }
 
 /// Clients work while things go wrong.
