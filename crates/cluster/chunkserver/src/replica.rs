@@ -603,6 +603,8 @@ impl Replica {
             self.shared.stats.poisoned = true;
         }
         match outcome {
+            // It was counted when it was given up.
+            StoreOutcome::Damaged { given_up: true, .. } => {}
             StoreOutcome::Damaged { lost: None, .. } => self.shared.stats.damage.corrupt += 1,
             StoreOutcome::Damaged { lost: Some(_), .. } => self.shared.stats.damage.lost += 1,
             // Nothing is damaged.

@@ -204,10 +204,13 @@ impl From<Outcome> for StoreOutcome {
             Outcome::Listed(page) => StoreOutcome::Listed(page),
             Outcome::Newer(runs) => StoreOutcome::Newer(runs),
             Outcome::Failed(StoreError::Corrupt { chunk, block }) => {
-                StoreOutcome::Damaged { chunk, block, lost: None, all: false }
+                StoreOutcome::Damaged { chunk, block, lost: None, given_up: false, all: false }
             }
             Outcome::Failed(StoreError::Lost { chunk, block, newest, all }) => {
-                StoreOutcome::Damaged { chunk, block, lost: Some(newest), all }
+                StoreOutcome::Damaged { chunk, block, lost: Some(newest), given_up: false, all }
+            }
+            Outcome::Failed(StoreError::GivenUp { chunk, block, all }) => {
+                StoreOutcome::Damaged { chunk, block, lost: None, given_up: true, all }
             }
             Outcome::Failed(error) => StoreOutcome::Failed(error.refusal()),
             Outcome::Digest(_) | Outcome::Space(_) => {
@@ -298,8 +301,12 @@ pub enum StoreError {
     NotNow { errno: i32 },
     #[error("block {block} of {chunk} fails its checksum: fetch it from another copy")]
     Corrupt { chunk: ChunkId, block: u32 },
+    /// It is stored as lost ([`ebb_types::lost_block_crc`]), and no other block is damaged. `all`: so are all blocks
+    /// that were asked for.
+    #[error("block {block} of {chunk} is lost on all copies: write it again, from a backup")]
+    GivenUp { chunk: ChunkId, block: u32, all: bool },
     /// Its metadata is damaged or gone: not even its version is known, only that it was not newer than `newest`. `all`:
-    /// so are all blocks that were asked for.
+    /// the other blocks that were asked for are lost or given up.
     #[error("the content of block {block} of {chunk} is lost here: fetch it from another copy")]
     Lost { chunk: ChunkId, block: u32, newest: Version, all: bool },
     #[error("malformed: {0}")]
@@ -312,7 +319,9 @@ impl StoreError {
         match self {
             StoreError::NoSpace { .. } => Refusal::NoSpace,
             StoreError::Poisoned => Refusal::Poisoned,
-            StoreError::Corrupt { .. } | StoreError::Lost { .. } => Refusal::Corrupt,
+            StoreError::Corrupt { .. } | StoreError::GivenUp { .. } | StoreError::Lost { .. } => {
+                Refusal::Corrupt
+            }
             StoreError::Malformed(_) => Refusal::Malformed,
             StoreError::NotNow { .. } => Refusal::NotReady,
         }

@@ -8,7 +8,7 @@ use crate::layout::{CHUNK_BLOCKS_MAX, CHUNK_PAGE, DATA_OFFSET, PAGE_BLOCKS, bloc
 use crate::{GroupDigest, ReadBlocks, StoreError};
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, ListPage, ObjectId, RECORD_BLOCKS_MAX,
-    Record, Role, Run, Version, crc32c, zero_block_crc,
+    Record, Role, Run, Version, crc32c, lost_block_crc, zero_block_crc,
 };
 use std::io;
 use xxhash_rust::xxh3::Xxh3;
@@ -48,8 +48,11 @@ impl Piece {
 pub enum ReadFault {
     /// This block (counted from the first) fails its checksum.
     Corrupt(u32),
+    /// This block (counted from the first) is stored as lost, and the others are sound. And whether all blocks are
+    /// gone.
+    GivenUp(u32, bool),
     /// The content of this block (counted from the first) is not known; it was not newer than this version. And whether
-    /// that goes for all blocks.
+    /// all blocks are gone.
     Lost(u32, Version, bool),
     /// The bytes could not be read.
     Failed(StoreError),
@@ -90,8 +93,9 @@ impl ReadPlan {
         first: u32,
         mut read: impl FnMut(&Piece, &mut Vec<u8>) -> Result<(), ReadFault>,
     ) -> Result<ReadBlocks, ReadFault> {
+        let is_given_up = |cell: &Cell| cell.kind() == Kind::Data && cell.crc == lost_block_crc();
+        let all = self.cells.iter().all(|cell| cell.place == Place::Lost || is_given_up(cell));
         if let Some(lost) = self.cells.iter().position(|c| c.place == Place::Lost) {
-            let all = self.cells.iter().all(|cell| cell.place == Place::Lost);
             return Err(ReadFault::Lost(lost as u32, self.cells[lost].version, all));
         }
         let blocks: u32 = self.pieces.iter().map(|p| p.blocks).sum();
@@ -104,10 +108,18 @@ impl ReadPlan {
             payload.resize(end, 0);
         }
         let data = self.cells.iter().enumerate().filter(|(_, cell)| cell.kind() == Kind::Data);
+        let mut given_up = None;
         for ((i, cell), bytes) in data.zip(payload[start..].chunks(BLOCK_BYTES)) {
-            if crc32c(bytes) != cell.crc {
+            if crc32c(bytes) == cell.crc {
+                continue;
+            }
+            if !is_given_up(cell) {
                 return Err(ReadFault::Corrupt(i as u32));
             }
+            given_up.get_or_insert(i as u32);
+        }
+        if let Some(block) = given_up {
+            return Err(ReadFault::GivenUp(block, all));
         }
         let payload = bytes::Bytes::from(payload).split_off(start);
         Ok(ReadBlocks { records: records(&self.cells, group, chunk, first), payload })
@@ -250,6 +262,7 @@ impl StoreCore {
         };
         plan.run(group, chunk, first, read).map_err(|fault| match fault {
             ReadFault::Corrupt(block) => StoreError::Corrupt { chunk, block: first + block },
+            ReadFault::GivenUp(block, all) => StoreError::GivenUp { chunk, block: first + block, all },
             ReadFault::Lost(block, newest, all) => {
                 StoreError::Lost { chunk, block: first + block, newest, all }
             }

@@ -948,16 +948,22 @@ fn a_block_that_is_stored_as_lost_stays_an_error_and_hides_nothing() {
     let after = data(1, 1, 7, 1, version(1, 6));
     let ops = vec![(1, apply(Role::Replica, lost(2))), (2, apply(Role::Replica, after))];
     assert!(run(&mut store, ops).iter().all(|c| c.outcome == Outcome::Applied));
-    let is_lost = Outcome::Failed(StoreError::Corrupt { chunk: chunk(1), block: 2 });
+    let is_lost = Outcome::Failed(StoreError::GivenUp { chunk: chunk(1), block: 2, all: true });
     for when in ["at once", "after a crash", "in its file"] {
         let (mut again, recovered) = open(&disk.crash(1)).unwrap();
         assert_eq!(recovered.torn_bytes, 0, "{when}");
         for store in [&mut store, &mut again] {
             assert_eq!(read(store, Role::Replica, 1, 1, 2, 1), is_lost, "{when}");
             assert!(matches!(read(store, Role::Replica, 1, 1, 7, 1), Outcome::Read(_)), "{when}");
+            let is_one = Outcome::Failed(StoreError::GivenUp { chunk: chunk(1), block: 2, all: false });
+            assert_eq!(read(store, Role::Replica, 1, 1, 2, 6), is_one, "{when}");
         }
         assert_eq!(one(&mut store, Op::Flush), Outcome::Done);
     }
+    let path = disk.files().into_iter().find(|f| f.starts_with("chunks")).unwrap();
+    disk.flip_bit(&path, layout::block_offset(7) + 5);
+    let corrupt = Outcome::Failed(StoreError::Corrupt { chunk: chunk(1), block: 7 });
+    assert_eq!(read(&mut store, Role::Replica, 1, 1, 2, 6), corrupt, "which another copy may have");
 }
 
 #[test]

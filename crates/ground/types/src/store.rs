@@ -60,11 +60,14 @@ pub enum StoreOutcome {
     Listed(ListPage),
     Newer(Vec<Run>),
     /// To a read, a check or a listing: this block must be fetched from another copy (R9). `lost`: not even its version
-    /// is known, only that it was not newer than this one. `all`: every block that was to be read is lost.
+    /// is known, only that it was not newer than this one. `given_up`: no copy had it, and it was stored as lost
+    /// ([`lost_block_crc`](crate::lost_block_crc)); no other block is damaged. `all`: every block that was to be read
+    /// is lost or given up.
     Damaged {
         chunk: ChunkId,
         block: u32,
         lost: Option<Version>,
+        given_up: bool,
         all: bool,
     },
     Failed(Refusal),

@@ -315,7 +315,8 @@ fn cells_of(records: Vec<Record>, payload: &Bytes) -> Vec<Option<Block>> {
 /// The answer to a read: maximal runs of equal version and kind.
 fn answer(group: GroupId, chunk: ChunkId, first: u32, cells: &[Option<Block>]) -> StoreOutcome {
     if let Some(nth) = cells.iter().position(|cell| cell.as_ref().is_some_and(Block::is_lost)) {
-        return StoreOutcome::Damaged { chunk, block: first + nth as u32, lost: None, all: false };
+        let block = first + nth as u32;
+        return StoreOutcome::Damaged { chunk, block, lost: None, given_up: true, all: false };
     }
     let never = Block { version: Version::ZERO, data: None };
     let cells: Vec<&Block> = cells.iter().map(|cell| cell.as_ref().unwrap_or(&never)).collect();

@@ -10,8 +10,8 @@ use crate::replicated::member::Member;
 use crate::replicated::primary::Primary;
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, Content, Cursor, Epoch, Kind, Moment, PeerMessage, Record, Refusal, Role, Run, ServerId,
-    ServerReport, SlotState, Version,
+    BLOCK_BYTES, ChunkId, Content, Cursor, Epoch, GroupId, Kind, Moment, PeerMessage, Record, Refusal, Role,
+    Run, ServerId, ServerReport, SlotState, Version, lost_block_crc,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -36,8 +36,10 @@ struct Cover {
 enum Step {
     Ready,
     Storing,
-    /// It met a damaged block, which is being repaired.
-    Repairing,
+    /// It met a damaged block at this time, which is being repaired.
+    Repairing {
+        since: Moment,
+    },
     /// Pieces of one large write share a version: the first block tells them apart.
     Sent {
         version: Version,
@@ -138,9 +140,13 @@ impl Covers {
                 let wanted = |r: &Record| r.version.epoch < member.epoch() && r.version.epoch >= since;
                 cover.records.extend(parts.into_iter().filter(|(r, _)| wanted(r)));
             }
+            StoreOutcome::Damaged { block, given_up: true, .. } => {
+                cover.runs.extend(around(run, block));
+                cover.records.push_back(given_up(member.id(), run, block));
+            }
             StoreOutcome::Damaged { chunk, block, lost, .. } => {
                 cover.runs.push_front(run);
-                cover.step = Step::Repairing;
+                cover.step = Step::Repairing { since: cx.now };
                 return Some((chunk, block, lost));
             }
             // The tick retries it.
@@ -192,7 +198,8 @@ impl Cover {
         let late = |at: Moment| cx.now.since(at) >= cx.config.resend_after;
         match self.step {
             Step::Refused { at } | Step::Reported { at } if late(at) => self.step = Step::Ready,
-            Step::Repairing if !repairing => self.step = Step::Ready,
+            // A repair that was given up is tried again, but not at the speed of the network.
+            Step::Repairing { since } if !repairing && late(since) => self.step = Step::Ready,
             // It goes on by itself, or waits for an answer.
             _ => {}
         }
@@ -238,6 +245,21 @@ impl Cover {
             cx.report(ServerReport::Covered { group, epoch, stands_for });
         }
     }
+}
+
+/// The run without a block.
+fn around(run: Run, block: u32) -> impl Iterator<Item = Run> {
+    let before = Run { count: block - run.first, ..run };
+    let behind = Run { first: block + 1, count: run.first + run.count - block - 1, ..run };
+    [before, behind].into_iter().filter(|run| run.count > 0)
+}
+
+/// A block that is stored as lost here: so it is at the holder, which else would never have all.
+fn given_up(group: GroupId, run: Run, block: u32) -> (Record, Bytes) {
+    let Run { chunk, version, .. } = run;
+    let content = Content::Data { crcs: vec![lost_block_crc()] };
+    let record = Record { group, chunk, first: block, count: 1, version, request: None, content };
+    (record, Bytes::from_static(&[0; BLOCK_BYTES]))
 }
 
 /// The holder gets records of this epoch anyway. Of what is lost the listing says only how new it was at most: once it

@@ -166,7 +166,7 @@ fn a_deletion_is_forgotten_also_when_the_commit_comes_during_a_repair() {
         let message = PeerMessage::Fetch { group, epoch, token: 1, role, chunk, first, count, whole };
         let out = me.on(Event::Peer { from: PRIMARY, message, payload: Bytes::new() });
         let [Command::Store { token, .. }] = out[..] else { panic!("{out:?}") };
-        let outcome = StoreOutcome::Damaged { chunk, block: first, lost: None, all: false };
+        let outcome = StoreOutcome::Damaged { chunk, block: first, lost: None, given_up: false, all: false };
         let mut out = me.on(Event::Stored { token, outcome });
         assert_eq!(me.commit(version(5, 1)), None, "a repair may bring back what was deleted");
         let answer = |c: &Command| match c {

@@ -41,15 +41,19 @@ impl Server {
 
     /// `covered`: the slot's holder has everything that its server lacks.
     fn started(id: ServerId, tail: RecoveredTail, covered: bool) -> (Server, Vec<Command>) {
+        Server::beside(SlotState::CatchingUp { since: Epoch(5) }, id, tail, covered)
+    }
+
+    /// `OTHER` is in this state.
+    fn beside(state: SlotState, id: ServerId, tail: RecoveredTail, covered: bool) -> (Server, Vec<Command>) {
         let config = Config::new(id, Incarnation(1), StoreId(1), 1 << 20, 1);
         let recovered = Recovered { tails: [(GROUP, tail)].into(), ..Recovered::default() };
         let mut server = Server { replica: Replica::new(config, recovered), now: 1 };
         server.on(Event::Lease { until: Moment(u64::MAX) });
-        let away = SlotState::CatchingUp { since: Epoch(5) };
         let holder = Some(Holder::new(HOLDER, covered));
         let slots = vec![
             Slot { server: ME, state: SlotState::InSync, holder: None },
-            Slot { server: OTHER, state: away, holder },
+            Slot { server: OTHER, state, holder },
         ];
         let entry = GroupEntry { epoch: Epoch(9), primary: Some(ME), slots, ..GroupEntry::unknown() };
         let servers = [1, 2, 3, 4].map(|id| crate::server(id, id as u8 % 2, ServerState::Awake));
@@ -145,7 +149,8 @@ fn record(version: Version, data: Option<&Bytes>) -> Record {
 
 /// A serving primary that was asked for a lost block.
 fn primary_with_a_lost_block(newest: Version) -> (Server, Vec<Command>) {
-    let lost = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(newest), all: false };
+    let lost =
+        StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(newest), given_up: false, all: false };
     primary_that_read(false, lost)
 }
 
@@ -470,9 +475,13 @@ fn neighbours_of_a_block_that_no_copy_has(covered: bool) -> BTreeMap<(ServerId, 
                 }
                 StoreCommand::Read { first, count, .. } => {
                     match (first..first + count).find(|block| !repaired.contains(block)) {
-                        Some(block) => {
-                            StoreOutcome::Damaged { chunk: CHUNK, block, lost: Some(NEW), all: false }
-                        }
+                        Some(block) => StoreOutcome::Damaged {
+                            chunk: CHUNK,
+                            block,
+                            lost: Some(NEW),
+                            given_up: false,
+                            all: false,
+                        },
                         None => StoreOutcome::Read { records: Vec::new(), payload: Bytes::new() },
                     }
                 }
@@ -489,25 +498,84 @@ fn neighbours_of_a_block_that_no_copy_has(covered: bool) -> BTreeMap<(ServerId, 
     }
 }
 
+/// Another server fetches a block, of which the own store reports this. Returns what follows the refusal.
+fn is_fetched(primary: &mut Server, given_up: bool) -> (Refusal, Vec<Command>) {
+    let (group, epoch, role) = (GROUP, Epoch(9), Role::Replica);
+    let (chunk, first, count, whole) = (CHUNK, 0, 1, false);
+    let message = PeerMessage::Fetch { group, epoch, token: 6, role, chunk, first, count, whole };
+    let commands = primary.on(Event::Peer { from: OTHER, message, payload: Bytes::new() });
+    let (token, _) = store(&commands).expect("it is read");
+    let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: None, given_up, all: given_up };
+    let commands = primary.stored(token, damaged);
+    let refused = |c: &Command| match c {
+        Command::Send { message: PeerMessage::FetchReply { result, .. }, .. } => result.clone().err(),
+        _ => None,
+    };
+    (commands.iter().find_map(refused).expect("the other server asks elsewhere"), commands)
+}
+
+/// Each copy that lacked it made this server ask all others again (seed 37000009635).
+#[test]
+fn what_was_given_up_is_not_sought_for_another_server() {
+    let (mut primary, _) = Server::new(ME);
+    let (refusal, commands) = is_fetched(&mut primary, true);
+    assert!(refusal == Refusal::Lost && asked(&commands).is_none(), "{refusal:?} {commands:?}");
+}
+
+/// Else the holder would never have all, and the search for the block would go on for as long as the replica is away.
+#[test]
+fn what_was_given_up_is_passed_on_to_a_new_holder_as_lost() {
+    let away = SlotState::Away { since: Epoch(5) };
+    let (mut primary, _) = Server::beside(away, ME, RecoveredTail::default(), false);
+    let fenced = PeerMessage::FenceReply {
+        group: GROUP,
+        epoch: Epoch(9),
+        tail: Vec::new(),
+        done: Vec::new(),
+        forgotten: Version::ZERO,
+    };
+    let mut commands = primary.on(Event::Peer { from: HOLDER, message: fenced, payload: Bytes::new() });
+    let mut sent = std::collections::BTreeMap::new();
+    while !commands.iter().any(|c| matches!(c, Command::Report(ServerReport::Covered { .. }))) {
+        assert!(asked(&commands).is_none(), "{commands:?}");
+        let (mut next, mut stored) = (Vec::new(), commands.iter().filter_map(stored_by).collect::<Vec<_>>());
+        for (token, command) in stored.drain(..) {
+            let outcome = match command {
+                StoreCommand::List { .. } => {
+                    StoreOutcome::Listed(ListPage { runs: vec![run_of(0, 4, Kind::Zero)], next: None })
+                }
+                StoreCommand::Read { first, count, .. } if (first..first + count).contains(&1) => {
+                    let all = count == 1;
+                    StoreOutcome::Damaged { chunk: CHUNK, block: 1, lost: None, given_up: true, all }
+                }
+                StoreCommand::Read { first, count, .. } => StoreOutcome::Read {
+                    records: vec![Record { first, count, ..record(NEW, None) }],
+                    payload: Bytes::new(),
+                },
+                other => panic!("{other:?}"),
+            };
+            next.extend(primary.stored(token, outcome));
+        }
+        for command in &commands {
+            if let Command::Send { to: HOLDER, message: PeerMessage::Replicate { record, .. }, .. } = command
+            {
+                sent.insert((record.first, record.count), is_lost(record));
+                let (epoch, result) = (Epoch(9), Ok(()));
+                let (version, first) = (record.version, record.first);
+                let message = PeerMessage::ReplicateReply { group: GROUP, epoch, version, first, result };
+                next.extend(primary.on(Event::Peer { from: HOLDER, message, payload: Bytes::new() }));
+            }
+        }
+        commands = if next.is_empty() { primary.ticks() } else { next };
+    }
+    assert_eq!(sent, [((0, 1), false), ((1, 1), true), ((2, 2), false)].into());
+}
+
 /// Two servers whose copies are both damaged once asked each other for ever.
 #[test]
 fn what_no_copy_can_repair_is_not_tried_again_with_each_fetch() {
     let (mut primary, _) = Server::new(ME);
-    let is_fetched = |primary: &mut Server| {
-        let (group, epoch, role) = (GROUP, Epoch(9), Role::Replica);
-        let (chunk, first, count, whole) = (CHUNK, 0, 1, false);
-        let message = PeerMessage::Fetch { group, epoch, token: 6, role, chunk, first, count, whole };
-        let commands = primary.on(Event::Peer { from: OTHER, message, payload: Bytes::new() });
-        let (token, _) = store(&commands).expect("it is read");
-        let damaged = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: None, all: false };
-        let commands = primary.stored(token, damaged);
-        let refused = |c: &Command| match c {
-            Command::Send { message: PeerMessage::FetchReply { result, .. }, .. } => result.is_err(),
-            _ => false,
-        };
-        assert!(commands.iter().any(refused), "the other server asks elsewhere");
-        commands
-    };
+    let is_fetched = |primary: &mut Server| is_fetched(primary, false).1;
     let mut commands = is_fetched(&mut primary);
     assert!(asked(&commands).is_some(), "the block is repaired");
     while let Some(question) = asked(&commands) {
@@ -520,25 +588,28 @@ fn what_no_copy_can_repair_is_not_tried_again_with_each_fetch() {
 
 /// A replica that is catching up and misses these runs, one block each, of its holder's.
 fn catches_up(kinds: &[Kind]) -> (Server, Vec<Command>) {
-    misses(kinds, Server::new(OTHER))
+    let runs: Vec<Run> = (0..).zip(kinds).map(|(first, kind)| run_of(first, 1, *kind)).collect();
+    misses(&runs, Server::new(OTHER))
 }
 
-fn misses(kinds: &[Kind], (mut replica, commands): (Server, Vec<Command>)) -> (Server, Vec<Command>) {
+fn run_of(first: u32, count: u32, kind: Kind) -> Run {
+    Run { chunk: CHUNK, first, count, version: NEW, kind }
+}
+
+fn misses(runs: &[Run], (mut replica, commands): (Server, Vec<Command>)) -> (Server, Vec<Command>) {
     let listing = |c: &Command| match c {
         Command::Send { to, message: PeerMessage::List { token, .. }, .. } => Some((*to, *token)),
         _ => None,
     };
     let asked: Vec<(ServerId, u64)> = commands.iter().filter_map(listing).collect();
     assert!(!asked.is_empty(), "others are asked what they have");
-    let run = |(first, kind): (u32, &Kind)| Run { chunk: CHUNK, first, count: 1, version: NEW, kind: *kind };
-    let runs: Vec<Run> = (0..).zip(kinds).map(run).collect();
     let mut commands = Vec::new();
     for (from, token) in asked {
-        let result = Ok(ListPage { runs: runs.clone(), next: None });
+        let result = Ok(ListPage { runs: runs.to_vec(), next: None });
         let message = PeerMessage::ListReply { group: GROUP, token, result };
         commands = replica.on(Event::Peer { from, message, payload: Bytes::new() });
         let (token, _) = store(&commands).expect("it is compared with what is here");
-        commands = replica.stored(token, StoreOutcome::Newer(runs.clone()));
+        commands = replica.stored(token, StoreOutcome::Newer(runs.to_vec()));
     }
     (replica, commands)
 }
@@ -632,6 +703,34 @@ fn what_a_complete_copy_has_of_a_block_that_was_listed_as_lost_is_believed() {
     }
 }
 
+/// Each of thousands of lost blocks was asked of each server by itself (seed 37000009635).
+#[test]
+fn blocks_of_which_no_copy_has_any_are_asked_for_together() {
+    const BLOCKS: u32 = 64;
+    for (kind, refused) in [(Kind::Data, true), (Kind::Lost, true), (Kind::Data, false)] {
+        let (mut replica, mut commands) = misses(&[run_of(0, BLOCKS, kind)], Server::new(OTHER));
+        if kind == Kind::Lost {
+            commands = (0..200).map(|_| replica.ticks()).find(|c| asked(c).is_some()).expect("it asks");
+        }
+        let mut questions = Vec::new();
+        while let Some(question) = asked(&commands) {
+            assert_eq!(question.blocks, (0, BLOCKS), "none of them has a part");
+            questions.push((question.to, question.role));
+            let never = Record { count: BLOCKS, ..record(Version::ZERO, None) };
+            let lost = refused || question.role == Role::Replica;
+            let result = if lost { Err(Refusal::Lost) } else { Ok(vec![never]) };
+            commands = replica.answers(question, result, Bytes::new());
+        }
+        let distinct: std::collections::BTreeSet<_> = questions.iter().collect();
+        assert_eq!(distinct.len(), questions.len(), "{questions:?}");
+        let Some((token, StoreCommand::Apply { record, .. })) = store(&commands) else {
+            panic!("{commands:?}")
+        };
+        assert!(is_lost(&record) && (record.first, record.count, record.version) == (0, BLOCKS, NEW));
+        assert!(has_caught_up(&replica.stored(token, StoreOutcome::Applied)));
+    }
+}
+
 #[test]
 fn a_block_that_a_failed_member_may_have_stays_missing_and_does_not_keep_the_rest() {
     let (mut replica, commands) = catches_up(&[Kind::Data]);
@@ -660,7 +759,7 @@ fn a_block_that_a_former_holder_may_have_stays_missing() {
         (true, ServerState::Failed, true),
     ] {
         let started = Server::started(OTHER, RecoveredTail::default(), covered);
-        let (mut replica, commands) = misses(&[Kind::Data], started);
+        let (mut replica, commands) = misses(&[run_of(0, 1, Kind::Data)], started);
         replica.is(FORMER, state);
         let commands = nobody_has_it(&mut replica, commands);
         let stored = store(&commands);
@@ -690,9 +789,10 @@ fn settles(own: Vec<TailRun>, states: &[(ServerId, ServerState)]) -> (Server, Ve
     let mut commands = primary.stored(token, StoreOutcome::Newer(runs));
     let (token, command) = store(&commands).expect("the blocks are read");
     assert!(matches!(command, StoreCommand::Read { first: 0, count: 2, .. }), "{command:?}");
-    commands.extend(
-        primary.stored(token, StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(NEW), all: false }),
-    );
+    commands.extend(primary.stored(
+        token,
+        StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(NEW), given_up: false, all: false },
+    ));
     commands.retain(|c| matches!(c, Command::Send { .. }));
     (primary, commands)
 }

@@ -126,7 +126,7 @@ impl Primary {
     /// One block of the own window turns out to be damaged, and no copy has it.
     fn own_without(&mut self, asked: &[Command], block: u32) -> Vec<Command> {
         let (token, _) = store(asked).expect("the own blocks are read");
-        let outcome = StoreOutcome::Damaged { chunk: CHUNK, block, lost: None, all: false };
+        let outcome = StoreOutcome::Damaged { chunk: CHUNK, block, lost: None, given_up: false, all: false };
         let asked = self.on(Event::Stored { token, outcome });
         self.refused_by_all(asked)
     }
@@ -452,7 +452,7 @@ fn a_window_of_which_the_primary_can_read_nothing_is_checked_by_the_others() {
     let asked = primary.beat(7 * DAY);
     let asked = primary.listed(asked, &[run(V)]);
     let (token, _) = store(&asked).expect("the own blocks are read");
-    let lost = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(V), all: true };
+    let lost = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(V), given_up: false, all: true };
     let mut asked = primary.on(Event::Stored { token, outcome: lost });
     while let Some((to, token)) = fetch(&asked) {
         asked = primary.peer(to, PeerMessage::FetchReply { group: GROUP, token, result: Err(Refusal::Lost) });

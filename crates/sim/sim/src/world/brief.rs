@@ -357,8 +357,12 @@ fn brief_outcome(outcome: &StoreOutcome) -> String {
             format!("has {}{more}", brief_runs(page.runs.iter()))
         }
         StoreOutcome::Newer(runs) => format!("news is {}", brief_runs(runs.iter())),
-        StoreOutcome::Damaged { chunk, block, lost, .. } => {
-            let how = if lost.is_some() { "lost" } else { "damaged" };
+        StoreOutcome::Damaged { chunk, block, lost, given_up, .. } => {
+            let how = match (lost.is_some(), given_up) {
+                (true, _) => "lost",
+                (_, true) => "given up",
+                _ => "damaged",
+            };
             format!("{chunk} block {block} is {how}")
         }
         StoreOutcome::Failed(refusal) => format!("failed, {refusal}"),

@@ -453,7 +453,7 @@ fn walk(
                 let place = (group, role, chunk, block);
                 match one(core, Op::Read { role, group, chunk, first: block, count: 1 }) {
                     Outcome::Read(blocks) => take_apart(blocks, |_, found| see(place, Ok(found))),
-                    Outcome::Failed(StoreError::Corrupt { .. }) => {
+                    Outcome::Failed(StoreError::Corrupt { .. } | StoreError::GivenUp { .. }) => {
                         see(place, Err(Damage::Rot(version_of(core, place))));
                     }
                     _ => see(place, Err(Damage::Lost)),
@@ -467,7 +467,7 @@ fn walk(
 fn version_of(core: &mut StoreCore, (group, role, chunk, block): Place) -> Version {
     let after = block.checked_sub(1).map(|block| ebb_types::Cursor { chunk, block });
     let since = ebb_types::Epoch(0);
-    let listed = one(core, Op::List { role, group, since, after, limit: usize::MAX });
+    let listed = one(core, Op::List { role, group, since, after, limit: 1 });
     let Outcome::Listed(page) = listed else { return Version::ZERO };
     let here = |run: &&Run| run.chunk == chunk && (run.first..run.first + run.count).contains(&block);
     page.runs.iter().find(here).map_or(Version::ZERO, |run| run.version)

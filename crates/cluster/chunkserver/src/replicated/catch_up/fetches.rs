@@ -38,6 +38,8 @@ struct Fetch {
     refused: bool,
     /// Sources asked so far; the last one owes the reply.
     asked: Vec<Source>,
+    /// Those that have none of the blocks: they are not asked for a part of them.
+    barren: Vec<Source>,
 }
 
 /// What became of missing blocks. In order of weight.
@@ -54,6 +56,15 @@ pub(crate) enum Fetched {
 impl Fetch {
     fn is_of(&self, peer: ServerId) -> bool {
         self.asked.last().is_some_and(|source| source.0 == peer)
+    }
+
+    /// The source that was asked last replied: perhaps it has none of the blocks as new as `least`.
+    fn note_barren(&mut self, result: &Result<Vec<Record>, Refusal>, least: Version) {
+        let has_none = match result {
+            Ok(records) => records.iter().all(|record| record.version < least),
+            Err(refusal) => *refusal == Refusal::Lost,
+        };
+        self.barren.extend(self.asked.last().filter(|_| has_none));
     }
 }
 
@@ -128,7 +139,7 @@ impl Fetches {
             if is_paced {
                 cx.shared.reclaim.spend(cx.now, missing.run.count);
             }
-            fetched = fetched.max(self.fetch(cx, member, missing));
+            fetched = fetched.max(self.fetch(cx, member, missing, Vec::new()));
         }
     }
 
@@ -146,12 +157,18 @@ impl Fetches {
                 return fetched;
             };
             let part = self.missing.ask_part(whole, first, count.min(FETCH_BLOCKS));
-            fetched = fetched.max(self.fetch(cx, member, part));
+            fetched = fetched.max(self.fetch(cx, member, part, Vec::new()));
         }
     }
 
-    /// Zeroes and deletions are known from the run alone; data must be fetched.
-    fn fetch(&mut self, cx: &mut Context, member: &mut Member, missing: Missing) -> Fetched {
+    /// Zeroes and deletions are known from the run alone; data must be fetched, but from no `barren` source.
+    fn fetch(
+        &mut self,
+        cx: &mut Context,
+        member: &mut Member,
+        missing: Missing,
+        barren: Vec<Source>,
+    ) -> Fetched {
         let token = cx.shared.peer_token();
         cx.shared.fetches += 1;
         let Run { chunk, first, count, version, kind } = missing.run;
@@ -159,10 +176,11 @@ impl Fetches {
             // Notes are not listed and lost blocks are not fetched. A source that listed one anyway is asked what it
             // has.
             Kind::Data | Kind::Note | Kind::Lost => {
-                let fetch = Fetch { missing, applying: 0, refused: false, asked: Vec::new() };
+                let may = cx.map.is_live(missing.source.0) && !barren.contains(&missing.source);
+                let fetch = Fetch { missing, applying: 0, refused: false, asked: barren.clone(), barren };
                 let before = self.fetches.insert(token, fetch);
                 debug_assert!(before.is_none(), "a token is of one fetch");
-                if cx.map.is_live(missing.source.0) {
+                if may {
                     self.fetch_from(cx, member, token, missing.source);
                     return Fetched::Nothing;
                 }
@@ -171,7 +189,8 @@ impl Fetches {
             Kind::Zero => Content::Zero,
             Kind::Delete => Content::Delete,
         };
-        self.fetches.insert(token, Fetch { missing, applying: 1, refused: false, asked: Vec::new() });
+        let (asked, barren) = (Vec::new(), Vec::new());
+        self.fetches.insert(token, Fetch { missing, applying: 1, refused: false, asked, barren });
         let record = Record { group: member.id(), chunk, first, count, version, request: None, content };
         apply(cx, member, token, record, Bytes::new());
         Fetched::Nothing
@@ -201,6 +220,13 @@ impl Fetches {
         if !fetch.is_of(from) || fetch.applying > 0 {
             return Fetched::Nothing;
         }
+        // A lost block was listed with the version that nothing in it can have exceeded. What a complete copy has of
+        // it, perhaps since it was repaired there, is all that was acknowledged.
+        let run = fetch.missing.run;
+        let is_bound = run.kind == Kind::Lost && fetch.asked.last() == Some(&(from, Role::Replica));
+        let in_sync = member.entry().slot_of(from).is_some_and(|slot| slot.state == SlotState::InSync);
+        let least = if is_bound && in_sync { Version::ZERO } else { run.version };
+        fetch.note_barren(&result, least);
         let parts = match result {
             Ok(records) => split_payload(records, &payload),
             // Usually one block is damaged: the others can be fetched from there.
@@ -213,12 +239,6 @@ impl Fetches {
                 return Fetched::Nothing;
             }
         };
-        // A lost block was listed with the version that nothing in it can have exceeded. What a complete copy has of
-        // it, perhaps since it was repaired there, is all that was acknowledged.
-        let run = fetch.missing.run;
-        let is_bound = run.kind == Kind::Lost && fetch.asked.last() == Some(&(from, Role::Replica));
-        let in_sync = member.entry().slot_of(from).is_some_and(|slot| slot.state == SlotState::InSync);
-        let least = if is_bound && in_sync { Version::ZERO } else { run.version };
         let sound = |(record, payload): &(Record, Bytes)| match &record.content {
             _ if record.version < least => false,
             Content::Data { crcs } => record.fault(payload.len()).is_none() && *crcs == block_crcs(payload),
@@ -277,41 +297,44 @@ impl Fetches {
                 self.fetch_from(cx, member, token, source);
                 Fetched::Nothing
             }
-            None if fetch.missing.run.count > 1 => self.fetch_halves(cx, member, token),
-            None => self.give_up_block(cx, member, token),
+            // All that were asked are among these.
+            None if fetch.missing.run.count > 1 && fetch.asked.len() > fetch.barren.len() => {
+                self.fetch_halves(cx, member, token)
+            }
+            None => self.give_up_blocks(cx, member, token),
         }
     }
 
     /// Retries with each half of the blocks.
     fn fetch_halves(&mut self, cx: &mut Context, member: &mut Member, token: u64) -> Fetched {
-        let Some(Fetch { missing, .. }) = self.end(cx, token) else { return Fetched::Nothing };
+        let Some(Fetch { missing, barren, .. }) = self.end(cx, token) else { return Fetched::Nothing };
         let half = missing.run.count / 2;
         let halves = [(missing.run.first, half), (missing.run.first + half, missing.run.count - half)];
         let mut fetched = Fetched::Nothing;
         for (first, count) in halves {
             for (whole, first, count) in self.missing.parts_in(Run { first, count, ..missing.run }) {
                 let part = self.missing.ask_part(whole, first, count);
-                fetched = fetched.max(self.fetch(cx, member, part));
+                fetched = fetched.max(self.fetch(cx, member, part, barren.clone()));
             }
         }
         fetched
     }
 
-    /// No live copy has the block. It stays missing while a member is away that may have it, and the rest continues.
-    /// Else it is stored as lost, so that it is here what it is on the others.
-    fn give_up_block(&mut self, cx: &mut Context, member: &mut Member, token: u64) -> Fetched {
+    /// No live copy has any of the blocks. They stay missing while a member is away that may have them, and the rest
+    /// continues. Else they are stored as lost, so that they are here what they are on the others.
+    fn give_up_blocks(&mut self, cx: &mut Context, member: &mut Member, token: u64) -> Fetched {
         if let Some(fetch) = self.fetches.get_mut(&token).filter(|_| member.all_live(cx)) {
             fetch.applying = 1;
             let (Run { chunk, first, count, version, .. }, group) = (fetch.missing.run, member.id());
-            let content = Content::Data { crcs: vec![lost_block_crc()] };
+            let content = Content::Data { crcs: vec![lost_block_crc(); count as usize] };
             let record = Record { group, chunk, first, count, version, request: None, content };
-            cx.shared.stats.damage.unrepaired += 1;
-            apply(cx, member, token, record, Bytes::from_static(&[0; BLOCK_BYTES]));
+            cx.shared.stats.damage.unrepaired += u64::from(count);
+            apply(cx, member, token, record, Bytes::from(vec![0; count as usize * BLOCK_BYTES]));
             return Fetched::Nothing;
         }
         let Some(Fetch { missing, .. }) = self.end(cx, token) else { return Fetched::Nothing };
         self.missing.lose(missing.run);
-        cx.shared.stats.damage.unrepaired += 1;
+        cx.shared.stats.damage.unrepaired += u64::from(missing.run.count);
         Fetched::Lost
     }
 

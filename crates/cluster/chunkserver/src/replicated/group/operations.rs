@@ -239,8 +239,8 @@ impl Group {
         let Some(op) = self.op_mut(id).filter(|op| op.awaits_read(first)) else { return };
         let (records, payload) = match outcome {
             StoreOutcome::Read { records, payload } => (records, payload),
-            StoreOutcome::Damaged { chunk, block, lost, .. } => {
-                let one = lost.is_none() && (op.settles() || op.is_check());
+            StoreOutcome::Damaged { chunk, block, lost, all, .. } => {
+                let one = lost.is_none() && !all && (op.settles() || op.is_check());
                 let count = op.needs().iter().find(|n| n.0 == first).map_or(1, |n| n.1);
                 let (first, count) = if one { (block, 1) } else { (first, count) };
                 op.become_repairing(cx);

@@ -117,7 +117,7 @@ impl Store {
         if let Some(block) =
             (first..first + count).find(|block| self.damaged.contains(&(group, chunk, *block)))
         {
-            return StoreOutcome::Damaged { chunk, block, lost: None, all: false };
+            return StoreOutcome::Damaged { chunk, block, lost: None, given_up: false, all: false };
         }
         let (mut records, mut payload) = (Vec::new(), BytesMut::new());
         for block in first..first + count {
