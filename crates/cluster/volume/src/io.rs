@@ -9,7 +9,6 @@ use crate::state::{HELD, Inner};
 use bytes::{Bytes, BytesMut};
 use ebb_types::{BLOCK_BYTES, ObjectId, SLICE_BYTES};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
@@ -316,12 +315,8 @@ impl<B: Backend> Inner<B> {
 
     /// The front has these blocks of the slice.
     fn mark(&self, slice: &Slice, blocks: (u32, u32)) {
-        let written = self.writes.fetch_add(1, Ordering::Relaxed);
-        let fresh = slice.mark(blocks, written);
-        if fresh > 0 {
-            self.front.fetch_add(fresh, Ordering::Relaxed);
-            self.grown.notify_one();
-        }
+        let written = self.front.number_write();
+        self.front.count(slice.mark(blocks, written));
     }
 
     /// Copies a block from the slice's object to the front.
@@ -363,10 +358,10 @@ impl<B: Backend> Inner<B> {
         let front_bytes = self.meta.home.map_or(u64::MAX, |home| home.front_bytes);
         let deadline = self.backend.clock().now() + PATIENCE;
         loop {
-            let room = self.room.notified();
+            let room = self.front.shrunk();
             tokio::pin!(room);
             room.as_mut().enable();
-            if self.front.load(Ordering::Relaxed) * u64::from(BLOCK) < front_bytes {
+            if self.front.bytes() < front_bytes {
                 return Ok(());
             }
             if timeout_at(self.backend.clock().timer(deadline), room).await.is_err() {

@@ -19,6 +19,7 @@
 
 mod backend;
 mod error;
+mod front;
 mod io;
 mod mover;
 mod order;
@@ -34,18 +35,13 @@ pub use error::VolumeError;
 
 use ebb_client::Client;
 use ebb_types::{
-    BLOCK_BYTES, CHUNK_BYTES_MIN, CLAIMS_FROM, NAME_BYTES_MAX, NamespaceAnswer, NamespaceOp, NamespaceQuery,
-    SLICE_BYTES, VolumeHome, VolumeMeta, VolumeStatus,
+    CHUNK_BYTES_MIN, CLAIMS_FROM, NAME_BYTES_MAX, NamespaceAnswer, NamespaceOp, NamespaceQuery, SLICE_BYTES,
+    VolumeHome, VolumeMeta, VolumeStatus,
 };
 use owner::{Owner, ROUND};
-use slice::Slice;
 use state::{HELD, Inner, commit, query, slices};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use std::sync::{Arc, Weak};
 use tokio::time::sleep;
-use turns::Turns;
 
 /// Chunks are whole slices, and have fewer numbers than this.
 const SIZE_MAX: u64 = SLICE_BYTES as u64 * CLAIMS_FROM as u64;
@@ -107,28 +103,13 @@ impl<B: Backend> Volume<B> {
             Some(slices) => slices,
             None => slices(&backend, name).await?,
         };
-        let slice = |(number, object)| (number, Arc::new(Slice::new(number, Some(object))));
-        let inner = Arc::new(Inner {
-            backend,
-            name: name.to_owned(),
-            meta,
-            owner,
-            turns: Turns::default(),
-            slices: Mutex::new(slices.into_iter().map(slice).collect()),
-            front: AtomicU64::new(0),
-            writes: AtomicU64::new(0),
-            grown: Arc::default(),
-            room: Notify::new(),
-            ids: Mutex::default(),
-            former: Mutex::default(),
-            tasks: Mutex::default(),
-        });
+        let inner = Arc::new(Inner::new(backend, name, meta, owner, slices));
         let weak = Arc::downgrade(&inner);
         let mut tasks = vec![tokio::spawn(stay(weak.clone())).abort_handle()];
         if let Some(home) = inner.meta.home {
             tasks.push(tokio::spawn(mover::run(weak, home)).abort_handle());
         }
-        inner.tasks.lock().expect("nothing panics under this lock").extend(tasks);
+        inner.add_tasks(tasks);
         Ok(Volume { inner })
     }
 
@@ -150,8 +131,7 @@ impl<B: Backend> Volume<B> {
     }
 
     async fn end(&self) -> Result<(), VolumeError> {
-        let tasks = std::mem::take(&mut *self.inner.tasks.lock().expect("nothing panics under this lock"));
-        tasks.iter().for_each(AbortHandle::abort);
+        self.inner.stop();
         self.inner.owner.end();
         // What was sent comes no later, or this process stays the owner until another one notes its claim.
         self.inner.within(HELD, self.flush()).await?;
@@ -174,7 +154,7 @@ impl<B: Backend> Volume<B> {
 
     /// Bytes that are known to be in the front.
     pub fn front_bytes(&self) -> u64 {
-        self.inner.front.load(Ordering::Relaxed) * BLOCK_BYTES as u64
+        self.inner.front.bytes()
     }
 }
 

@@ -16,13 +16,11 @@ use crate::backend::Backend;
 use crate::error::VolumeError;
 use crate::slice::Slice;
 use crate::state::{Inner, commit, query};
-use ebb_client::bug;
 use ebb_types::{
-    BLOCK_BYTES, Looked, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX,
-    PoolId, SLICE_BYTES, Version, VolumeHome, slice_extent,
+    Looked, NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX, PoolId,
+    SLICE_BYTES, Version, VolumeHome, slice_extent,
 };
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -50,7 +48,7 @@ pub(crate) async fn run<B: Backend>(weak: Weak<Inner<B>>, home: VolumeHome) {
     loop {
         let Some(volume) = weak.upgrade() else { return };
         if !volume.is_due(home) {
-            let grown = volume.grown.clone();
+            let grown = volume.front.grown();
             // Without the volume: it may end meanwhile.
             drop(volume);
             grown.notified().await;
@@ -85,11 +83,9 @@ async fn survey<B: Backend>(weak: &Weak<Inner<B>>) {
 
 /// Frees what a deleted volume had.
 pub(crate) async fn free<B: Backend>(volume: &Arc<Inner<B>>) -> Result<(), VolumeError> {
-    let slices: Vec<Arc<Slice>> =
-        volume.slices.lock().expect("nothing panics under this lock").values().cloned().collect();
     let mut freed = BTreeSet::from([volume.meta.object]);
     let mut running = JoinSet::new();
-    for slice in slices {
+    for slice in volume.all_slices() {
         let Some(object) = *slice.object.read().await else { continue };
         freed.insert(object);
         if running.len() >= FREES {
@@ -118,12 +114,12 @@ fn choose(slices: Vec<(u32, u32, u64)>, now: u64) -> Vec<u32> {
 impl<B: Backend> Inner<B> {
     /// Begins at three quarters of what the front may have ...
     fn is_due(&self, home: VolumeHome) -> bool {
-        self.front.load(Ordering::Relaxed) * BLOCK_BYTES as u64 >= home.front_bytes / 4 * 3
+        self.front.bytes() >= home.front_bytes / 4 * 3
     }
 
     /// ... and ends at half of it.
     fn is_done(&self, home: VolumeHome) -> bool {
-        self.front.load(Ordering::Relaxed) * BLOCK_BYTES as u64 <= home.front_bytes / 2
+        self.front.bytes() <= home.front_bytes / 2
     }
 
     async fn make_room(self: &Arc<Inner<B>>, home: VolumeHome) -> Result<(), VolumeError> {
@@ -134,13 +130,12 @@ impl<B: Backend> Inner<B> {
         while !self.is_done(home) {
             let mut failed = self.find_out_all(&passed).await;
             let known: Vec<(u32, u32, u64)> = {
-                let slices = self.slices.lock().expect("nothing panics under this lock");
-                let movable = |slice: &&Arc<Slice>| slice.is_known() && !passed.contains(&slice.number);
-                let known = slices.values().filter(movable);
+                let movable = |slice: &Arc<Slice>| slice.is_known() && !passed.contains(&slice.number);
+                let known = self.all_slices().into_iter().filter(movable);
                 known.map(|slice| (slice.number, slice.count(), slice.written())).collect()
             };
             let movable = known.into_iter().filter(|(_, blocks, _)| *blocks > 0).collect();
-            let chosen = choose(movable, self.writes.load(Ordering::Relaxed));
+            let chosen = choose(movable, self.front.next_write());
             if chosen.is_empty() && failed.is_empty() {
                 return outcome;
             }
@@ -162,8 +157,7 @@ impl<B: Backend> Inner<B> {
 
     /// Finds out about every slice that is not known and not passed over; returns those that do not say.
     async fn find_out_all(&self, passed: &BTreeSet<u32>) -> Vec<(u32, VolumeError)> {
-        let slices: Vec<Arc<Slice>> =
-            self.slices.lock().expect("nothing panics under this lock").values().cloned().collect();
+        let slices = self.all_slices();
         let mut failed = Vec::new();
         for slice in slices.iter().filter(|slice| !slice.is_known() && !passed.contains(&slice.number)) {
             if let Err(error) = self.find_out(slice, PATIENCE).await {
@@ -294,7 +288,7 @@ impl<B: Backend> Inner<B> {
     async fn look(&self, slice: &Slice) -> Result<Looked, VolumeError> {
         debug_assert!(slice.gate.try_read().is_err(), "what is written meanwhile would not be seen");
         let looked = self.backend.look(self.meta.object, slice.number).await?;
-        self.count(slice.learn(&looked.runs));
+        self.front.count(slice.learn(&looked.runs));
         Ok(looked)
     }
 
@@ -354,38 +348,6 @@ impl<B: Backend> Inner<B> {
                 .extend(page.iter().filter(|(_, e)| former.contains(&e.object)).map(|(number, _)| *number));
         }
         commit(&self.backend, NamespaceOp::Collected { garbage }).await
-    }
-
-    /// The front has grown by this many blocks, or shrunk.
-    fn count(&self, blocks: i64) {
-        match u64::try_from(blocks) {
-            Ok(more) => drop(self.front.fetch_add(more, Ordering::Relaxed)),
-            Err(_) => {
-                let less = blocks.unsigned_abs();
-                if self.front.fetch_sub(less, Ordering::Relaxed) < less {
-                    bug("more blocks left the front of a volume than it had");
-                }
-            }
-        }
-        if blocks < 0 {
-            self.room.notify_waiters();
-        } else if blocks > 0 {
-            self.grown.notify_one();
-        }
-    }
-
-    /// Forgets a slice that has neither blocks in the front nor an object: most of a large volume is like that at
-    /// first.
-    fn drop_if_empty(&self, number: u32) {
-        let mut slices = self.slices.lock().expect("nothing panics under this lock");
-        // No other task has it, and none gets it while the lock is held.
-        let unused = slices.get(&number).is_some_and(|slice| {
-            let no_object = slice.object.try_read().is_ok_and(|object| object.is_none());
-            Arc::strong_count(slice) == 1 && slice.is_known() && slice.count() == 0 && no_object
-        });
-        if unused {
-            slices.remove(&number);
-        }
     }
 }
 

@@ -69,14 +69,14 @@ impl Slice {
         word >> (block % 64) & 1 == 1
     }
 
-    /// Marks blocks as present. Returns how many were not.
-    pub fn mark(&self, (first, count): (u32, u32), written: u64) -> u64 {
+    /// Marks blocks as present. Returns by how many blocks the front is larger than was known.
+    pub fn mark(&self, (first, count): (u32, u32), written: u64) -> i64 {
         self.written.fetch_max(written, Ordering::Relaxed);
         let fresh = |block: &u32| {
             let bit = 1 << (block % 64);
             self.present[*block as usize / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
         };
-        (first..first + count).filter(fresh).count() as u64
+        (first..first + count).filter(fresh).count() as i64
     }
 
     /// Replaces what is known by what a look found. Returns by how many blocks the front is larger than was known.

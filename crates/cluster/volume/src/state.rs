@@ -2,6 +2,7 @@
 
 use crate::backend::Backend;
 use crate::error::VolumeError;
+use crate::front::Front;
 use crate::owner::Owner;
 use crate::slice::Slice;
 use crate::turns::Turns;
@@ -9,10 +10,8 @@ use ebb_types::{
     NamespaceAnswer, NamespaceError, NamespaceOp, NamespaceQuery, ObjectId, PAGE_MAX, SLICE_BYTES, VolumeMeta,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
@@ -26,30 +25,75 @@ pub(crate) struct Inner<B> {
     pub meta: VolumeMeta,
     pub owner: Owner,
     pub turns: Turns,
-    /// Those that were touched, or that have an object.
-    pub slices: Mutex<BTreeMap<u32, Arc<Slice>>>,
-    /// Blocks that are known to be in the front.
-    pub front: AtomicU64,
-    /// Counts writes: shows which slice was written last.
-    pub writes: AtomicU64,
-    /// The front has grown.
-    pub grown: Arc<Notify>,
-    /// The front has shrunk, or cannot now.
-    pub room: Notify,
+    slices: Mutex<BTreeMap<u32, Arc<Slice>>>,
+    pub front: Front,
     /// Objects in the home pool that are leased and were not written to.
     pub ids: Mutex<Vec<ObjectId>>,
     /// Objects that were deleted and may still be in the namespace's garbage.
     pub former: Mutex<BTreeSet<ObjectId>>,
-    pub tasks: Mutex<Vec<AbortHandle>>,
+    tasks: Mutex<Vec<AbortHandle>>,
 }
 
 impl<B> Drop for Inner<B> {
     fn drop(&mut self) {
-        self.tasks.lock().expect("nothing panics under this lock").iter().for_each(AbortHandle::abort);
+        self.stop();
     }
 }
 
 impl<B> Inner<B> {
+    /// `moved`: slices that have an object.
+    pub fn new(
+        backend: B,
+        name: &str,
+        meta: VolumeMeta,
+        owner: Owner,
+        moved: Vec<(u32, ObjectId)>,
+    ) -> Inner<B> {
+        let slice = |(number, object)| (number, Arc::new(Slice::new(number, Some(object))));
+        Inner {
+            backend,
+            name: name.to_owned(),
+            meta,
+            owner,
+            turns: Turns::default(),
+            slices: Mutex::new(moved.into_iter().map(slice).collect()),
+            front: Front::default(),
+            ids: Mutex::default(),
+            former: Mutex::default(),
+            tasks: Mutex::default(),
+        }
+    }
+
+    /// Tasks that have begun, and end with the volume.
+    pub fn add_tasks(&self, tasks: Vec<AbortHandle>) {
+        self.tasks.lock().expect("nothing panics under this lock").extend(tasks);
+    }
+
+    /// Ends its tasks.
+    pub fn stop(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock().expect("nothing panics under this lock"));
+        tasks.iter().for_each(AbortHandle::abort);
+    }
+
+    /// Those that were touched, or that have an object.
+    pub fn all_slices(&self) -> Vec<Arc<Slice>> {
+        self.slices.lock().expect("nothing panics under this lock").values().cloned().collect()
+    }
+
+    /// Forgets a slice that has neither blocks in the front nor an object: most of a large volume is like that at
+    /// first.
+    pub fn drop_if_empty(&self, number: u32) {
+        let mut slices = self.slices.lock().expect("nothing panics under this lock");
+        // No other task has it, and none gets it while the lock is held.
+        let unused = slices.get(&number).is_some_and(|slice| {
+            let no_object = slice.object.try_read().is_ok_and(|object| object.is_none());
+            Arc::strong_count(slice) == 1 && slice.is_known() && slice.count() == 0 && no_object
+        });
+        if unused {
+            slices.remove(&number);
+        }
+    }
+
     pub fn slice(&self, number: u32) -> Arc<Slice> {
         debug_assert!(u64::from(number) < self.meta.slices(), "only slices of the volume are touched");
         let mut slices = self.slices.lock().expect("nothing panics under this lock");

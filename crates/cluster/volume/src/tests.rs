@@ -6,10 +6,11 @@ use bytes::Bytes;
 use ebb_client::{ClientError, Clock};
 use ebb_meta::Namespace;
 use ebb_types::{
-    ChunkError, ChunkId, Epoch, Extent, Looked, NamespaceCommand, NamespaceDone, NamespaceError, ObjectId,
-    PoolId, Random, RequestId, Version,
+    BLOCK_BYTES, ChunkError, ChunkId, Epoch, Extent, Looked, NamespaceCommand, NamespaceDone, NamespaceError,
+    ObjectId, PoolId, Random, RequestId, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
