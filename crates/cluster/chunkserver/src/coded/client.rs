@@ -4,22 +4,21 @@
 //! A block that is here is right under any epoch, because rows are immutable. That a block was never written is said
 //! only by a server with a lease: without one, it may have been replaced, and others may have written since.
 
-use super::known::{DELETION, is_no_strip};
+use super::known::DELETION;
 use super::plan::REBUILD_BLOCKS;
-use super::read::Read;
+use super::read::{Next, Read};
 use super::rebuild::{Blocks, Candidate, Ended, For};
 use super::set::CodedSet;
 use crate::common::api::{ClientToken, StoreCommand, StoreOutcome};
-use crate::common::blocks::{BLOCK, blocks_of, crcs_of, whole};
+use crate::common::blocks::{BLOCK, blocks_of};
 use crate::common::config::PlantedBug;
 use crate::common::context::Context;
 use crate::common::wait::{ColumnWait, Wait};
 use bytes::Bytes;
 use ebb_types::{
     ChunkError, ChunkId, ChunkOp, ClientReply, ClientRequest, Content, Cursor, Epoch, Kind,
-    RECORD_BLOCKS_MAX, Record, Refusal, Role, Rows, ServerReport, Unready, Version, block_crcs, piece_crcs,
+    RECORD_BLOCKS_MAX, Record, Refusal, Role, Rows, ServerReport, Unready, Version, block_crcs,
 };
-use std::collections::BTreeSet;
 
 impl CodedSet {
     pub fn on_client(
@@ -42,23 +41,8 @@ impl CodedSet {
         match request.op {
             ChunkOp::Read { must_exist, .. } => {
                 let (first, count) = blocks_of(&request.op);
-                let read = Read {
-                    token,
-                    column,
-                    chunk,
-                    offset,
-                    len,
-                    must_exist,
-                    first,
-                    count,
-                    tried: BTreeSet::new(),
-                    damaged: None,
-                    waiting: 0,
-                    lacking: false,
-                    ruined: false,
-                    stale: false,
-                    failed: false,
-                };
+                let of = Blocks { column, chunk, first, count };
+                let read = Read::new(token, of, (offset, len), must_exist);
                 let id = cx.shared.token();
                 let before = self.reads.insert(id, read);
                 debug_assert!(before.is_none(), "a number is of one read");
@@ -227,7 +211,7 @@ impl CodedSet {
     pub(super) fn read_on(&mut self, cx: &mut Context, id: u64) {
         // Its epoch ended.
         let Some(read) = self.reads.get(&id) else { return };
-        let Read { column, chunk, first, count, .. } = *read;
+        let Blocks { column, chunk, first, count } = read.of;
         let group = self.known.group(column);
         let role = self.known.role_for(cx.me, column);
         cx.store(
@@ -251,26 +235,19 @@ impl CodedSet {
         let Some(read) = self.reads.get_mut(&id) else {
             return cx.bug("a read that does not exist was answered");
         };
-        let unwritten = || records.iter().filter(|r| r.is_never_written());
-        let blocks = unwritten().flat_map(|r| r.first..r.first + r.count);
-        // What was tried, is still not here, and could not be had was never written or is deleted.
-        let gaps: Vec<u32> = blocks.filter(|block| !read.tried.contains(block)).collect();
-        let knows = self.known.is_whole(cx.me, read.column) || cx.config.has(PlantedBug::AnswerBehind);
+        let gaps = read.gaps(records);
+        let knows = self.known.is_whole(cx.me, read.of.column) || cx.config.has(PlantedBug::AnswerBehind);
         if !gaps.is_empty() && !knows {
-            read.tried.extend(&gaps);
+            read.will_try(&gaps);
             return self.rebuild(cx, id, &gaps, false);
         }
-        if unwritten().next().is_some() && !cx.has_lease() {
+        if records.iter().any(Record::is_never_written) && !cx.has_lease() {
             return self.end_read(cx, id, ClientReply::Retry { why: Unready::NoLease });
         }
-        if read.must_exist && records.iter().any(is_no_strip) {
+        if read.misses(records) {
             return self.end_read(cx, id, ClientReply::Failed { why: ChunkError::Missing });
         }
-        let (offset, len) = (read.offset, read.len);
-        let start = (offset - read.first * BLOCK) as usize;
-        let bytes = whole(records, payload).slice(start..start + len as usize);
-        let aligned = offset % BLOCK == 0 && len % BLOCK == 0;
-        let crcs = if aligned { crcs_of(records) } else { piece_crcs(offset, &bytes) };
+        let (crcs, bytes) = read.cut_out(records, payload);
         if let Some(read) = self.reads.remove(&id) {
             self.finish(cx, read.token, ClientReply::Data { crcs }, bytes);
         }
@@ -280,10 +257,9 @@ impl CodedSet {
         let Some(read) = self.reads.get_mut(&id) else {
             return cx.bug("a read that does not exist met damage");
         };
-        if read.damaged.is_some_and(|(before, _)| before == block) {
+        if !read.met_damage(block, lost) {
             return self.end_read(cx, id, ClientReply::Retry { why: Unready::Busy });
         }
-        read.damaged = Some((block, lost));
         self.rebuild(cx, id, &[block], true);
     }
 
@@ -291,7 +267,7 @@ impl CodedSet {
         let Some(read) = self.reads.get(&id) else {
             return cx.bug("a read that does not exist had blocks rebuilt");
         };
-        let (column, chunk) = (read.column, read.chunk);
+        let Blocks { column, chunk, .. } = read.of;
         let mut runs: Vec<(u32, u32)> = Vec::new();
         for &block in blocks {
             match runs.last_mut().filter(|(first, count)| first + count == block && *count < REBUILD_BLOCKS) {
@@ -305,7 +281,7 @@ impl CodedSet {
             self.rebuilds.demand(&self.known, Blocks { column, chunk, first, count }, repair, id, candidates);
         }
         if let Some(read) = self.reads.get_mut(&id) {
-            read.waiting = waiting;
+            read.awaits(waiting);
         }
     }
 
@@ -340,27 +316,15 @@ impl CodedSet {
         for &id in reads {
             // Its epoch ended.
             let Some(read) = self.reads.get_mut(&id) else { continue };
-            read.waiting -= 1;
-            read.lacking |= !ended.lacking.is_empty();
-            read.ruined |= !ended.ruined.is_empty();
-            read.stale |= ended.stale;
-            read.failed |= ended.failed;
-            let (damaged, absent) = (read.damaged, ended.absent.clone());
-            if read.waiting > 0 {
-                continue;
-            }
-            let Read { lacking, ruined, stale, failed, .. } = *read;
-            match damaged.filter(|(block, _)| absent.contains(block)) {
-                _ if lacking && stale => self.end_read(cx, id, ClientReply::Retry { why: Unready::Behind }),
-                _ if lacking => {
+            match read.on_rebuilt(ended) {
+                None => {}
+                Some(Next::Retry) => self.read_on(cx, id),
+                Some(Next::Lacks) => {
                     self.report_damage(cx, ended.of.column);
                     self.end_read(cx, id, ClientReply::Retry { why: Unready::TooFewCopies });
                 }
-                _ if failed => self.end_read(cx, id, ClientReply::Retry { why: Unready::Busy }),
-                _ if ruined => self.end_read(cx, id, ClientReply::Failed { why: ChunkError::Corrupt }),
-                Some((block, true)) => self.clear(cx, id, block),
-                Some((_, false)) => self.end_read(cx, id, ClientReply::Failed { why: ChunkError::Corrupt }),
-                None => self.read_on(cx, id),
+                Some(Next::Clear(block)) => self.clear(cx, id, block),
+                Some(Next::End(reply)) => self.end_read(cx, id, reply),
             }
         }
     }
@@ -370,7 +334,8 @@ impl CodedSet {
         let Some(read) = self.reads.get(&id) else {
             return cx.bug("a read that does not exist cleared a block");
         };
-        let (column, chunk, group) = (read.column, read.chunk, self.known.group(read.column));
+        let Blocks { column, chunk, .. } = read.of;
+        let group = self.known.group(column);
         let (version, content) = (Version::ZERO, Content::Zero);
         let record = Record { group, chunk, first: block, count: 1, version, request: None, content };
         let role = self.known.role_for(cx.me, column);
