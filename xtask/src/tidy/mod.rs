@@ -5,6 +5,7 @@ mod assertions;
 mod circles;
 mod dependencies;
 mod docs;
+mod fields;
 mod house;
 mod papers;
 
@@ -104,6 +105,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("clocks", house::clocks),
     ("circles", circles::circles),
     ("assertions", assertions::floors),
+    ("fields", fields::fields),
     ("licences", dependencies::licences),
     ("unused dependencies", dependencies::unused),
     ("rules", docs::rules),
