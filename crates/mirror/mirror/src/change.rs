@@ -25,9 +25,7 @@ use crate::mirror::Mirror;
 use crate::op::{Op, Step as OpStep, Wait, Work};
 use crate::settings::PlantedBug;
 use crate::state::{Change, Closing, Copies, Step};
-use bytes::{Bytes, BytesMut};
 use ebb_types::{Moment, bug};
-use std::ops::Range;
 
 /// Runs of missed blocks that a returned disk gets at once, and their longest.
 const RETURNING: usize = 4;
@@ -42,7 +40,7 @@ impl Mirror {
             && self.change.is_none()
             && self.copies.is_none()
             && !self.members.is_busy()
-            && self.disks.iter().all(|disk| disk.serves() && disk.postponed.is_empty())
+            && self.disks.iter().all(|disk| disk.serves() && !disk.is_behind())
     }
 
     pub(crate) fn begin_change(&mut self, side: Side, to: Speed) {
@@ -63,11 +61,11 @@ impl Mirror {
         let Some(change) = &mut self.change else { return };
         let disk = &mut self.disks[side.index()];
         match change.step {
-            Step::Draining if disk.waits.is_empty() && disk.log.is_quiet() && disk.replay.is_idle() => {
+            Step::Draining if disk.is_idle() && disk.log.is_quiet() && disk.replay.is_idle() => {
                 change.step = Step::Syncing;
                 self.issue(side, Wait::LeaveSync, DiskOp::Sync, out);
             }
-            Step::Noting if !self.members.is_busy() && disk.waits.is_empty() => {
+            Step::Noting if !self.members.is_busy() && disk.is_idle() => {
                 change.step = Step::Moving;
                 disk.serving = Serving::Away;
                 out.push(Command::SetSpeed { side, speed: to });
@@ -95,7 +93,7 @@ impl Mirror {
     fn must_wake(&self) -> bool {
         let Some(side) = self.asleep() else { return false };
         let waits = !self.held.is_empty() || !self.stuck.is_empty();
-        let behind = self.disks[side.index()].postponed.len() as u64 * BLOCK_BYTES;
+        let behind = self.disks[side.index()].postponed_blocks() * BLOCK_BYTES;
         self.change.as_ref().is_some_and(|change| change.wanted)
             || waits
             || self.closing != Closing::No
@@ -107,7 +105,7 @@ impl Mirror {
     /// At the end of an epoch: `wanted` by the policy, or because the sleeping disk has lacked something for long.
     pub(crate) fn note_sleep(&mut self, now: Moment, wanted: bool) {
         let (Some(side), Some(sleep)) = (self.asleep(), self.settings.sleep) else { return };
-        let is_behind = !self.disks[side.index()].postponed.is_empty();
+        let is_behind = self.disks[side.index()].is_behind();
         let change = self.change.as_mut().expect("a disk sleeps");
         if is_behind {
             let since = *change.behind_since.get_or_insert(now);
@@ -151,13 +149,12 @@ impl Mirror {
         }
         if woken && self.has(PlantedBug::WakeForgets) && self.disks[(!side).index()].serving == Serving::Lost
         {
-            self.disk(side).postponed.clear();
+            self.disk(side).forget_postponed();
         }
         let change = self.change.as_mut().expect("it is at a step");
         let disk = &mut self.disks[side.index()];
         if changed {
-            disk.speed = change.to;
-            disk.speed_changes += 1;
+            disk.came_to(change.to);
         }
         if changed && change.to == Speed::Low && self.settings.sleep.is_some() {
             change.step = Step::Asleep;
@@ -184,7 +181,7 @@ impl Mirror {
         let change = self.change.as_mut().expect("a disk returns");
         if change.returning.is_empty() {
             change.next = 0;
-            if self.disks[side.index()].postponed.is_empty() {
+            if !self.disks[side.index()].is_behind() {
                 change.step = Step::Landing;
                 change.returning =
                     self.ops.iter().filter(|(_, op)| op.writes(side)).map(|(id, _)| *id).collect();
@@ -215,7 +212,7 @@ impl Mirror {
             return self.give_way(id);
         }
         while !blocks.is_empty() {
-            let (first, data) = self.missed(side, &blocks);
+            let (first, data) = self.disks[side.index()].missed(&blocks);
             if data.is_empty() {
                 break;
             }
@@ -223,21 +220,6 @@ impl Mirror {
             self.write_to(id, side, first, &data, out);
         }
         self.advance(id, out);
-    }
-
-    /// The first run of these blocks that is postponed.
-    fn missed(&self, side: Side, blocks: &Range<u64>) -> (u64, Bytes) {
-        let mut data = BytesMut::new();
-        let mut first = blocks.start;
-        for (&block, payload) in self.disks[side.index()].postponed.range(blocks.clone()) {
-            if data.is_empty() {
-                first = block;
-            } else if block != first + data.len() as u64 / BLOCK_BYTES {
-                break;
-            }
-            data.extend_from_slice(payload);
-        }
-        (first, data.freeze())
     }
 
     pub(crate) fn return_ended(&mut self, id: u64) {
@@ -262,7 +244,7 @@ impl Mirror {
 
     pub(crate) fn return_noted(&mut self, side: Side, out: &mut Vec<Command>) {
         let is_copied_to = |copies: &Copies| copies.to() == side && !copies.pending.is_empty();
-        let lacks = !self.disks[side.index()].postponed.is_empty();
+        let lacks = self.disks[side.index()].is_behind();
         if lacks || self.copies.as_ref().is_some_and(is_copied_to) {
             bug(out, "a disk is noted as in sync, and lacks something");
         }

@@ -13,7 +13,7 @@ impl Mirror {
             && self.change.is_none()
             && !self.members.is_busy()
             && !self.marks.is_busy()
-            && self.disks.iter().all(|disk| disk.waits.is_empty() && disk.replay.is_idle());
+            && self.disks.iter().all(|disk| disk.is_idle() && disk.replay.is_idle());
         match self.closing {
             Closing::Asked if self.is_lost() => {
                 self.closing = Closing::Noting;

@@ -1,9 +1,11 @@
-//! One disk of the pair, as the mirror sees it.
+//! One disk of the pair, as the mirror sees it. It keeps by itself what it was given to do and has not ended, and what
+//! was written without it.
 
-use crate::api::{Mode, Side, Speed, Token};
+use crate::BLOCK_BYTES;
+use crate::api::{DiskOp, Mode, Side, Speed, Token};
 use crate::log::{Log, Place};
 use crate::op::Wait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -52,21 +54,21 @@ impl Replay {
 pub(crate) struct Disk {
     pub side: Side,
     pub serving: Serving,
-    pub speed: Speed,
+    speed: Speed,
     pub mode: Mode,
     pub log: Log,
     /// The log has no room for a block that it has: it is replayed, whatever the mode.
-    pub must_replay: bool,
+    must_replay: bool,
     pub restarting: Restarting,
     pub replay: Replay,
     /// Blocks that were written without this disk, and that it gets when it is back.
-    pub postponed: BTreeMap<u64, Bytes>,
-    pub waits: BTreeMap<Token, Wait>,
+    postponed: BTreeMap<u64, Bytes>,
+    waits: BTreeMap<Token, Wait>,
     /// Syncs in progress, and the last batch of the log that each covers.
-    pub syncs: BTreeMap<Token, u64>,
+    syncs: BTreeMap<Token, u64>,
     /// The other disk has noted that this one is lost.
     pub lost_noted: bool,
-    pub speed_changes: u64,
+    speed_changes: u64,
 }
 
 impl Disk {
@@ -86,6 +88,41 @@ impl Disk {
             lost_noted: false,
             speed_changes: 0,
         }
+    }
+
+    pub fn speed(&self) -> Speed {
+        self.speed
+    }
+
+    pub fn speed_changes(&self) -> u64 {
+        self.speed_changes
+    }
+
+    pub fn came_to(&mut self, speed: Speed) {
+        self.speed = speed;
+        self.speed_changes += 1;
+    }
+
+    /// It was given an operation. A sync covers the log's batches that have ended.
+    pub fn issued(&mut self, token: Token, op: &DiskOp, wait: Wait) {
+        if *op == DiskOp::Sync {
+            self.syncs.insert(token, self.log.complete());
+        }
+        self.waits.insert(token, wait);
+    }
+
+    /// An operation has ended. Returns what it was for.
+    pub fn ended(&mut self, token: Token, ok: bool) -> Wait {
+        let wait = self.waits.remove(&token).expect("only what was issued ends");
+        if let Some(batch) = self.syncs.remove(&token).filter(|_| ok) {
+            self.log.synced(batch);
+        }
+        wait
+    }
+
+    /// Whether all that it was given has ended.
+    pub fn is_idle(&self) -> bool {
+        self.waits.is_empty()
     }
 
     /// Whether entries of the log are being read.
@@ -125,10 +162,32 @@ impl Disk {
         }
     }
 
+    /// Whether its log is replayed, whatever the mode.
+    pub fn must_replay(&self) -> bool {
+        self.must_replay
+    }
+
     /// There is room again, or the log begins again.
     pub fn calm(&mut self) {
         self.must_replay = false;
         self.replay.urged.clear();
+    }
+
+    /// The log begins again, on the disk: no sync in progress covers anything of it.
+    pub fn restart_log(&mut self) {
+        self.log.restart();
+        self.syncs.clear();
+        self.calm();
+        (self.restarting, self.replay.voiding) = (Restarting::Draining, 0);
+    }
+
+    /// Whether it lacks anything that was postponed.
+    pub fn is_behind(&self) -> bool {
+        !self.postponed.is_empty()
+    }
+
+    pub fn postponed_blocks(&self) -> u64 {
+        self.postponed.len() as u64
     }
 
     /// Whether it lacks some of the blocks.
@@ -137,7 +196,7 @@ impl Disk {
     }
 
     pub fn postpone(&mut self, block: u64, payload: &Bytes) {
-        let size = crate::BLOCK_BYTES as usize;
+        let size = BLOCK_BYTES as usize;
         for n in 0..payload.len() / size {
             self.postponed.insert(block + n as u64, payload.slice(n * size..(n + 1) * size));
         }
@@ -153,8 +212,28 @@ impl Disk {
         Some(first..end)
     }
 
+    /// The first run of these blocks that is postponed; empty: there is none.
+    pub fn missed(&self, blocks: &Range<u64>) -> (u64, Bytes) {
+        let mut data = BytesMut::new();
+        let mut first = blocks.start;
+        for (&block, payload) in self.postponed.range(blocks.clone()) {
+            if data.is_empty() {
+                first = block;
+            } else if block != first + data.len() as u64 / BLOCK_BYTES {
+                break;
+            }
+            data.extend_from_slice(payload);
+        }
+        (first, data.freeze())
+    }
+
     /// A write to this disk takes the place of what was postponed.
     pub fn drop_postponed(&mut self, blocks: &Range<u64>) {
         self.postponed.extract_if(blocks.clone(), |_, _| true).for_each(drop);
+    }
+
+    /// It never gets what was postponed.
+    pub fn forget_postponed(&mut self) {
+        self.postponed.clear();
     }
 }

@@ -22,13 +22,9 @@ impl Mirror {
         spent: Spent,
         out: &mut Vec<Command>,
     ) {
-        let wait = self.disk(side).waits.remove(&token).expect("only what was issued ends");
-        self.observe(side, &wait, spent);
         let ok = found != Found::Failed;
-        let disk = self.disk(side);
-        if let Some(batch) = disk.syncs.remove(&token).filter(|_| ok) {
-            disk.log.synced(batch);
-        }
+        let wait = self.disk(side).ended(token, ok);
+        self.observe(side, &wait, spent);
         match wait {
             Wait::Read { op, block, slot } => self.read_done(op, side, (block, slot), found, out),
             Wait::Status { op } => self.status_done(op, found, out),
@@ -222,7 +218,7 @@ impl Mirror {
             return;
         }
         disk.serving = Serving::Lost;
-        disk.postponed.clear();
+        disk.forget_postponed();
         let queued = disk.log.abandon();
         self.orphans.extend(queued.into_iter().map(|op| (op, side)));
         self.change = self.change.take().filter(|change| change.side != side);

@@ -58,7 +58,7 @@ impl Mirror {
     /// Whether time changes nothing: both disks are at rest.
     fn is_settled(&self) -> bool {
         let at_rest = |disk: &Disk| {
-            let stays = disk.speed == Speed::Low || self.pair.stays_high(disk.side);
+            let stays = disk.speed() == Speed::Low || self.pair.stays_high(disk.side);
             let busy = self.pair.utilisation(disk.side).is_some_and(|util| util > AT_REST);
             stays
                 && !busy

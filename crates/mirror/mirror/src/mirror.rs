@@ -268,11 +268,7 @@ impl Mirror {
     pub(crate) fn issue(&mut self, side: Side, wait: Wait, op: DiskOp, out: &mut Vec<Command>) {
         let token = Token(self.next_token);
         self.next_token += 1;
-        let disk = self.disk(side);
-        if op == DiskOp::Sync {
-            disk.syncs.insert(token, disk.log.complete());
-        }
-        disk.waits.insert(token, wait);
+        self.disk(side).issued(token, &op, wait);
         out.push(Command::Disk { side, token, op });
     }
 

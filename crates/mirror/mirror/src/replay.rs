@@ -23,8 +23,8 @@ impl Mirror {
         if !disk.is_writable() {
             return;
         }
-        let wanted = disk.serves() && (calm || disk.must_replay);
-        if disk.replay.busy.is_none() && wanted && (disk.waits.is_empty() || disk.must_replay) {
+        let wanted = disk.serves() && (calm || disk.must_replay());
+        if disk.replay.busy.is_none() && wanted && (disk.is_idle() || disk.must_replay()) {
             if disk.replay.runs.is_empty() && disk.replay.is_idle() {
                 disk.replay.runs = disk.log.to_replay().into();
             }
@@ -172,10 +172,7 @@ impl Mirror {
     /// The log has begun again.
     pub(crate) fn restarted(&mut self, side: Side, out: &mut Vec<Command>) {
         let disk = self.disk(side);
-        disk.log.restart();
-        disk.syncs.clear();
-        disk.calm();
-        (disk.restarting, disk.replay.voiding) = (Restarting::Draining, 0);
+        disk.restart_log();
         for id in std::mem::take(&mut disk.replay.placed) {
             self.finish(id, Reply::Done, out);
         }
@@ -184,7 +181,7 @@ impl Mirror {
     pub(crate) fn replay_voided(&mut self, id: u64, side: Side, out: &mut Vec<Command>) {
         let disk = self.disk(side);
         disk.replay.voiding = disk.replay.voiding.saturating_sub(1);
-        if disk.replay.voiding == 0 && disk.must_replay {
+        if disk.replay.voiding == 0 && disk.must_replay() {
             disk.calm();
             self.release_held();
         }

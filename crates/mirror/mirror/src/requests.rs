@@ -81,7 +81,7 @@ impl Mirror {
     fn holds_writes(&self, blocks: &Range<u64>) -> bool {
         let leaving = self.disks.iter().any(|disk| disk.serving == Serving::Leaving);
         let away = |disk: &Disk| {
-            let held = disk.postponed.len() as u64 + blocks.end - blocks.start;
+            let held = disk.postponed_blocks() + blocks.end - blocks.start;
             disk.serving == Serving::Away && held * BLOCK_BYTES > self.settings.postponed_bytes
         };
         leaving || self.disks.iter().any(away)

@@ -102,7 +102,7 @@ impl Mirror {
                 Serving::Leaving | Serving::Away => DiskState::Changing,
                 Serving::Lost => DiskState::Lost,
             },
-            speed: disk.speed,
+            speed: disk.speed(),
             mode: disk.mode,
             utilisation: self.pair.utilisation(side),
             utilisation_at_low: self.pair.at_low(side),
@@ -110,8 +110,8 @@ impl Mirror {
             log_bytes: self.geometry.log_blocks() * BLOCK_BYTES,
             log_used_bytes: disk.log.used_bytes(),
             logged_bytes: disk.log.logged_blocks() * BLOCK_BYTES,
-            postponed_bytes: disk.postponed.len() as u64 * BLOCK_BYTES,
-            speed_changes: disk.speed_changes,
+            postponed_bytes: disk.postponed_blocks() * BLOCK_BYTES,
+            speed_changes: disk.speed_changes(),
         }
     }
 }
