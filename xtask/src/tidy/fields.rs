@@ -28,7 +28,6 @@ const MAY_SHOW_MORE: &[(&str, &str)] = &[
     // Debts: state that many files write, and that is not divided into owners yet.
     ("crates/cluster/chunkserver/src/common/context.rs", "Shared"),
     ("crates/cluster/store/src/core.rs", "StoreCore"),
-    ("crates/mirror/mirror/src/mirror.rs", "Mirror"),
     ("crates/sim/sim/src/world.rs", "World"),
     ("crates/sim/sim/src/world/server.rs", "Server"),
 ];

@@ -11,12 +11,7 @@
 //! [`two_speed`] models a disk, for simulators and emulators.
 
 pub mod api;
-mod change;
-mod closing;
-mod copies;
 mod disk;
-mod ending;
-mod epochs;
 mod fields;
 pub mod geometry;
 pub mod intent;
@@ -28,13 +23,10 @@ mod members;
 pub mod mirror;
 mod op;
 pub mod open;
+mod ops;
 pub mod policy;
-mod replay;
-mod requests;
-mod scrub;
 pub mod settings;
 mod state;
-pub mod status;
 pub mod superblock;
 pub mod table;
 pub mod two_speed;
@@ -44,8 +36,8 @@ pub use geometry::{Geometry, GeometryError};
 pub use intent::{IntentMap, RegionSet};
 pub use log_format::{Entry, Header, LogBatch, LogDamaged, LogEnd, LogId, Logged, Scan, Stamp};
 pub use mirror::Mirror;
+pub use mirror::status::{DiskState, DiskStatus, ScrubStatus, Status};
 pub use settings::{Ack, Adaptive, PlantedBug, PolicyKind, Settings, SettingsError, Sleep, Thresholds};
-pub use status::{DiskState, DiskStatus, ScrubStatus, Status};
 pub use superblock::{DiskId, MirrorId, Other, Own, Superblock, SuperblockError};
 pub use table::Table;
 pub use two_speed::{

@@ -43,6 +43,8 @@ pub(crate) struct Marks {
     users: BTreeMap<u32, u32>,
     /// The epoch in which a region was last written.
     touched: BTreeMap<u32, u64>,
+    /// Regions being cleared, and the syncs that have not ended.
+    clearing: Option<(Vec<u32>, u32)>,
 }
 
 impl Marks {
@@ -62,6 +64,7 @@ impl Marks {
             stale: true,
             users: BTreeMap::new(),
             touched: BTreeMap::new(),
+            clearing: None,
         }
     }
 
@@ -196,7 +199,7 @@ impl Marks {
     }
 
     /// Dirty regions that no operation uses and that have been quiet for long.
-    pub fn quiet(&self, epoch: u64) -> Vec<u32> {
+    fn quiet(&self, epoch: u64) -> Vec<u32> {
         let is_quiet = |region: &u32| {
             !self.users.contains_key(region)
                 && self.touched.get(region).is_none_or(|at| at + QUIET_EPOCHS <= epoch)
@@ -204,8 +207,35 @@ impl Marks {
         self.maps[0].dirty.iter().filter(is_quiet).collect()
     }
 
+    pub fn is_clearing(&self) -> bool {
+        self.clearing.is_some()
+    }
+
+    /// Begins to clear the regions that are quiet: after a sync of both disks. `false`: none is.
+    pub fn begin_clearing(&mut self, epoch: u64) -> bool {
+        let quiet = self.quiet(epoch);
+        let any = !quiet.is_empty();
+        self.clearing = any.then_some((quiet, 2));
+        any
+    }
+
+    pub fn stop_clearing(&mut self) {
+        self.clearing = None;
+    }
+
+    /// One disk is synced.
+    pub fn clear_synced(&mut self, epoch: u64) {
+        let Some((_, left)) = &mut self.clearing else { return };
+        *left -= 1;
+        if *left == 0
+            && let Some((regions, _)) = self.clearing.take()
+        {
+            self.clear(&regions, epoch);
+        }
+    }
+
     /// Clears those of the regions that are still quiet: both disks were synced since.
-    pub fn clear(&mut self, regions: &[u32], epoch: u64) {
+    fn clear(&mut self, regions: &[u32], epoch: u64) {
         let quiet: BTreeSet<u32> = self.quiet(epoch).into_iter().collect();
         for region in regions.iter().filter(|region| quiet.contains(region)) {
             for map in &mut self.maps {

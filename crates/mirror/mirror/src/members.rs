@@ -50,6 +50,11 @@ impl Members {
         self.maps[side.index()] = map;
     }
 
+    /// The number of the last intent map that was written.
+    pub fn newest_map(&self) -> u64 {
+        self.maps[0].max(self.maps[1])
+    }
+
     /// The disk whose last map is the one before the other's.
     pub fn map_behind_by_one(&self) -> Option<Side> {
         let [a, b] = self.maps;

@@ -1,9 +1,19 @@
 //! The mirror: one state machine for both disks [LogStore §3].
 //!
-//! A request becomes an operation. It takes its blocks ([`Locks`]), waits for a durable mark if it writes ([`Marks`]),
+//! A request becomes an operation. It takes its blocks ([`Ops`]), waits for a durable mark if it writes ([`Marks`]),
 //! and is carried out in parts on one disk or both; where a part goes is decided per disk: to the blocks' own places,
 //! to the log, or, while the disk changes its speed, to memory. Policies move modes and speeds at the end of each
 //! epoch; the mirror carries that out.
+//!
+//! | owner | state |
+//! |---|---|
+//! | [`Ops`] | operations, the blocks that they have, what they wait for |
+//! | [`Disk`], twice | what it does and was given, its log, what it missed |
+//! | [`Pair`] | modes and speeds, and who reads |
+//! | [`Marks`], [`Members`] | what the disks note: which regions may differ; who has everything |
+//! | [`Change`], [`Copies`], [`Scrub`], [`Epochs`], [`Closing`] | what is in progress besides requests |
+//!
+//! The files of this folder pass on between them what follows from an event.
 //!
 //! - An acknowledged write is on both disks; during a change of speed, on the other disk under a durable mark, and in
 //!   memory for the disk that is away. So a crash, or the loss of either disk, loses nothing. What was flushed also
@@ -11,57 +21,51 @@
 //! - A read never sees what a disk lacks: blocks that are postponed or still to be copied are read from the other disk.
 //! - A change of speed fails no request. What needs the disk that is away waits, and wakes it if it sleeps.
 
+mod change;
+mod closing;
+mod copies;
+mod ending;
+mod epochs;
+mod replay;
+mod requests;
+mod scrub;
+pub mod status;
+
 use crate::BLOCK_BYTES;
 use crate::api::{Command, DiskOp, Event, Mode, Request, Side, Speed, Token};
 use crate::disk::{Disk, Serving};
 use crate::geometry::Geometry;
-use crate::locks::Locks;
 use crate::log::{Log, Place};
 use crate::marks::Marks;
 use crate::members::{self, Members};
-use crate::op::{Op, Step, Wait, Work};
+use crate::op::{Op, Wait, Work};
 use crate::open::Opened;
+use crate::ops::Ops;
 use crate::policy::{DiskFacts, Pair};
 use crate::settings::{PlantedBug, Settings};
-use crate::state::{Change, Closing, Copies, Scrub};
+use crate::state::{Change, Closing, Copies, Epochs, Scrub};
 use ebb_types::{Moment, bug};
-use std::collections::{BTreeMap, VecDeque};
 
 pub struct Mirror {
-    pub(crate) settings: Settings,
-    pub(crate) geometry: Geometry,
-    pub(crate) disks: [Disk; 2],
-    pub(crate) pair: Pair,
-    pub(crate) locks: Locks,
-    pub(crate) ops: BTreeMap<u64, Op>,
-    next_op: u64,
+    settings: Settings,
+    geometry: Geometry,
+    disks: [Disk; 2],
+    pair: Pair,
+    ops: Ops,
     next_token: u64,
-    pub(crate) marks: Marks,
-    pub(crate) members: Members,
-    pub(crate) change: Option<Change>,
-    pub(crate) copies: Option<Copies>,
-    pub(crate) scrub: Scrub,
-    /// Operations whose blocks or marks have become free.
-    pub(crate) ready: VecDeque<u64>,
-    /// Operations that wait for a disk, for the end of a change, or for room.
-    pub(crate) held: Vec<u64>,
-    /// Operations that wait for room in a log, without their blocks.
-    pub(crate) stuck: Vec<u64>,
+    marks: Marks,
+    members: Members,
+    change: Option<Change>,
+    copies: Option<Copies>,
+    scrub: Scrub,
     /// Acknowledgements that wait until the only disk left has what memory alone has.
-    pub(crate) late: Vec<u64>,
+    late: Vec<u64>,
     /// Parts that failed because their disk is lost: they end when the other disk knows.
-    pub(crate) orphans: Vec<(u64, Side)>,
-    pub(crate) epoch: u64,
-    /// When the present epoch began, and whether its end is awaited.
-    pub(crate) epoch_began: Moment,
-    pub(crate) alarm: Option<Moment>,
-    /// Regions being cleared, and the syncs that have not ended.
-    pub(crate) clearing: Option<(Vec<u32>, u32)>,
-    /// Number of the last intent map that was written.
-    pub(crate) map_written: u64,
+    orphans: Vec<(u64, Side)>,
+    epochs: Epochs,
     /// Parts of reads that failed, or whose data was wrong, on one disk.
-    pub(crate) unreadable: u64,
-    pub(crate) closing: Closing,
+    unreadable: u64,
+    closing: Closing,
     /// The number of client requests that are not answered, and since when it is that number.
     unanswered: (u64, Moment),
 }
@@ -86,25 +90,16 @@ impl Mirror {
             settings,
             geometry,
             disks: [Disk::new(Side::A, speeds[0], a), Disk::new(Side::B, speeds[1], b)],
-            locks: Locks::default(),
-            ops: BTreeMap::new(),
-            next_op: 0,
+            ops: Ops::default(),
             next_token: 0,
             marks: Marks::new(maps),
             members: Members::new(superblocks, maps_written),
             change: None,
             copies: copy.clone().map(|copy| Copies::new(copy.from, copy.ahead, region_blocks, copy.regions)),
             scrub: Scrub::default(),
-            ready: VecDeque::new(),
-            held: Vec::new(),
-            stuck: Vec::new(),
             late: Vec::new(),
             orphans: Vec::new(),
-            epoch: 0,
-            epoch_began: Moment::ZERO,
-            alarm: None,
-            clearing: None,
-            map_written: maps_written[0].max(maps_written[1]),
+            epochs: Epochs::new(),
             unreadable: 0,
             closing: Closing::No,
             unanswered: (0, Moment::ZERO),
@@ -196,24 +191,13 @@ impl Mirror {
             Request::Status { block, count } => (Work::Status, block..block + count),
         };
         assert!(blocks.end <= self.geometry.data_blocks(), "{blocks:?} is beyond the mirror's end");
-        self.start(Op::new(Some(id), work, blocks));
-    }
-
-    /// Begins an operation: it runs as soon as it has its blocks.
-    pub(crate) fn start(&mut self, op: Op) -> u64 {
-        let id = self.next_op;
-        self.next_op += 1;
-        if op.blocks.is_empty() || self.locks.take(id, op.blocks.clone(), op.usage()) {
-            self.ready.push_back(id);
-        }
-        self.ops.insert(id, op);
-        id
+        self.ops.start(Op::new(Some(id), work, blocks));
     }
 
     /// Does whatever can be done now.
     fn pump(&mut self, out: &mut Vec<Command>) {
         loop {
-            while let Some(id) = self.ready.pop_front() {
+            while let Some(id) = self.ops.take_ready() {
                 self.run(id, out);
             }
             self.pump_change(out);
@@ -227,7 +211,7 @@ impl Mirror {
             for side in Side::BOTH {
                 self.pump_log(side, out);
             }
-            if self.ready.is_empty() {
+            if !self.ops.any_ready() {
                 break;
             }
         }
@@ -236,13 +220,13 @@ impl Mirror {
 
     /// Carries out an operation that has its blocks, from its beginning.
     fn run(&mut self, id: u64, out: &mut Vec<Command>) {
-        if self.overtakes(id) {
-            return self.give_way(id);
+        if self.ops.overtakes(id) {
+            return self.ops.give_way(id);
         }
-        if self.has_passed(id) {
-            return self.queue_again(id);
+        if self.ops.has_passed(id) {
+            return self.ops.queue_again(id);
         }
-        let op = &self.ops[&id];
+        let op = &self.ops[id];
         match op.work {
             Work::Read { .. } => self.run_read(id, out),
             Work::Write { .. } | Work::Zero { .. } => self.run_write(id, out),
@@ -270,61 +254,6 @@ impl Mirror {
         self.next_token += 1;
         self.disk(side).issued(token, &op, wait);
         out.push(Command::Disk { side, token, op });
-    }
-
-    /// Puts an operation aside until something changes: a disk returns, a change ends, a log has room.
-    pub(crate) fn hold(&mut self, id: u64) {
-        self.held.push(id);
-    }
-
-    /// As [`Mirror::hold`], without the operation's blocks: what it waits for needs them.
-    pub(crate) fn give_way(&mut self, id: u64) {
-        let op = self.ops.get_mut(&id).expect("it is in progress");
-        debug_assert_eq!(op.left, [0; 2], "what gives its blocks away writes none of them");
-        op.step = Step::Waiting;
-        let mut ready = Vec::new();
-        self.locks.release(id, &op.blocks, &mut ready);
-        self.ready.extend(ready);
-        self.stuck.push(id);
-    }
-
-    /// Whether an earlier write of a client gave way that writes some of the same blocks. Its connection may have gone:
-    /// what is newer must come after it all the same.
-    fn overtakes(&self, id: u64) -> bool {
-        let op = &self.ops[&id];
-        op.is_clients_write()
-            && self.stuck.iter().any(|earlier| {
-                let other = &self.ops[earlier];
-                let overlaps = other.blocks.start < op.blocks.end && op.blocks.start < other.blocks.end;
-                *earlier < id && overlaps && other.is_clients_write()
-            })
-    }
-
-    /// Whether an earlier write of a client, which gave way, waits for some of these blocks again.
-    fn has_passed(&self, id: u64) -> bool {
-        let op = &self.ops[&id];
-        op.is_clients_write()
-            && self.locks.waiting(&op.blocks).any(|other| other < id && self.ops[&other].is_clients_write())
-    }
-
-    /// Gives back an operation's blocks, and takes them after those that wait for them.
-    fn queue_again(&mut self, id: u64) {
-        let op = &self.ops[&id];
-        let (blocks, usage, mut ready) = (op.blocks.clone(), op.usage(), Vec::new());
-        self.locks.release(id, &blocks, &mut ready);
-        let again = self.locks.take(id, blocks, usage);
-        self.ready.extend(ready.into_iter().chain(again.then_some(id)));
-    }
-
-    pub(crate) fn release_held(&mut self) {
-        self.stuck.sort_unstable();
-        self.ready.extend(self.held.drain(..));
-        for id in std::mem::take(&mut self.stuck) {
-            let op = &self.ops[&id];
-            if self.locks.take(id, op.blocks.clone(), op.usage()) {
-                self.ready.push_back(id);
-            }
-        }
     }
 
     /// Whether neither disk is left.

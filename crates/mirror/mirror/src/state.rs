@@ -1,11 +1,12 @@
 //! What is in progress besides clients' requests: a change of speed, copies from one disk to the other, a pass of
-//! comparison, the end.
+//! comparison, the present epoch, the end.
 
 use crate::BLOCK_BYTES;
-use crate::api::{Side, Speed};
+use crate::api::{Command, Side, Speed};
 use ebb_types::Moment;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Blocks copied by one operation, and operations at once.
 const COPY_BLOCKS: u64 = 64;
@@ -147,6 +148,44 @@ pub(crate) struct Scrub {
 impl Scrub {
     pub fn is_running(&self) -> bool {
         self.next.is_some()
+    }
+}
+
+/// The epochs, by which the policy measures and decides.
+#[derive(Debug)]
+pub(crate) struct Epochs {
+    number: u64,
+    /// When the present one began, and whether its end is awaited.
+    began: Moment,
+    alarm: Option<Moment>,
+}
+
+impl Epochs {
+    pub fn new() -> Epochs {
+        Epochs { number: 0, began: Moment::ZERO, alarm: None }
+    }
+
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Ends the present one if it is at least that long. Returns its length.
+    pub fn end(&mut self, now: Moment, least: Duration) -> Option<Duration> {
+        let length = now.since(self.began);
+        if length < least {
+            return None;
+        }
+        (self.number, self.began) = (self.number + 1, now);
+        Some(length)
+    }
+
+    /// Awaits the end of an epoch of this length; `None`: of none, until something happens. Returns what changes.
+    pub fn await_end(&mut self, now: Moment, length: Option<Duration>) -> Option<Command> {
+        if length.is_some() && self.alarm.is_none() {
+            self.began = now;
+        }
+        let wanted = length.map(|length| self.began + length);
+        (wanted != std::mem::replace(&mut self.alarm, wanted)).then_some(Command::WakeAt(wanted))
     }
 }
 

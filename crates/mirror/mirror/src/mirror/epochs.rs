@@ -17,7 +17,7 @@ impl Mirror {
     /// work.
     pub(crate) fn observe(&mut self, side: Side, wait: &Wait, spent: Spent) {
         let own = |op: &u64| {
-            self.ops.get(op).is_none_or(|op| matches!(op.work, Work::Replay { .. } | Work::Copy { .. }))
+            self.ops.get(*op).is_none_or(|op| matches!(op.work, Work::Replay { .. } | Work::Copy { .. }))
         };
         let (access, requests) = match wait {
             Wait::Read { op, .. } | Wait::Part { op, .. } if own(op) => return,
@@ -32,12 +32,7 @@ impl Mirror {
 
     /// Ends an epoch: modes and speeds change.
     pub(crate) fn tick(&mut self, now: Moment, out: &mut Vec<Command>) {
-        let length = now.since(self.epoch_began);
-        if length < self.settings.epoch {
-            return;
-        }
-        self.epoch += 1;
-        self.epoch_began = now;
+        let Some(length) = self.epochs.end(now, self.settings.epoch) else { return };
         let fills = self.disks.each_ref().map(|disk| disk.log.fill());
         let may_change = self.may_change();
         let decisions = self.pair.end_epoch(length, fills, may_change);
@@ -73,31 +68,17 @@ impl Mirror {
     }
 
     pub(crate) fn set_alarm(&mut self, now: Moment, out: &mut Vec<Command>) {
-        let wanted = if self.is_settled() {
-            None
-        } else {
-            if self.alarm.is_none() {
-                self.epoch_began = now;
-            }
-            Some(self.epoch_began + self.settings.epoch)
-        };
-        if wanted != self.alarm {
-            self.alarm = wanted;
-            out.push(Command::WakeAt(wanted));
-        }
+        let length = (!self.is_settled()).then_some(self.settings.epoch);
+        out.extend(self.epochs.await_end(now, length));
     }
 
     /// Clears the marks of regions that have been quiet, after a sync of both disks.
     fn clear_quiet(&mut self, out: &mut Vec<Command>) {
-        let may = self.clearing.is_none() && self.serving().count() == 2 && self.copies.is_none();
-        if !may || !self.epoch.is_multiple_of(QUIET_EPOCHS) {
+        let may = !self.marks.is_clearing() && self.serving().count() == 2 && self.copies.is_none();
+        let epoch = self.epochs.number();
+        if !may || !epoch.is_multiple_of(QUIET_EPOCHS) || !self.marks.begin_clearing(epoch) {
             return;
         }
-        let quiet = self.marks.quiet(self.epoch);
-        if quiet.is_empty() {
-            return;
-        }
-        self.clearing = Some((quiet, 2));
         for side in Side::BOTH {
             self.issue(side, Wait::ClearSync, DiskOp::Sync, out);
         }
@@ -107,12 +88,6 @@ impl Mirror {
         if !ok {
             return self.lose(side, out);
         }
-        let Some((_, left)) = &mut self.clearing else { return };
-        *left -= 1;
-        if *left == 0
-            && let Some((regions, _)) = self.clearing.take()
-        {
-            self.marks.clear(&regions, self.epoch);
-        }
+        self.marks.clear_synced(self.epochs.number());
     }
 }

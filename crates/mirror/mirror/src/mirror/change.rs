@@ -69,7 +69,7 @@ impl Mirror {
                 change.step = Step::Moving;
                 disk.serving = Serving::Away;
                 out.push(Command::SetSpeed { side, speed: to });
-                self.release_held();
+                self.ops.release_held();
             }
             Step::Returning => self.pump_return(side, out),
             Step::Landing => self.pump_landing(side, out),
@@ -92,7 +92,7 @@ impl Mirror {
     /// Whether a disk sleeps and something needs it.
     fn must_wake(&self) -> bool {
         let Some(side) = self.asleep() else { return false };
-        let waits = !self.held.is_empty() || !self.stuck.is_empty();
+        let waits = self.ops.any_aside();
         let behind = self.disks[side.index()].postponed_blocks() * BLOCK_BYTES;
         self.change.as_ref().is_some_and(|change| change.wanted)
             || waits
@@ -162,7 +162,7 @@ impl Mirror {
         }
         change.step = Step::Returning;
         disk.serving = Serving::Yes;
-        self.release_held();
+        self.ops.release_held();
     }
 
     /// Writes what the disk missed. It is settled when all is written.
@@ -175,7 +175,7 @@ impl Mirror {
             let disk = &self.disks[side.index()];
             let Some(blocks) = disk.next_postponed(change.next, RETURN_BLOCKS) else { break };
             change.next = blocks.end;
-            let id = self.start(Op::new(None, Work::Return { side }, blocks));
+            let id = self.ops.start(Op::new(None, Work::Return { side }, blocks));
             self.change.as_mut().expect("a disk returns").returning.push(id);
         }
         let change = self.change.as_mut().expect("a disk returns");
@@ -184,7 +184,7 @@ impl Mirror {
             if !self.disks[side.index()].is_behind() {
                 change.step = Step::Landing;
                 change.returning =
-                    self.ops.iter().filter(|(_, op)| op.writes(side)).map(|(id, _)| *id).collect();
+                    self.ops.iter().filter(|(_, op)| op.writes(side)).map(|(id, _)| id).collect();
                 self.pump_landing(side, out);
             }
         }
@@ -194,7 +194,7 @@ impl Mirror {
     /// only what ended before it, and the other disk may have older content of their blocks durably.
     fn pump_landing(&mut self, side: Side, out: &mut Vec<Command>) {
         let change = self.change.as_mut().expect("a disk returns");
-        change.returning.retain(|id| self.ops.get(id).is_some_and(|op| op.writes(side)));
+        change.returning.retain(|id| self.ops.get(*id).is_some_and(|op| op.writes(side)));
         if change.returning.is_empty() {
             change.step = Step::Settling;
             self.issue(side, Wait::ReturnSync, DiskOp::Sync, out);
@@ -203,13 +203,13 @@ impl Mirror {
 
     /// Writes one run of missed blocks, as far as no client has written them since.
     pub(crate) fn run_return(&mut self, id: u64, side: Side, out: &mut Vec<Command>) {
-        let mut blocks = self.ops[&id].blocks.clone();
-        self.ops.get_mut(&id).expect("it is in progress").step = OpStep::Writing;
+        let mut blocks = self.ops[id].blocks.clone();
+        self.ops[id].step = OpStep::Writing;
         if self.disks[side.index()].serving != Serving::Yes {
             return self.advance(id, out);
         }
         if self.must_replay(&[side], &blocks, false) {
-            return self.give_way(id);
+            return self.ops.give_way(id);
         }
         while !blocks.is_empty() {
             let (first, data) = self.disks[side.index()].missed(&blocks);
@@ -226,7 +226,7 @@ impl Mirror {
         if let Some(change) = &mut self.change {
             change.returning.retain(|other| *other != id);
         }
-        self.release_held();
+        self.ops.release_held();
     }
 
     pub(crate) fn return_synced(&mut self, side: Side, ok: bool, out: &mut Vec<Command>) {
@@ -256,6 +256,6 @@ impl Mirror {
         if self.copies.as_ref().is_some_and(|copies| copies.is_settling(side)) {
             self.copies = None;
         }
-        self.release_held();
+        self.ops.release_held();
     }
 }

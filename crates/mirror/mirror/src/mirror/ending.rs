@@ -47,7 +47,7 @@ impl Mirror {
                     self.lose(side, out);
                 }
                 let ready = self.marks.written();
-                self.ready.extend(ready);
+                self.ops.make_ready(ready);
             }
             Wait::Superblock => {
                 if !ok {
@@ -73,7 +73,7 @@ impl Mirror {
         if disk.serving == Serving::Lost && !disk.lost_noted {
             return self.orphans.push((id, side));
         }
-        let Some(op) = self.ops.get_mut(&id) else { return };
+        let Some(op) = self.ops.get_mut(id) else { return };
         op.left[side.index()] -= 1;
         let first = op.left[side.index()] == 0 && op.left != [0; 2];
         if first
@@ -89,7 +89,7 @@ impl Mirror {
 
     /// Goes to the operation's next step if the present one has no part left.
     pub(crate) fn advance(&mut self, id: u64, out: &mut Vec<Command>) {
-        let Some(op) = self.ops.get(&id) else { return };
+        let Some(op) = self.ops.get(id) else { return };
         if op.left != [0; 2] {
             return;
         }
@@ -115,7 +115,7 @@ impl Mirror {
 
     /// What the operation wrote is durable in its own place: older entries of the log are void.
     fn void(&mut self, id: u64, out: &mut Vec<Command>) {
-        let op = self.ops.get_mut(&id).expect("it is in progress");
+        let op = &mut self.ops[id];
         op.step = Step::Voiding;
         for disk in &mut self.disks {
             let overwrites = std::mem::take(&mut op.overwrites[disk.side.index()]);
@@ -141,7 +141,7 @@ impl Mirror {
             Found::Data(data) if sound(&data) => Some(data),
             _ => None,
         };
-        let Some(op) = self.ops.get_mut(&id) else { return };
+        let Some(op) = self.ops.get_mut(id) else { return };
         op.left[side.index()] -= 1;
         match data {
             Some(data) => op.found.push((block, data)),
@@ -152,14 +152,14 @@ impl Mirror {
 
     /// A read has all its parts. If one failed, the other disk serves it, and repairs this one.
     fn end_read(&mut self, id: u64, out: &mut Vec<Command>) {
-        let op = self.ops.get_mut(&id).expect("it is in progress");
+        let op = &mut self.ops[id];
         let Work::Read { side, other } = op.work else { unreachable!("a read ends") };
         let blocks = op.blocks.clone();
         if !op.failed {
             let data = op.take_found();
             self.finish(id, Reply::Data(data), out);
             if other && self.disks[(!side).index()].serves() {
-                self.start(Op::new(None, Work::Copy { from: side }, blocks));
+                self.ops.start(Op::new(None, Work::Copy { from: side }, blocks));
             }
             return;
         }
@@ -167,14 +167,14 @@ impl Mirror {
         if other {
             return self.finish(id, Reply::Failed, out);
         }
-        let op = self.ops.get_mut(&id).expect("it is in progress");
+        let op = &mut self.ops[id];
         op.work = Work::Read { side: !side, other: true };
         self.run_read(id, out);
     }
 
     /// Holes of the blocks' own places, but for blocks that are in the log.
     fn status_done(&mut self, id: u64, found: Found, out: &mut Vec<Command>) {
-        let Some(op) = self.ops.get(&id) else { return };
+        let Some(op) = self.ops.get(id) else { return };
         let blocks = op.blocks.clone();
         let extents = match found {
             Found::Extents(extents) if !self.is_logged(&blocks) => {
@@ -187,18 +187,12 @@ impl Mirror {
 
     /// Ends an operation: replies, and gives back its blocks.
     pub(crate) fn finish(&mut self, id: u64, reply: Reply, out: &mut Vec<Command>) {
-        let op = self.ops.remove(&id).expect("it is in progress");
-        debug_assert_eq!(op.left, [0; 2], "nothing is acknowledged before its last part has ended");
+        let op = self.ops.end(id);
         if op.is_marked() {
-            self.marks.end(&op.blocks, self.epoch);
-        }
-        if !op.blocks.is_empty() {
-            let mut ready = Vec::new();
-            self.locks.release(id, &op.blocks, &mut ready);
-            self.ready.extend(ready);
+            self.marks.end(&op.blocks, self.epochs.number());
         }
         if op.replied {
-            self.release_held();
+            self.ops.release_held();
         } else if reply == Reply::Done && self.is_alone_behind() {
             self.late.extend(op.client);
         } else {
@@ -223,11 +217,11 @@ impl Mirror {
         self.orphans.extend(queued.into_iter().map(|op| (op, side)));
         self.change = self.change.take().filter(|change| change.side != side);
         self.end_copies(side);
-        self.clearing = None;
+        self.marks.stop_clearing();
         self.marks.lead(!side);
         self.members.request(Membership::Lose(side));
         self.drop_replay(side, out);
-        self.release_held();
+        self.ops.release_held();
         if self.is_lost() {
             self.fail_all(out);
         }
@@ -235,16 +229,11 @@ impl Mirror {
 
     /// Both disks are lost.
     fn fail_all(&mut self, out: &mut Vec<Command>) {
-        let all: Vec<u64> = self.ops.keys().copied().collect();
         self.orphans.clear();
-        for id in all {
-            let op = self.ops.remove(&id).expect("it is in progress");
-            if !op.replied {
-                out.extend(op.client.map(|id| Command::Reply { id, reply: Reply::Failed }));
-            }
+        for op in self.ops.abandon().into_iter().filter(|op| !op.replied) {
+            out.extend(op.client.map(|id| Command::Reply { id, reply: Reply::Failed }));
         }
         out.extend(self.late.drain(..).map(|id| Command::Reply { id, reply: Reply::Failed }));
-        (self.locks, self.ready, self.held, self.stuck) = Default::default();
     }
 
     /// The disks know of a change.
@@ -295,21 +284,21 @@ impl Mirror {
             return;
         }
         let older = self.members.map_behind_by_one().filter(|side| sides.contains(side));
-        let sides = match older {
+        let newest = self.members.newest_map();
+        let (sides, number) = match older {
             Some(side) => {
                 self.marks.begin_level();
-                vec![side]
+                (vec![side], newest)
             }
             None => {
                 self.marks.begin_write(sides.len() as u32);
-                self.map_written += 1;
-                sides
+                (sides, newest + 1)
             }
         };
         for side in sides {
-            let offset = MAP_OFFSETS[IntentMap::slot(self.map_written)];
-            let pieces = vec![self.marks.map(side).encode(self.map_written)];
-            self.members.map_sent(side, self.map_written);
+            let offset = MAP_OFFSETS[IntentMap::slot(number)];
+            let pieces = vec![self.marks.map(side).encode(number)];
+            self.members.map_sent(side, number);
             self.issue(side, Wait::Map, DiskOp::Write { offset, pieces, durable: true }, out);
         }
     }

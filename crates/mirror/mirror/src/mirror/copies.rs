@@ -20,7 +20,7 @@ impl Mirror {
         while let Some(copies) = &mut self.copies {
             let from = copies.from;
             let Some(blocks) = copies.next(data_blocks) else { break };
-            let id = self.start(Op::new(None, Work::Copy { from }, blocks));
+            let id = self.ops.start(Op::new(None, Work::Copy { from }, blocks));
             self.copies.as_mut().expect("it copies").busy.insert(id);
         }
         self.note_progress(out);
@@ -59,14 +59,14 @@ impl Mirror {
     pub(crate) fn run_copy(&mut self, id: u64, from: Side, out: &mut Vec<Command>) {
         if !self.disks.iter().all(|disk| disk.serves()) {
             // Repairs of single blocks are not that urgent; a disk that is lost ends all copies.
-            self.ops.get_mut(&id).expect("it is in progress").failed = true;
+            self.ops[id].failed = true;
             return self.finish(id, Reply::Failed, out);
         }
         self.read_from(id, from, out);
     }
 
     pub(crate) fn copy_read(&mut self, id: u64, from: Side, out: &mut Vec<Command>) {
-        let op = self.ops.get_mut(&id).expect("it is in progress");
+        let op = &mut self.ops[id];
         let blocks = op.blocks.clone();
         let serves = self.disks.iter().all(|disk| disk.serves());
         let turns = self
@@ -82,9 +82,9 @@ impl Mirror {
             return self.finish(id, Reply::Failed, out);
         }
         if self.must_replay(&[!from], &blocks, false) {
-            return self.give_way(id);
+            return self.ops.give_way(id);
         }
-        let op = self.ops.get_mut(&id).expect("it is in progress");
+        let op = &mut self.ops[id];
         op.step = Step::Writing;
         let mut data = BytesMut::new();
         op.take_found().iter().for_each(|piece| data.extend_from_slice(piece));

@@ -17,7 +17,7 @@ const POSTPONED_ZEROES: u64 = 256;
 
 impl Mirror {
     pub(crate) fn run_read(&mut self, id: u64, out: &mut Vec<Command>) {
-        let op = &self.ops[&id];
+        let op = &self.ops[id];
         let mut able = self.able(&op.blocks);
         if let Work::Read { side, other: true } = op.work {
             able[(!side).index()] = false;
@@ -37,7 +37,7 @@ impl Mirror {
         if self.is_lost() || self.lost_its_source() {
             self.finish(id, Reply::Failed, out);
         } else {
-            self.give_way(id);
+            self.ops.give_way(id);
         }
     }
 
@@ -53,7 +53,7 @@ impl Mirror {
 
     /// Reads the operation's blocks from this disk.
     pub(crate) fn read_from(&mut self, id: u64, side: Side, out: &mut Vec<Command>) {
-        let op = self.ops.get_mut(&id).expect("it is in progress");
+        let op = &mut self.ops[id];
         if let Work::Read { side: chosen, .. } = &mut op.work {
             *chosen = side;
         }
@@ -88,7 +88,7 @@ impl Mirror {
     }
 
     pub(crate) fn run_write(&mut self, id: u64, out: &mut Vec<Command>) {
-        let op = &self.ops[&id];
+        let op = &self.ops[id];
         let (blocks, zero) = (op.blocks.clone(), matches!(op.work, Work::Zero { .. }));
         let serving: Vec<Side> = self.serving().collect();
         let long = zero && blocks.end - blocks.start > POSTPONED_ZEROES;
@@ -97,20 +97,20 @@ impl Mirror {
             return self.finish(id, Reply::Failed, out);
         }
         if self.must_replay(&serving, &blocks, zero) {
-            return self.give_way(id);
+            return self.ops.give_way(id);
         }
         let waits = away && (long || self.settings.ack == Ack::Both)
             || serving.is_empty()
             || self.holds_writes(&blocks);
         if waits {
-            return self.hold(id);
+            return self.ops.hold(id);
         }
         let mark = if serving.len() == 2 { Mark::Dirty } else { Mark::Ahead(serving[0]) };
         if !self.marks.mark(id, &blocks, mark) && !self.has(PlantedBug::WriteUnmarked) {
             return;
         }
         self.marks.begin(&blocks);
-        self.ops.get_mut(&id).expect("it is in progress").step = Step::Writing;
+        self.ops[id].step = Step::Writing;
         for side in Side::BOTH {
             self.write_side(id, side, out);
         }
@@ -136,7 +136,7 @@ impl Mirror {
 
     /// The part of a write or of zeroes on one disk.
     fn write_side(&mut self, id: u64, side: Side, out: &mut Vec<Command>) {
-        let op = &self.ops[&id];
+        let op = &self.ops[id];
         let blocks = op.blocks.clone();
         match (&op.work, self.disks[side.index()].serving) {
             (_, Serving::Lost) => {}
@@ -177,7 +177,7 @@ impl Mirror {
         disk.drop_postponed(&blocks);
         if disk.logs(&blocks).expect("it was asked whether there is room") {
             disk.log.append(id, block, payload);
-            self.ops.get_mut(&id).expect("it is in progress").left[side.index()] += 1;
+            self.ops[id].left[side.index()] += 1;
             return;
         }
         self.overwrite(id, side, blocks);
@@ -188,13 +188,13 @@ impl Mirror {
     /// Notes that blocks are written to their own places: what the log has of them is void once they are durable there.
     fn overwrite(&mut self, id: u64, side: Side, blocks: Range<u64>) {
         if self.disks[side.index()].log.has_any(&blocks) {
-            self.ops.get_mut(&id).expect("it is in progress").overwrites[side.index()].push(blocks);
+            self.ops[id].overwrites[side.index()].push(blocks);
         }
     }
 
     /// Issues a part of an operation.
     pub(crate) fn part(&mut self, id: u64, side: Side, op: DiskOp, out: &mut Vec<Command>) {
-        self.ops.get_mut(&id).expect("it is in progress").left[side.index()] += 1;
+        self.ops[id].left[side.index()] += 1;
         let write = !matches!(op, DiskOp::Sync);
         self.issue(side, Wait::Part { op: id, write }, op, out);
     }
@@ -203,16 +203,16 @@ impl Mirror {
         if self.is_lost() {
             return self.finish(id, Reply::Failed, out);
         }
-        let behind = self.ops.values().any(|op| op.replied);
+        let behind = self.ops.iter().any(|(_, op)| op.replied);
         if self.serving().next().is_none() || behind {
-            return self.hold(id);
+            return self.ops.hold(id);
         }
         self.sync(id, out);
     }
 
     /// Syncs both disks, or the one that serves.
     pub(crate) fn sync(&mut self, id: u64, out: &mut Vec<Command>) {
-        self.ops.get_mut(&id).expect("it is in progress").step = Step::Syncing;
+        self.ops[id].step = Step::Syncing;
         for side in Side::BOTH {
             if self.disks[side.index()].is_writable() {
                 self.part(id, side, DiskOp::Sync, out);
@@ -222,14 +222,14 @@ impl Mirror {
     }
 
     pub(crate) fn run_status(&mut self, id: u64, out: &mut Vec<Command>) {
-        let blocks = self.ops[&id].blocks.clone();
+        let blocks = self.ops[id].blocks.clone();
         let able = self.able(&blocks);
         let Some(side) = Side::BOTH.into_iter().find(|side| able[side.index()]) else {
             return self.wait_or_fail(id, out);
         };
         let (offset, _) = self.at(blocks.start, Place::Regular);
         let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;
-        self.ops.get_mut(&id).expect("it is in progress").step = Step::Reading;
+        self.ops[id].step = Step::Reading;
         self.issue(side, Wait::Status { op: id }, DiskOp::Status { offset, bytes }, out);
     }
 }

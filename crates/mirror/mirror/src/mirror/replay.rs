@@ -31,7 +31,7 @@ impl Mirror {
             if (disk.replay.placed.len() < GROUP || !disk.log.can_void()) && disk.replay.voiding == 0 {
                 while let Some((slot, blocks)) = disk.replay.runs.pop_front() {
                     if disk.log.is_current(slot, &blocks) {
-                        let id = self.start(Op::new(None, Work::Replay { side, slot }, blocks));
+                        let id = self.ops.start(Op::new(None, Work::Replay { side, slot }, blocks));
                         self.disk(side).replay.busy = Some(id);
                         return;
                     }
@@ -46,11 +46,11 @@ impl Mirror {
         let disk = &mut self.disks[side.index()];
         let replay = &mut disk.replay;
         // An operation that waits for blocks may wait for one that waits for the blocks of the group.
-        let blocked = replay.busy.is_some_and(|id| self.ops[&id].step == Step::Waiting);
+        let blocked = replay.busy.is_some_and(|id| self.ops[id].step == Step::Waiting);
         if replay.busy.is_some() && !blocked || replay.voiding > 0 {
             return;
         }
-        let waited_for = |id: &u64| self.locks.waiting(&self.ops[id].blocks).next().is_some();
+        let waited_for = |id: &u64| self.ops.is_waited_for(*id);
         let last = replay.runs.is_empty() || !wanted || blocked || replay.placed.iter().any(waited_for);
         let full = replay.placed.len() >= GROUP && disk.log.can_void();
         if !replay.placed.is_empty() && (last || full) {
@@ -61,7 +61,7 @@ impl Mirror {
             }
         } else if disk.restarting == Restarting::Draining && !disk.reads_log() {
             disk.restarting = Restarting::No;
-            self.release_held();
+            self.ops.release_held();
         } else if wanted
             && disk.log.is_empty()
             && disk.log.used_bytes() > 0
@@ -73,7 +73,7 @@ impl Mirror {
     }
 
     pub(crate) fn run_replay(&mut self, id: u64, side: Side, slot: u64, out: &mut Vec<Command>) {
-        let blocks = self.ops[&id].blocks.clone();
+        let blocks = self.ops[id].blocks.clone();
         let disk = &self.disks[side.index()];
         if !disk.serves() || !disk.log.is_current(slot, &blocks) {
             // Written again while it waited for its blocks.
@@ -84,14 +84,14 @@ impl Mirror {
     }
 
     pub(crate) fn replay_read(&mut self, id: u64, side: Side, out: &mut Vec<Command>) {
-        let op = self.ops.get_mut(&id).expect("it is in progress");
+        let op = &mut self.ops[id];
         let blocks = op.blocks.clone();
         if op.failed {
             self.unreadable += 1;
             self.disk(side).replay.busy = None;
             self.finish(id, Reply::Failed, out);
             if self.disks[(!side).index()].serves() {
-                self.start(Op::new(None, Work::Copy { from: !side }, blocks));
+                self.ops.start(Op::new(None, Work::Copy { from: !side }, blocks));
             }
             return;
         }
@@ -103,13 +103,9 @@ impl Mirror {
 
     /// Gives up a run that waits for its blocks: a write may hold them until this disk has left.
     pub(crate) fn cancel_replay(&mut self, side: Side) {
-        let Some(id) = self.disks[side.index()].replay.busy else { return };
-        if self.ops[&id].step == Step::Waiting && !self.ready.contains(&id) {
-            let mut ready = Vec::new();
-            self.locks.cancel(id, &mut ready);
-            self.ready.extend(ready);
-            self.ops.remove(&id);
-            self.disk(side).replay.busy = None;
+        let replay = &mut self.disks[side.index()].replay;
+        if replay.busy.is_some_and(|id| self.ops.cancel(id)) {
+            replay.busy = None;
         }
     }
 
@@ -127,7 +123,7 @@ impl Mirror {
             self.disk(side).replay.busy = None;
             return self.finish(id, Reply::Failed, out);
         }
-        self.ops.get_mut(&id).expect("it is in progress").step = Step::Voiding;
+        self.ops[id].step = Step::Voiding;
         let replay = &mut self.disk(side).replay;
         debug_assert_eq!(replay.busy, Some(id), "one run at a time");
         replay.busy = None;
@@ -143,7 +139,7 @@ impl Mirror {
             return self.restart_full(side, out);
         }
         for id in std::mem::take(&mut self.disk(side).replay.placed) {
-            let Some(op) = self.ops.get_mut(&id) else { continue };
+            let Some(op) = self.ops.get_mut(id) else { continue };
             if ok {
                 op.left[side.index()] += 1;
                 let blocks = op.blocks.clone();
@@ -158,7 +154,7 @@ impl Mirror {
     /// The log has no room for the entries that void what was placed. If that is everything, it begins again instead.
     fn restart_full(&mut self, side: Side, out: &mut Vec<Command>) {
         let disk = &mut self.disks[side.index()];
-        let placed = disk.replay.placed.iter().map(|id| self.ops[id].blocks.clone());
+        let placed = disk.replay.placed.iter().map(|id| self.ops[*id].blocks.clone());
         if disk.log.has_only(placed) && disk.log.is_quiet() {
             disk.restarting = Restarting::Noting;
             return self.members.request(Membership::RestartLog(side));
@@ -183,7 +179,7 @@ impl Mirror {
         disk.replay.voiding = disk.replay.voiding.saturating_sub(1);
         if disk.replay.voiding == 0 && disk.must_replay() {
             disk.calm();
-            self.release_held();
+            self.ops.release_held();
         }
         self.finish(id, Reply::Done, out);
     }

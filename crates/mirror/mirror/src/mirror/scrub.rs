@@ -38,7 +38,7 @@ impl Mirror {
             return;
         }
         (self.scrub.busy, self.scrub.next) = (true, Some(end));
-        self.start(Op::new(None, Work::Compare { first: None }, next..end));
+        self.ops.start(Op::new(None, Work::Compare { first: None }, next..end));
     }
 
     pub(crate) fn run_compare(&mut self, id: u64, out: &mut Vec<Command>) {
@@ -50,7 +50,7 @@ impl Mirror {
 
     /// One disk has answered, or both.
     pub(crate) fn compared(&mut self, id: u64, out: &mut Vec<Command>) {
-        let op = self.ops.get_mut(&id).expect("it is in progress");
+        let op = &mut self.ops[id];
         let data = Bytes::from(op.take_found().concat());
         let (failed, blocks) = (op.failed, op.blocks.clone());
         let Work::Compare { first } = &mut op.work else { unreachable!("a comparison") };
