@@ -12,8 +12,9 @@ mod replicated;
 pub mod shell;
 
 pub use common::api::*;
+pub use common::budget::FETCHES_MAX;
 pub use common::config::{Config, PlantedBug, REMEMBERED, WAITING};
 pub use common::stall::Moves;
 pub use replica::Replica;
-pub use replicated::catch_up::{FETCH_BLOCKS, FETCHES_MAX};
+pub use replicated::catch_up::FETCH_BLOCKS;
 pub use replicated::primary::claims::{Claims, Judged};

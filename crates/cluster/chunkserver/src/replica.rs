@@ -66,7 +66,7 @@ impl Replica {
             .map(|(id, tail)| (id, Group::new(id, Epoch(0), Tail::restored(remembered, tail))));
         let mut shared = Shared::new(config.incarnation, config.store);
         // Until the first beat shows how busy this server is: a peer may ask for a scrub before.
-        shared.scrub_pace.rate = config.scrub_bytes_per_second / SCRUB_UNDER_LOAD;
+        shared.scrubs.set_rate(config.scrub_bytes_per_second / SCRUB_UNDER_LOAD);
         shared.memory = Memory::new(&recovered.roles);
         Replica {
             shared,
@@ -128,7 +128,7 @@ impl Replica {
         let catching_up = busy().filter(|g| g.is_catching_up()).count() + self.coded.catching_up();
         let unsettled = busy().filter(|g| g.is_unsettled()).count() as u32;
         let waiting: usize = busy().map(|g| g.waiting()).sum();
-        let in_flight = (self.shared.client_ops + waiting) as u32;
+        let in_flight = (self.shared.budget.clients() + waiting) as u32;
         Stats {
             catching_up: catching_up as u32,
             unsettled,
@@ -213,7 +213,7 @@ impl Replica {
             }
             Event::Client { token, request, payload } => self.on_client(now, token, request, payload, out),
             Event::Peer { from, message, payload } => self.on_peer(now, from, message, payload, out),
-            Event::Unread { peer } => _ = self.shared.unread.insert(peer),
+            Event::Unread { peer } => self.shared.peers.leave_unread(peer),
             Event::PeerLost { .. } if self.config.has(PlantedBug::OverlookBreaks) => {}
             Event::PeerLost { peer } => self.peer_lost(now, peer, out),
             Event::Stored { token, outcome } => self.on_stored(now, token, outcome, out),
@@ -243,9 +243,7 @@ impl Replica {
         while let Some((token, outcome)) = self.shared.answered.pop_front() {
             self.on_stored(now, token, outcome, out);
         }
-        while self.shared.may_fetch()
-            && let Some((_, id)) = self.shared.wants_fetches.pop_first()
-        {
+        while let Some(id) = self.shared.budget.take_next() {
             self.with_group(now, id, out, |group, cx| group.pump_catch_up(cx));
         }
         self.go_on_scrubbing(now, out);
@@ -353,7 +351,7 @@ impl Replica {
 
     /// Groups that wait for nothing hear of it, too: their last message may not have arrived.
     fn peer_lost(&mut self, now: Moment, peer: ServerId, out: &mut Vec<Command>) {
-        self.shared.unread.remove(&peer);
+        self.shared.peers.forget_unread(peer);
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
             self.with_group(now, id, out, |group, cx| group.on_peer_lost(cx, peer));
         }
@@ -570,15 +568,15 @@ impl Replica {
         out: &mut Vec<Command>,
     ) {
         let id = message.group();
-        self.shared.unread.remove(&from);
+        self.shared.peers.forget_unread(from);
         if let Some((set, _)) = id.column() {
-            self.shared.heard.insert(from, now);
+            self.shared.peers.hear(from, now);
             return self.on_column_message(now, (from, set), message, payload, out);
         }
         if id.0 >= self.config.groups {
             return;
         }
-        self.shared.heard.insert(from, now);
+        self.shared.peers.hear(from, now);
         let ready = self.is_registered() && !self.shared.stats.poisoned;
         if let PeerMessage::Replicate { role, .. } = &message
             && ready

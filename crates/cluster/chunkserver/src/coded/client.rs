@@ -34,7 +34,7 @@ impl CodedSet {
         if let Err(reply) = self.admit(cx, column, &request, &payload) {
             return cx.reply(token, reply);
         }
-        cx.shared.client_ops += 1;
+        cx.shared.budget.begin_client();
         let (chunk, (offset, len)) = (request.op.chunk(), request.op.range());
         let write = !matches!(request.op, ChunkOp::Read { .. });
         cx.shared.streams.count(&mut cx.shared.stats.load, write, chunk, offset, len);
@@ -69,8 +69,10 @@ impl CodedSet {
         if self.known.fence > self.epoch() && !takes_old {
             return retry(Unready::Behind);
         }
-        if cx.shared.stats.poisoned || cx.shared.client_ops >= cx.config.waiting {
-            cx.shared.client_ops += usize::from(cx.config.has(PlantedBug::KeepTurnedAway));
+        if cx.shared.stats.poisoned || cx.shared.budget.clients() >= cx.config.waiting {
+            if cx.config.has(PlantedBug::KeepTurnedAway) {
+                cx.shared.budget.begin_client();
+            }
             return retry(Unready::Busy);
         }
         if cx.map.set_of(request.op.chunk()) != Some(self.known.id) || column >= self.known.entry.strips() {
@@ -196,8 +198,7 @@ impl CodedSet {
     }
 
     pub(super) fn finish(&self, cx: &mut Context, token: ClientToken, reply: ClientReply, payload: Bytes) {
-        debug_assert!(cx.shared.client_ops > 0, "what ends was counted");
-        cx.shared.client_ops -= 1;
+        cx.shared.budget.end_clients(1);
         cx.reply_with(token, reply, payload);
     }
 

@@ -9,8 +9,8 @@
 //! What a lost column lacks is fetched no faster than its pool allows [ECS² §5.3.2]. What clients and scrubs want, and
 //! what a server missed while it was away, is not held back, and does not wait behind it.
 //!
-//! Invariants: `Shared::fetches` counts the started jobs of fills and scrubs, `Shared::rebuild_bytes` the bytes of all
-//! started jobs.
+//! Invariant: the [`Budget`](crate::common::budget::Budget) counts the started jobs of fills and scrubs as fetches, and
+//! the bytes of all started jobs.
 
 use super::known::{Known, is_no_strip};
 use super::plan::REBUILD_BLOCKS;
@@ -27,9 +27,6 @@ use ebb_types::{
     lost_block_crc,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// Maximum bytes of strips in memory for rebuilds (R12).
-const BYTES_MAX: usize = 16 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
@@ -322,16 +319,14 @@ impl Rebuilds {
             let Some((id, job)) = next.and_then(|id| Some((id, self.jobs.get_mut(&id)?))) else { return };
             let cost = job.cost(known);
             let is_fill = !job.is_of_client();
-            let room = cx.shared.rebuild_bytes == 0 || cx.shared.rebuild_bytes + cost <= BYTES_MAX;
-            if !room || (is_fill && !cx.shared.may_fetch()) {
+            let budget = &mut cx.shared.budget;
+            if !budget.may_rebuild(cost) || (is_fill && !budget.may_fetch()) {
                 return;
             }
             let queue = if job.limited { &mut self.limited } else { &mut self.queue };
             queue.pop_front();
             job.started = true;
-            cx.shared.rebuild_bytes += cost;
-            debug_assert!(cx.shared.rebuild_bytes <= BYTES_MAX.max(cost), "rebuilds keep to their memory");
-            cx.shared.fetches += usize::from(is_fill);
+            budget.begin_rebuild(cost, is_fill);
             self.advance(cx, known, id);
         }
     }
@@ -518,8 +513,7 @@ impl Rebuilds {
 
     fn give_back(&mut self, cx: &mut Context, known: &Known, job: &Job) {
         if job.started {
-            cx.shared.rebuild_bytes -= job.cost(known);
-            cx.shared.fetches -= usize::from(!job.is_of_client());
+            cx.shared.budget.end_rebuild(job.cost(known), !job.is_of_client());
         }
         self.by_token.retain(|token, _| !job.asked.contains_key(token));
     }

@@ -59,13 +59,13 @@ impl CodedSet {
         };
         if !may {
             self.scrub = None; // it is asked for again
-        } else if cx.now < cx.shared.scrub_pace.next {
+        } else if !cx.shared.scrubs.may_read(cx.now) {
             // A later tick continues.
         } else if let Some(window) = scrub.windows.pop_front() {
             self.read_window(cx, window);
         } else if scrub.listed {
             let Scrub { column, after, end, sound, .. } = *scrub;
-            cx.shared.scrubbed.push(Scrubbed { group: self.known.group(column), after, end, sound });
+            cx.shared.scrubs.find(Scrubbed { group: self.known.group(column), after, end, sound });
             self.scrub = None;
         } else {
             self.list_for_scrub(cx);
@@ -316,7 +316,7 @@ impl CodedSet {
         };
         scrub.sound &= sound;
         scrub.step = Step::Ready;
-        cx.shared.scrub_pace.spend(cx.now, bytes);
+        cx.shared.scrubs.spend(cx.now, bytes);
     }
 
     /// The connection to a server broke.

@@ -3,8 +3,10 @@
 
 use crate::coded::Memory;
 use crate::common::api::{ClientToken, Command, StoreCommand, StoreOutcome, StoreToken};
+use crate::common::budget::Budget;
 use crate::common::config::{Config, PlantedBug};
-use crate::common::due::{Pace, Scrubbed, Wanted};
+use crate::common::due::Scrubs;
+use crate::common::peers::Peers;
 use crate::common::reclaim::Reclaim;
 use crate::common::wait::Wait;
 use bytes::Bytes;
@@ -12,7 +14,7 @@ use ebb_types::{
     ChunkOp, ClientReply, ClusterMap, Epoch, GroupId, Incarnation, Moment, ParityDebt, PeerMessage, Role,
     ServerId, ServerReport, SetEntry, StoreId, Streams, Unready, Version,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// The rest of the server, as far as handlers of one group may use it.
 pub(crate) struct Context<'a> {
@@ -42,27 +44,11 @@ pub(crate) struct Shared {
     pub stats: crate::common::api::Stats,
     /// Distinguishes random requests from streaming ones.
     pub streams: Streams,
-    /// Fetches in flight over all groups: bounds memory and the share that catch-up takes from clients.
-    pub fetches: usize,
-    /// Bytes that rebuilds of strips have in flight.
-    pub rebuild_bytes: usize,
-    /// Groups that would fetch more if allowed to, with their number of complete copies.
-    pub wants_fetches: BTreeSet<(usize, GroupId)>,
+    pub budget: Budget,
     /// The rate at which what others hold for this server is fetched.
     pub reclaim: Reclaim,
-    /// Client operations in flight: while there are any, catch-up takes less.
-    pub client_ops: usize,
-    /// Servers that refused a write for lack of space, and when.
-    pub full_peers: BTreeMap<ServerId, Moment>,
-    /// Scrubs that members want of groups whose primary is this server; their pace; and results for replicas here.
-    pub scrub_wanted: BTreeMap<GroupId, Wanted>,
-    pub scrub_pace: Pace,
-    pub scrubbed: Vec<Scrubbed>,
-    /// When each other server was last heard, and when it was last reported as silent.
-    pub heard: BTreeMap<ServerId, Moment>,
-    /// Those of which a message lies unread.
-    pub unread: BTreeSet<ServerId>,
-    suspected: BTreeMap<ServerId, Moment>,
+    pub peers: Peers,
+    pub scrubs: Scrubs,
 }
 
 impl Shared {
@@ -149,12 +135,11 @@ impl Context<'_> {
     /// per group.
     pub fn suspect_if_silent(&mut self, epoch: Epoch, server: ServerId, since: Moment) {
         debug_assert_ne!(server, self.me, "a server does not suspect itself");
-        let heard = self.shared.heard.get(&server).copied().unwrap_or(Moment::ZERO);
-        let received = self.shared.suspected.get(&server).copied().unwrap_or(Moment::ZERO);
-        let unread = self.shared.unread.contains(&server) && !self.config.has(PlantedBug::SuspectUnread);
-        let silent = !unread && self.now.since(heard.max(since)) >= self.config.suspect_after;
-        if silent && self.now.since(received) >= self.config.resend_after {
-            self.shared.suspected.insert(server, self.now);
+        let peers = &mut self.shared.peers;
+        let unread = peers.has_unread(server) && !self.config.has(PlantedBug::SuspectUnread);
+        let silent = !unread && self.now.since(peers.heard(server).max(since)) >= self.config.suspect_after;
+        if silent && self.now.since(peers.suspected(server)) >= self.config.resend_after {
+            peers.suspect(server, self.now);
             self.report(ServerReport::Suspect { group: self.group, epoch, server });
         }
     }

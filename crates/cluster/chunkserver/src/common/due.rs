@@ -34,19 +34,59 @@ pub(crate) struct Wanted {
     pub overdue: bool,
 }
 
-/// Scrub rate over all groups whose primary is this server.
+/// The scrubs of all groups whose primary is this server, and of its columns: what is wanted, and how fast; and what
+/// was found of the replicas here.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub(crate) struct Scrubs {
+    wanted: BTreeMap<GroupId, Wanted>,
+    found: Vec<Scrubbed>,
     /// Bytes per second, counted over all copies.
-    pub rate: u64,
+    rate: u64,
     /// No window starts before this moment.
-    pub next: Moment,
+    not_before: Moment,
 }
 
-impl Pace {
+impl Scrubs {
+    pub fn want(&mut self, group: GroupId, wanted: Wanted) {
+        self.wanted.insert(group, wanted);
+    }
+
+    /// The next one to begin. Unless it is `quiet`, only what is overdue.
+    pub fn next(&self, quiet: bool) -> Option<(GroupId, Wanted)> {
+        let next = self.wanted.iter().find(|(_, wanted)| quiet || wanted.overdue);
+        next.map(|(group, wanted)| (*group, *wanted))
+    }
+
+    pub fn begin(&mut self, group: GroupId) {
+        self.wanted.remove(&group);
+    }
+
+    pub fn find(&mut self, page: Scrubbed) {
+        self.found.push(page);
+    }
+
+    pub fn take_found(&mut self) -> Vec<Scrubbed> {
+        std::mem::take(&mut self.found)
+    }
+
+    /// A page ended. Another request for it is served by this one.
+    pub fn end(&mut self, group: GroupId, after: Option<Cursor>) {
+        if self.wanted.get(&group).is_some_and(|wanted| wanted.after == after) {
+            self.wanted.remove(&group);
+        }
+    }
+
+    pub fn set_rate(&mut self, bytes_per_second: u64) {
+        self.rate = bytes_per_second;
+    }
+
+    pub fn may_read(&self, now: Moment) -> bool {
+        now >= self.not_before
+    }
+
     pub fn spend(&mut self, now: Moment, bytes: u64) {
         let nanos = bytes.saturating_mul(1_000_000_000) / self.rate.max(1);
-        self.next = now + Duration::from_nanos(nanos);
+        self.not_before = now + Duration::from_nanos(nanos);
     }
 }
 

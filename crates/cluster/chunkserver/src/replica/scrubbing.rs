@@ -25,7 +25,7 @@ impl Replica {
         let replicas = self.groups.iter().filter_map(replica).chain(columns);
         self.scrubber.beat(unix_seconds, reads + writes, replicas);
         let rate = self.config.scrub_bytes_per_second;
-        self.shared.scrub_pace.rate = if self.scrubber.quiet { rate } else { rate / SCRUB_UNDER_LOAD };
+        self.shared.scrubs.set_rate(if self.scrubber.quiet { rate } else { rate / SCRUB_UNDER_LOAD });
         self.shared.stats.scrub = self.scrubber.vitals(self.shared.stats.scrub);
         if let Some(marks) = self.scrubber.take_changed() {
             out.push(Command::KeepScrubs { marks });
@@ -38,14 +38,14 @@ impl Replica {
         // None is due.
         let Some((id, wanted)) = self.scrubber.ask() else { return };
         if id.column().is_some() {
-            self.shared.scrub_wanted.insert(id, wanted);
+            self.shared.scrubs.want(id, wanted);
             return;
         }
         let Some(GroupEntry { epoch, primary: Some(to), .. }) = self.groups.get(&id).map(Group::entry) else {
             return;
         };
         if *to == self.config.me {
-            self.shared.scrub_wanted.insert(id, wanted);
+            self.shared.scrubs.want(id, wanted);
             return;
         }
         let message =
@@ -56,8 +56,9 @@ impl Replica {
     /// Records scrub results for replicas here and, as primary, begins the next page if none is in progress.
     pub(super) fn go_on_scrubbing(&mut self, now: Moment, out: &mut Vec<Command>) {
         loop {
-            if !self.shared.scrubbed.is_empty() {
-                for page in std::mem::take(&mut self.shared.scrubbed) {
+            let found = self.shared.scrubs.take_found();
+            if !found.is_empty() {
+                for page in found {
                     self.scrubber.advance(page);
                 }
                 self.ask_for_scrub(out);
@@ -68,10 +69,9 @@ impl Replica {
             };
             self.scrubbing = self.scrubbing.filter(busy);
             let quiet = self.scrubber.quiet;
-            let next = self.shared.scrub_wanted.iter().find(|(_, wanted)| quiet || wanted.overdue);
             // One at a time, and while clients are served only what is overdue.
-            let (None, Some((&id, &wanted))) = (self.scrubbing, next) else { return };
-            self.shared.scrub_wanted.remove(&id);
+            let (None, Some((id, wanted))) = (self.scrubbing, self.shared.scrubs.next(quiet)) else { return };
+            self.shared.scrubs.begin(id);
             self.scrubbing = Some(id);
             match id.column() {
                 Some((set, _)) => self.with_set(now, set, out, |set, cx| set.begin_scrub(cx, wanted.after)),

@@ -21,8 +21,8 @@ use fetches::Fetches;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+pub use fetches::FETCH_BLOCKS;
 pub(crate) use fetches::Fetched;
-pub use fetches::{FETCH_BLOCKS, FETCHES_MAX};
 
 /// When only blocks that no copy has are missing, everything is listed again, since a copy may have been repaired:
 /// after the first pause, then after twice as long each time.

@@ -246,7 +246,7 @@ impl Scrub {
         if !may {
             return Next::End;
         }
-        if cx.now < cx.shared.scrub_pace.next {
+        if !cx.shared.scrubs.may_read(cx.now) {
             return Next::Wait; // a later tick continues
         }
         match self.windows.pop_front() {
@@ -351,11 +351,8 @@ impl Scrub {
         for (to, copy) in others.iter().filter(|(_, copy)| copy.role == Role::Replica) {
             cx.send(*to, PeerMessage::Scrubbed { group, epoch, after, end, sound: copy.sound });
         }
-        cx.shared.scrubbed.push(Scrubbed { group, after, end, sound });
-        // Another request for the same page is served by this one.
-        if cx.shared.scrub_wanted.get(&group).is_some_and(|wanted| wanted.after == after) {
-            cx.shared.scrub_wanted.remove(&group);
-        }
+        cx.shared.scrubs.find(Scrubbed { group, after, end, sound });
+        cx.shared.scrubs.end(group, after);
     }
 
     /// The window's operation holds its blocks and has read the own copy, as far as that can be read: asks what the
@@ -408,7 +405,7 @@ impl Scrub {
         let answers = std::mem::take(answers);
         let (chunk, first, _) = self.window;
         let theirs = answers.values().flatten().map(|cells| data_bytes(cells)).max().unwrap_or(0);
-        cx.shared.scrub_pace.spend(cx.now, data_bytes(&own).max(theirs) * (1 + answers.len() as u64));
+        cx.shared.scrubs.spend(cx.now, data_bytes(&own).max(theirs) * (1 + answers.len() as u64));
         let verdict = self.verdict(chunk, (&own, &unread), &answers);
         if !unread.is_empty() {
             // None of the copies is known to have what the newest write put there.

@@ -1,10 +1,10 @@
 //! The missing blocks of a replica, and the fetches that bring them.
 //!
-//! Invariant: `Shared::fetches` counts the entries of `fetches` over all groups.
+//! Invariant: the [`Budget`](crate::common::budget::Budget) counts the entries of `fetches` over all groups.
 
 use super::sources::complete_copies;
 use crate::common::blocks::split_payload;
-use crate::common::context::{Context, Shared};
+use crate::common::context::Context;
 use crate::common::run_map::{Missing, RunMap, Source};
 use crate::common::wait::Wait;
 use crate::replicated::member::Member;
@@ -17,10 +17,7 @@ use std::collections::BTreeMap;
 
 /// Maximum blocks per fetch.
 pub const FETCH_BLOCKS: u32 = 256;
-/// Maximum fetches in flight on a server, without and with client operations to yield to.
-pub const FETCHES_MAX: usize = 8;
-const FETCHES_MAX_BESIDE_CLIENTS: usize = 2;
-const _: () = assert!(FETCHES_MAX_BESIDE_CLIENTS <= FETCHES_MAX && FETCH_BLOCKS <= RECORD_BLOCKS_MAX);
+const _: () = assert!(FETCH_BLOCKS <= RECORD_BLOCKS_MAX);
 
 #[derive(Default)]
 pub(super) struct Fetches {
@@ -68,13 +65,6 @@ impl Fetch {
     }
 }
 
-impl Shared {
-    pub fn may_fetch(&self) -> bool {
-        let max = if self.client_ops > 0 { FETCHES_MAX_BESIDE_CLIENTS } else { FETCHES_MAX };
-        self.fetches < max
-    }
-}
-
 impl Fetches {
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty() && self.fetches.is_empty()
@@ -82,8 +72,7 @@ impl Fetches {
 
     /// Gives up all fetches: their replies are not waited for.
     pub fn end_all(&mut self, cx: &mut Context) {
-        debug_assert!(cx.shared.fetches >= self.fetches.len(), "each fetch counts");
-        cx.shared.fetches -= self.fetches.len();
+        cx.shared.budget.end_fetches(self.fetches.len());
         self.fetches.clear();
     }
 
@@ -101,7 +90,7 @@ impl Fetches {
     fn give_up(&mut self, cx: &mut Context, which: impl Fn(&Fetch) -> bool) {
         for (_, fetch) in self.fetches.extract_if(.., |_, f| f.applying == 0 && which(f)) {
             self.missing.forget_asked_of(fetch.missing.run);
-            cx.shared.fetches -= 1;
+            cx.shared.budget.end_fetches(1);
         }
     }
 
@@ -127,9 +116,9 @@ impl Fetches {
         let is_paced = is_paced && copies >= member.entry().slots.len();
         let mut fetched = Fetched::Nothing;
         loop {
-            let others_first = cx.shared.wants_fetches.first().is_some_and(|(fewer, _)| *fewer < copies);
-            if !cx.shared.may_fetch() || others_first {
-                cx.shared.wants_fetches.insert((copies, member.id()));
+            let budget = &mut cx.shared.budget;
+            if !budget.may_fetch() || budget.others_first(copies) {
+                budget.wait_to_fetch(copies, member.id());
                 return fetched;
             }
             if is_paced && !cx.shared.reclaim.allows(cx.now) {
@@ -170,7 +159,7 @@ impl Fetches {
         barren: Vec<Source>,
     ) -> Fetched {
         let token = cx.shared.peer_token();
-        cx.shared.fetches += 1;
+        cx.shared.budget.begin_fetch();
         let Run { chunk, first, count, version, kind } = missing.run;
         let content = match kind {
             // Notes are not listed and lost blocks are not fetched. A source that listed one anyway is asked what it
@@ -269,7 +258,7 @@ impl Fetches {
         if failed {
             self.fetches.remove(&token);
             self.failed = true;
-            cx.shared.fetches -= 1;
+            cx.shared.budget.end_fetches(1);
             return Fetched::Nothing;
         }
         fetch.applying -= 1;
@@ -278,7 +267,7 @@ impl Fetches {
         }
         let run = fetch.missing.run;
         self.fetches.remove(&token);
-        cx.shared.fetches -= 1;
+        cx.shared.budget.end_fetches(1);
         // The source had the run at the listed version or newer: now so does this replica.
         self.has_now(run);
         Fetched::Arrived
@@ -340,7 +329,7 @@ impl Fetches {
 
     fn end(&mut self, cx: &mut Context, token: u64) -> Option<Fetch> {
         let fetch = self.fetches.remove(&token)?;
-        cx.shared.fetches -= 1;
+        cx.shared.budget.end_fetches(1);
         Some(fetch)
     }
 }

@@ -46,7 +46,7 @@ impl Group {
         self.covers = Covers::default();
         // It was not primary.
         let Some(primary) = self.primary.take() else { return };
-        cx.shared.client_ops -= primary.ops.clients();
+        cx.shared.budget.end_clients(primary.ops.clients());
         let suspended: Vec<Waiting> = primary.ops.into_requests().collect();
         for waiting in suspended.into_iter().rev() {
             self.waiting.push_front(waiting);

@@ -47,7 +47,7 @@ impl Group {
             PeerMessage::Scrub { epoch, after, overdue, .. }
                 if epoch == current && self.primary.is_some() =>
             {
-                cx.shared.scrub_wanted.insert(group, Wanted { after, overdue });
+                cx.shared.scrubs.want(group, Wanted { after, overdue });
             }
             PeerMessage::Scrub { .. } => {}
             PeerMessage::Check { epoch, token, role, chunk, first, count, .. } => {
@@ -58,7 +58,7 @@ impl Group {
             }
             PeerMessage::CheckReply { token, result, .. } => self.on_check_reply(cx, (from, token), result),
             PeerMessage::Scrubbed { epoch, after, end, sound, .. } if epoch == current => {
-                cx.shared.scrubbed.push(Scrubbed { group, after, end, sound });
+                cx.shared.scrubs.find(Scrubbed { group, after, end, sound });
             }
             PeerMessage::Scrubbed { .. } => {}
             PeerMessage::Fetch { epoch, token, role, chunk, first, count, whole, .. } => {

@@ -15,10 +15,6 @@ use ebb_types::{
     BLOCK_BYTES, ChunkError, ChunkId, ChunkOp, ClientReply, Epoch, Kind, Looked, Record, Refusal, RequestId,
     Role, ServerId, Unready, Version, crc32c,
 };
-use std::time::Duration;
-
-/// For this long after a server refused a write for lack of space, no new write is ordered to it.
-const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 impl Group {
     pub fn on_client(&mut self, cx: &mut Context, mut waiting: Waiting) {
@@ -134,11 +130,11 @@ impl Group {
         if !self.member.has_all_targets() {
             return Err(ClientReply::Retry { why: Unready::TooFewCopies });
         }
-        let (now, remembers) = (cx.now, cx.config.has(PlantedBug::RememberFull));
-        cx.shared.full_peers.retain(|_, since| remembers || now.since(*since) < FULL_PAUSE);
-        let full = |(server, _): (ServerId, Role)| {
-            (server == cx.me && cx.full) || cx.shared.full_peers.contains_key(&server)
-        };
+        if !cx.config.has(PlantedBug::RememberFull) {
+            cx.shared.peers.forget_full(cx.now);
+        }
+        let full =
+            |(server, _): (ServerId, Role)| (server == cx.me && cx.full) || cx.shared.peers.is_full(server);
         if takes_space && self.member.targets().flatten().any(full) {
             return Err(ClientReply::Failed { why: ChunkError::NoSpace });
         }
@@ -170,7 +166,9 @@ impl Group {
         let Some(primary) = &mut self.primary else {
             return cx.bug("a server that is not primary admitted an operation");
         };
-        cx.shared.client_ops += usize::from(matches!(plan.work, Work::Client { .. }));
+        if matches!(plan.work, Work::Client { .. }) {
+            cx.shared.budget.begin_client();
+        }
         if let Some(id) = primary.ops.admit(plan) {
             self.advance_op(cx, id);
         }
@@ -499,7 +497,7 @@ impl Group {
         };
         let (ended, admitted) = primary.ops.end(id);
         match ended {
-            Some(op) => cx.shared.client_ops -= usize::from(op.is_client()),
+            Some(op) => cx.shared.budget.end_clients(usize::from(op.is_client())),
             None => cx.bug("an operation ended twice"),
         }
         let settling = primary.ops.has_rewrites();
