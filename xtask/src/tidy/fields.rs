@@ -26,7 +26,6 @@ const MAY_SHOW_MORE: &[(&str, &str)] = &[
     ("crates/cluster/store/src/layout.rs", "Head"),
     ("crates/mirror/mirror/src/superblock.rs", "Superblock"),
     // Debts: state that many files write, and that is not divided into owners yet.
-    ("crates/cluster/store/src/core.rs", "StoreCore"),
     ("crates/sim/sim/src/world.rs", "World"),
     ("crates/sim/sim/src/world/server.rs", "Server"),
 ];

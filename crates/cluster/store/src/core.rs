@@ -18,10 +18,11 @@ use crate::layout::{
     CHUNK_PAGE, Head, HeadKind, PAGE_BLOCKS, PAGE_BYTES, Page, PageId, SEQ_MAX, Superblock, block_offset,
     segment_header, slot_offset,
 };
+use crate::names::{Names, chunk_path, group_path, path_of, segment_path};
 use crate::open::{OpenSegment, Staged, write_batch};
-use crate::overlay::Position;
 use crate::recent::Recent;
 use crate::superblock::write_superblock;
+use crate::unsettled::Unsettled;
 use crate::{Completion, Config, Op, Outcome, PlantedBug, StoreError, Token};
 use bytes::Bytes;
 use ebb_types::{
@@ -88,66 +89,23 @@ impl Shared {
     }
 }
 
-/// A checkpoint in progress.
-pub struct Checkpoint {
-    /// Chunks still to be moved, each from this page on.
-    pub chunks: Vec<(FileKey, u32)>,
-    /// Segments still to be retired; known when all chunks are moved.
-    pub segments: Option<Vec<u32>>,
-    /// What was in the segments before this position is in the file of every chunk that was moved.
-    pub began: Position,
-}
-
 /// The store of one server. See the crate documentation for its use.
 pub struct StoreCore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) config: Config,
-    pub(crate) owner: Superblock,
+    owner: Superblock,
     /// The inventory as it is on disk.
-    pub(crate) inventory: Inventory,
+    inventory: Inventory,
     pub(crate) open: Option<OpenSegment>,
     pub(crate) next_segment: u32,
-    /// Bytes written to segments since the last checkpoint began.
-    pub(crate) unsettled_bytes: u64,
-    pub(crate) checkpoint: Option<Checkpoint>,
+    pub(crate) unsettled: Unsettled,
     /// Something was written in this run. Until then nothing is moved either: the metadata service recognises an older
     /// directory by how far its segments reach, and moves would extend them (R11).
     pub(crate) begun: bool,
-    /// Value of `unsettled_bytes` at which the checkpoint's next step is due.
-    pub(crate) step_due: u64,
-    /// Groups whose directory of chunk files durably exists.
-    pub(crate) group_dirs: BTreeSet<GroupId>,
+    pub(crate) names: Names,
     /// Large pieces read recently past the page cache.
     pub(crate) reads: RefCell<Recent<(FileId, u64), ()>>,
-    /// Groups with chunk files whose removal is not durable yet: their tombstones are still needed.
-    pub(crate) removed_in: BTreeSet<GroupId>,
-    /// Chunk files that are still to be removed: a shortage prevented it.
-    pub(crate) unneeded: BTreeSet<FileKey>,
-    /// A segment was removed, and that is not durable yet.
-    pub(crate) segment_removed: bool,
-    /// Replicas whose removal a crash interrupted. Recovery removed their files, and records that before anything else
-    /// is written.
-    pub(crate) half_dropped: BTreeSet<GroupId>,
-}
-
-pub(crate) fn segment_path(number: u32) -> String {
-    format!("segments/{number:08x}.seg")
-}
-
-pub(crate) fn group_path(group: GroupId) -> String {
-    format!("chunks/{:08x}", group.0)
-}
-
-pub(crate) fn chunk_path((group, chunk): FileKey) -> String {
-    format!("chunks/{:08x}/{:016x}.{:08x}", group.0, chunk.object.0, chunk.index)
-}
-
-fn path_of(id: FileId) -> String {
-    match id {
-        FileId::Segment(number) => segment_path(number),
-        FileId::Chunk(key) => chunk_path(key),
-    }
 }
 
 /// What there was too little of, if the call failed for that. A failed sync is never a shortage: what it should have
@@ -167,6 +125,32 @@ pub(crate) fn not_now(done: &[Completion]) -> Option<StoreError> {
 }
 
 impl StoreCore {
+    /// The store as recovery found it. `last`: the number of its last segment; `reads`: how many large pieces to
+    /// remember.
+    pub(crate) fn new(
+        shared: Shared,
+        owner: Superblock,
+        inventory: Inventory,
+        last: u32,
+        unsettled_bytes: u64,
+        names: Names,
+        reads: usize,
+    ) -> StoreCore {
+        StoreCore {
+            disk: shared.disk.clone(),
+            config: shared.config.clone(),
+            shared: Arc::new(shared),
+            owner,
+            inventory,
+            open: None,
+            next_segment: last + 1,
+            unsettled: Unsettled::new(unsettled_bytes),
+            begun: false,
+            names,
+            reads: RefCell::new(Recent::new(reads)),
+        }
+    }
+
     /// Carries out `ops` and adds a completion for each: first all writes, as one group commit, then the rest. But
     /// operations submitted before a drop are answered before the drop, and none overtakes one that has to be tried
     /// again.
@@ -412,16 +396,16 @@ impl StoreCore {
         }
         let dir = group_path(key.0);
         let made = (|| {
-            if !self.group_dirs.contains(&key.0) {
+            if !self.names.has_group(key.0) {
                 self.disk.create_dir(&dir)?;
             }
             self.disk.open(&chunk_path(key), true)
         })();
         let file = made.map_err(|e| self.write_failed(&e))?;
         self.disk.sync_dir(&dir).map_err(|e| self.unless_short(&e))?;
-        if !self.group_dirs.contains(&key.0) {
+        if !self.names.has_group(key.0) {
             self.disk.sync_dir("chunks").map_err(|e| self.unless_short(&e))?;
-            self.group_dirs.insert(key.0);
+            self.names.add_group(key.0);
         }
         let mut index = self.shared.index();
         index.files.insert(FileId::Chunk(key), file.clone());
@@ -435,9 +419,9 @@ impl StoreCore {
             return Err(StoreError::Poisoned);
         }
         self.begun = true;
-        while let Some(&group) = self.half_dropped.first() {
+        while let Some(group) = self.names.half_dropped() {
             self.append(&mut [Staged::marker(HeadKind::Drop, Role::Replica, group)])?;
-            self.half_dropped.remove(&group);
+            self.names.dropped(group);
         }
         Ok(())
     }
@@ -498,7 +482,7 @@ impl StoreCore {
         let (fits, must_fits) = self.fits(&ops);
         if !fits {
             // A checkpoint may free segments.
-            self.unsettled_bytes = self.unsettled_bytes.max(self.config.checkpoint_bytes);
+            self.unsettled.raise(self.config.checkpoint_bytes);
         }
         let mut short = None;
         for (token, op) in ops {
@@ -761,7 +745,7 @@ impl StoreCore {
             chunks.into_iter().flatten().filter(|(_, c)| c.has_file).map(|(id, _)| (group, *id)).collect()
         };
         for key in &keys {
-            self.removed_in.insert(group);
+            self.names.remove_in(group);
             self.remove(&chunk_path(*key))?;
             self.shared.index().forget_file(*key);
             self.shared.moved();
@@ -773,11 +757,7 @@ impl StoreCore {
 
     /// Makes the removal of a group's chunk files durable.
     pub(crate) fn sync_removals(&mut self, group: GroupId) -> Result<(), StoreError> {
-        if self.removed_in.contains(&group) {
-            self.disk.sync_dir(&group_path(group)).map_err(|e| self.unless_short(&e))?;
-            self.removed_in.remove(&group);
-        }
-        Ok(())
+        self.names.sync_group(&*self.disk, group).map_err(|e| self.unless_short(&e))
     }
 
     /// Removes a chunk's file if nothing in it is valid: the chunk was deleted, or no record ever referred to the file.
@@ -790,7 +770,7 @@ impl StoreCore {
         if is_needed {
             return Ok(());
         }
-        self.removed_in.insert(key.0);
+        self.names.remove_in(key.0);
         self.remove(&chunk_path(key))?;
         self.shared.index().forget_file(key);
         Ok(())
@@ -837,7 +817,7 @@ impl StoreCore {
         debug_assert!(end > start, "records take room");
         let open = self.open.as_mut().expect("still open");
         (open.len, open.ahead, open.cut) = (end, open.ahead.max(end), false);
-        self.unsettled_bytes += (end - start) as u64;
+        self.unsettled.add((end - start) as u64);
         let mut index = self.shared.index();
         index.segments.entry(number).or_insert(Segment { bytes: 0, live: 0 }).bytes = end as u64;
         index.files.insert(FileId::Segment(number), file);
@@ -846,9 +826,9 @@ impl StoreCore {
             index.admit(&record.head, at);
         }
         // Dropped offload and zeroed blocks are space to be freed.
-        self.unsettled_bytes += offload.saturating_sub(index.kept.offload);
+        self.unsettled.add(offload.saturating_sub(index.kept.offload));
         let zeroed = records.iter().filter(|r| r.head.kind == HeadKind::Zero && !r.head.moved);
-        self.unsettled_bytes += zeroed.map(|r| u64::from(r.head.count) * BLOCK_BYTES as u64).sum::<u64>();
+        self.unsettled.add(zeroed.map(|r| u64::from(r.head.count) * BLOCK_BYTES as u64).sum());
         drop(index);
         if is_new {
             self.rest()?;
@@ -859,7 +839,7 @@ impl StoreCore {
             let key = (record.head.group, record.head.chunk);
             match self.remove_unneeded(key) {
                 // The record is durable; only the file is left.
-                Err(StoreError::NotNow { .. }) => _ = self.unneeded.insert(key),
+                Err(StoreError::NotNow { .. }) => self.names.owe_removal(key),
                 other => other?,
             }
         }

@@ -21,6 +21,7 @@ mod index;
 mod inventory;
 mod layout;
 pub mod mem;
+mod names;
 mod open;
 mod overlay;
 mod query;
@@ -31,6 +32,7 @@ mod superblock;
 mod tails;
 #[cfg(test)]
 mod tests;
+mod unsettled;
 
 pub use crate::core::{BATCH_BYTES, StoreCore};
 pub use api::*;

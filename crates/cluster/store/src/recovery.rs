@@ -6,7 +6,7 @@
 //! first bad byte after that point starts the torn tail, which is cut off with the zeroes ahead of it, and a bad byte
 //! before it is damage. The rest of the tail is written again and synced before it is reported to anyone.
 
-use crate::core::{Shared, StoreCore, chunk_path, group_path, segment_path};
+use crate::core::{Shared, StoreCore};
 use crate::disk::{DirEntry, Disk, DiskFile};
 use crate::index::{FileKey, Index, Segment};
 use crate::inventory::Inventory;
@@ -14,14 +14,13 @@ use crate::layout::{
     FORMAT, Head, HeadKind, RECORD_ALIGN, RECORD_HEAD_MAX, SEGMENT_HEADER_BYTES, SUPERBLOCK_BYTES,
     Superblock, segment_header,
 };
+use crate::names::{Names, chunk_path, group_path, segment_path};
 use crate::overlay::Position;
 use crate::query::PIECES_REMEMBERED;
-use crate::recent::Recent;
 use crate::superblock::{SUPERBLOCK, SUPERBLOCK_NEW, write_superblock};
 use crate::{Config, DONE_RUNS, OpenError, Recovered};
 use ebb_types::Membership;
 use ebb_types::{ChunkId, GroupId, Incarnation, ObjectId, Role, are_sound_or_lost};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
@@ -50,30 +49,14 @@ impl StoreCore {
             poisoned: AtomicBool::new(false),
             short: AtomicI32::new(0),
             moves: AtomicU64::new(0),
-            disk: disk.clone(),
-            config: config.clone(),
-            store: owner.store,
-        };
-        let mut core = StoreCore {
-            shared: Arc::new(shared),
             disk,
             config,
-            owner,
-            inventory,
-            open: None,
-            next_segment: last + 1,
-            unsettled_bytes,
-            checkpoint: None,
-            begun: false,
-            step_due: 0,
-            reads: RefCell::new(Recent::new(PIECES_REMEMBERED)),
-            group_dirs,
-            removed_in: BTreeSet::new(),
-            unneeded: BTreeSet::new(),
-            segment_removed: false,
-            half_dropped: unlink,
+            store: owner.store,
         };
-        core.finish_removals()?;
+        let names = Names::new(group_dirs, unlink.clone());
+        let mut core =
+            StoreCore::new(shared, owner, inventory, last, unsettled_bytes, names, PIECES_REMEMBERED);
+        core.finish_removals(unlink)?;
         let roles = core.roles().into_iter().collect();
         Ok((
             core,
@@ -81,8 +64,8 @@ impl StoreCore {
         ))
     }
 
-    /// Removes the files whose removal a crash interrupted.
-    fn finish_removals(&mut self) -> Result<(), OpenError> {
+    /// Removes the files whose removal a crash interrupted: of these replicas, and of deleted chunks.
+    fn finish_removals(&mut self, half_dropped: BTreeSet<GroupId>) -> Result<(), OpenError> {
         let gave_up = |path: String| {
             move |error: crate::StoreError| OpenError::Io {
                 action: "finish a removal in",
@@ -90,7 +73,7 @@ impl StoreCore {
                 source: io::Error::other(error.to_string()),
             }
         };
-        for group in self.half_dropped.clone() {
+        for group in half_dropped {
             self.remove_files(group).map_err(gave_up(group_path(group)))?;
         }
         let with_file: Vec<FileKey> = {

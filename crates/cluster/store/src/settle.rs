@@ -12,15 +12,17 @@
 //! so that what it voids does not come back at the next start.
 
 use crate::StoreError;
-use crate::core::{Checkpoint, StoreCore, segment_path, shortage};
+use crate::core::{StoreCore, shortage};
 use crate::disk::DiskFile;
 use crate::index::{FileId, FileKey, Settled};
 use crate::layout::{
     CHUNK_PAGE, Entry as BlockEntry, EntryKind, Head, HeadKind, MARKER_BYTES, PAGE_BLOCKS, Page, PageId,
     block_offset,
 };
+use crate::names::segment_path;
 use crate::open::Staged;
 use crate::overlay::{Extent, ExtentPlace, Position};
+use crate::unsettled::Checkpoint;
 use bytes::Bytes;
 use ebb_types::{BLOCK_BYTES, CHUNK_BYTES_MAX, ChunkId, GroupId, Role, Version};
 use std::collections::BTreeMap;
@@ -68,7 +70,8 @@ impl StoreCore {
         if self.is_poisoned() || !self.begun {
             return false;
         }
-        if self.checkpoint.is_none() && self.unsettled_bytes < self.config.checkpoint_bytes {
+        let due = self.config.checkpoint_bytes;
+        if !self.unsettled.is_moving() && self.unsettled.bytes() < due {
             return false;
         }
         // A failure surfaces elsewhere: a full disk at the next write, a poisoned store at every operation. After a
@@ -77,26 +80,26 @@ impl StoreCore {
             match self.step() {
                 Ok(()) => {}
                 Err(StoreError::NotNow { .. }) => {
-                    self.unsettled_bytes = self.unsettled_bytes.max(self.config.checkpoint_bytes);
+                    self.unsettled.raise(due);
                     break;
                 }
                 Err(_) => break,
             }
-            if self.checkpoint.is_none() || self.unsettled_bytes < OVERDUE * self.config.checkpoint_bytes {
-                return self.checkpoint.is_some();
+            if !self.unsettled.is_moving() || self.unsettled.bytes() < OVERDUE * due {
+                return self.unsettled.is_moving();
             }
         }
-        self.checkpoint = None;
+        self.unsettled.give_up();
         false
     }
 
     /// [`StoreCore::settle`] under load, at the pace of the writes.
     pub fn settle_paced(&mut self) -> bool {
-        if self.checkpoint.is_some() && self.unsettled_bytes < self.step_due {
+        if self.unsettled.is_early() {
             return true;
         }
         let more = self.settle();
-        self.step_due = self.unsettled_bytes + PACE_BYTES;
+        self.unsettled.pace(PACE_BYTES);
         more
     }
 
@@ -105,13 +108,13 @@ impl StoreCore {
         if !self.begun {
             return self.rest();
         }
-        self.checkpoint = None;
+        self.unsettled.give_up();
         loop {
             if let Err(error) = self.step() {
-                self.checkpoint = None;
+                self.unsettled.give_up();
                 return Err(error);
             }
-            if self.checkpoint.is_none() {
+            if !self.unsettled.is_moving() {
                 return self.rest();
             }
         }
@@ -119,11 +122,10 @@ impl StoreCore {
 
     fn step(&mut self) -> Result<(), StoreError> {
         self.shared.moved();
-        let Some(mut checkpoint) = self.checkpoint.take() else {
-            self.unsettled_bytes = 0;
+        let Some(mut checkpoint) = self.unsettled.take() else {
             let chunks = self.shared.index().unsettled().into_iter().rev().map(|key| (key, 0)).collect();
             let began = self.segments_end();
-            self.checkpoint = Some(Checkpoint { chunks, segments: None, began });
+            self.unsettled.begin(Checkpoint { chunks, segments: None, began });
             return Ok(());
         };
         if !checkpoint.chunks.is_empty() {
@@ -137,7 +139,7 @@ impl StoreCore {
         } else {
             checkpoint.segments = Some(self.retirable()?);
         }
-        self.checkpoint = Some(checkpoint);
+        self.unsettled.put_back(checkpoint);
         Ok(())
     }
 
@@ -344,11 +346,11 @@ impl StoreCore {
     /// retries. Newest first, because they are popped from the end.
     fn retirable(&mut self) -> Result<Vec<u32>, StoreError> {
         // A removed file that came back without its tombstone would undo a deletion.
-        while let Some(&key) = self.unneeded.first() {
+        while let Some(key) = self.names.owed_removal() {
             self.remove_unneeded(key)?;
-            self.unneeded.remove(&key);
+            self.names.removed(key);
         }
-        while let Some(&group) = self.removed_in.first() {
+        while let Some(group) = self.names.removed_in() {
             self.sync_removals(group)?;
         }
         let open = self.open.as_ref().map(|open| open.number);
@@ -399,7 +401,7 @@ impl StoreCore {
         }
         self.note_segments(|other| other != number)?;
         self.remove(&segment_path(number))?;
-        self.segment_removed = true;
+        self.names.removed_segment();
         self.forget_segment(number);
         self.sync_segments()?;
         Ok(true)
@@ -407,11 +409,7 @@ impl StoreCore {
 
     /// Makes the removal of a segment durable: before a newer one, which may void something in it, is deleted.
     fn sync_segments(&mut self) -> Result<(), StoreError> {
-        if self.segment_removed {
-            self.disk.sync_dir("segments").map_err(|e| self.unless_short(&e))?;
-            self.segment_removed = false;
-        }
-        Ok(())
+        self.names.sync_segments(&*self.disk).map_err(|e| self.unless_short(&e))
     }
 
     fn forget_segment(&mut self, number: u32) {
