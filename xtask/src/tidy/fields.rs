@@ -27,7 +27,6 @@ const MAY_SHOW_MORE: &[(&str, &str)] = &[
     ("crates/mirror/mirror/src/superblock.rs", "Superblock"),
     // Debts: state that many files write, and that is not divided into owners yet.
     ("crates/sim/sim/src/world.rs", "World"),
-    ("crates/sim/sim/src/world/server.rs", "Server"),
 ];
 
 pub fn fields(tree: &Tree, faults: &mut Faults) {

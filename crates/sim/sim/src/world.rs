@@ -23,7 +23,6 @@ pub(crate) mod client;
 pub(crate) mod happening;
 pub(crate) mod member;
 pub(crate) mod net;
-mod own_sleep;
 pub(crate) mod server;
 pub(crate) mod settings;
 pub(crate) mod store;

@@ -134,12 +134,12 @@ impl<'a> Delays for Models<'a> {
         // One that never slept comes from the deepest.
         let (deepest, _) = models.ways.last_key_value().expect("there is a depth of sleep");
         let Way { up, down } = models.ways[models.slept.get(&server).unwrap_or(deepest)];
-        let free = world.server(server).switch_free.max(now);
+        let free = world.server(server).switch_free().max(now);
         let (at, until) = match action {
             SwitchAction::Wake { .. } => (free + up.as_nanos() as u64, free + up.as_nanos() as u64),
             SwitchAction::Sleep(_) => (free, free + down.as_nanos() as u64),
         };
-        world.server(server).switch_free = until;
+        world.server(server).throw_switch(until);
         if action.is_wake() && world.models().machine(server).disk.pair().is_some() {
             world.its_at(at, Later::Resume { server });
         }

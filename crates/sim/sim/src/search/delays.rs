@@ -65,8 +65,8 @@ impl<'a> Delays for Search<'a> {
             world.count("wake that comes late");
         }
         // A switch performs one action after another.
-        let at = world.now.max(world.server(server).switch_free) + delay;
-        world.server(server).switch_free = at;
+        let at = world.now.max(world.server(server).switch_free()) + delay;
+        world.server(server).throw_switch(at);
         let stormy = world.stormy;
         world.at(at, Happening::Switch { member, life, server, action, stormy });
     }

@@ -80,7 +80,7 @@ fn a_disk_hangs(world: &mut World, random: &mut Random) {
     }
     world.note(|| format!("the disk of {id} hangs"));
     world.count("hung disk amid calm");
-    world.server(id).hung = true;
+    world.server(id).hang();
     works(world, &format!("the disk of {id} hangs"));
     world.heal_disk(id);
 }
@@ -92,7 +92,7 @@ fn recovers(world: &World) -> bool {
     let behind =
         |entry: &GroupEntry| entry.slots.iter().any(|s| matches!(s.state, SlotState::CatchingUp { .. }));
     let idle = |server: &Server| !server.runs() || server.is_idle();
-    let switches = |server: &Server| server.switch_free > world.now;
+    let switches = |server: &Server| server.switch_free() > world.now;
     state.servers().any(|s| s.state == ServerState::Failed)
         || state.groups().any(|(_, entry)| behind(entry))
         || !world.servers.values().all(idle)
@@ -215,7 +215,7 @@ mod tests {
         // Without a limit, the longest that there is.
         world.harness.plan.switch = 80 * SECOND;
         let id = primary(&world);
-        world.server(id).hung = true;
+        world.server(id).hang();
         works(&mut world, "the disk of the primary hangs");
         world.heal_disk(id);
         assert!(world.violation.is_none(), "{:?}", world.violation);

@@ -15,7 +15,9 @@ mod ruin;
 mod strike;
 mod switches;
 
-use std::collections::BTreeSet;
+use ebb_store::mem::MemDisk;
+use ebb_types::ServerId;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Attempts to draw damage that the cluster can survive.
 const TRIES: u32 = 12;
@@ -33,4 +35,6 @@ pub struct Mishaps {
     ambush: bool,
     /// Until then no leader fails so.
     truce_until: u64,
+    /// The operator's backups of stores' directories, which may be restored.
+    backups: BTreeMap<ServerId, MemDisk>,
 }

@@ -201,7 +201,7 @@ fn disks_that_pause_again_and_again_are_not_called_hung_each_time() {
     let mut world = cluster_of(8);
     let servers: Vec<ServerId> = world.servers.keys().copied().collect();
     for _ in 0..12 {
-        servers.iter().for_each(|id| world.server(*id).hung = true);
+        servers.iter().for_each(|id| world.server(*id).hang());
         begin(&mut world, write(0, 2));
         world.run_until(world.now + 3 * SECOND, |_| false);
         servers.iter().for_each(|id| world.disk_moves_again(*id));

@@ -2,6 +2,7 @@
 //! ([`drive`]).
 
 mod drive;
+mod own_sleep;
 mod power;
 mod timers;
 
@@ -15,9 +16,7 @@ use ebb_chunkserver::shell::{About, Shell};
 use ebb_chunkserver::{ClientToken, Config, Recovered, Replica, StoreCommand, StoreToken};
 use ebb_store::Op;
 use ebb_store::mem::MemDisk;
-use ebb_types::{
-    ClientRequest, Epoch, GroupId, Incarnation, Record, ScrubMark, ServerId, SleepOrder, StoreId,
-};
+use ebb_types::{ClientRequest, Incarnation, Record, ScrubMark, ServerId, SleepOrder, StoreId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -30,47 +29,43 @@ pub struct Server {
     /// The process runs (it may be paused nevertheless).
     pub up: bool,
     /// Paused by a fault.
-    pub paused: bool,
+    paused: bool,
     /// Paused, or off, by the power switch.
-    pub asleep: bool,
+    asleep: bool,
     /// It has suspended its own machine, and does not know yet that that is awake again.
-    pub suspended: Option<SleepOrder>,
+    suspended: Option<SleepOrder>,
     /// Gone for good.
     pub lost: bool,
     /// Gone until everything is repaired.
     pub missing: bool,
     pub shell: Shell,
     pub store: Store,
-    /// The operator's backup of the store's directory, which may be restored.
-    pub backup: Option<MemDisk>,
     /// A fault damaged data that the store needs: the operator empties the directory when it does not start.
-    pub broken: bool,
+    broken: bool,
     /// The store on record when the directory was emptied or an older copy was restored.
     pub forgot: Option<StoreId>,
     /// Disk operations take this many times as long.
     pub slowness: u64,
     /// Its disk answers nothing; what it was asked waits.
-    pub hung: bool,
+    hung: bool,
     stuck: Vec<Happening>,
     /// Scrub marks that it keeps across a restart.
-    pub scrubs: Vec<ScrubMark>,
+    scrubs: Vec<ScrubMark>,
     /// The operator keeps the disk full.
-    pub soft_full: bool,
+    soft_full: bool,
     /// When its power switch has finished its present actions.
-    pub switch_free: u64,
-    /// The epoch of each group in the first map that includes this run.
-    pub remembers_since: BTreeMap<GroupId, Epoch>,
-    pub ticking: bool,
+    switch_free: u64,
+    ticking: bool,
     /// When its timers end, and which of them are not void.
-    pub tick_at: u64,
+    tick_at: u64,
     pub beat_at: u64,
-    pub timers: u64,
+    timers: u64,
     /// Suspended by a fault.
-    pub frozen: Option<Timers>,
+    frozen: Option<Timers>,
     tokens: BTreeMap<ClientToken, Asker>,
     next_token: u64,
     /// Clients' reads, and their writes.
-    pub intake: [Intake; 2],
+    intake: [Intake; 2],
     taking_in: bool,
     /// Events that arrived while the process was paused.
     stalled: Vec<Happening>,
@@ -120,7 +115,6 @@ impl Server {
             missing: false,
             shell: stopped(id, clock, settings),
             store,
-            backup: None,
             broken: false,
             forgot: None,
             slowness: 1,
@@ -129,7 +123,6 @@ impl Server {
             scrubs: Vec::new(),
             soft_full: false,
             switch_free: 0,
-            remembers_since: BTreeMap::new(),
             ticking: false,
             tick_at: 0,
             beat_at: 0,
@@ -170,6 +163,52 @@ impl Server {
             Happening::Deliver { from: Node::Server(peer), .. } => Some(*peer),
             _ => None,
         })
+    }
+
+    /// Until it is resumed.
+    pub fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    pub fn is_asleep(&self) -> bool {
+        self.asleep
+    }
+
+    /// Until its disk moves again.
+    pub fn hang(&mut self) {
+        self.hung = true;
+    }
+
+    pub fn is_hung(&self) -> bool {
+        self.hung
+    }
+
+    pub fn fill_up(&mut self) {
+        self.soft_full = true;
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.soft_full
+    }
+
+    /// There is room again. Returns whether there was none.
+    pub fn make_room(&mut self) -> bool {
+        std::mem::take(&mut self.soft_full)
+    }
+
+    /// A fault left it another directory. `forgot`: the store on record, if that is noticed.
+    pub fn exchange_directory(&mut self, disk: MemDisk, forgot: Option<StoreId>) {
+        (self.broken, self.forgot) = (true, forgot);
+        self.store.replace(disk);
+    }
+
+    /// When its power switch has finished its present actions.
+    pub fn switch_free(&self) -> u64 {
+        self.switch_free
+    }
+
+    pub fn throw_switch(&mut self, until: u64) {
+        self.switch_free = until;
     }
 
     /// Whether its process makes progress.

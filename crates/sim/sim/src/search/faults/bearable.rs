@@ -9,7 +9,7 @@ impl World<'_> {
     /// has another complete replica awake. r = 2 does not survive two losses at once, and under too heavy a load any
     /// number of servers may be called hung.
     pub(super) fn can_spare(&self, ids: &[ServerId]) -> bool {
-        let sound = |s: &Server| s.asleep || (s.runs() && !s.store.is_poisoned());
+        let sound = |s: &Server| s.is_asleep() || (s.runs() && !s.store.is_poisoned());
         let alone = self.net.is_whole(self.now)
             && self.members.values().all(|m| m.up && !m.paused)
             && self.servers.values().all(sound);
@@ -38,7 +38,7 @@ impl World<'_> {
             let server = &self.servers[&column.server];
             ids.contains(&column.server)
                 || column.state == SlotState::InSync && server.runs()
-                || n >= k && column.is_away() && server.asleep && !server.lost
+                || n >= k && column.is_away() && server.is_asleep() && !server.lost
         };
         gone <= entry.shape.awake_tolerance().min(entry.shape.parity())
             && entry.columns.iter().enumerate().all(sound)

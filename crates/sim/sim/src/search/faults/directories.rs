@@ -64,10 +64,7 @@ impl World<'_> {
         self.note(|| format!("{id}: {what}"));
         self.count(what);
         self.harness.invariants.rot_seen |= !noticed;
-        let server = self.server(id);
-        server.broken = true;
-        server.forgot = noticed.then_some(known);
-        server.store.replace(disk);
+        self.server(id).exchange_directory(disk, noticed.then_some(known));
         let down = self.fault_random.delay(400 * MILLI).min(12 * SECOND);
         self.after(down, Happening::Restart { server: id });
     }
@@ -87,9 +84,7 @@ impl World<'_> {
         pair.iter().for_each(|id| self.crash(*id));
         let disks = pair.map(|id| self.servers[&id].store.disk.crash(self.fault_random.next()));
         for ((id, known), disk) in pair.into_iter().zip(known).zip(disks.into_iter().rev()) {
-            let server = self.server(id);
-            (server.broken, server.forgot) = (true, known);
-            server.store.replace(disk);
+            self.server(id).exchange_directory(disk, known);
             let down = self.fault_random.delay(400 * MILLI).min(12 * SECOND);
             self.after(down, Happening::Restart { server: id });
         }
@@ -98,7 +93,7 @@ impl World<'_> {
     /// The operator's backup. A store that went back is recognised by its recorded position: a copy made since then is
     /// not older.
     fn older_directory(&mut self, id: ServerId, known: StoreId, on_record: u64) -> Option<MemDisk> {
-        let old = self.server(id).backup.take()?.crash(self.fault_random.next());
+        let old = self.harness.mishaps.backups.remove(&id)?.crash(self.fault_random.next());
         let mark = self.servers[&id].store.find(&old)?.mark;
         (mark.store == known && mark.position < on_record).then_some(old)
     }

@@ -23,7 +23,7 @@ impl World<'_> {
             true => self.fault_random.between(8, 40) * SECOND,
             false => self.fault_random.delay(2 * SECOND).min(10 * SECOND),
         };
-        self.server(id).hung = true;
+        self.server(id).hang();
         self.note(|| format!("the disk of {id} hangs"));
         self.count("hung disk");
         self.its_after(time, Event::Heal { server: id });
@@ -53,7 +53,7 @@ impl World<'_> {
 
     /// `room`: bytes that are left, if that is known.
     pub fn fill(&mut self, id: ServerId, room: Option<u64>) {
-        self.server(id).soft_full = true;
+        self.server(id).fill_up();
         if let Some(room) = room {
             let disk = &self.server(id).store.disk;
             disk.set_capacity(Some(disk.used() + room));
@@ -70,7 +70,7 @@ impl World<'_> {
         server.store.disk.set_capacity(None);
         server.store.disk.fail_syncs(0);
         let poisoned = server.store.is_poisoned();
-        if std::mem::take(&mut server.soft_full) {
+        if server.make_room() {
             self.harness.invariants.full_at = Some(self.now);
         }
         if poisoned {

@@ -50,7 +50,7 @@ impl World<'_> {
         let state = self.newest_state().server(id).map(|e| e.state);
         let meant = matches!(state, Some(ServerState::Asleep | ServerState::Waking));
         let switched = self.settings.switches.get(&id).is_some_and(|paths| !paths.is_empty());
-        if self.servers[&id].asleep && !(meant && switched) {
+        if self.servers[&id].is_asleep() && !(meant && switched) {
             self.power_on(id);
         }
     }

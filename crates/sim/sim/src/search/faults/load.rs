@@ -63,10 +63,10 @@ impl World<'_> {
 
     /// Unless it hangs already, or the load is over.
     pub fn pause_disk(&mut self, id: ServerId, time: u64) {
-        if !self.stormy || !self.is_overloaded() || self.servers[&id].hung {
+        if !self.stormy || !self.is_overloaded() || self.servers[&id].is_hung() {
             return;
         }
-        self.server(id).hung = true;
+        self.server(id).hang();
         self.note(|| format!("the disk of {id} pauses"));
         self.its_after(time, Event::DiskGoesOn { server: id });
     }

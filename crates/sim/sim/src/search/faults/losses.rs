@@ -30,7 +30,7 @@ impl World<'_> {
     pub(super) fn lose_asleep(&mut self) {
         let sleeps = |entry: &&SetEntry| {
             let asleep =
-                |id: ServerId| self.servers.get(&id).is_some_and(|s| s.asleep && !s.lost && !s.missing);
+                |id: ServerId| self.servers.get(&id).is_some_and(|s| s.is_asleep() && !s.lost && !s.missing);
             entry.hibernates() && entry.columns.iter().all(|c| asleep(c.server))
         };
         let sleeping: Vec<SetEntry> =
@@ -61,9 +61,7 @@ impl World<'_> {
         all.iter().for_each(|id| self.crash(*id));
         for (id, known) in ids.into_iter().zip(known) {
             self.note(|| format!("{id}: its disk is lost while it sleeps"));
-            let server = self.server(id);
-            (server.broken, server.forgot) = (true, Some(known));
-            server.store.replace(MemDisk::new());
+            self.server(id).exchange_directory(MemDisk::new(), Some(known));
         }
     }
 

@@ -50,7 +50,7 @@ impl World<'_> {
     }
 
     pub(super) fn pause_for_a_while(&mut self, id: ServerId) {
-        self.server(id).paused = true;
+        self.server(id).pause();
         self.note(|| format!("{id} stops"));
         self.count("server stopped");
         let time = self.fault_random.delay(500 * MILLI).min(10 * SECOND);
@@ -208,7 +208,7 @@ mod tests {
             world.lost_wanted = lost;
             let life = world.members[&1].life;
             world.switch((1, life), id, sleep, true);
-            assert_eq!(world.servers[&id].asleep, sleeps);
+            assert_eq!(world.servers[&id].is_asleep(), sleeps);
         }
     }
 
@@ -223,11 +223,11 @@ mod tests {
                 begin(&mut world, write(0, 2));
             }
             world.run_until(world.now + SECOND / 2, |_| false);
-            paused |= world.servers.values().any(|server| server.hung);
+            paused |= world.servers.values().any(|server| server.is_hung());
             assert!(!world.can_spare(&[ServerId(1)]) || world.now >= end, "others may be called hung");
         }
         world.heal_everything();
-        assert!(world.servers.values().all(|server| !server.hung));
+        assert!(world.servers.values().all(|server| !server.is_hung()));
         ask(&mut world, read(0, 2));
         assert!(paused && world.violation.is_none());
     }

@@ -41,7 +41,7 @@ impl World<'_> {
     /// A bit of every page of a chunk's file flips.
     fn spoil(&mut self, id: ServerId, group: GroupId, chunk: ChunkId) {
         let server = self.server(id);
-        if !server.runs() || server.hung || server.store.disk_fails() || server.store.is_poisoned() {
+        if !server.runs() || server.is_hung() || server.store.disk_fails() || server.store.is_poisoned() {
             return;
         }
         // What is not in the file yet is moved there.

@@ -80,8 +80,8 @@ impl World<'_> {
         let servers: Vec<ServerId> = self.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
         let id = *self.fault_random.pick(&servers).expect("not all are lost");
         if self.harness.plan.faults.forget > 0 && self.fault_random.chance(400) {
-            let server = self.server(id);
-            server.backup = Some(server.store.disk.copy());
+            let copy = self.servers[&id].store.disk.copy();
+            self.harness.mishaps.backups.insert(id, copy);
         }
         let kind = kind.expect("a weight is met");
         let is_thin = self.rebuilds();

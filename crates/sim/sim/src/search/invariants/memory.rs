@@ -8,10 +8,12 @@ use ebb_types::{Epoch, GroupEntry, GroupId, ServerId};
 impl World<'_> {
     /// The first map that includes this run.
     pub fn server_begins_to_remember(&mut self, id: ServerId) {
-        let server = self.server(id);
-        if server.remembers_since.is_empty() && server.replica().is_registered() {
+        let (server, remembers) = (&self.servers[&id], &mut self.harness.invariants.remembers);
+        let known = remembers.get(&id).filter(|(life, groups)| *life == server.life && !groups.is_empty());
+        if known.is_none() && server.replica().is_registered() {
             let groups = (0..).map(GroupId).zip(&server.replica().map().groups);
-            server.remembers_since = groups.map(|(group, entry)| (group, entry.epoch)).collect();
+            let groups = groups.map(|(group, entry)| (group, entry.epoch)).collect();
+            remembers.insert(id, (server.life, groups));
         }
     }
 
@@ -24,8 +26,10 @@ impl World<'_> {
         }
         let since = self.harness.invariants.entries.range((group, epoch)..=(group, Epoch(u32::MAX)));
         let since: Vec<&GroupEntry> = since.map(|(_, entry)| entry).collect();
+        let remembers = &self.harness.invariants.remembers;
         let witness = self.servers.values().find(|server| {
-            let began = server.remembers_since.get(&group);
+            let groups = remembers.get(&server.id).filter(|(life, _)| *life == server.life);
+            let began = groups.and_then(|(_, groups)| groups.get(&group));
             server.runs() && began.is_some_and(|began| *began <= epoch) && stays_target(server.id, &since)
         });
         if let Some(server) = witness {
@@ -51,17 +55,19 @@ mod tests {
     fn a_write_that_is_given_up_although_a_server_remembers_is_seen() {
         let mut world = cluster();
         let now = entry(&world);
-        let forgets = |world: &mut World, server: ServerId| {
-            world.server(server).remembers_since.insert(GROUP, Epoch(now.epoch.0 + 1));
+        let began = |world: &mut World, server: ServerId, epoch: Epoch| {
+            let (_, groups) = world.harness.invariants.remembers.get_mut(&server).expect("it has had a map");
+            groups.insert(GROUP, epoch);
         };
+        let later = Epoch(now.epoch.0 + 1);
         let (first, others) = now.slots.split_first().expect("there are replicas");
-        others.iter().for_each(|slot| forgets(&mut world, slot.server));
+        others.iter().for_each(|slot| began(&mut world, slot.server, later));
         let mut none_left = cluster();
         none_left.harness.invariants.entries.insert((GROUP, now.epoch), now.clone());
-        now.slots.iter().for_each(|slot| forgets(&mut none_left, slot.server));
+        now.slots.iter().for_each(|slot| began(&mut none_left, slot.server, later));
         none_left.check_unknown(0, GROUP, now.epoch);
         assert_eq!(broken(&mut none_left), None);
-        world.server(first.server).remembers_since.insert(GROUP, now.epoch);
+        began(&mut world, first.server, now.epoch);
         world.check_unknown(0, GROUP, now.epoch);
         assert_eq!(broken(&mut world), Some("liveness"));
     }

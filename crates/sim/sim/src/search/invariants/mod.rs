@@ -86,6 +86,8 @@ pub struct Invariants {
     fences: BTreeMap<(ServerId, u64, GroupId), Epoch>,
     /// The newest epoch of each group in which a primary served, or could serve once it was on record.
     served: BTreeMap<GroupId, Epoch>,
+    /// The run of each server, and the epoch of each group in the first map that includes it.
+    remembers: BTreeMap<ServerId, (u64, BTreeMap<GroupId, Epoch>)>,
     /// Operations that a server reported as done.
     acknowledged: HashSet<usize>,
     /// When a disk was last full.

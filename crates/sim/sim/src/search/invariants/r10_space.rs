@@ -9,7 +9,7 @@ const REMEMBERED: u64 = 20 * SECOND;
 
 impl World<'_> {
     pub fn r10_a_server_is_full(&mut self, op: usize) {
-        let full = self.servers.values().any(|s| s.soft_full);
+        let full = self.servers.values().any(|s| s.is_full());
         let was_full = self.harness.invariants.full_at.is_some_and(|at| self.now - at < REMEMBERED);
         if !full && !was_full {
             self.fail("R10", format!("op {op} was refused for lack of space, and no server is full"));
@@ -26,7 +26,7 @@ mod tests {
     fn a_refusal_while_no_server_is_full_is_seen() {
         let mut world = cluster();
         let id = secondary(&world);
-        world.server(id).soft_full = true;
+        world.server(id).fill_up();
         world.r10_a_server_is_full(0);
         assert_eq!(broken(&mut world), None);
         world.heal_disk(id);

@@ -56,7 +56,6 @@ impl<H: Disturb + Judge + Delays> World<H> {
         self.half_open.retain(|(from, _)| *from != id);
         let server = self.servers.get_mut(&id).expect("servers are never removed");
         server.tokens.clear();
-        server.remembers_since.clear();
         (server.intake, server.taking_in) = (Default::default(), false);
         server.stalled.clear();
         server.stuck.clear();
