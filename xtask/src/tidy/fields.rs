@@ -25,8 +25,6 @@ const MAY_SHOW_MORE: &[(&str, &str)] = &[
     // Layouts on disk, with an encoding of their own.
     ("crates/cluster/store/src/layout.rs", "Head"),
     ("crates/mirror/mirror/src/superblock.rs", "Superblock"),
-    // Debts: state that many files write, and that is not divided into owners yet.
-    ("crates/sim/sim/src/world.rs", "World"),
 ];
 
 pub fn fields(tree: &Tree, faults: &mut Faults) {

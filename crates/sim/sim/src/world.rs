@@ -26,6 +26,7 @@ pub(crate) mod net;
 pub(crate) mod server;
 pub(crate) mod settings;
 pub(crate) mod store;
+pub(crate) mod wishes;
 
 use crate::engine::{Agenda, Due, MILLI, SECOND};
 use crate::world::happening::{Happening, Message, Next};
@@ -33,8 +34,8 @@ use crate::world::member::MetaNode;
 use crate::world::net::{ADMIN, Net, Node};
 use crate::world::server::Server;
 use crate::world::settings::Settings;
+use crate::world::wishes::Wishes;
 use ebb_chunkserver::{Recovered, StoreCommand, StoreToken};
-use ebb_gear::Mode;
 use ebb_meta::SwitchAction;
 use ebb_types::{
     ClientReply, GroupId, MetaPush, PeerMessage, Random, Role, ServerId, ServerReport, StoreTask, mix,
@@ -221,14 +222,14 @@ pub struct World<H: Harness> {
     pub harness: H,
     pub now: u64,
     /// The time of day at the start.
-    pub unix_millis: u64,
+    unix_millis: u64,
     agenda: Agenda<Next<H::Event>>,
     pub net: Net,
     /// Servers, by run, that are about to notice that a connection to another one broke. What they send on it before
     /// that is lost too.
-    pub breaking: BTreeSet<(ServerId, u64, ServerId)>,
+    breaking: BTreeSet<(ServerId, u64, ServerId)>,
     /// Servers whose connection to another one broke long before they notice: what they send on it is lost.
-    pub half_open: BTreeSet<(ServerId, ServerId)>,
+    half_open: BTreeSet<(ServerId, ServerId)>,
     pub servers: BTreeMap<ServerId, Server>,
     pub members: BTreeMap<u64, MetaNode>,
     pub violation: Option<Violation>,
@@ -239,21 +240,14 @@ pub struct World<H: Harness> {
     pub stormy: bool,
     /// The newest map that any member ever had. Those that start again have it once they know what was committed.
     newest_map: u64,
-    /// The administrator's gear request, until the metadata service confirms it.
-    pub gear_wanted: Option<Mode>,
-    pub lost_wanted: Option<ServerId>,
-    /// Groups without a complete copy are to be served from what is left.
-    pub force_wanted: bool,
-    /// The administrator gives up what only lost servers have.
-    pub accepts_loss: bool,
+    pub wishes: Wishes,
     /// Number of the administrator's present request.
     question: u64,
     /// Metadata members that were there from the beginning.
     founders: u64,
-    pub net_random: Random,
     pub disk_random: Random,
     pub fault_random: Random,
-    pub events: u64,
+    events: u64,
 }
 
 impl<H: Disturb + Judge + Delays> World<H> {
@@ -264,7 +258,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
             now: 0,
             unix_millis: 1_700_000_000_000,
             agenda: Agenda::default(),
-            net: Net::new(settings.net),
+            net: Net::new(settings.net, random.fork()),
             breaking: BTreeSet::new(),
             half_open: BTreeSet::new(),
             servers: BTreeMap::new(),
@@ -274,18 +268,33 @@ impl<H: Disturb + Judge + Delays> World<H> {
             tally: BTreeMap::new(),
             stormy: false,
             newest_map: 0,
-            gear_wanted: None,
-            lost_wanted: None,
-            force_wanted: false,
-            accepts_loss: false,
+            wishes: Wishes::default(),
             question: 0,
             founders: settings.members,
-            net_random: random.fork(),
             disk_random: random.fork(),
             fault_random: random.fork(),
             events: 0,
             settings,
         }
+    }
+
+    /// Sets the true time and the time of day at which it begins.
+    pub fn begin_at(&mut self, now: u64, unix_millis: u64) {
+        (self.now, self.unix_millis) = (now, unix_millis);
+    }
+
+    pub fn unix_millis(&self) -> u64 {
+        self.unix_millis
+    }
+
+    /// Number of events so far.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Servers, each with one to which its connection broke long before it notices.
+    pub fn half_open(&self) -> impl Iterator<Item = &(ServerId, ServerId)> {
+        self.half_open.iter()
     }
 
     pub fn at(&mut self, at: u64, what: Happening) {
@@ -317,7 +326,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
         if self.is_swallowed(from, to) {
             return;
         }
-        let times = self.net.send(self.now, from, to, &mut self.net_random);
+        let times = self.net.send(self.now, from, to);
         if times.is_empty() {
             self.connection_breaks(from, to);
         }
@@ -335,7 +344,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
     /// Both ends eventually notice that their connection broke.
     pub fn connection_breaks(&mut self, a: Node, b: Node) {
         for (node, peer) in [(a, b), (b, a)] {
-            let delay = self.net_random.delay(20 * MILLI).min(UNANSWERED);
+            let delay = self.net.random.delay(20 * MILLI).min(UNANSWERED);
             match (node, peer) {
                 (Node::Server(server), Node::Server(peer)) => {
                     let life = self.server(server).life;
@@ -343,7 +352,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
                     if self.breaking.contains(&(server, life, peer)) {
                         continue;
                     }
-                    if self.settings.half_open && self.net_random.chance(200) {
+                    if self.settings.half_open && self.net.random.chance(200) {
                         self.count("connection half-open");
                         self.half_open.insert((server, peer));
                         self.after(UNANSWERED, lost);

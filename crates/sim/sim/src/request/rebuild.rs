@@ -60,7 +60,7 @@ pub fn rebuild(setup: &Setup, bytes_each: u64) -> Result<Rebuilt, SimError> {
 
     let chunks = world.models().machine(lost).store.replicas().collect();
     world.crash(lost);
-    world.lost_wanted = Some(lost);
+    world.wishes.want_lost(Some(lost));
     world.ask();
     let (write_servers, took) = until_whole(&mut world, &layout, lost)?;
     Ok(Rebuilt { write_servers, chunks, took })

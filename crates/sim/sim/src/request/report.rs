@@ -182,7 +182,7 @@ pub(super) fn report(
     let start = world.models().feed.start;
     let shifts = shifts(world, start);
     let stats: Vec<_> = world.servers.values().map(|s| s.replica().stats()).collect();
-    let events = world.events;
+    let events = world.events();
     let state = world.newest_state().clone();
     let models = world.models();
     let held = models.machines.values().flat_map(|machine| machine.store.replicas());
@@ -270,7 +270,7 @@ fn cluster(setup: &Setup, schedule: &Schedule) -> ClusterFacts {
 }
 
 fn shifts(world: &World, start: u64) -> Vec<Shift> {
-    let origin = world.unix_millis + start / 1_000_000;
+    let origin = world.unix_millis() + start / 1_000_000;
     let records = world.newest_state().shifts();
     records
         .filter(|s| s.at_unix_millis + s.took_millis >= origin)

@@ -35,7 +35,7 @@ impl<'a> World<'a> {
     pub(super) fn modelled(settings: Settings, models: Models<'a>, unix_millis: u64) -> World<'a> {
         let mut random = Random::new(settings.seed);
         let mut world = World::bare(settings, models, 0, &mut random);
-        (world.now, world.unix_millis) = (CREATED, unix_millis);
+        world.begin_at(CREATED, unix_millis);
         world.start_member(1, Clock::default());
         let ids: Vec<ServerId> = world.settings.bootstrap.servers.iter().map(|s| s.id).collect();
         for id in ids {

@@ -52,7 +52,8 @@ fn lose_a_group(world: &mut World, random: &mut Random) {
     until(world, SURVIVAL, |world| world.forsaken());
     // Those that came back copy what is left.
     until(world, SURVIVAL, copying);
-    world.force_wanted = unserved(world).is_some();
+    let forces = unserved(world).is_some();
+    world.wishes.want_force(forces);
     world.ask();
     until(world, RESORT, unserved);
     until(world, RESORT, copying);
@@ -62,7 +63,8 @@ fn lose_a_group(world: &mut World, random: &mut Random) {
 /// The servers' disks are lost, one after the other, while clients work. Some servers return.
 fn lose(world: &mut World, random: &mut Random, mut ids: Vec<ServerId>) {
     // Until it has been told, the metadata service may give a failed server up that has the last copy.
-    (world.harness.invariants.beyond, world.accepts_loss) = (true, true);
+    world.harness.invariants.beyond = true;
+    world.wishes.accept_loss(true);
     random.shuffle(&mut ids);
     let mut gone = Vec::new();
     for id in &ids {
@@ -81,7 +83,7 @@ fn lose(world: &mut World, random: &mut Random, mut ids: Vec<ServerId>) {
     ids.iter().filter(|id| !gone.contains(id)).for_each(|id| world.restart(*id));
     // The leader knows which disks are empty once their servers have told it, or have failed.
     until(world, RESORT, unheard);
-    world.accepts_loss = false;
+    world.wishes.accept_loss(false);
     for id in gone {
         give_up(world, random, id);
     }
@@ -90,12 +92,12 @@ fn lose(world: &mut World, random: &mut Random, mut ids: Vec<ServerId>) {
 /// A server does not return. The operator may first ask for nothing that loses data; that is granted only if none is.
 fn give_up(world: &mut World, random: &mut Random, id: ServerId) {
     world.count("server lost beyond what can be borne");
-    world.lost_wanted = Some(id);
+    world.wishes.want_lost(Some(id));
     world.ask();
-    world.run_until(world.now + random.below(8) * SECOND, |world| world.lost_wanted.is_none());
-    world.accepts_loss = true;
-    until(world, RESORT, |world| world.lost_wanted.map(|id| format!("{id} is not declared lost")));
-    world.accepts_loss = false;
+    world.run_until(world.now + random.below(8) * SECOND, |world| world.wishes.lost().is_none());
+    world.wishes.accept_loss(true);
+    until(world, RESORT, |world| world.wishes.lost().map(|id| format!("{id} is not declared lost")));
+    world.wishes.accept_loss(false);
     world.note(|| format!("{id} is gone for good"));
     let server = world.server(id);
     (server.lost, server.missing) = (true, false);

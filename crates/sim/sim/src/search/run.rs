@@ -183,7 +183,7 @@ fn suffering(world: &World) -> Option<String> {
     if let Some(server) = state.servers().find(hangs) {
         return Some(format!("{} is {}", server.id, format!("{:?}", server.state).to_lowercase()));
     }
-    world.gear_wanted.map(|_| "the administrator waits".to_owned()).or_else(|| world.racks_shared())
+    world.wishes.gear().map(|_| "the administrator waits".to_owned()).or_else(|| world.racks_shared())
 }
 
 /// Whether it drains for as long as another server is missing: a group that lacks that one's complete copy may need
@@ -346,7 +346,7 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
         return Some(format!("member-{id} does not vote"));
     }
     // What it said last there is lost, and it says it again when it notices (seed 33300043500).
-    if let Some((id, to)) = world.half_open.iter().find(|(id, _)| world.servers[id].runs()) {
+    if let Some((id, to)) = world.half_open().find(|(id, _)| world.servers[id].runs()) {
         return Some(format!("{id} does not know that its connection to {to} broke"));
     }
     let state = world.newest_state();
@@ -397,7 +397,7 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
     if let Some(what) = replicas_shared(state) {
         return Some(what);
     }
-    (world.gear_wanted.is_some() || world.lost_wanted.is_some()).then(|| "the administrator waits".into())
+    world.wishes.is_waiting().then(|| "the administrator waits".into())
 }
 
 /// Whether replicas stay catching up, and their holders keep what they stand in for, because no server has some of what
@@ -433,7 +433,7 @@ fn summary(world: &World) -> Summary {
     let mut tally = world.tally();
     tally.extend(moved.map(|times| ("primary moved", times)));
     Summary {
-        events: world.events,
+        events: world.events(),
         ops: ops.len(),
         acknowledged: ops.iter().filter(|op| op.outcome == Outcome::Done).count(),
         given_up: ops.iter().filter(|op| op.outcome == Outcome::Unknown).count(),

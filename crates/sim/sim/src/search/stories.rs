@@ -148,7 +148,7 @@ pub fn rest(world: &mut World) {
 
 fn is_at_rest(world: &World) -> bool {
     let state = world.newest_state();
-    let asked = world.gear_wanted.is_some() || world.lost_wanted.is_some() || world.force_wanted;
+    let asked = world.wishes.request(None, true).is_some();
     let moving = state.servers().any(|s| matches!(s.state, ServerState::Draining | ServerState::Waking));
     let gear = match state.manual_gear() {
         Some(GearWish::Gear(gear)) => gear,
@@ -233,14 +233,16 @@ mod force {
         world.restart(second);
         if gone {
             world.server(first).lost = true;
-            (world.harness.lost, world.lost_wanted, world.accepts_loss) = (Some(first), Some(first), true);
+            world.harness.lost = Some(first);
+            world.wishes.want_lost(Some(first));
+            world.wishes.accept_loss(true);
             world.ask();
         } else {
             world.restart(first);
         }
         world.run_until(world.now + 5 * SECOND, |_| false);
         assert_eq!(entry(world).primary, None, "no copy is complete");
-        world.force_wanted = true;
+        world.wishes.want_force(true);
         world.ask();
         rest(world);
     }
@@ -434,7 +436,8 @@ mod golden {
         world.note(|| format!("{secondary} is gone for good"));
         world.crash(secondary);
         world.server(secondary).lost = true;
-        (world.harness.lost, world.lost_wanted) = (Some(secondary), Some(secondary));
+        world.harness.lost = Some(secondary);
+        world.wishes.want_lost(Some(secondary));
         world.ask();
         rest(&mut world);
         assert_golden(world, "rebuild");

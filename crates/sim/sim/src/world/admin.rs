@@ -5,7 +5,7 @@ use crate::world::happening::{Happening, Message};
 use crate::world::net::{ADMIN, Node};
 use crate::world::{Delays, Disturb, Judge, World};
 use ebb_gear::Mode;
-use ebb_types::{AdminReply, AdminRequest, GearWish, MetaFailure, MetaReply, MetaRequest};
+use ebb_types::{AdminReply, GearWish, MetaFailure, MetaReply, MetaRequest};
 
 impl<H: Disturb + Judge + Delays> World<H> {
     pub fn ask_gear(&mut self, gear: u8) {
@@ -14,14 +14,14 @@ impl<H: Disturb + Judge + Delays> World<H> {
 
     pub fn ask_for(&mut self, wish: GearWish) {
         self.note(|| format!("administrator: {wish}"));
-        self.gear_wanted = Some(Mode::Manual(wish));
+        self.wishes.want_gear(Mode::Manual(wish));
         self.ask();
     }
 
     /// From now on load and forecast determine the gear.
     pub fn let_load_choose(&mut self) {
         self.note(|| "administrator: the gear follows the load".into());
-        self.gear_wanted = Some(Mode::Auto);
+        self.wishes.want_gear(Mode::Auto);
         self.ask();
     }
 
@@ -38,14 +38,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
         }
         let state = self.newest_state();
         let maintained = state.servers().map(|e| e.id).find(|id| state.in_maintenance(*id));
-        let request = match (self.gear_wanted, self.lost_wanted, maintained) {
-            (Some(Mode::Manual(wish)), ..) => AdminRequest::GearSet(wish),
-            (Some(Mode::Auto), ..) => AdminRequest::GearAuto,
-            (None, Some(server), _) => AdminRequest::MarkLost { server, accept_loss: self.accepts_loss },
-            (None, None, _) if self.force_wanted => AdminRequest::Force { accept_loss: true },
-            (None, None, Some(server)) if !self.stormy => AdminRequest::Maintenance { server, end: true },
-            (None, None, _) => return,
-        };
+        let Some(request) = self.wishes.request(maintained, self.stormy) else { return };
         for member in 1..=self.settings.members {
             let request = MetaRequest::Admin(request.clone());
             self.send(Node::Client(ADMIN), Node::Member(member), Message::AskMeta { number, request });
@@ -61,13 +54,11 @@ impl<H: Disturb + Judge + Delays> World<H> {
         match reply {
             MetaReply::Admin(AdminReply::Done) => {
                 self.note(|| "administrator: done".into());
-                if self.gear_wanted.take().is_none() && self.lost_wanted.take().is_none() {
-                    self.force_wanted = false;
-                }
+                self.wishes.done();
                 self.ask();
             }
             // A gear that this cluster does not have; or a loss that is not noticed yet, and is reported again.
-            MetaReply::Failed(MetaFailure::Refused(_)) if self.gear_wanted.take().is_some() => self.ask(),
+            MetaReply::Failed(MetaFailure::Refused(_)) if self.wishes.refused() => self.ask(),
             _ => {}
         }
     }

@@ -63,9 +63,9 @@ struct Link {
     last: [u64; 2],
 }
 
-#[derive(Default)]
 pub struct Net {
     pub model: NetModel,
+    pub random: Random,
     links: BTreeMap<(Node, Node), Link>,
     /// Directed pairs that are cut, until when, and whether connections survive it.
     cuts: BTreeMap<(Node, Node), (u64, bool)>,
@@ -82,8 +82,20 @@ pub struct Net {
 }
 
 impl Net {
-    pub fn new(model: NetModel) -> Net {
-        Net { model, ..Net::default() }
+    pub fn new(model: NetModel, random: Random) -> Net {
+        Net {
+            model,
+            random,
+            links: BTreeMap::new(),
+            cuts: BTreeMap::new(),
+            mute: BTreeMap::new(),
+            full: BTreeMap::new(),
+            lost: 0,
+            refused: 0,
+            late: 0,
+            repeated: 0,
+            reordered: 0,
+        }
     }
 
     pub fn generation(&self, a: Node, b: Node) -> u64 {
@@ -160,25 +172,25 @@ impl Net {
     }
 
     /// When the message arrives: once, twice, or never. In the last case its connection broke.
-    pub fn send(&mut self, now: u64, from: Node, to: Node, random: &mut Random) -> Vec<u64> {
+    pub fn send(&mut self, now: u64, from: Node, to: Node) -> Vec<u64> {
         let cut = self.cuts.get(&(from, to)).copied().filter(|(until, _)| *until > now);
-        if cut.is_some_and(|(_, outlasted)| !outlasted) || random.chance(self.model.loss) {
+        if cut.is_some_and(|(_, outlasted)| !outlasted) || self.random.chance(self.model.loss) {
             self.lost += 1;
             self.reset(from, to);
             return Vec::new();
         }
-        let at = cut.map_or(now, |(until, _)| until) + random.delay(self.model.delay);
+        let at = cut.map_or(now, |(until, _)| until) + self.random.delay(self.model.delay);
         self.late += u64::from(at > now + LATE);
         let link = self.links.entry((from.min(to), from.max(to))).or_default();
         let last = &mut link.last[usize::from(from < to)];
-        let mut times = vec![if random.chance(self.model.reorder) { at } else { at.max(*last + 1) }];
+        let mut times = vec![if self.random.chance(self.model.reorder) { at } else { at.max(*last + 1) }];
         self.reordered += u64::from(times[0] < *last);
         *last = times[0].max(*last);
         // A client's request must be refused or carried out once each time it is sent: TCP repeats nothing.
-        let repeats = !matches!(from, Node::Client(_)) && random.chance(self.model.repeat);
+        let repeats = !matches!(from, Node::Client(_)) && self.random.chance(self.model.repeat);
         if repeats {
             self.repeated += 1;
-            times.push(at + random.delay(self.model.delay * 20));
+            times.push(at + self.random.delay(self.model.delay * 20));
         }
         times
     }

@@ -79,7 +79,7 @@ impl World<'_> {
     /// Whether a lost server's data is not yet copied. Another failure may then be one too many for r = 2.
     pub fn rebuilds(&self) -> bool {
         let state = self.newest_state();
-        if self.lost_wanted.is_some() || self.servers.keys().any(|id| self.has_forgotten(*id)) {
+        if self.wishes.lost().is_some() || self.servers.keys().any(|id| self.has_forgotten(*id)) {
             return true;
         }
         let of_lost =
@@ -100,7 +100,7 @@ impl World<'_> {
             entry.columns.iter().any(|c| match c.state {
                 SlotState::CatchingUp { since: Epoch(0) } => true,
                 SlotState::Away { since: Epoch(0) } => !self.holders_have_all(entry),
-                _ => self.lost_wanted == Some(c.server) || self.has_forgotten(c.server),
+                _ => self.wishes.lost() == Some(c.server) || self.has_forgotten(c.server),
             })
         };
         let mut sets = self.newest_state().sets();

@@ -84,7 +84,8 @@ impl World<'_> {
     /// Part of a store file rots, or a chunk's file vanishes: while the server runs, and only where other servers have
     /// what is lost.
     pub(super) fn rot(&mut self, id: ServerId) {
-        if self.harness.lost.is_some() || self.lost_wanted.is_some() || self.servers[&id].store.disk_fails() {
+        if self.harness.lost.is_some() || self.wishes.lost().is_some() || self.servers[&id].store.disk_fails()
+        {
             return;
         }
         let store = &self.servers[&id].store;

@@ -21,7 +21,7 @@ impl World<'_> {
         self.crash(id);
         self.server(id).lost = true;
         self.harness.lost = Some(id);
-        self.lost_wanted = Some(id);
+        self.wishes.want_lost(Some(id));
         self.ask();
     }
 

@@ -191,7 +191,7 @@ mod tests {
         let (id, other) = (primary(&world), secondary(&world));
         world.stormy = true;
         for (lost, boots) in [(Some(other), false), (None, true)] {
-            world.lost_wanted = lost;
+            world.wishes.want_lost(lost);
             world.boot_late(id, SECOND);
             assert_eq!(!world.servers[&id].up, boots);
         }
@@ -205,7 +205,7 @@ mod tests {
         let (id, other) = (primary(&world), secondary(&world));
         world.stormy = true;
         for (lost, sleeps) in [(Some(other), false), (None, true)] {
-            world.lost_wanted = lost;
+            world.wishes.want_lost(lost);
             let life = world.members[&1].life;
             world.switch((1, life), id, sleep, true);
             assert_eq!(world.servers[&id].is_asleep(), sleeps);

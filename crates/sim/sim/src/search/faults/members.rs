@@ -235,13 +235,13 @@ mod tests {
             world.member(1).hang_log(10 * SECOND);
             world.ask_gear(1);
             world.run_until(world.now + 5 * SECOND, |_| false);
-            assert!(world.members[&1].paused && world.gear_wanted.is_some());
+            assert!(world.members[&1].paused && world.wishes.gear().is_some());
             if dies {
                 world.crash_member(1);
                 world.restart_member(1);
             }
-            world.run_until(world.now + 30 * SECOND, |world| world.gear_wanted.is_none());
-            assert!(!world.members[&1].paused && world.gear_wanted.is_none());
+            world.run_until(world.now + 30 * SECOND, |world| world.wishes.gear().is_none());
+            assert!(!world.members[&1].paused && world.wishes.gear().is_none());
             ask(&mut world, read(0, 2));
             assert!(world.violation.is_none());
         }

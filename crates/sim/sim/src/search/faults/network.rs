@@ -98,10 +98,10 @@ impl World<'_> {
     /// after what came on another connection.
     pub(super) fn read_late(&mut self, from: Node, to: Node, message: Message) {
         let reads = matches!((from, to), (Node::Client(_), Node::Server(_)));
-        if reads && self.stormy && self.net_random.chance(700) {
+        if reads && self.stormy && self.net.random.chance(700) {
             self.count("request read late");
             let generation = self.net.generation(from, to);
-            let delay = self.net_random.between(0, 6 * SECOND);
+            let delay = self.net.random.between(0, 6 * SECOND);
             self.after(delay, Happening::Deliver { from, to, generation, message });
         }
     }

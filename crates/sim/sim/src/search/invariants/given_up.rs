@@ -25,7 +25,7 @@ impl World<'_> {
         let fresh = |id: &&ServerId| !before.contains(id) && self.harness.lost != Some(**id);
         for id in lost.iter().filter(fresh).copied().collect::<Vec<_>>() {
             self.count("server given up");
-            if let Some(what) = self.only_there(id, &lost).filter(|_| !self.accepts_loss) {
+            if let Some(what) = self.only_there(id, &lost).filter(|_| !self.wishes.accepts_loss()) {
                 self.fail(GIVEN_UP, format!("{id} is declared lost, and it has {what}"));
             }
         }
