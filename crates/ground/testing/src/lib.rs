@@ -1,13 +1,15 @@
-//! Shared code of several crates' tests. No program depends on it.
+//! Shared code of several crates' tests. No program depends on it, but for the simulators: one of the searches is a
+//! command.
 //!
 //! [`skip`]: a test that lacks a tool, a right or data says so, and `make test` counts it: a test that passes without
 //! its subject proves nothing, and must not look as if it did. [`fuzz`]: damaged and random bytes for a parser, the
-//! same ones in every run; `make fuzz` gives it more time. [`certificate`]: for servers that speak TLS.
-//! `browser`, a feature: a real one, for pages.
+//! same ones in every run; `make fuzz` gives it more time. [`certificate`]: for servers that speak TLS. [`search`]: the
+//! harness of the searches of faults. `browser`, a feature: a real one, for pages.
 
 #[cfg(feature = "browser")]
 pub mod browser;
 pub mod s3;
+pub mod search;
 
 use ebb_types::Random;
 use std::fmt::Display;
@@ -82,7 +84,8 @@ pub fn fuzz(samples: &[&[u8]], parse: impl Fn(&[u8])) {
     }
 }
 
-fn number(variable: &str) -> Option<u64> {
+/// What a variable of the environment says, where it is set.
+pub fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, no number")))
 }
