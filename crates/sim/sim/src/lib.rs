@@ -22,5 +22,6 @@ pub mod request;
 pub mod search;
 mod world;
 
-pub use search::{Case, Failure, Scenario, Shrunk, Summary, run, run_with_transcript, shrink};
-pub use world::{Configure, Core, Violation};
+pub use ebb_testing::search as harness;
+pub use search::{Cluster, Scenario, Summary, cluster};
+pub use world::{Configure, Core};

@@ -37,33 +37,14 @@ use crate::world::settings::Settings;
 use crate::world::wishes::Wishes;
 use ebb_chunkserver::{Recovered, StoreCommand, StoreToken};
 use ebb_meta::SwitchAction;
+use ebb_testing::search::{Transcript, Violation};
 use ebb_types::{
     ClientReply, GroupId, MetaPush, PeerMessage, Random, Role, ServerId, ServerReport, StoreTask, mix,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt::Write;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the kernel allows a connection on which nothing comes back.
 const UNANSWERED: u64 = 8 * SECOND;
-
-/// A violated rule.
-#[derive(Clone, Debug)]
-pub struct Violation {
-    /// `R1` to `R10`, `dwell`, `linearizability`, `liveness`.
-    pub rule: &'static str,
-    pub what: String,
-}
-
-/// The last lines of the transcript, and a digest of all of it.
-#[derive(Default)]
-pub struct Transcript {
-    /// Most lines kept; zero: none are even formatted.
-    pub keep: usize,
-    pub lines: VecDeque<String>,
-    /// The newest map that the lines report.
-    pub map_version: u64,
-    pub digest: u64,
-}
 
 /// A protocol core or a store that is about to start.
 pub enum Core<'a> {
@@ -234,6 +215,10 @@ pub struct World<H: Harness> {
     pub members: BTreeMap<u64, MetaNode>,
     pub violation: Option<Violation>,
     pub transcript: Transcript,
+    /// The newest map that it reports.
+    noted_map: u64,
+    /// Of all events.
+    digest: u64,
     /// Number of occurrences: faults, and the cluster's reactions to them.
     tally: BTreeMap<&'static str, u64>,
     /// Faults are being injected: the administrator waits with what can wait.
@@ -264,7 +249,9 @@ impl<H: Disturb + Judge + Delays> World<H> {
             servers: BTreeMap::new(),
             members: BTreeMap::new(),
             violation: None,
-            transcript: Transcript { keep: keep_lines, ..Transcript::default() },
+            transcript: Transcript::of(keep_lines),
+            noted_map: 0,
+            digest: 0,
             tally: BTreeMap::new(),
             stormy: false,
             newest_map: 0,
@@ -398,16 +385,8 @@ impl<H: Disturb + Judge + Delays> World<H> {
     }
 
     pub fn note(&mut self, line: impl FnOnce() -> String) {
-        if self.transcript.keep == 0 {
-            return;
-        }
-        let mut text = String::new();
         let (seconds, micros) = (self.now / SECOND, self.now % SECOND / 1000);
-        write!(text, "{seconds:4}.{micros:06} {}", line()).expect("a string takes everything");
-        self.transcript.lines.push_back(text);
-        if self.transcript.lines.len() > self.transcript.keep {
-            self.transcript.lines.pop_front();
-        }
+        self.transcript.note(|| format!("{seconds:4}.{micros:06} {}", line()));
     }
 
     pub fn count(&mut self, what: &'static str) {
@@ -452,6 +431,11 @@ impl<H: Disturb + Judge + Delays> World<H> {
         false
     }
 
+    /// Of all events so far.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
     /// Processes the next event if it is due by `end`; otherwise advances the time to `end`.
     pub fn step(&mut self, end: u64) -> bool {
         let Some(due) = self.agenda.take_by(end) else {
@@ -468,7 +452,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
         if self.events > H::EVENTS_MAX {
             self.fail("liveness", "the cluster never comes to rest".into());
         }
-        self.transcript.digest = mix(self.transcript.digest ^ mix(due.at) ^ due.order.rotate_left(32));
+        self.digest = mix(self.digest ^ mix(due.at) ^ due.order.rotate_left(32));
         match due.what {
             Next::World(what) => self.happens_here(what),
             Next::Harness(event) => H::happens(self, event),

@@ -6,14 +6,13 @@ use crate::cli::provenance::{Inputs, Seeds, print_json};
 use crate::error::NodeError;
 use clap::Args;
 use ebb_output::Progress;
-use ebb_sim::above::Planted;
-use ebb_sim::{Failure, Shrunk, Summary, shrink};
+use ebb_sim::above::{Planted, processes};
+use ebb_sim::harness::{self, Failure, Outcome, Shrunk, Tally};
+use ebb_sim::{Summary, cluster};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub const EXAMPLES: &str = "\
@@ -23,7 +22,7 @@ Examples:
   ebb simulate fuzz --seeds 3125..3126   one seed again; a seed always gives the same run, to the last byte
   ebb simulate fuzz --above              gateways and volume servers on a modelled cluster
 
-Exit code 3: a rule broke. Then the lowest failing seed is shrunk (not with --above), and its transcript is printed.";
+Exit code 3: a rule broke. Then the lowest failing seed is shrunk, and its transcript is printed.";
 
 /// Seeds that run if neither a range nor a time is given.
 const SEEDS: std::ops::Range<u64> = 1..1001;
@@ -62,7 +61,7 @@ struct Totals {
     /// Chunks whose history was too complex to decide.
     undecided: u64,
     /// How often each event happened.
-    tally: BTreeMap<&'static str, u64>,
+    tally: Tally,
     failures: Vec<Broken>,
 }
 
@@ -99,17 +98,13 @@ pub fn run(args: &FuzzArgs) -> Result<ExitCode, NodeError> {
     // A failed assertion of a protocol core is a finding like any other; its location is in the transcript.
     std::panic::set_hook(Box::new(|_| {}));
     let totals = search(args);
-    let least = totals.failures.first().map(|f| f.seed);
-    let shrunk = least.filter(|_| !args.above).and_then(|seed| shrink(seed, &|_| {}));
+    let shrunk = totals.failures.first().and_then(|least| shrink(least.seed, args.above));
     let shrunk = shrunk.map(|s| small(s, args.lines));
-    let again = least.filter(|_| args.above).and_then(|seed| run_above(seed).err());
     let _ = std::panic::take_hook();
     if args.json {
         let output = Output { totals: &totals, shrunk };
         print_json(&output, &Inputs::default().seeded(seeds_run(args, &totals)));
     } else {
-        let lines = again.map(|failure| failure.transcript).unwrap_or_default();
-        lines.iter().skip(lines.len().saturating_sub(args.lines)).for_each(|line| println!("{line}"));
         print!("{}", describe(&totals, shrunk.as_ref()));
     }
     Ok(if totals.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
@@ -121,8 +116,18 @@ fn seeds_run(args: &FuzzArgs, totals: &Totals) -> Seeds {
     Seeds { first, last: first + totals.seeds.saturating_sub(1) }
 }
 
-fn run_above(seed: u64) -> Result<Summary, Box<Failure>> {
-    ebb_sim::above::run(seed, Planted::default())
+fn play(seed: u64, above: bool) -> Outcome<Summary> {
+    match above {
+        true => harness::run(seed, processes(Planted::default())),
+        false => harness::run(seed, cluster(&|_| {})),
+    }
+}
+
+fn shrink(seed: u64, above: bool) -> Option<Shrunk> {
+    match above {
+        true => harness::shrink(seed, processes(Planted::default())),
+        false => harness::shrink(seed, cluster(&|_| {})),
+    }
 }
 
 /// Runs the seeds on all threads.
@@ -131,26 +136,20 @@ fn search(args: &FuzzArgs) -> Totals {
     let (from, to) =
         args.seeds.unwrap_or((SEEDS.start, if args.minutes.is_some() { u64::MAX } else { SEEDS.end }));
     let until = args.minutes.map(|m| started + Duration::from_secs_f64(m * 60.0));
-    let jobs =
-        args.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()), usize::from);
-    let (next, totals) = (AtomicU64::new(from), Mutex::new(Totals::default()));
+    let jobs = args.jobs.map_or_else(harness::cores, usize::from);
+    let totals = Mutex::new(Totals::default());
+    let play_one = |seed| {
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return false;
+        }
+        let outcome = play(seed, args.above);
+        totals.lock().expect("no thread panics while it counts").add(outcome, args.above);
+        true
+    };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..jobs)
-            .map(|_| {
-                scope.spawn(|| {
-                    loop {
-                        let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= to || until.is_some_and(|until| Instant::now() >= until) {
-                            return;
-                        }
-                        let outcome = if args.above { run_above(seed) } else { ebb_sim::run(seed, &|_| {}) };
-                        totals.lock().expect("no thread panics while it counts").add(outcome, args.above);
-                    }
-                })
-            })
-            .collect();
+        let workers = scope.spawn(|| harness::spread(from..to, jobs, play_one));
         let mut line = Progress::new();
-        while workers.iter().any(|w| !w.is_finished()) {
+        while !workers.is_finished() {
             std::thread::sleep(Duration::from_millis(100));
             let totals = totals.lock().expect("no thread panics while it counts");
             let rate = totals.seeds as f64 / started.elapsed().as_secs_f64();
@@ -165,7 +164,7 @@ fn search(args: &FuzzArgs) -> Totals {
 }
 
 impl Totals {
-    fn add(&mut self, outcome: Result<Summary, Box<Failure>>, above: bool) {
+    fn add(&mut self, outcome: Outcome<Summary>, above: bool) {
         self.seeds += 1;
         match outcome {
             Ok(summary) => {
@@ -189,9 +188,9 @@ impl Totals {
 }
 
 fn small(shrunk: Shrunk, lines: usize) -> Small {
-    let Shrunk { case, faults: (faults, faults_left), runs, lines: all, .. } = shrunk;
+    let Shrunk { case, about, faults: (faults, faults_left), runs, lines: all, .. } = shrunk;
     let transcript = readable(&all, lines);
-    Small { seed: case.seed, case: case.to_string(), faults, faults_left, runs, transcript }
+    Small { seed: case.seed, case: about, faults, faults_left, runs, transcript }
 }
 
 /// The external faults from the beginning, then everything in the last lines.
@@ -241,7 +240,7 @@ fn describe(totals: &Totals, shrunk: Option<&Small>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_sim::Violation;
+    use ebb_sim::harness::Violation;
 
     #[test]
     fn a_failure_is_shown_small_and_with_the_command_that_repeats_it() {

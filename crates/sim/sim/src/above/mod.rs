@@ -29,4 +29,4 @@ mod uploads;
 mod world;
 
 pub use planted::{Bug, Planted};
-pub use run::run;
+pub use run::{Above, processes};

@@ -3,9 +3,8 @@
 use crate::above::messages::Event;
 use crate::above::scenario::Scenario;
 use crate::engine::{Agenda, Due};
-use crate::world::Violation;
+use ebb_testing::search::{Tally, Transcript, Violation};
 use ebb_types::{Random, mix};
-use std::collections::{BTreeMap, VecDeque};
 
 pub(super) struct Net {
     pub now: u64,
@@ -17,10 +16,8 @@ pub(super) struct Net {
     pub is_calm: bool,
     pub violation: Option<Violation>,
     pub digest: u64,
-    pub tally: BTreeMap<&'static str, u64>,
-    /// Lines of transcript that are kept.
-    pub keep: usize,
-    pub lines: VecDeque<String>,
+    pub tally: Tally,
+    pub transcript: Transcript,
 }
 
 impl Net {
@@ -33,9 +30,8 @@ impl Net {
             is_calm: false,
             violation: None,
             digest: 0,
-            tally: BTreeMap::new(),
-            keep,
-            lines: VecDeque::new(),
+            tally: Tally::new(),
+            transcript: Transcript::of(keep),
             scenario,
         }
     }
@@ -49,12 +45,8 @@ impl Net {
     }
 
     pub fn note(&mut self, line: impl FnOnce() -> String) {
-        if self.keep > 0 {
-            if self.lines.len() == self.keep {
-                self.lines.pop_front();
-            }
-            self.lines.push_back(format!("{:>10.3} {}", self.now as f64 / 1000.0, line()));
-        }
+        let now = self.now as f64 / 1000.0;
+        self.transcript.note(|| format!("{now:>10.3} {}", line()));
     }
 
     pub fn count(&mut self, what: &'static str) {

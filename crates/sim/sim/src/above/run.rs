@@ -4,12 +4,10 @@ use crate::above::planted::Planted;
 use crate::above::rest;
 use crate::above::scenario::{SECOND, Scenario};
 use crate::above::world::World;
+use crate::search::Summary;
 use crate::search::history::{Op, Outcome};
-use crate::search::{Failure, Summary};
-use crate::world::Violation;
+use ebb_testing::search::{ASSERTION, Case, Subject, Transcript, Violation};
 
-/// Lines of the transcript that a failure shows.
-const LINES: usize = 400;
 /// After the faults clients continue for this long.
 const AFTER: u64 = 20 * SECOND;
 /// By then every request has ended that began before.
@@ -22,38 +20,96 @@ const TRIES: usize = 20;
 /// By then the namespace has forgotten a process that has ended, and its leases have ended too.
 const FORGOTTEN: u64 = 150 * SECOND;
 
-/// Runs a seed. A failure is run again with its transcript kept: the same seed repeats the same run.
-pub fn run(seed: u64, planted: Planted) -> Result<Summary, Box<Failure>> {
-    let mut world = World::new(Scenario::draw(seed), planted, 0);
-    let Err(violation) = play(&mut world) else { return Ok(summary(&world)) };
-    let mut world = World::new(Scenario::draw(seed), planted, LINES);
-    let _ = play(&mut world);
-    Err(Box::new(Failure { seed, violation, transcript: world.net.lines.into(), test: "above::one_seed" }))
+/// What is above chunks, under the faults of a seed.
+pub struct Above {
+    world: World,
+    /// When each fault strikes, also of those left out.
+    faults: Vec<u64>,
+    /// Counted for the whole process: seeds that run at the same time fail together.
+    bugs: u64,
 }
 
-fn play(world: &mut World) -> Result<(), Violation> {
-    // Counted for the whole process: seeds that run at the same time fail together.
-    let bugs = ebb_client::bugs();
-    world.run_to(world.net.scenario.calm_at);
-    world.calm_down();
-    world.run_to(world.net.now + AFTER);
-    world.clients.end();
-    settle(world);
-    world.run_to(world.net.now + IDLE);
-    read_all(world);
-    world.clients.judge(&mut world.net);
-    if let Some(what) = rest::leak(&world.meta, &world.chunks) {
-        world.net.break_rule("space", what);
+/// Builds worlds with these defects.
+pub fn processes(planted: Planted) -> impl Fn(&Case, usize) -> Above + Copy {
+    move |case: &Case, lines: usize| Above::new(case, planted, lines)
+}
+
+impl Above {
+    fn new(case: &Case, planted: Planted, lines: usize) -> Above {
+        let mut scenario = Scenario::draw(case.seed);
+        let faults = scenario.faults.iter().map(|(at, _)| *at).collect();
+        let mut number = 0;
+        scenario.faults.retain(|_| {
+            number += 1;
+            !case.left_out.contains(&number)
+        });
+        scenario.block_clients = case.size(0, scenario.block_clients as u32) as usize;
+        scenario.object_clients = case.size(1, scenario.object_clients as u32) as usize;
+        scenario.calm_at = u64::from(case.size(2, scenario.calm_at as u32));
+        Above { world: World::new(scenario, planted, lines), faults, bugs: ebb_client::bugs() }
     }
-    let runs = world.runs(FORGOTTEN);
-    if let Some(what) = rest::leftover(&mut world.meta, world.net.now, &runs) {
-        world.net.break_rule("space", what);
+}
+
+impl Subject for Above {
+    const ONE_SEED: &'static str = "-p ebb-sim --test all above::one_seed";
+    type Summary = Summary;
+
+    /// All the time in which faults strike.
+    fn step(&mut self) -> Result<bool, Violation> {
+        self.world.run_to(self.world.net.scenario.calm_at);
+        Ok(false)
     }
-    if ebb_client::bugs() > bugs {
-        world.net.break_rule("an assertion", "what cannot happen happened; standard error says what".into());
+
+    fn check(&mut self) -> Result<Summary, Violation> {
+        let world = &mut self.world;
+        world.calm_down();
+        world.run_to(world.net.now + AFTER);
+        world.clients.end();
+        settle(world);
+        world.run_to(world.net.now + IDLE);
+        read_all(world);
+        world.clients.judge(&mut world.net);
+        if let Some(what) = rest::leak(&world.meta, &world.chunks) {
+            world.net.break_rule("space", what);
+        }
+        let runs = world.runs(FORGOTTEN);
+        if let Some(what) = rest::leftover(&mut world.meta, world.net.now, &runs) {
+            world.net.break_rule("space", what);
+        }
+        if ebb_client::bugs() > self.bugs {
+            world.net.break_rule(ASSERTION, "what cannot happen happened; standard error says what".into());
+        }
+        world.count_logs();
+        match world.net.violation.take() {
+            Some(violation) => Err(violation),
+            None => Ok(summary(world)),
+        }
     }
-    world.count_logs();
-    world.net.violation.take().map_or(Ok(()), Err)
+
+    fn describe(&self) -> String {
+        let Scenario { hosts, members, block_clients, object_clients, calm_at, .. } =
+            &self.world.net.scenario;
+        let volumes = hosts.iter().filter(|host| host.is_volume()).count();
+        format!(
+            "{volumes} servers of volumes with {block_clients} clients, {} gateways with {object_clients} clients, \
+             {members} metadata members, faults for {} s",
+            hosts.len() - volumes,
+            calm_at / SECOND
+        )
+    }
+
+    fn sizes(&self) -> Vec<u32> {
+        let Scenario { block_clients, object_clients, calm_at, .. } = self.world.net.scenario;
+        vec![block_clients as u32, object_clients as u32, calm_at as u32]
+    }
+
+    fn faults(&self) -> u64 {
+        self.faults.iter().filter(|at| **at <= self.world.net.now).count() as u64
+    }
+
+    fn transcript(&self) -> &Transcript {
+        &self.world.net.transcript
+    }
 }
 
 /// Waits until all clients have their answers.

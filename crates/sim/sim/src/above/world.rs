@@ -268,7 +268,7 @@ impl World {
             }
             Ask::Meta(request) => {
                 count_ops(net, &request);
-                let shown = (net.keep > 0).then(|| format!("{request:?}"));
+                let shown = (net.transcript.keep > 0).then(|| format!("{request:?}"));
                 let command = self.clients.expiring(net, &request);
                 let Some(reply) = self.meta.ask(net.now, request) else { return };
                 if let (Some(command), MetaReply::Namespace(reply)) = (command, &reply) {

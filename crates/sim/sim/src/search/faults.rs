@@ -16,8 +16,9 @@ mod strike;
 mod switches;
 
 use ebb_store::mem::MemDisk;
+use ebb_testing::search::Faults;
 use ebb_types::ServerId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Attempts to draw damage that the cluster can survive.
 const TRIES: u32 = 12;
@@ -25,10 +26,7 @@ const TRIES: u32 = 12;
 /// The faults of a run.
 #[derive(Default)]
 pub struct Mishaps {
-    /// Number of the last fault. Each has its own random source, so that one can be left out without changing the
-    /// others.
-    pub number: u64,
-    pub left_out: BTreeSet<u64>,
+    pub faults: Faults,
     /// Until then the load is too heavy for all disks.
     overloaded_until: u64,
     /// The metadata leader fails as soon as it has proposed a change of epochs.

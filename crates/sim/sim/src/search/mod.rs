@@ -1,16 +1,15 @@
 //! The fault search.
 //!
-//! [`run()`] plays one seed: rounds of client work under faults; then everything is repaired, every operation must end,
-//! and every replica must be identical to its peers. The rules R1–R14 are checked after every step ([`invariants`]),
-//! and at the end every chunk's history must be linearizable ([`linear`]). The same seed repeats the same run, to the
-//! last byte, so a failure is reproduced by its number.
+//! A [`Cluster`] plays one seed: rounds of client work under faults; then everything is repaired, every operation must
+//! end, and every replica must be identical to its peers. The rules R1–R14 are checked after every step
+//! ([`invariants`]), and at the end every chunk's history must be linearizable ([`linear`]). The same seed repeats the
+//! same run, to the last byte, so a failure is reproduced by its number.
 //!
 //! To the [`world`](crate::world) it is a [`harness`]: [`client`] and [`coder`] ask the cluster for something,
 //! [`faults`] disturb it, [`invariants`] judge it, and [`delays`] says how long things take.
 
 mod beyond;
 pub(crate) mod brief;
-mod case;
 pub(crate) mod client;
 pub(crate) mod coder;
 mod delays;
@@ -23,11 +22,8 @@ pub(crate) mod invariants;
 pub(crate) mod linear;
 pub(crate) mod run;
 pub(crate) mod scenario;
-pub(crate) mod shrink;
 #[cfg(test)]
 pub(crate) mod stories;
 
-pub use case::Case;
-pub use run::{Failure, Summary, run, run_with_transcript};
+pub use run::{Cluster, Summary, cluster};
 pub use scenario::Scenario;
-pub use shrink::{Shrunk, shrink};

@@ -3,7 +3,6 @@
 use crate::engine::SECOND;
 use crate::search::beyond::beyond;
 use crate::search::brief::brief_history;
-use crate::search::case::Case;
 use crate::search::client::{CELLS_PER_BLOCK, FRONT, shared_chunk};
 use crate::search::coder::{CODERS, Coder};
 use crate::search::endure::endure;
@@ -11,17 +10,17 @@ use crate::search::harness::{Event, World};
 use crate::search::history::{Action, Outcome};
 use crate::search::invariants::replicas_shared;
 use crate::search::linear::{Verdict, check};
-use crate::search::scenario::Scenario;
+use crate::search::scenario::{Plan, Scenario};
+use crate::world::Configure;
 use crate::world::brief::brief_entry;
-use crate::world::{Configure, Violation};
 use ebb_meta::State;
+use ebb_testing::search::{Case, Faults, Subject, Tally, Transcript, Violation};
 use ebb_types::{
     Column, GroupEntry, GroupId, PoolId, Random, Role, ServerEntry, ServerId, ServerState, SetEntry, Slot,
     SlotState, group_of, mix,
 };
-use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 /// Longest time, after everything is repaired, until every operation has ended and all replicas are identical.
 const REST: u64 = 90 * SECOND;
@@ -29,8 +28,6 @@ const REST: u64 = 90 * SECOND;
 const PASS: u64 = 10 * REST;
 /// Longest time, after all servers but perhaps one are repaired, until surviving data is served.
 const SURVIVAL: u64 = 60 * SECOND;
-/// Lines of the transcript that a failure shows.
-pub const LINES: usize = 400;
 /// Operations of each client of the erasure-coded pool per round.
 const CODED_OPS: u32 = 40;
 /// How often replicas may move while the cluster comes to be quiet.
@@ -49,80 +46,40 @@ pub struct Summary {
     pub undecided: usize,
     pub epochs: u32,
     /// Number of occurrences: faults, and the cluster's reactions to them.
-    pub tally: BTreeMap<&'static str, u64>,
+    pub tally: Tally,
 }
 
-/// The result of a case.
-pub(crate) struct Played {
-    pub violation: Option<Violation>,
-    pub lines: Vec<String>,
-    /// Faults drawn, including those left out.
-    pub faults: u64,
+/// A cluster under the faults of a seed.
+pub struct Cluster<'a> {
+    world: World<'a>,
+    /// Rounds that have ended.
+    rounds: u32,
 }
 
-/// A run that broke a rule.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    pub seed: u64,
-    pub violation: Violation,
-    pub transcript: Vec<String>,
-    /// The test that runs one seed.
-    pub test: &'static str,
+/// Builds clusters whose protocol cores are configured so.
+pub fn cluster<'a>(configure: &'a Configure) -> impl Fn(&Case, usize) -> Cluster<'a> + Copy {
+    move |case: &Case, lines: usize| Cluster::new(case, configure, lines)
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in &self.transcript {
-            writeln!(f, "{line}")?;
-        }
-        let Failure { seed, violation: Violation { rule, what }, test, .. } = self;
-        writeln!(f, "\nseed {seed} breaks {rule}: {what}")?;
-        write!(f, "reproduce: EBB_SEED={seed} cargo test -p ebb-sim --test all {test} -- --nocapture")
+impl<'a> Cluster<'a> {
+    fn new(case: &Case, configure: &'a Configure, lines: usize) -> Cluster<'a> {
+        let Scenario { settings, plan } = Scenario::draw(case.seed);
+        let (rounds, clients, ops) =
+            (case.size(0, plan.rounds), case.size(1, plan.clients), case.size(2, plan.ops));
+        let plan = Plan { rounds, clients, ops, ..plan };
+        let mut world = World::new(Scenario { settings, plan }, configure, lines);
+        world.harness.mishaps.faults = Faults::of(case);
+        Cluster { world, rounds: 0 }
     }
 }
 
-/// Runs a seed. A failure is run again with its transcript kept: the same seed repeats the same run.
-pub fn run(seed: u64, configure: &Configure) -> Result<Summary, Box<Failure>> {
-    let mut world = World::new(Scenario::draw(seed), configure, 0);
-    let Err(violation) = guarded(&mut world) else { return Ok(summary(&world)) };
-    let mut world = World::new(Scenario::draw(seed), configure, LINES);
-    let _ = guarded(&mut world);
-    Err(Box::new(Failure {
-        seed,
-        violation,
-        transcript: world.transcript.lines.into(),
-        test: "sweep::one_seed",
-    }))
-}
+impl Subject for Cluster<'_> {
+    const ONE_SEED: &'static str = "-p ebb-sim --test all sweep::one_seed";
+    type Summary = Summary;
 
-/// Runs a case and keeps the last `lines` lines of its transcript.
-pub(crate) fn play_case(case: &Case, configure: &Configure, lines: usize) -> Played {
-    let mut world = World::new(case.scenario(), configure, lines);
-    world.harness.mishaps.left_out = case.left_out.clone();
-    let violation = guarded(&mut world).err();
-    Played { violation, lines: world.transcript.lines.into(), faults: world.harness.mishaps.number }
-}
-
-/// Runs a seed and keeps the last `lines` lines of its transcript, whatever the result.
-pub fn run_with_transcript(seed: u64, lines: usize) -> (Vec<String>, Result<Summary, Violation>) {
-    let mut world = World::new(Scenario::draw(seed), &|_| {}, lines);
-    let outcome = guarded(&mut world).map(|()| summary(&world));
-    (world.transcript.lines.into(), outcome)
-}
-
-/// An assertion of the protocol cores that fails is a violation too.
-fn guarded(world: &mut World) -> Result<(), Violation> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| play(world)));
-    outcome.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
-        Err(Violation { rule: "an assertion", what: text.unwrap_or_else(|| "a panic without words".into()) })
-    })
-}
-
-/// Rounds of faults, each followed by rest and a comparison; then the histories are checked.
-fn play(world: &mut World) -> Result<(), Violation> {
-    for round in 0..world.harness.plan.rounds {
+    /// A round of faults, followed by rest and a comparison.
+    fn step(&mut self) -> Result<bool, Violation> {
+        let (world, round) = (&mut self.world, self.rounds);
         storm(world);
         survive(world, round);
         endure(world, round);
@@ -130,10 +87,48 @@ fn play(world: &mut World) -> Result<(), Violation> {
         if let Some(violation) = world.violation.take() {
             return Err(violation);
         }
+        self.rounds += 1;
+        Ok(self.rounds < self.world.harness.plan.rounds)
     }
-    judge(world)?;
-    beyond(world);
-    world.violation.take().map_or(Ok(()), Err)
+
+    fn check(&mut self) -> Result<Summary, Violation> {
+        judge(&self.world)?;
+        beyond(&mut self.world);
+        match self.world.violation.take() {
+            Some(violation) => Err(violation),
+            None => Ok(summary(&self.world)),
+        }
+    }
+
+    fn describe(&self) -> String {
+        let settings = Scenario::draw(self.world.settings.seed).settings;
+        let params = settings.params();
+        let racks: BTreeSet<_> = settings.bootstrap.servers.iter().map(|s| s.rack).collect();
+        let Plan { rounds, clients, ops, .. } = self.world.harness.plan;
+        format!(
+            "{} servers in {} racks, {} copies, {} groups, {} metadata members, lease {} ms; {clients} clients, {ops} \
+             operations a round, {rounds} rounds",
+            settings.bootstrap.servers.len(),
+            racks.len(),
+            params.replicas,
+            params.groups,
+            settings.members,
+            params.lease_millis
+        )
+    }
+
+    fn sizes(&self) -> Vec<u32> {
+        let Plan { rounds, clients, ops, .. } = self.world.harness.plan;
+        vec![rounds, clients, ops]
+    }
+
+    fn faults(&self) -> u64 {
+        self.world.harness.mishaps.faults.drawn()
+    }
+
+    fn transcript(&self) -> &Transcript {
+        &self.world.transcript
+    }
 }
 
 /// Everything is repaired, except perhaps one server, and the cluster runs in some gear: surviving data must be served,
@@ -437,7 +432,7 @@ fn summary(world: &World) -> Summary {
         ops: ops.len(),
         acknowledged: ops.iter().filter(|op| op.outcome == Outcome::Done).count(),
         given_up: ops.iter().filter(|op| op.outcome == Outcome::Unknown).count(),
-        digest: world.transcript.digest,
+        digest: world.digest(),
         undecided: chunks.values().filter(|ops| check(ops) == Verdict::Unknown).count(),
         epochs: groups.map(|(_, e)| e.epoch.0).sum(),
         tally,
@@ -447,16 +442,19 @@ fn summary(world: &World) -> Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::stories::{ask, begin, cluster, entry, secondary, write};
+    use crate::search::stories::{self, ask, begin, entry, secondary, write};
+    use crate::world::Core;
+    use ebb_chunkserver::PlantedBug;
+    use ebb_testing::search::{run, shrink, with_transcript};
     use ebb_types::ParityDebt;
 
     #[test]
     fn a_cluster_at_rest_has_no_trouble_and_any_other_has() {
-        let mut world = cluster();
+        let mut world = stories::cluster();
         assert_eq!(trouble(&world, false), None);
         begin(&mut world, write(0, 1));
         assert!(trouble(&world, false).is_some_and(|t| t.starts_with("client-0 waits")));
-        let mut world = cluster();
+        let mut world = stories::cluster();
         let id = secondary(&world);
         world.crash(id);
         assert!(trouble(&world, false).is_some_and(|t| t.starts_with(&id.to_string())));
@@ -466,7 +464,7 @@ mod tests {
 
     #[test]
     fn a_cluster_that_never_comes_to_rest_is_seen() {
-        let mut world = cluster();
+        let mut world = stories::cluster();
         assert!(!unrest(&mut world) && world.violation.is_none());
         begin(&mut world, write(0, 1));
         assert!(unrest(&mut world));
@@ -491,7 +489,7 @@ mod tests {
 
     #[test]
     fn slow_disks_make_no_server_suspect() {
-        let mut world = cluster();
+        let mut world = stories::cluster();
         let epoch = entry(&world).epoch;
         // More than a second per write, and no other request to answer meanwhile.
         world.servers.values_mut().for_each(|server| server.slowness = 60);
@@ -503,11 +501,40 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_names_the_command_that_repeats_it() {
-        let violation = Violation { rule: "R6", what: "something is lost".into() };
-        let text = Failure { seed: 7, violation, transcript: vec!["first".into()], test: "sweep::one_seed" };
-        let text = text.to_string();
-        assert!(text.starts_with("first\n") && text.contains("seed 7 breaks R6: something is lost"));
-        assert!(text.ends_with("EBB_SEED=7 cargo test -p ebb-sim --test all sweep::one_seed -- --nocapture"));
+    fn a_failing_seed_becomes_a_small_case_that_breaks_the_same_rule() {
+        let plant = |core: Core| {
+            if let Core::Server(config) = core {
+                config.planted = Some(PlantedBug::DropEarly);
+            }
+        };
+        let (seed, failure) = (1..=100)
+            .find_map(|seed| run(seed, cluster(&plant)).err().map(|failure| (seed, failure)))
+            .expect("the defect is found");
+        let all = with_transcript(&Case::whole(seed), usize::MAX, cluster(&plant)).0;
+        let whole = cluster(&plant)(&Case::whole(seed), 0).sizes();
+        let shrunk = shrink(seed, cluster(&plant)).expect("the seed fails");
+        assert_eq!(shrunk.violation.rule, failure.violation.rule);
+        let sizes = &shrunk.case.sizes;
+        assert!(sizes[0] <= whole[0] && sizes[1] < whole[1] && sizes[2] < whole[2], "{}", shrunk.about);
+        assert!(
+            shrunk.faults.1 < shrunk.faults.0 && shrunk.lines.len() < all.len() / 2,
+            "{:?}",
+            shrunk.faults
+        );
+        // Played again it is the same, to the last line; and without the defect it breaks no rule.
+        let again = with_transcript(&shrunk.case, usize::MAX, cluster(&plant)).0;
+        assert_eq!(again, shrunk.lines);
+        assert!(with_transcript(&shrunk.case, 0, cluster(&|_| {})).1.is_ok());
+        // It states what was done, by which node and when, and ends with the violation.
+        let says = |words: &str| shrunk.lines.iter().any(|line| line.contains(words));
+        assert!(says("op 0 begins: chunk-") && says(" writes as replica of group-"), "{:#?}", shrunk.lines);
+        assert!(says(" keep as offload for server-") && says(" forgets what it kept of group-"));
+        let last = shrunk.lines.last().expect("there are lines");
+        assert!(
+            last.contains("VIOLATION of R6") && last.trim_start().starts_with(|c: char| c.is_ascii_digit())
+        );
+        let raw = ["Slot {", "PeerMessage", "ServerId(", "Epoch("];
+        let mut told = shrunk.lines.iter();
+        assert!(!told.any(|line| raw.iter().any(|word| line.contains(word))), "no line is written in code");
     }
 }

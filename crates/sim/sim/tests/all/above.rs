@@ -1,17 +1,17 @@
 //! The fault search above chunks.
 
-use crate::planted;
-use crate::sweep::{number, show_tally, sweep};
+use crate::planted::NEAR;
 use ebb_meta::PlantedBug as MetaBug;
 use ebb_sim::Summary;
-use ebb_sim::above::{Bug, Planted, run};
+use ebb_sim::above::{Bug, Planted, processes};
+use ebb_testing::search::{self, Hunt, Outcome};
 use ebb_volume::PlantedBug as VolumeBug;
 use std::fmt::Debug;
 
 /// Seeds by day.
 const FIRST: u64 = 1;
 const SEEDS: u64 = 180;
-/// If no seed near the one to begin with notices a defect, so many are tried.
+/// Most seeds that are tried for a planted bug.
 const ALL: u64 = 2000;
 
 const BUGS: [Bug; 10] = [
@@ -87,33 +87,31 @@ const MET: [&str; 47] = [
     "wall clock set",
 ];
 
-/// `EBB_FIRST` and `EBB_SEEDS` say which seeds, as for the search below.
+fn run(seed: u64, planted: Planted) -> Outcome<Summary> {
+    search::run(seed, processes(planted))
+}
+
 #[test]
 fn no_seed_breaks_a_rule_above_chunks() {
-    let (first, count) = (number("EBB_FIRST").unwrap_or(FIRST), number("EBB_SEEDS").unwrap_or(SEEDS));
-    let (good, mut bad) = sweep(first, count, |seed| run(seed, Planted::default()));
+    let seeds = search::seeds(FIRST, SEEDS);
+    let count = seeds.end - seeds.start;
+    let good = search::sound(seeds, |seed| run(seed, Planted::default()));
     let total = |of: fn(&Summary) -> usize| good.iter().map(of).sum::<usize>();
     println!(
-        "{} seeds, {} operations, {} acknowledged, {} undecided",
-        good.len(),
+        "{count} seeds, {} operations, {} acknowledged, {} undecided",
         total(|s| s.ops),
         total(|s| s.acknowledged),
         total(|s| s.undecided)
     );
-    let tally = show_tally(&good);
-    bad.sort_by_key(|failure| failure.seed);
-    bad.iter().for_each(|f| println!("seed {} breaks {}: {}", f.seed, f.violation.rule, f.violation.what));
-    if let Some(failure) = bad.first() {
-        panic!("{} of {count} seeds failed; the first:\n{failure}", bad.len());
-    }
+    let tally = search::tally(good.iter().map(|s| &s.tally));
     let missing: Vec<&str> = MET.into_iter().filter(|what| !tally.contains_key(what)).collect();
     assert!(count < SEEDS || missing.is_empty(), "in {count} seeds there never was: {missing:?}");
 }
 
 /// `first`: a seed that notices it, or one shortly before, as for the defects in the cores.
 fn is_found(first: u64, name: &str, planted: Planted, rules: &[&str]) {
-    let sound = |seed| run(seed, Planted::default());
-    planted::is_found_by((first, ALL), name, |seed| run(seed, planted), sound, rules);
+    let hunt = Hunt { name, first, near: NEAR, all: ALL, rules };
+    search::is_found(&hunt, |seed| run(seed, planted), |seed| run(seed, Planted::default()));
 }
 
 fn in_world(first: u64, bug: Bug, rules: &[&str]) {
@@ -248,21 +246,13 @@ fn defect(name: &str) -> Option<Planted> {
 fn seeds_that_find_a_defect() {
     let Ok(name) = std::env::var("EBB_BUG") else { return };
     let planted = defect(&name).unwrap_or_else(|| panic!("there is no {name}"));
-    let (first, count) = (number("EBB_FIRST").unwrap_or(FIRST), number("EBB_SEEDS").unwrap_or(SEEDS));
-    let (_, mut bad) = sweep(first, count, |seed| run(seed, planted));
-    bad.sort_by_key(|failure| failure.seed);
-    bad.iter().for_each(|f| println!("seed {} breaks {}: {}", f.seed, f.violation.rule, f.violation.what));
-    println!("{} of {count} seeds find {name}", bad.len());
+    let (good, bad) = search::sweep(search::seeds(FIRST, SEEDS), |seed| run(seed, planted));
+    println!("{} of {} seeds find {name}", bad.len(), good.len() + bad.len());
 }
 
-/// `EBB_SEED=n cargo test -p ebb-sim --test all above::one_seed -- --nocapture`
 #[test]
 fn one_seed() {
-    let seed = number("EBB_SEED").unwrap_or(1);
-    match run(seed, Planted::default()) {
-        Ok(summary) => println!("seed {seed}: {summary:?}"),
-        Err(failure) => panic!("\n{failure}"),
-    }
+    search::one_seed(processes(Planted::default()));
 }
 
 #[test]

@@ -1,49 +1,19 @@
 //! Planted defects in the protocol cores: the harness must find each of them within the seeds of the sweep, by the rule
 //! that it breaks.
 
-use crate::sweep::{Outcome, number};
 use ebb_chunkserver::PlantedBug;
 use ebb_meta::PlantedBug as MetaBug;
-use ebb_sim::{Configure, Core, run};
+use ebb_sim::{Configure, Core, cluster};
 use ebb_store::PlantedBug as StoreBug;
-use std::ops::Range;
+use ebb_testing::search::{self, Hunt, run};
 
-/// Each test begins with a seed shortly before one that notices its defect, as a search over many found it, and tries
-/// so many: it shows that the defect is still found, not how soon.
-const NEAR: u64 = 30;
-/// If none of those notices it, a change has moved the seeds: then it tries all up to this one, which takes minutes,
-/// and fails with the seed to begin with from now on.
+/// Each test begins with a seed shortly before one that notices its defect, as a search over many found it.
+pub const NEAR: u64 = 30;
 const ALL: u64 = 1500;
 
-/// `EBB_FIRST` and `EBB_SEEDS` look elsewhere.
-fn near(first: u64) -> Range<u64> {
-    let first = number("EBB_FIRST").unwrap_or(first);
-    first..first + number("EBB_SEEDS").unwrap_or(NEAR)
-}
-
 fn is_found(first: u64, name: &str, plant: &Configure, rules: &[&str]) {
-    is_found_by((first, ALL), name, |seed| run(seed, plant), |seed| run(seed, &|_| {}), rules);
-}
-
-/// `broken`: a run with the defect; `sound`: one without.
-pub fn is_found_by(
-    (first, all): (u64, u64),
-    name: &str,
-    broken: impl Fn(u64) -> Outcome,
-    sound: impl Fn(u64) -> Outcome,
-    rules: &[&str],
-) {
-    let near = near(first);
-    let others = (1..=all).filter(|seed| !near.contains(seed));
-    let found = near.clone().chain(others).find_map(|seed| broken(seed).err());
-    let failure = found.unwrap_or_else(|| panic!("no seed notices {name}"));
-    println!("{name}: seed {} breaks {}: {}", failure.seed, failure.violation.rule, failure.violation.what);
-    // The failure is due to the defect: without it the seed passes.
-    assert!(sound(failure.seed).is_ok(), "seed {} fails without {name} too", failure.seed);
-    // An assertion may notice it before the rule is broken.
-    let is_meant = rules.contains(&failure.violation.rule) || failure.violation.rule == "an assertion";
-    assert!(is_meant, "{name} was found by another rule: {failure}");
-    assert!(near.contains(&failure.seed), "what seeds draw has changed: begin with seed {}", failure.seed);
+    let hunt = Hunt { name, first, near: NEAR, all: ALL, rules };
+    search::is_found(&hunt, |seed| run(seed, cluster(plant)), |seed| run(seed, cluster(&|_| {})));
 }
 
 fn in_server(first: u64, bug: PlantedBug, rules: &[&str]) {

@@ -1,9 +1,7 @@
 //! The sweep: thousands of seeds, none of which may break a rule.
 
-use ebb_sim::{Failure, Summary, run, run_with_transcript};
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use ebb_sim::cluster;
+use ebb_testing::search;
 
 /// Seeds of the fixed sweep, by day.
 const FIRST: u64 = 2001;
@@ -125,67 +123,19 @@ const MET: [&str; 102] = [
     "write to a pack that is not its first",
 ];
 
-pub fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|text| text.parse().ok())
-}
-
-pub type Outcome = Result<Summary, Box<Failure>>;
-
-/// Runs seeds `first..first + count` on two threads.
-pub fn sweep(first: u64, count: u64, run: impl Fn(u64) -> Outcome + Sync) -> (Vec<Summary>, Vec<Failure>) {
-    let next = AtomicU64::new(first);
-    let (good, bad) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + count {
-                        break;
-                    }
-                    match run(seed) {
-                        Ok(summary) => good.lock().unwrap().push(summary),
-                        Err(failure) => bad.lock().unwrap().push(*failure),
-                    }
-                }
-            });
-        }
-    });
-    (good.into_inner().unwrap(), bad.into_inner().unwrap())
-}
-
-/// What the runs met, and how often.
-pub fn show_tally(good: &[Summary]) -> BTreeMap<&str, u64> {
-    let mut tally: BTreeMap<&str, u64> = BTreeMap::new();
-    for (what, times) in good.iter().flat_map(|s| &s.tally) {
-        *tally.entry(what).or_default() += times;
-    }
-    tally.iter().for_each(|(what, times)| println!("{times:>12}  {what}"));
-    tally
-}
-
 #[test]
 fn no_seed_breaks_a_rule() {
-    let count = number("EBB_SEEDS").unwrap_or(SEEDS);
-    let first = number("EBB_FIRST").unwrap_or(FIRST);
-    let (good, mut bad) = sweep(first, count, |seed| run(seed, &|_| {}));
+    let seeds = search::seeds(FIRST, SEEDS);
+    let (first, count) = (seeds.start, seeds.end - seeds.start);
+    let good = search::sound(seeds, |seed| search::run(seed, cluster(&|_| {})));
     let events: u64 = good.iter().map(|s| s.events).sum();
     let ops: usize = good.iter().map(|s| s.ops).sum();
     let acknowledged: usize = good.iter().map(|s| s.acknowledged).sum();
     let undecided: usize = good.iter().map(|s| s.undecided).sum();
     println!(
-        "{} seeds, {events} events, {ops} operations, {acknowledged} acknowledged, {undecided} undecided",
-        good.len()
+        "{count} seeds, {events} events, {ops} operations, {acknowledged} acknowledged, {undecided} undecided"
     );
-    let tally = show_tally(&good);
-    bad.sort_by_key(|f| f.seed);
-    for failure in &bad {
-        let first = failure.violation.what.lines().next().unwrap_or_default();
-        println!("seed {} breaks {}: {first}", failure.seed, failure.violation.rule);
-    }
-    if let Some(failure) = bad.first() {
-        panic!("{} of {count} seeds failed; the first:\n{failure}", bad.len());
-    }
+    let tally = search::tally(good.iter().map(|s| &s.tally));
     let may_lack = |what: &&str| count < ALL && RARE.contains(what);
     let missing: Vec<&str> =
         MET.into_iter().filter(|what| !tally.contains_key(what) && !may_lack(what)).collect();
@@ -193,18 +143,7 @@ fn no_seed_breaks_a_rule() {
     assert!(!fixed || missing.is_empty(), "in {count} seeds there never was: {missing:?}");
 }
 
-/// `EBB_SEED=n cargo test -p ebb-sim --test all sweep::one_seed -- --nocapture`;
-/// `EBB_LINES`: lines of transcript to show.
 #[test]
 fn one_seed() {
-    let seed = number("EBB_SEED").unwrap_or(1);
-    if let Some(lines) = number("EBB_LINES") {
-        let (lines, outcome) = run_with_transcript(seed, lines as usize);
-        lines.iter().for_each(|line| println!("{line}"));
-        assert!(outcome.is_ok(), "seed {seed}: {outcome:?}");
-    }
-    match run(seed, &|_| {}) {
-        Ok(summary) => println!("seed {seed}: {summary:?}"),
-        Err(failure) => panic!("\n{failure}"),
-    }
+    search::one_seed(cluster(&|_| {}));
 }

@@ -5,7 +5,7 @@ use crate::world::happening::Message;
 use crate::world::net::Node;
 use crate::world::{Core, Disturb};
 use ebb_meta::SwitchAction;
-use ebb_types::{AdminRequest, Random, ServerId, mix};
+use ebb_types::{AdminRequest, ServerId};
 
 /// Starts per mille that crash.
 const CRASHES_AT_START: u64 = 80;
@@ -62,12 +62,11 @@ impl World<'_> {
         if !self.stormy {
             return;
         }
-        self.harness.mishaps.number += 1;
-        let number = self.harness.mishaps.number;
-        self.fault_random = Random::new(mix(self.settings.seed ^ mix(number)));
+        let (random, happens) = self.harness.mishaps.faults.draw(self.settings.seed);
+        self.fault_random = random;
         let gap = self.fault_random.between(self.harness.plan.fault_gap / 4, self.harness.plan.fault_gap * 2);
         self.its_after(gap, Event::Fault);
-        if self.harness.mishaps.left_out.contains(&number) {
+        if !happens {
             return;
         }
         let weights = self.harness.plan.faults.weights();

@@ -248,10 +248,10 @@ impl<H: Disturb + Judge + Delays> World<H> {
     /// Reports a map change once, from the first member that has it.
     fn note_map(&mut self, id: u64) {
         let member = &self.members[&id].member;
-        let (known, version) = (self.transcript.map_version, member.state().version());
+        let (known, version) = (self.noted_map, member.state().version());
         if self.transcript.keep > 0 && version > known {
             let text = brief_map(&member.delta(known));
-            self.transcript.map_version = version;
+            self.noted_map = version;
             self.note(|| format!("member-{id} has {text}"));
         }
     }
