@@ -1,28 +1,28 @@
 //! Disks that are put back to older copies of themselves: never is the older one copied over the newer one, and never
 //! are old blocks read. What the numbers on the disks do not show is left out: a copy that is no older than their last
 //! note.
-//!
-//! `EBB_SEED=n cargo test -p ebb-mirror one_old_copy -- --nocapture` repeats one seed and prints what happened.
 
-use crate::search::{close, compare, drain, number, request, settings, sleeping, stop, verify};
+use crate::search::{RULES, close, compare, describe, drain, new, request, settings, sleeping, stop, verify};
 use crate::world::{Image, Stop, World};
 use ebb_mirror::open::{Accept, OpenError};
 use ebb_mirror::{Ack, PlantedBug, Settings, Side};
+use ebb_testing::search::{self, Case, Hunt, Subject, Tally, Transcript, Violation, broken};
 use ebb_types::Random;
-use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Requests over some time; copies of either disk are taken now and then.
-fn load(world: &mut World, images: &mut [Vec<Image>; 2]) {
-    for _ in 0..world.random.between(20, 200) {
-        if world.in_flight() < 16 && world.random.chance(500) {
-            let request = request(&mut world.random);
+fn load(world: &mut World, images: &mut [Vec<Image>; 2], round: u32) {
+    world.begin(round, 0);
+    for part in 1..=world.random.between(20, 200) as u32 {
+        world.begin(round, part);
+        let (asks, steps, takes) = (world.random.chance(500), world.random.below(6), world.random.chance(30));
+        let request = request(&mut world.random);
+        if asks && world.in_flight() < 16 {
             world.ask(request);
         }
-        for _ in 0..world.random.below(6) {
+        for _ in 0..steps {
             world.step();
         }
-        if world.random.chance(30) {
+        if takes {
             take(world, images);
         }
     }
@@ -79,7 +79,9 @@ fn put_back(world: &mut World, images: &mut [Vec<Image>; 2]) -> bool {
     if let Ok(Some((from, true))) = opened
         && from != newer
     {
-        assert!(!new.whole && old.whole, "{newer:?} is newer, and {from:?} is copied");
+        if new.whole || !old.whole {
+            broken("content", format!("{newer:?} is newer, and {from:?} is copied"));
+        }
         source = from;
     }
     let mut copied = false;
@@ -94,8 +96,10 @@ fn put_back(world: &mut World, images: &mut [Vec<Image>; 2]) -> bool {
         copied |= !world.copying;
         opened = world.open(Accept::default());
         match opened {
-            Err(ref error) => panic!("what was started is started again: {error}"),
-            Ok(Some((from, true))) => assert!(copied || from == source, "{source:?} was the source"),
+            Err(ref error) => broken("start", format!("what was started is started again: {error}")),
+            Ok(Some((from, true))) if !copied && from != source => {
+                broken("content", format!("{source:?} was the source"));
+            }
             Ok(_) => {}
         }
     }
@@ -104,7 +108,7 @@ fn put_back(world: &mut World, images: &mut [Vec<Image>; 2]) -> bool {
             world.count("refused");
             return false;
         }
-        Err(error) => panic!("{newer:?} has everything: {error}"),
+        Err(error) => broken("start", format!("{newer:?} has everything: {error}")),
         Ok(_) if source != newer => world.count("the newer one lacks something"),
         Ok(_) => world.count("the newer one is right"),
     }
@@ -113,50 +117,83 @@ fn put_back(world: &mut World, images: &mut [Vec<Image>; 2]) -> bool {
     true
 }
 
-fn play(world: &mut World) {
-    world.open(Accept::default()).expect("a new mirror opens");
-    let mut images = [Vec::new(), Vec::new()];
-    for _ in 0..world.random.between(2, 6) {
-        load(world, &mut images);
-        stop(world);
-        if world.random.chance(300) {
-            take(world, &mut images);
-        }
-        let is_on = if world.random.chance(600) {
-            put_back(world, &mut images)
-        } else {
-            world.open(Accept::default()).map(drop).is_ok()
-        };
-        if !is_on {
-            return;
-        }
-        verify(world);
-        if world.random.chance(300) {
-            compare(world);
-        }
-    }
-    drain(world);
-    compare(world);
-    verify(world);
+/// A mirror whose disks are put back to older copies.
+struct Older {
+    world: World,
+    images: [Vec<Image>; 2],
+    round: u32,
+    rounds: u32,
+    /// The mirror did not start.
+    refused: bool,
 }
 
-fn run(
-    seed: u64,
-    keep_lines: bool,
-    planted: Option<PlantedBug>,
-) -> Result<BTreeMap<&'static str, u64>, (String, Vec<String>)> {
-    let mut random = Random::new(seed);
-    let settings = settings(&mut random);
-    let settings = Settings { ack: Ack::Safe, planted, ..sleeping(&mut random, settings) };
-    let mut world = World::new(seed, settings, 1 << 20);
-    world.keep_lines = keep_lines;
-    match catch_unwind(AssertUnwindSafe(|| play(&mut world))) {
-        Ok(()) => Ok(world.seen),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            Err((text.unwrap_or_default(), world.lines))
+/// Builds mirrors with this defect.
+fn mirrors(planted: Option<PlantedBug>) -> impl Fn(&Case, usize) -> Older + Copy {
+    move |case: &Case, lines: usize| {
+        let mut random = Random::new(case.seed);
+        let settings = settings(&mut random);
+        let settings = Settings { ack: Ack::Safe, planted, ..sleeping(&mut random, settings) };
+        let (world, rounds) = new(case, settings, 1 << 20, lines);
+        Older { world, images: [Vec::new(), Vec::new()], round: 0, rounds, refused: false }
+    }
+}
+
+impl Subject for Older {
+    const ONE_SEED: &'static str = "-p ebb-mirror --test all one_old_copy";
+    type Summary = Tally;
+
+    fn step(&mut self) -> Result<bool, Violation> {
+        let Older { world, images, round, .. } = self;
+        *round += 1;
+        load(world, images, *round);
+        if world.strikes() {
+            stop(world);
+            if world.random.chance(300) {
+                take(world, images);
+            }
         }
+        // What does not run is put back, or starts as it is.
+        let puts_back = world.strikes() && world.random.chance(600);
+        if world.mirror.is_none() {
+            let is_on =
+                if puts_back { put_back(world, images) } else { world.open(Accept::default()).is_ok() };
+            if !is_on {
+                self.refused = true;
+                return Ok(false);
+            }
+        }
+        world.begin(*round, u32::MAX);
+        let compares = world.random.chance(300);
+        verify(world);
+        if compares {
+            compare(world);
+        }
+        Ok(self.round < self.rounds)
+    }
+
+    fn check(&mut self) -> Result<Tally, Violation> {
+        if !self.refused {
+            drain(&mut self.world);
+            compare(&mut self.world);
+            verify(&mut self.world);
+        }
+        Ok(std::mem::take(&mut self.world.seen))
+    }
+
+    fn describe(&self) -> String {
+        describe(&self.world.settings, self.rounds)
+    }
+
+    fn sizes(&self) -> Vec<u32> {
+        vec![self.rounds]
+    }
+
+    fn faults(&self) -> u64 {
+        self.world.faults.drawn()
+    }
+
+    fn transcript(&self) -> &Transcript {
+        &self.world.transcript
     }
 }
 
@@ -173,42 +210,25 @@ const RARE: &str = "the newer one lacks something";
 
 #[test]
 fn an_older_copy_is_never_taken_for_the_truth() {
-    let (first, seeds) = (number("EBB_FIRST", 1), number("EBB_SEEDS", 250));
-    let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let mut failed = Vec::new();
-    for seed in first..first + seeds {
-        match run(seed, false, None) {
-            Ok(counts) => counts.into_iter().for_each(|(what, n)| *seen.entry(what).or_default() += n),
-            Err((text, _)) => {
-                println!("seed {seed}: {text}");
-                failed.push(seed);
-            }
-        }
-    }
-    println!("{seen:?}");
+    let seeds = search::seeds(1, 250);
+    let count = seeds.end - seeds.start;
+    let seen = search::tally(&search::sound(seeds, |seed| search::run(seed, mirrors(None))));
     for what in MET {
         let wanted = if what == RARE { 2000 } else { 100 };
-        assert!(seen.contains_key(what) || seeds < wanted, "no seed met: {what}");
+        assert!(seen.contains_key(what) || count < wanted, "no seed met: {what}");
     }
-    assert!(failed.is_empty(), "{} of {seeds} seeds fail: {failed:?}", failed.len());
 }
 
 #[test]
 fn a_mirror_that_does_not_compare_its_counts_is_found() {
-    std::panic::set_hook(Box::new(|_| ()));
-    let found = (1..=250).find(|seed| run(*seed, false, Some(PlantedBug::IgnoreCounts)).is_err());
-    println!("IgnoreCounts: seed {found:?}");
-    assert!(found.is_some(), "it is not found");
+    let hunt = Hunt { name: "IgnoreCounts", first: 1, near: 250, all: 250, rules: &RULES };
+    let run = |planted| move |seed| search::run(seed, mirrors(planted));
+    search::is_found(&hunt, run(Some(PlantedBug::IgnoreCounts)), run(None));
 }
 
 #[test]
 fn one_old_copy() {
-    let seed = number("EBB_SEED", 1);
-    if let Err((text, lines)) = run(seed, true, None) {
-        let from = lines.len().saturating_sub(number("EBB_LINES", 100) as usize);
-        lines[from..].iter().for_each(|line| println!("{line}"));
-        panic!("seed {seed}: {text}");
-    }
+    search::one_seed(mirrors(None));
 }
 
 /// What it lacks exists nowhere then: that is an error.
@@ -219,10 +239,10 @@ fn a_disk_that_is_copied_to_serves_no_old_blocks_when_its_source_is_lost() {
         let mut random = Random::new(seed);
         let mut world = World::new(seed, settings(&mut random), 1 << 20);
         world.open(Accept::default()).expect("a new mirror opens");
-        load(&mut world, &mut [Vec::new(), Vec::new()]);
+        load(&mut world, &mut [Vec::new(), Vec::new()], 1);
         drain(&mut world);
         let image = world.image(Side::A);
-        load(&mut world, &mut [Vec::new(), Vec::new()]);
+        load(&mut world, &mut [Vec::new(), Vec::new()], 2);
         close(&mut world);
         world.disks[0] = image.disk;
         world.equal = false;

@@ -1,7 +1,5 @@
 //! The fault search: random requests, crashes, power failures, changes of speed and dead disks, under settings that
 //! change modes and speeds all the time. What was acknowledged is there afterwards, the same from both disks.
-//!
-//! `EBB_SEED=n cargo test -p ebb-mirror one_seed -- --nocapture` repeats one seed and prints what happened.
 
 use crate::world::{Stop, World};
 use bytes::Bytes;
@@ -10,9 +8,8 @@ use ebb_mirror::{
     Ack, BLOCK_BYTES, DiskState, DiskStatus, Event, PlantedBug, PolicyKind, Request, Settings, Side, Sleep,
     Thresholds,
 };
+use ebb_testing::search::{self, Case, Faults, Hunt, Subject, Tally, Transcript, Violation, broken};
 use ebb_types::Random;
-use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// Blocks that the client uses: few, so that requests overlap.
@@ -71,18 +68,20 @@ pub fn request(random: &mut Random) -> Request {
     }
 }
 
+/// The next thing happens. What is waited for must end in time.
+fn step(world: &mut World, steps: &mut u64, what: &str) {
+    *steps += 1;
+    if !world.step() || *steps >= STEPS_MAX {
+        let status = world.mirror.as_ref().map(|mirror| mirror.status());
+        broken("liveness", format!("{what} never ends, with {} requests: {status:?}", world.in_flight()));
+    }
+}
+
 /// Lets everything end that is in flight.
 pub fn drain(world: &mut World) {
     let mut steps = 0;
     while world.in_flight() > 0 {
-        steps += 1;
-        let goes = world.step() && steps < STEPS_MAX;
-        assert!(
-            goes,
-            "{} requests never end: {:?}",
-            world.in_flight(),
-            world.mirror.as_ref().map(|mirror| mirror.status())
-        );
+        step(world, &mut steps, "a request");
     }
 }
 
@@ -103,6 +102,7 @@ pub fn verify(world: &mut World) {
 fn kill(world: &mut World) {
     let side = world.random.index(2);
     world.disks[side].dead = true;
+    world.note(|| format!("disk {side} dies"));
     world.count("death of a disk");
     drain(world);
     world.ask(Request::Write { block: 0, payload: Bytes::from(vec![0; BLOCK_BYTES as usize]), fua: true });
@@ -119,37 +119,12 @@ fn has_two_copies(world: &World) -> bool {
     world.is_whole() && world.mirror.as_ref().is_some_and(|mirror| mirror.status().copying_bytes == 0)
 }
 
-/// Requests at random, over some time.
-fn load(world: &mut World) {
-    for _ in 0..world.random.between(20, 300) {
-        if world.in_flight() < 16 && world.random.chance(500) {
-            let request = request(&mut world.random);
-            world.ask(request);
-        }
-        for _ in 0..world.random.below(6) {
-            world.step();
-        }
-        if world.random.chance(2) {
-            world.event(Event::Scrub);
-        }
-        let asleep = is_asleep(world);
-        if has_two_copies(world) && world.random.chance(if asleep { 5 } else { 1 }) {
-            kill(world);
-            if asleep {
-                world.count("death of a disk while one sleeps");
-            }
-        }
-    }
-}
-
 pub fn close(world: &mut World) {
     drain(world);
     world.event(Event::Close);
     let mut steps = 0;
     while !world.closed {
-        steps += 1;
-        let goes = world.step() && steps < STEPS_MAX;
-        assert!(goes, "the mirror never closes: {:?}", world.mirror.as_ref().map(|mirror| mirror.status()));
+        step(world, &mut steps, "a close");
     }
     world.count("close");
     let status = world.mirror.as_ref().map(|mirror| mirror.status());
@@ -200,6 +175,7 @@ pub fn stop(world: &mut World) {
             if world.settings.ack == Ack::Both && has_two_copies(world) && world.random.chance(200) {
                 let side = world.random.index(2);
                 world.disks[side].dead = true;
+                world.note(|| format!("disk {side} dies with the power"));
                 world.count("death of a disk in a power failure");
             }
             world.crash(Stop::Power);
@@ -222,18 +198,83 @@ pub fn compare(world: &mut World) {
             world.event(Event::Scrub);
             asked = true;
         } else if asked && !status.scrub.running {
-            assert_eq!(status.scrub.differing_blocks, [], "the disks differ");
+            if !status.scrub.differing_blocks.is_empty() {
+                broken("copies", format!("the disks differ: {:?}", status.scrub.differing_blocks));
+            }
             return world.count("comparison");
         }
-        steps += 1;
-        assert!(world.step() && steps < STEPS_MAX, "a comparison never ends: {status:?}");
+        step(world, &mut steps, "a comparison");
     }
 }
 
-fn play(seed: u64, world: &mut World) {
+/// A new mirror of a case, and how many rounds it is to last.
+pub fn new(case: &Case, settings: Settings, log: u64, lines: usize) -> (World, u32) {
+    let mut world = World::new(case.seed, settings, log);
+    (world.transcript, world.faults) = (Transcript::of(lines), Faults::of(case));
+    let rounds = case.size(0, world.random.between(2, 6) as u32);
     world.open(Accept::default()).expect("a new mirror opens");
-    for _ in 0..world.random.between(2, 6) {
-        load(world);
+    (world, rounds)
+}
+
+/// A mirror under the faults of a seed.
+struct Faulty {
+    world: World,
+    round: u32,
+    rounds: u32,
+}
+
+/// Builds mirrors with this defect.
+fn mirrors(planted: Option<PlantedBug>) -> impl Fn(&Case, usize) -> Faulty + Copy {
+    move |case: &Case, lines: usize| {
+        let mut random = Random::new(case.seed);
+        let settings = settings(&mut random);
+        let settings = Settings { planted, ..sleeping(&mut random, settings) };
+        let log = *random.pick(&[1 << 20, 2 << 20]).expect("two");
+        Faulty::new(case, settings, log, lines)
+    }
+}
+
+impl Faulty {
+    fn new(case: &Case, settings: Settings, log: u64, lines: usize) -> Faulty {
+        let (world, rounds) = new(case, settings, log, lines);
+        Faulty { world, round: 0, rounds }
+    }
+
+    /// Requests at random, over some time.
+    fn load(&mut self) {
+        self.round += 1;
+        let world = &mut self.world;
+        world.begin(self.round, 0);
+        for part in 1..=world.random.between(20, 300) as u32 {
+            world.begin(self.round, part);
+            let (asks, steps) = (world.random.chance(500), world.random.below(6));
+            let (scrubs, kills) = (world.random.chance(2), world.random.below(1000));
+            let request = request(&mut world.random);
+            if asks && world.in_flight() < 16 {
+                world.ask(request);
+            }
+            for _ in 0..steps {
+                world.step();
+            }
+            if scrubs {
+                world.event(Event::Scrub);
+            }
+            // Per mille; more of them while a disk sleeps.
+            if kills < 5 && world.strikes() {
+                let asleep = is_asleep(world);
+                if has_two_copies(world) && (asleep || kills < 1) {
+                    kill(world);
+                    if asleep {
+                        world.count("death of a disk while one sleeps");
+                    }
+                }
+            }
+        }
+    }
+
+    /// It stops, and starts again.
+    fn restart(&mut self) {
+        let world = &mut self.world;
         stop(world);
         if !world.is_whole() && world.random.chance(300) {
             world.replace();
@@ -249,38 +290,60 @@ fn play(seed: u64, world: &mut World) {
             accept.loss = true;
             opened = world.open(accept);
         }
-        opened.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        if world.random.chance(500) {
-            verify(world);
-        }
-        if world.random.chance(300) {
-            compare(world);
+        if let Err(error) = opened {
+            broken("start", error.to_string());
         }
     }
-    verify(world);
-    compare(world);
 }
 
-fn run(
-    seed: u64,
-    keep_lines: bool,
-    planted: Option<PlantedBug>,
-) -> Result<BTreeMap<&'static str, u64>, (String, Vec<String>)> {
-    let mut random = Random::new(seed);
-    let settings = settings(&mut random);
-    let settings = Settings { planted, ..sleeping(&mut random, settings) };
-    let log = *random.pick(&[1 << 20, 2 << 20]).expect("two");
-    let mut world = World::new(seed, settings, log);
-    world.keep_lines = keep_lines;
-    let outcome = catch_unwind(AssertUnwindSafe(|| play(seed, &mut world)));
-    match outcome {
-        Ok(()) => Ok(world.seen),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            Err((text.unwrap_or_default(), world.lines))
+impl Subject for Faulty {
+    const ONE_SEED: &'static str = "-p ebb-mirror --test all search::one_seed";
+    type Summary = Tally;
+
+    fn step(&mut self) -> Result<bool, Violation> {
+        self.load();
+        if self.world.strikes() {
+            self.restart();
         }
+        let world = &mut self.world;
+        world.begin(self.round, u32::MAX);
+        let (verifies, compares) = (world.random.chance(500), world.random.chance(300));
+        if verifies {
+            verify(world);
+        }
+        if compares {
+            compare(world);
+        }
+        Ok(self.round < self.rounds)
     }
+
+    fn check(&mut self) -> Result<Tally, Violation> {
+        verify(&mut self.world);
+        compare(&mut self.world);
+        Ok(std::mem::take(&mut self.world.seen))
+    }
+
+    fn describe(&self) -> String {
+        describe(&self.world.settings, self.rounds)
+    }
+
+    fn sizes(&self) -> Vec<u32> {
+        vec![self.rounds]
+    }
+
+    fn faults(&self) -> u64 {
+        self.world.faults.drawn()
+    }
+
+    fn transcript(&self) -> &Transcript {
+        &self.world.transcript
+    }
+}
+
+pub fn describe(settings: &Settings, rounds: u32) -> String {
+    let Settings { kind, ack, sleep, postponed_bytes, .. } = settings;
+    let sleeps = if sleep.is_some() { "disks sleep" } else { "no disk sleeps" };
+    format!("{kind:?}, acknowledged {ack:?}, {sleeps}, {postponed_bytes} bytes postponed; {rounds} rounds")
 }
 
 /// What a search must have met.
@@ -297,43 +360,19 @@ const MET: [&str; 10] = [
     "resync",
 ];
 
-pub fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
 #[test]
 fn no_seed_loses_what_was_acknowledged() {
-    let (first, seeds) = (number("EBB_FIRST", 1), number("EBB_SEEDS", 600));
-    let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let mut failed = Vec::new();
-    for seed in first..first + seeds {
-        match run(seed, false, None) {
-            Ok(counts) => counts.into_iter().for_each(|(what, n)| *seen.entry(what).or_default() += n),
-            Err((text, _)) => {
-                println!("seed {seed}: {text}");
-                failed.push(seed);
-            }
-        }
-    }
-    println!("{seen:?}");
+    let seeds = search::seeds(1, 600);
+    let count = seeds.end - seeds.start;
+    let seen = search::tally(&search::sound(seeds, |seed| search::run(seed, mirrors(None))));
     for what in MET {
-        assert!(seen.contains_key(what) || seeds < 100, "no seed met: {what}");
+        assert!(seen.contains_key(what) || count < 100, "no seed met: {what}");
     }
-    assert!(
-        failed.is_empty(),
-        "{} of {seeds} seeds fail: {failed:?}; EBB_SEED=n ... one_seed -- --nocapture",
-        failed.len()
-    );
 }
 
 #[test]
 fn one_seed() {
-    let seed = number("EBB_SEED", 1);
-    if let Err((text, lines)) = run(seed, true, None) {
-        let from = lines.len().saturating_sub(number("EBB_LINES", 100) as usize);
-        lines[from..].iter().for_each(|line| println!("{line}"));
-        panic!("seed {seed}: {text}");
-    }
+    search::one_seed(mirrors(None));
 }
 
 /// What rots in one disk's log is read from the other disk, and repaired.
@@ -343,9 +382,9 @@ fn rotten_log_entries_are_noticed_and_repaired() {
     for seed in 1..=120 {
         let mut random = Random::new(seed);
         let settings = Settings { kind: PolicyKind::LogStore, ..settings(&mut random) };
-        let mut world = World::new(seed, settings, 1 << 20);
-        world.open(Accept::default()).expect("a new mirror opens");
-        load(&mut world);
+        let mut faulty = Faulty::new(&Case::whole(seed), settings, 1 << 20, 0);
+        faulty.load();
+        let mut world = faulty.world;
         drain(&mut world);
         let logged = |world: &World, side: Side| {
             world.mirror.as_ref().expect("it runs").status().disks[side.index()].logged_bytes
@@ -361,10 +400,14 @@ fn rotten_log_entries_are_noticed_and_repaired() {
     assert!(met > 5, "rot was met {met} times");
 }
 
+/// Seeds in which a planted bug is looked for.
+const NEAR: u64 = 600;
+/// What a defect may break.
+pub const RULES: [&str; 5] = ["content", "copies", "order", "start", "liveness"];
+
 /// A search that cannot find defects proves nothing.
 #[test]
 fn planted_bugs_are_found() {
-    std::panic::set_hook(Box::new(|_| ()));
     for bug in [
         PlantedBug::WriteUnmarked,
         PlantedBug::LeaveUnnoted,
@@ -373,8 +416,21 @@ fn planted_bugs_are_found() {
         PlantedBug::ReadBehind,
         PlantedBug::WakeForgets,
     ] {
-        let found = (1..=600).find(|seed| run(*seed, false, Some(bug)).is_err());
-        println!("{bug:?}: seed {found:?}");
-        assert!(found.is_some(), "{bug:?} is not found");
+        let name = format!("{bug:?}");
+        let hunt = Hunt { name: &name, first: 1, near: NEAR, all: NEAR, rules: &RULES };
+        let run = |planted| move |seed| search::run(seed, mirrors(planted));
+        search::is_found(&hunt, run(Some(bug)), run(None));
     }
+}
+
+#[test]
+fn a_failing_seed_becomes_a_story() {
+    let buggy = mirrors(Some(PlantedBug::ReadBehind));
+    let failure = (1..=NEAR).find_map(|seed| search::run(seed, buggy).err()).expect("the defect is found");
+    let story = search::shrink(failure.seed, buggy).expect("it breaks a rule each time");
+    assert_eq!(story.violation.rule, failure.violation.rule);
+    assert!(story.lines.iter().any(|line| line.contains(" ask ")), "{story}");
+    let (again, outcome) = search::with_transcript(&story.case, usize::MAX, buggy);
+    assert!(outcome.is_err() && again == story.lines);
+    assert!(search::with_transcript(&story.case, 0, mirrors(None)).1.is_ok(), "it is due to the defect");
 }

@@ -10,7 +10,8 @@ use ebb_mirror::{
     BLOCK_BYTES, Command, DiskId, DiskOp, Event, Found, Geometry, IntentMap, Mirror, MirrorId, Own, Parts,
     PlantedBug, Reply, Request, Settings, Side, Speed, Spent, Token,
 };
-use ebb_types::{Bug, Moment, Random};
+use ebb_testing::search::{Faults, Tally, Transcript, broken};
+use ebb_types::{Bug, Moment, Random, mix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -213,7 +214,9 @@ struct Doing {
 }
 
 pub struct World {
+    seed: u64,
     pub random: Random,
+    pub faults: Faults,
     pub settings: Settings,
     pub disks: [Disk; 2],
     pub mirror: Option<Mirror>,
@@ -232,9 +235,8 @@ pub struct World {
     pub closed: bool,
     /// At the last end: something was being copied.
     pub copying: bool,
-    pub seen: BTreeMap<&'static str, u64>,
-    pub keep_lines: bool,
-    pub lines: Vec<String>,
+    pub seen: Tally,
+    pub transcript: Transcript,
     pub failed_allowed: bool,
     speeds: [Speed; 2],
 }
@@ -273,7 +275,9 @@ impl World {
             writes.into_iter().for_each(|(offset, data)| disk.write(offset, &[data], true));
         }
         World {
+            seed,
             random: Random::new(seed),
+            faults: Faults::default(),
             settings,
             disks,
             mirror: None,
@@ -289,12 +293,25 @@ impl World {
             equal: false,
             closed: false,
             copying: false,
-            seen: BTreeMap::new(),
-            keep_lines: false,
-            lines: Vec::new(),
+            seen: Tally::new(),
+            transcript: Transcript::default(),
             failed_allowed: false,
             speeds: [Speed::High; 2],
         }
+    }
+
+    /// From here on a run draws from a source of its own, which no fault that was left out before changes.
+    pub fn begin(&mut self, round: u32, part: u32) {
+        self.random = Random::new(mix(self.seed ^ mix(u64::from(round) << 32 | u64::from(part))));
+    }
+
+    /// Whether the next fault happens. Then it draws from a source of its own.
+    pub fn strikes(&mut self) -> bool {
+        let (random, happens) = self.faults.draw(self.seed);
+        if happens {
+            self.random = random;
+        }
+        happens
     }
 
     /// Bits of every logged block rot on this disk; headers stay as they are. Returns how many blocks.
@@ -340,11 +357,9 @@ impl World {
         *self.seen.entry(what).or_default() += 1;
     }
 
-    /// Keeps a line for a repetition of this seed.
-    fn note(&mut self, line: impl FnOnce() -> String) {
-        if self.keep_lines {
-            self.lines.push(format!("{:.6} {}", self.now.0 as f64 / 1e9, line()));
-        }
+    pub fn note(&mut self, line: impl FnOnce() -> String) {
+        let now = self.now.0 as f64 / 1e9;
+        self.transcript.note(|| format!("{now:.6} {}", line()));
     }
 
     /// Whether this disk sleeps. It must not be touched.
@@ -530,7 +545,9 @@ impl World {
                 let (other, blocks) = range(&earlier.request);
                 is_write(&earlier.request) && other < first + count && first < other + blocks
             });
-            assert!(overtaken.is_none(), "write {id} has overtaken write {:?}", overtaken.map(|(id, _)| id));
+            if let Some((earlier, _)) = overtaken {
+                broken("order", format!("write {id} has overtaken write {earlier}"));
+            }
         }
         match request {
             Request::Read { .. } => {
@@ -580,7 +597,9 @@ impl World {
     /// The number of the write that the block has; it must be one of those. A block that a power failure tore has a
     /// number of its own from the first time on that it is read.
     fn value(&mut self, block: u64, data: &[u8], may: &BTreeSet<u64>) -> u64 {
-        let Some(sectors) = origin(block, data) else { panic!("block {block} has what was never written") };
+        let Some(sectors) = origin(block, data) else {
+            broken("content", format!("block {block} has what was never written"));
+        };
         let first = sectors[0];
         let found = if sectors.iter().all(|write| *write == first) {
             Some(first)
@@ -603,7 +622,7 @@ impl World {
         let is_new = found.is_some_and(|found| self.mixtures.values().any(|number| *number == found));
         match found {
             Some(found) if may.contains(&found) || is_new && may.len() > 1 => found,
-            _ => panic!("block {block} has {sectors:?} and may have {may:?}"),
+            _ => broken("content", format!("block {block} has {sectors:?} and may have {may:?}")),
         }
     }
 
