@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// From here on a run draws from a source of its own, which no fault that was left out before changes.
+    /// A part of a run draws from a source of its own: no fault that is left out before it changes it.
     pub fn begin(&mut self, round: u32, part: u32) {
         self.random = Random::new(mix(self.seed ^ mix(u64::from(round) << 32 | u64::from(part))));
     }

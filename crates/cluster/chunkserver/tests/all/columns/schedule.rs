@@ -5,9 +5,10 @@
 use super::world::{BLOCKS, Row, SET, World, id};
 use bytes::Bytes;
 use ebb_chunkserver::Event;
+use ebb_testing::search::{self, Case, Faults, Subject, Transcript, Violation, broken};
 use ebb_types::{
     ChunkError, ChunkId, ChunkOp, ClientReply, Epoch, GroupId, Random, RequestId, ServerId, ServerState,
-    SetEntry, SlotState, block_crcs,
+    SetEntry, SlotState, block_crcs, mix,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,15 +26,20 @@ struct Job {
 }
 
 struct Schedule {
+    seed: u64,
     world: World,
+    /// Of the present step alone: no fault that is left out before it changes it.
     random: Random,
+    faults: Faults,
+    step: u32,
+    steps: u32,
     jobs: Vec<Job>,
     written: Vec<Row>,
     deleted: Vec<ChunkId>,
     reads: Vec<(u64, usize, usize)>,
     /// Servers that are down, or that came back and may lack something.
     weak: BTreeSet<usize>,
-    /// Those of them that came back with nothing.
+    /// Rows so far.
     next: u64,
 }
 
@@ -86,7 +92,42 @@ impl Job {
 }
 
 impl Schedule {
-    fn step(&mut self) {
+    fn new(case: &Case, prepare: impl Fn(&mut World), lines: usize) -> Schedule {
+        let seed = case.seed;
+        let (k, r) = if seed.is_multiple_of(2) { (4, 2) } else { (6, 3) };
+        // Half of them keep parity in memory, and half of those have little.
+        let memory = match seed % 8 {
+            0..4 => None,
+            4 | 5 => Some(20 << 12),
+            _ => Some(1 << 30),
+        };
+        let mut world = World::with_memory(k, r, memory);
+        world.transcript = Transcript::of(lines);
+        prepare(&mut world);
+        Schedule {
+            seed,
+            world,
+            random: Random::new(seed),
+            faults: Faults::of(case),
+            step: 0,
+            steps: case.size(0, STEPS),
+            jobs: Vec::new(),
+            written: Vec::new(),
+            deleted: Vec::new(),
+            reads: Vec::new(),
+            weak: BTreeSet::new(),
+            next: 0,
+        }
+    }
+
+    /// Whether the next fault happens. It draws from a source of its own.
+    fn strikes(&mut self) -> bool {
+        let (random, happens) = self.faults.draw(self.seed);
+        self.random = random;
+        happens
+    }
+
+    fn act(&mut self) {
         match self.random.below(100) {
             0..40 if !self.world.net.is_empty() => {
                 let nth = self.random.index(self.world.net.len());
@@ -104,13 +145,13 @@ impl Schedule {
             }
             78..88 => self.clients(),
             88..94 => self.world.tick(),
-            94 if !self.world.net.is_empty() && self.random.chance(300) => {
+            94 if !self.world.net.is_empty() && self.random.chance(300) && self.strikes() => {
                 let nth = self.random.index(self.world.net.len());
                 self.world.lose(nth);
             }
             95 => self.read(),
             96 => self.begin(),
-            _ if self.random.chance(150) => self.metadata(),
+            _ if self.random.chance(150) && self.strikes() => self.metadata(),
             _ => {}
         }
     }
@@ -168,11 +209,10 @@ impl Schedule {
             let row = written.iter().find(|row| row.chunk.object.serial().0 as usize == *serial);
             let wanted = &row.expect("no row is deleted while it is read").strips[*column];
             match reply {
-                ClientReply::Data { crcs } => {
-                    assert!(bytes == wanted && *crcs == block_crcs(wanted), "a wrong answer")
-                }
+                ClientReply::Data { crcs } if bytes == wanted && *crcs == block_crcs(wanted) => {}
                 ClientReply::Retry { .. } | ClientReply::SetMoved { .. } => {}
-                other => panic!("column {column} of an acknowledged row: {other:?}"),
+                ClientReply::Data { .. } => broken("coded", format!("request {token} gets a wrong answer")),
+                other => broken("coded", format!("column {column} of an acknowledged row: {other:?}")),
             }
             false
         });
@@ -249,13 +289,30 @@ impl Schedule {
         }
         self.check_reads();
         for (n, own) in self.world.entry.columns.iter().enumerate() {
-            assert_eq!(own.state, SlotState::InSync, "column {n} at {}", self.world.now);
+            if own.state != SlotState::InSync {
+                broken("liveness", format!("column {n} stays {:?}", own.state));
+            }
         }
-        assert_eq!(self.world.holding(), 0, "nothing is kept for others any more");
+        let holding = self.world.holding();
+        if holding > 0 {
+            broken("R19", format!("{holding} servers keep strips for others, who have everything"));
+        }
         self.weak.clear();
     }
+}
 
-    fn finish(mut self) {
+impl Subject for Schedule {
+    const ONE_SEED: &'static str = "-p ebb-chunkserver --test all one_schedule";
+    type Summary = ();
+
+    fn step(&mut self) -> Result<bool, Violation> {
+        self.step += 1;
+        self.random = Random::new(mix(self.seed ^ mix(u64::from(self.step) << 32)));
+        self.act();
+        Ok(self.step < self.steps)
+    }
+
+    fn check(&mut self) -> Result<(), Violation> {
         self.settle();
         for _ in 0..50 {
             self.jobs.iter_mut().for_each(Job::forget);
@@ -275,44 +332,42 @@ impl Schedule {
                 assert_eq!(block, None, "column {column} of deleted {chunk}");
             }
         }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        let (shape, steps) = (self.world.entry.shape, self.steps);
+        format!("a set of {} servers, {} of them for data; {steps} steps", shape.servers(), shape.data())
+    }
+
+    fn sizes(&self) -> Vec<u32> {
+        vec![self.steps]
+    }
+
+    fn faults(&self) -> u64 {
+        self.faults.drawn()
+    }
+
+    fn transcript(&self) -> &Transcript {
+        &self.world.transcript
     }
 }
 
-fn run(seed: u64, steps: usize, prepare: impl Fn(&mut World)) {
-    let (k, r) = if seed.is_multiple_of(2) { (4, 2) } else { (6, 3) };
-    // Half of them keep parity in memory, and half of those have little.
-    let memory = match seed % 8 {
-        0..4 => None,
-        4 | 5 => Some(20 << 12),
-        _ => Some(1 << 30),
-    };
-    let mut world = World::with_memory(k, r, memory);
-    prepare(&mut world);
-    let mut schedule = Schedule {
-        world,
-        random: Random::new(seed),
-        jobs: Vec::new(),
-        written: Vec::new(),
-        deleted: Vec::new(),
-        reads: Vec::new(),
-        weak: BTreeSet::new(),
-        next: 0,
-    };
-    for _ in 0..steps {
-        schedule.step();
-    }
-    schedule.finish();
+const STEPS: u32 = 12_000;
+
+/// Builds schedules in worlds that are prepared so.
+fn schedules(prepare: impl Fn(&mut World) + Copy) -> impl Fn(&Case, usize) -> Schedule + Copy {
+    move |case: &Case, lines: usize| Schedule::new(case, prepare, lines)
 }
 
-/// `EBB_FIRST`, `EBB_SEEDS`: the first seed, and how many are tried.
 #[test]
 fn what_is_acknowledged_stays_readable_under_random_schedules() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let (first, seeds) = (number("EBB_FIRST").unwrap_or(0), number("EBB_SEEDS").unwrap_or(40));
-    for seed in first..first + seeds {
-        println!("seed {seed}");
-        run(seed, 12000, |_| ());
-    }
+    search::sound(search::seeds(0, 40), |seed| search::run(seed, schedules(|_| ())));
+}
+
+#[test]
+fn one_schedule() {
+    search::one_seed(schedules(|_| ()));
 }
 
 /// The schedules find what is broken on purpose.
@@ -321,17 +376,15 @@ fn what_is_acknowledged_stays_readable_under_random_schedules() {
 fn planted_bugs_are_found() {
     use ebb_chunkserver::PlantedBug;
     for bug in [PlantedBug::DropStripsEarly, PlantedBug::SkipColumnFence] {
-        let fails = |seed: &u64| {
-            let plant = |world: &mut World| {
-                world.planted = Some(bug);
-                for server in world.ids() {
-                    world.start(server, Default::default());
-                }
-            };
-            std::panic::catch_unwind(|| run(*seed, 12000, plant)).is_err()
+        let plant = move |world: &mut World| {
+            world.planted = Some(bug);
+            for server in world.ids() {
+                world.start(server, Default::default());
+            }
         };
-        let found = (0..300).find(fails);
-        println!("{bug:?} is found with seed {found:?}");
-        assert!(found.is_some(), "{bug:?} is not found");
+        let (name, rules) = (format!("{bug:?}"), ["coded", "liveness", "R19"]);
+        let hunt = search::Hunt { name: &name, first: 0, near: 300, all: 300, rules: &rules };
+        let sound = |seed| search::run(seed, schedules(|_| ()));
+        search::is_found(&hunt, |seed| search::run(seed, schedules(plant)), sound);
     }
 }

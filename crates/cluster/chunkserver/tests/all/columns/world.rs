@@ -7,6 +7,7 @@ use ebb_chunkserver::{
     ClientToken, Command, Config, Event, KeptBlock, Recovered, Replica, StoreCommand, StoreToken,
 };
 use ebb_erasure::{Codes, Coding};
+use ebb_testing::search::Transcript;
 use ebb_types::{
     ChunkId, ChunkOp, ClientReply, ClientRequest, Column, Epoch, GroupId, Incarnation, MapDelta, Moment,
     ObjectId, ParityDebt, PeerMessage, PoolEntry, PoolId, Random, RequestId, Role, STRIP_BLOCKS, ServerEntry,
@@ -49,6 +50,7 @@ pub struct World {
     pub deletions: usize,
     pub ready: BTreeSet<ServerId>,
     pub now: u64,
+    pub transcript: Transcript,
     pub codes: Codes,
     servers: BTreeMap<ServerId, ServerEntry>,
     version: u64,
@@ -97,6 +99,7 @@ impl World {
             deletions: usize::MAX,
             ready: BTreeSet::new(),
             now: 1,
+            transcript: Transcript::default(),
             codes: Codes::new(shape),
             servers: BTreeMap::new(),
             version: 1,
@@ -114,8 +117,14 @@ impl World {
         world
     }
 
+    pub fn note(&mut self, line: impl FnOnce() -> String) {
+        let now = self.now as f64 / 1e9;
+        self.transcript.note(|| format!("{now:8.1} {}", line()));
+    }
+
     /// Starts a server with what its store has.
     pub fn start(&mut self, server: ServerId, store: Store) {
+        self.note(|| format!("{server} starts"));
         let incarnation = self.nodes.get(&server).map_or(1, |node| node.incarnation + 1);
         let config = self.config(server, incarnation);
         let recovered = Recovered { roles: store.roles.iter().copied().collect(), ..Recovered::default() };
@@ -176,6 +185,8 @@ impl World {
             self.entry.columns[*column].state = *state;
         }
         self.entry.epoch = self.entry.epoch.next();
+        let epoch = self.entry.epoch;
+        self.note(|| format!("{epoch} begins: {states:?}"));
         self.tell_all();
     }
 
@@ -202,6 +213,7 @@ impl World {
     }
 
     fn stop(&mut self, server: ServerId) {
+        self.note(|| format!("{server} stops"));
         let node = self.nodes.get_mut(&server).unwrap();
         node.replica = None;
         node.orders.clear();
@@ -272,6 +284,10 @@ impl World {
                 }
             }
             Command::Reply { token, reply, payload } => {
+                self.note(|| match payload.len() {
+                    0 => format!("{server} answers request {}: {reply:?}", token.0),
+                    bytes => format!("{server} answers request {}: {bytes} bytes", token.0),
+                });
                 self.replies.insert(token.0, (reply, payload));
             }
             Command::Report(report) => self.report(server, report),
@@ -296,16 +312,19 @@ impl World {
             assert_eq!(self.entry.columns[column].server, server);
             self.configure(&[(column, SlotState::InSync)]);
         }
+        self.note(|| format!("{server} reports {report:?}"));
         self.reports.push((server, report));
     }
 
     pub fn deliver(&mut self, nth: usize) {
         let Letter { from, to, message, payload } = self.net.swap_remove(nth);
+        self.note(|| format!("{to} <- {from}: {message:?}"));
         self.on(to, Event::Peer { from, message, payload });
     }
 
     pub fn lose(&mut self, nth: usize) {
         let Letter { from, to, .. } = self.net.swap_remove(nth);
+        self.note(|| format!("the connection of {from} and {to} breaks"));
         self.on(from, Event::PeerLost { peer: to });
         self.on(to, Event::PeerLost { peer: from });
     }
@@ -396,6 +415,13 @@ impl World {
     pub fn request(&mut self, to: ServerId, column: usize, epoch: Epoch, op: ChunkOp, payload: Bytes) -> u64 {
         self.tokens += 1;
         let token = ClientToken(self.tokens);
+        let what = match op {
+            ChunkOp::Read { .. } => "read",
+            ChunkOp::Delete { .. } => "delete",
+            _ => "write",
+        };
+        let chunk = op.chunk();
+        self.note(|| format!("request {} to {to}: {what} column {column} of {chunk} in {epoch}", token.0));
         let group = GroupId::of_column(SET, column);
         let request = ClientRequest { group, epoch, since: Version::ZERO, claim: 0, op };
         self.on(to, Event::Client { token, request, payload });
