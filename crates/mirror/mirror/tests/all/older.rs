@@ -2,7 +2,9 @@
 //! are old blocks read. What the numbers on the disks do not show is left out: a copy that is no older than their last
 //! note.
 
-use crate::search::{RULES, close, compare, describe, drain, new, request, settings, sleeping, stop, verify};
+use crate::search::{
+    RULES, close, compare, describe, drain, new_mirror, request, settings, sleeping, stop, verify,
+};
 use crate::world::{Image, Stop, World};
 use ebb_mirror::open::{Accept, OpenError};
 use ebb_mirror::{Ack, PlantedBug, Settings, Side};
@@ -133,7 +135,7 @@ fn mirrors(planted: Option<PlantedBug>) -> impl Fn(&Case, usize) -> Older + Copy
         let mut random = Random::new(case.seed);
         let settings = settings(&mut random);
         let settings = Settings { ack: Ack::Safe, planted, ..sleeping(&mut random, settings) };
-        let (world, rounds) = new(case, settings, 1 << 20, lines);
+        let (world, rounds) = new_mirror(case, settings, 1 << 20, lines);
         Older { world, images: [Vec::new(), Vec::new()], round: 0, rounds, refused: false }
     }
 }

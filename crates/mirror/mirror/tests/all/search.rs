@@ -208,7 +208,7 @@ pub fn compare(world: &mut World) {
 }
 
 /// A new mirror of a case, and how many rounds it is to last.
-pub fn new(case: &Case, settings: Settings, log: u64, lines: usize) -> (World, u32) {
+pub fn new_mirror(case: &Case, settings: Settings, log: u64, lines: usize) -> (World, u32) {
     let mut world = World::new(case.seed, settings, log);
     (world.transcript, world.faults) = (Transcript::of(lines), Faults::of(case));
     let rounds = case.size(0, world.random.between(2, 6) as u32);
@@ -236,7 +236,7 @@ fn mirrors(planted: Option<PlantedBug>) -> impl Fn(&Case, usize) -> Faulty + Cop
 
 impl Faulty {
     fn new(case: &Case, settings: Settings, log: u64, lines: usize) -> Faulty {
-        let (world, rounds) = new(case, settings, log, lines);
+        let (world, rounds) = new_mirror(case, settings, log, lines);
         Faulty { world, round: 0, rounds }
     }
 

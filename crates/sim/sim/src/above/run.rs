@@ -38,7 +38,7 @@ impl Above {
     fn new(case: &Case, planted: Planted, lines: usize) -> Above {
         let mut scenario = Scenario::draw(case.seed);
         let faults = scenario.faults.iter().map(|(at, _)| *at).collect();
-        let mut number = 0;
+        let mut number = 0u64;
         scenario.faults.retain(|_| {
             number += 1;
             !case.left_out.contains(&number)
