@@ -42,7 +42,7 @@ pub fn shrink<S: Subject>(seed: u64, build: impl Fn(&Case, usize) -> S) -> Optio
     let rule = play(&mut subject).err()?.rule;
     let (drawn, sizes) = (subject.faults(), subject.sizes());
     let best = Case { sizes, ..Case::whole(seed) };
-    let mut shrinker = Shrinker { build: &build, rule, runs: 1, best, happened: drawn };
+    let mut shrinker: Shrinker<S> = Shrinker { build: &build, rule, runs: 1, best, happened: drawn };
     shrinker.shrink();
     let Shrinker { best, runs, .. } = shrinker;
     let mut subject = build(&best, usize::MAX);
