@@ -13,10 +13,12 @@
 //! | load, latencies, the state in a heartbeat | [`vitals`] |
 //! | whether the store moves | [`Stall`] |
 //! | whether a metadata leader is heard | [`silence`] |
+//! | how often it did what | [`actions`] |
 //!
 //! **Tokens.** Store tokens below [`OWN_TOKENS`] are the core's, those below [`EDGE_TOKENS`] the shell's; the rest is
 //! for those who obey.
 
+mod actions;
 mod api;
 mod rest;
 mod silence;
@@ -25,6 +27,7 @@ mod vitals;
 use crate::common::api::{self as core, StoreToken};
 use crate::common::stall::Stall;
 use crate::replica::Replica;
+use actions::Actions;
 pub use api::{About, Command, EDGE_TOKENS, Ended, Event, Facts, News, OWN_TOKENS};
 use ebb_types::{
     GroupId, LoadCount, Membership, MetaPush, Moment, Refusal, Role, ServedLatencies, ServerMessage,
@@ -77,6 +80,7 @@ pub struct Shell {
     full: bool,
     rest: Rest,
     count: Count,
+    actions: Actions,
     heartbeat_sent: Moment,
     next_heartbeat: Duration,
     silence: Silence,
@@ -103,6 +107,7 @@ impl Shell {
             full: false,
             rest: Rest::default(),
             count: Count::new(now),
+            actions: Actions::default(),
             heartbeat_sent: Moment::ZERO,
             next_heartbeat: about.heartbeat,
             silence: Silence::new(now),
@@ -136,6 +141,11 @@ impl Shell {
         self.count.latencies()
     }
 
+    /// How often each kind of event came and of command followed, since the start.
+    pub fn actions(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.actions.counts()
+    }
+
     /// Whether its disk has paused so often that it is called hung only after more than a lease.
     pub fn is_patient(&self, now: Moment) -> bool {
         self.stall.borne(now, self.lease) > self.lease
@@ -148,6 +158,8 @@ impl Shell {
     }
 
     pub fn on(&mut self, now: Moment, event: Event, out: &mut Vec<Command>) {
+        let before = out.len();
+        self.actions.took(&event);
         match event {
             Event::Core(event) => self.ask(now, event, out),
             Event::Stored { token, outcome } if token.0 < OWN_TOKENS => {
@@ -173,6 +185,7 @@ impl Shell {
             self.ticking = true;
             out.push(Command::Tick);
         }
+        out[before..].iter().for_each(|command| self.actions.gave(command));
     }
 
     /// An event of the core from outside.

@@ -235,6 +235,11 @@ impl<L: LogFile> Member<L> {
         tick.into_iter().chain(judge).chain(rescue).chain(self.again_at).chain(packets).min()
     }
 
+    /// How often each kind of input came and of outcome followed, since the start.
+    pub fn actions(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.shell.actions()
+    }
+
     /// A connection that does not take an [`Outcome::Map`] watches no more.
     pub fn unwatch(&mut self, connection: u64) {
         self.shell.unwatch(connection);
@@ -244,6 +249,7 @@ impl<L: LogFile> Member<L> {
     /// must not be used.
     pub fn on(&mut self, now: Moment, inputs: Vec<Input>, out: &mut Vec<Outcome>) -> Result<(), RaftError> {
         let mut outcomes = Vec::new();
+        inputs.iter().for_each(|input| self.shell.took(input));
         self.turn(now, inputs, &mut outcomes)?;
         let (state, switches, leads) = (&self.state, &self.config.switches, self.is_leader());
         self.shell.on(now, outcomes, &View { state, switches, leads }, out);

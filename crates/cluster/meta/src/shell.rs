@@ -8,7 +8,10 @@
 //!   it is asleep on record, until it refuses or is to wake; and by the leader alone (R7). The order says what it was
 //!   decided by ([`SleepOrder::counts`]).
 
-use crate::{Outcome, State, SwitchAction, Switches};
+mod actions;
+
+use crate::{Input, Outcome, State, SwitchAction, Switches};
+use actions::Actions;
 use ebb_types::{Depth, MetaReply, Moment, ServerId, ServerState, SleepOrder};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,6 +38,7 @@ pub(crate) struct Shell {
     /// Servers that were last ordered to sleep, and have not refused.
     ordered: BTreeMap<ServerId, Depth>,
     packets: BTreeMap<ServerId, Packets>,
+    actions: Actions,
 }
 
 /// Magic packets that are still to be sent.
@@ -48,6 +52,16 @@ struct Packets {
 }
 
 impl Shell {
+    /// An input of the member, before it is processed.
+    pub fn took(&mut self, input: &Input) {
+        self.actions.took(input);
+    }
+
+    /// How often each kind of input came and of outcome followed, since the start.
+    pub fn actions(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.actions.counts()
+    }
+
     pub fn heard(&mut self, server: ServerId, sent: Moment) {
         self.heard.insert(server, sent);
         self.beats.push(server);
@@ -68,6 +82,7 @@ impl Shell {
 
     /// Adds to what the member wants done what follows from it, and from what arrived before.
     pub fn on(&mut self, now: Moment, outcomes: Vec<Outcome>, view: &View, out: &mut Vec<Outcome>) {
+        let before = out.len();
         for server in std::mem::take(&mut self.beats) {
             self.order_again(server, view, out);
         }
@@ -87,6 +102,7 @@ impl Shell {
             *known = newest;
         }
         self.send_packets(now, out);
+        out[before..].iter().for_each(|outcome| self.actions.gave(outcome));
     }
 
     fn throw(

@@ -314,6 +314,9 @@ impl Driver {
         MemberFigures { leads, votes, disk_full, term, leader }.report(page);
         self.notices.report(page);
         page.put(names::BUGS, &[], self.bugs as f64);
+        for (action, count) in self.member.actions() {
+            page.put(names::ACTIONS, &[&"meta", &action], count as f64);
+        }
         let now = clock::now();
         if let Some(mut status) = self.member.status(now) {
             self.power.fill(now, &mut status);

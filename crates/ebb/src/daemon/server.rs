@@ -219,7 +219,7 @@ async fn open_metrics(shared: &Shared, address: Option<&str>) -> Result<(), Node
     let source = shared.clone();
     let page = move || {
         let mut page = metrics::of_process();
-        source.borrow_mut().figures().report(&mut page);
+        source.borrow_mut().report(&mut page);
         page
     };
     metrics::open(address, page).await

@@ -4,6 +4,7 @@
 //! `power`) or tie things together (`sim`, `eval`, `ebb`); they all use these types, so that a watt is never added to a
 //! joule and a group id is never mistaken for a server id. `docs/wire.md` draws the frames.
 
+mod actions;
 mod bug;
 pub mod control;
 mod exposure;

@@ -32,6 +32,9 @@ metrics! {
     PROCESS_MEMORY = Gauge "process_resident_memory_bytes" [] "Memory of this process";
     BUGS = Counter "ebb_bugs_total" [] "Things that cannot happen; the log says which";
 
+    // Of metadata servers and of chunk servers.
+    ACTIONS = Counter "ebb_shell_actions_total" ["shell", "action"] "Events that the process's shell took and commands that it gave, by kind, since this process started";
+
     // Of every metadata server.
     LEADER = Gauge "ebb_metadata_leader" [] "1: this metadata server leads and reports for the cluster";
     VOTER = Gauge "ebb_metadata_voter" [] "1: it counts towards the majority";

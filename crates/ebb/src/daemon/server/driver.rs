@@ -16,6 +16,7 @@ use super::machine;
 use super::news;
 use super::scrubs::Scrubs;
 use crate::daemon::metrics::server::ServerFigures;
+use crate::daemon::metrics::{Page, names};
 use crate::daemon::relay::Way;
 use crate::daemon::{clock, heap};
 use bytes::Bytes;
@@ -449,14 +450,18 @@ impl Server {
     }
 
     /// For a scraper.
-    pub fn figures(&mut self) -> ServerFigures {
+    pub fn report(&mut self, page: &mut Page) {
         let (now, facts) = (clock::now(), self.facts());
-        ServerFigures {
+        let figures = ServerFigures {
             vitals: self.shell.vitals(now, &facts),
             served: self.shell.served(),
             latencies: self.shell.latencies(),
             has_lease: self.shell.replica().has_lease(now),
             map_version: self.shell.replica().map().version,
+        };
+        figures.report(page);
+        for (action, count) in self.shell.actions() {
+            page.put(names::ACTIONS, &[&"server", &action], count as f64);
         }
     }
 
