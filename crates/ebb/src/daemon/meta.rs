@@ -1,8 +1,9 @@
 //! The metadata server: drives a member of the metadata service with real sockets, a real log and real switches.
 //!
-//! Inputs are collected while the member works and passed to it as a batch, so that everything that arrived during one
-//! sync of the log shares the next sync. One thread, except for the power switches, which have their own: a slow switch
-//! must not delay a lease. No timer runs with a single member and nothing to decide.
+//! The driver owns the member, the switches and the connections' senders, and takes from a queue what happened
+//! ([`crate::daemon::queue`]). What arrived while the member worked is passed to it as a batch, so that everything that
+//! arrived during one sync of the log shares the next sync. One thread, except for the power switches, which have their
+//! own: a slow switch must not delay a lease. No timer runs with a single member and nothing to decide.
 
 mod power;
 mod relay;
@@ -16,11 +17,12 @@ use crate::daemon::files;
 use crate::daemon::heap;
 use crate::daemon::metrics::leader::{MemberFigures, NoticeCounts};
 use crate::daemon::metrics::{self, Page, Source, Targets, names};
-use crate::daemon::relay::Way;
+use crate::daemon::queue::Queue;
+use crate::daemon::relay::{Guard, Way};
 use crate::error::{IN_THE_FILE, NodeError, listen};
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Party, Sender, connect, kind};
-use ebb_client::{Key, Secret};
+use ebb_client::{Clock, Key, Secret};
 use ebb_meta::{
     Birth, Bootstrap, DiskLog, Input, LOG_BYTES, Member, MemberConfig, NewServer, Outcome, SwitchAction,
     Token, joining_id, raft,
@@ -33,12 +35,13 @@ use ebb_types::{
 };
 use power::{Heard, Power};
 use serde::Serialize;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
 const DIAL_PAUSE: Duration = Duration::from_millis(100);
@@ -51,40 +54,44 @@ struct About {
     addresses: BTreeMap<u64, String>,
 }
 
-struct Meta {
+/// What connections have of the driver.
+struct Handle {
     about: About,
-    inputs: Vec<Input>,
-    wake: Rc<Notify>,
-    /// Chunk servers with a connection.
-    servers: BTreeMap<ServerId, Sender>,
-    members: BTreeMap<u64, Sender>,
-    /// As far as this member knows.
-    leader: Option<u64>,
-    /// All that are served, by their numbers.
-    connections: BTreeMap<u64, Sender>,
-    next_connection: u64,
-    /// Those that have ended since the last turn: the member forgets that they watch.
-    gone: Vec<u64>,
+    queue: Queue<Event>,
+    /// How many connections were served.
+    served: Cell<u64>,
 }
 
-impl Meta {
-    /// `wake` is signalled when there are inputs.
-    fn new(about: About, wake: Rc<Notify>) -> Meta {
-        Meta {
-            about,
-            inputs: Vec::new(),
-            wake,
-            servers: BTreeMap::new(),
-            members: BTreeMap::new(),
-            leader: None,
-            connections: BTreeMap::new(),
-            next_connection: 0,
-            gone: Vec::new(),
-        }
-    }
-}
+type Shared = Rc<Handle>;
 
-type Shared = Rc<RefCell<Meta>>;
+/// Something that happened.
+enum Event {
+    Input(Input),
+    /// A chunk server said something over this connection.
+    Server {
+        sender: Sender,
+        message: ServerMessage,
+    },
+    Opened {
+        connection: u64,
+        sender: Sender,
+    },
+    Closed {
+        connection: u64,
+    },
+    /// The connection that this member opened to another one.
+    Member {
+        id: u64,
+        sender: Sender,
+    },
+    /// Someone wants to be passed on to the leader.
+    Relay {
+        party: Party,
+        answer: oneshot::Sender<Option<Way>>,
+    },
+    Page(oneshot::Sender<Page>),
+    Targets(oneshot::Sender<String>),
+}
 
 /// How a metadata server starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,15 +152,15 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     let listener = Listener::bind(&section.address, &secret, own)
         .await
         .map_err(listen(&section.address, IN_THE_FILE))?;
-    let wake = Rc::new(Notify::new());
+    let (queue, events) = Queue::new();
     let about = About { own, secret, addresses };
-    let shared: Shared = Rc::new(RefCell::new(Meta::new(about, wake.clone())));
+    let shared: Shared = Rc::new(Handle { about, queue, served: Cell::new(0) });
     spawn_local(accept(shared.clone(), listener));
     spawn_local(heap::give_back_when_quiet());
     for other in config.meta.iter().filter(|m| m.id != section.id) {
         spawn_local(follow_member(shared.clone(), other.id));
     }
-    let driver = Rc::new(RefCell::new(Driver {
+    let mut driver = Driver {
         id: section.id,
         params: config.params()?,
         racks: bootstrap.servers.iter().map(|server| (server.id, server.rack)).collect(),
@@ -161,24 +168,17 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
         data: data.clone(),
         member,
         power,
-        shared,
+        shared: shared.clone(),
+        inputs: Vec::new(),
+        servers: BTreeMap::new(),
+        members: BTreeMap::new(),
+        connections: BTreeMap::new(),
         notices: NoticeCounts::default(),
         bugs: 0,
-    }));
-    let source = Scraped { driver: driver.clone(), targets: Targets::of(config) };
-    metrics::open(section.metrics.as_deref(), source).await?;
-    let mut stop = Stop::new()?;
-    loop {
-        // Inputs that arrived while this process did not run are read before any server's silence is judged.
-        tokio::task::yield_now().await;
-        let next = driver.borrow_mut().turn()?;
-        let pause = next.map(|at| at.since(clock::now()));
-        tokio::select! {
-            () = wake.notified() => {}
-            () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
-            () = stop.asked() => break,
-        }
-    }
+        targets: Targets::of(config),
+    };
+    metrics::open(section.metrics.as_deref(), Scraped(shared)).await?;
+    driver.run(events).await?;
     ebb_power::remove_pid_file(&data, std::process::id())?;
     Ok(())
 }
@@ -258,48 +258,93 @@ struct Driver {
     data: PathBuf,
     member: Member<DiskLog>,
     power: Power,
+    /// For tasks that it starts.
     shared: Shared,
+    /// For the member's next turn.
+    inputs: Vec<Input>,
+    /// Chunk servers with a connection.
+    servers: BTreeMap<ServerId, Sender>,
+    members: BTreeMap<u64, Sender>,
+    /// All that are served, by their numbers.
+    connections: BTreeMap<u64, Sender>,
     notices: NoticeCounts,
     /// What cannot happen, counted since the start.
     bugs: u64,
-}
-
-/// This metadata server, for scrapers.
-struct Scraped {
-    driver: Rc<RefCell<Driver>>,
     targets: Targets,
 }
 
+/// This metadata server, for scrapers.
+struct Scraped(Shared);
+
 impl Source for Scraped {
-    fn page(&self) -> Page {
-        let mut page = metrics::of_process();
-        self.driver.borrow().report(&mut page);
-        page
+    async fn page(&self) -> Page {
+        self.0.queue.ask(Event::Page).await
     }
 
-    fn targets(&self) -> Option<String> {
-        let driver = self.driver.borrow();
-        let state = driver.member.state();
-        Some(self.targets.list(|server| state.server(server).map(|entry| entry.state)))
+    async fn targets(&self) -> Option<String> {
+        Some(self.0.queue.ask(Event::Targets).await)
     }
 }
 
 impl Driver {
+    /// Runs until this is stopped.
+    async fn run(&mut self, mut events: UnboundedReceiver<Event>) -> Result<(), NodeError> {
+        let mut stop = Stop::new()?;
+        loop {
+            // Inputs that arrived while this process did not run are read before any server's silence is judged.
+            tokio::task::yield_now().await;
+            while let Ok(event) = events.try_recv() {
+                self.take(event);
+            }
+            let next = self.turn()?;
+            let pause = next.map(|at| at.since(clock::now()));
+            tokio::select! {
+                Some(event) = events.recv() => self.take(event),
+                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+                () = stop.asked() => return Ok(()),
+            }
+        }
+    }
+
+    /// Who asked may be gone: then the answer is dropped.
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Input(input) => self.inputs.push(input),
+            Event::Server { sender, message } => {
+                self.servers.insert(message.server(), sender);
+                self.inputs.push(Input::Server(message));
+            }
+            Event::Opened { connection, sender } => drop(self.connections.insert(connection, sender)),
+            Event::Closed { connection } => {
+                self.connections.remove(&connection);
+                self.member.unwatch(connection);
+                self.members.retain(|_, sender| !sender.is_closed());
+                self.servers.retain(|_, sender| !sender.is_closed());
+            }
+            Event::Member { id, sender } => drop(self.members.insert(id, sender)),
+            Event::Relay { party, answer } => drop(answer.send(self.way_to_leader(party))),
+            Event::Page(answer) => {
+                let mut page = metrics::of_process();
+                self.report(&mut page);
+                drop(answer.send(page));
+            }
+            Event::Targets(answer) => {
+                let state = self.member.state();
+                drop(answer.send(self.targets.list(|server| state.server(server).map(|entry| entry.state))));
+            }
+        }
+    }
+
     /// Passes the inputs to the member and carries out the outcomes; returns when to be called again if no input
     /// arrives.
     fn turn(&mut self) -> Result<Option<Moment>, NodeError> {
-        let (inputs, gone) = {
-            let mut meta = self.shared.borrow_mut();
-            (std::mem::take(&mut meta.inputs), std::mem::take(&mut meta.gone))
-        };
-        gone.into_iter().for_each(|connection| self.member.unwatch(connection));
+        let inputs = std::mem::take(&mut self.inputs);
         let (heard, mut outcomes) = (power::heard(&inputs), Vec::new());
         let (leads, known) = (self.member.is_leader(), self.member.state().version());
         let now = clock::now();
         self.member.set_clock(now, clock::unix_millis());
         let done = self.member.on(now, inputs, &mut outcomes);
         done.map_err(|source| NodeError::Metadata { data: self.data.clone(), source })?;
-        self.shared.borrow_mut().leader = self.member.term().1;
         self.refuse_another_cluster()?;
         // Servers' states may have changed, or how deep they sleep.
         let throws = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Switch { .. }));
@@ -372,34 +417,33 @@ impl Driver {
     }
 
     fn carry_out(&mut self, outcome: Outcome) {
-        let meta = self.shared.borrow();
         match outcome {
             Outcome::SendRaft { to, message } => {
-                if let Some(sender) = meta.members.get(&to) {
+                if let Some(sender) = self.members.get(&to) {
                     // Raft resends lost messages.
                     let _ = sender.send(kind::RAFT, self.id, &message, Bytes::new());
                 }
             }
-            Outcome::Push { to, push } => meta.tell(to, kind::META_PUSH, &push),
+            Outcome::Push { to, push } => self.tell(to, kind::META_PUSH, &push),
             Outcome::Reply { token: Token { connection, id }, mut reply } => {
                 if let MetaReply::Admin(AdminReply::Status(status)) = &mut reply {
                     self.power.fill(clock::now(), status);
                     let there: Vec<_> = status.servers.iter().map(|s| (s.id, s.rack)).collect();
                     status.notes.extend(other_racks(&self.racks, there));
                 }
-                match meta.connections.get(&connection) {
+                match self.connections.get(&connection) {
                     Some(sender) => drop(sender.send(kind::META_REPLY, id, &reply, Bytes::new())),
                     // It ended meanwhile, and watches nothing.
                     None => self.member.unwatch(connection),
                 }
             }
             Outcome::Map { to, delta } => {
-                let (sender, push) = (meta.connections.get(&to), MetaPush::Map(delta));
+                let (sender, push) = (self.connections.get(&to), MetaPush::Map(delta));
                 if sender.is_none_or(|s| s.send(kind::META_PUSH, 0, &push, Bytes::new()).is_err()) {
                     self.member.unwatch(to);
                 }
             }
-            Outcome::Order { to, order } => meta.tell(to, kind::MACHINE_ORDER, &MachineOrder::Sleep(order)),
+            Outcome::Order { to, order } => self.tell(to, kind::MACHINE_ORDER, &MachineOrder::Sleep(order)),
             Outcome::Switch { server, action } => self.throw(server, action),
             Outcome::Magic { server, path, by } => {
                 let Some(magic) = self.power.switches.magic(server, path) else { return };
@@ -407,7 +451,7 @@ impl Driver {
                     tracing::warn!("{error}");
                 }
                 let order = MachineOrder::Magic { mac: magic.mac.0, to: magic.to.to_string() };
-                by.iter().for_each(|neighbour| meta.tell(*neighbour, kind::MACHINE_ORDER, &order));
+                by.iter().for_each(|neighbour| self.tell(*neighbour, kind::MACHINE_ORDER, &order));
             }
             Outcome::Notice(notice) => {
                 tracing::info!("{notice}");
@@ -440,13 +484,11 @@ impl Driver {
             // No result: a newer order has taken the place of this one.
             if let Ok(result) = outcome.await {
                 let result = result.map_err(|error| error.to_string());
-                shared.borrow_mut().give(Input::Switched { server, action, result });
+                shared.queue.give(Event::Input(Input::Switched { server, action, result }));
             }
         });
     }
-}
 
-impl Meta {
     /// A chunk server without a connection is down, or is told again when it is heard of.
     fn tell<T: Serialize>(&self, to: ServerId, kind: u8, message: &T) {
         if let Some(sender) = self.servers.get(&to) {
@@ -456,15 +498,11 @@ impl Meta {
 
     /// How to call the leader as this party, if it is another member and connected to this one.
     fn way_to_leader(&self, party: Party) -> Option<Way> {
-        let leader = self.leader.filter(|id| self.members.get(id).is_some_and(|link| !link.is_closed()))?;
-        let About { own, secret, addresses } = &self.about;
+        let is_linked = |id: &u64| self.members.get(id).is_some_and(|link| !link.is_closed());
+        let leader = self.member.term().1.filter(is_linked)?;
+        let About { own, secret, addresses } = &self.shared.about;
         let (address, secret) = (addresses.get(&leader)?.clone(), secret.clone());
         Some(Way { address, secret, own: Identity { party, ..*own } })
-    }
-
-    fn give(&mut self, input: Input) {
-        self.inputs.push(input);
-        self.wake.notify_one();
     }
 }
 
@@ -484,14 +522,11 @@ async fn accept(shared: Shared, listener: Listener) {
 /// Maintains the connection that carries the Raft library's messages to another member; that member's messages arrive
 /// on its own connection. The frames' id is the sender.
 async fn follow_member(shared: Shared, to: u64) {
-    let (address, secret, own) = {
-        let about = &shared.borrow().about;
-        (about.addresses[&to].clone(), about.secret.clone(), about.own)
-    };
+    let About { own, secret, addresses } = &shared.about;
     loop {
-        match connect(&address, &secret, own).await {
+        match connect(&addresses[&to], secret, *own).await {
             Ok(connection) => {
-                shared.borrow_mut().members.insert(to, connection.sender.clone());
+                shared.queue.give(Event::Member { id: to, sender: connection.sender.clone() });
                 serve(shared.clone(), connection).await;
             }
             Err(error) => tracing::debug!("metadata server {to}: {error}"),
@@ -502,26 +537,23 @@ async fn follow_member(shared: Shared, to: u64) {
 
 async fn serve(shared: Shared, connection: Connection) {
     let Connection { sender, mut receiver, peer, .. } = connection;
-    let connection = {
-        let mut meta = shared.borrow_mut();
-        meta.next_connection += 1;
-        let connection = meta.next_connection;
-        meta.connections.insert(connection, sender.clone());
-        connection
-    };
+    let connection = shared.served.get() + 1;
+    shared.served.set(connection);
+    shared.queue.give(Event::Opened { connection, sender: sender.clone() });
+    let give = |input| shared.queue.give(Event::Input(input));
     while let Ok(Some(frame)) = receiver.next().await {
         if matches!(frame.kind, kind::META_REQUEST | kind::RAFT) {
             heap::used();
         }
         let is_client = matches!(peer.party, Party::Client | Party::Admin);
         if frame.kind == kind::META_RELAY && is_client && frame.decode::<()>().is_ok() {
-            let way = shared.borrow().way_to_leader(peer.party);
+            let guard = Guard::new(Clock::new());
+            let way = shared.queue.ask(|answer| Event::Relay { party: peer.party, answer }).await;
             // Without one its requests are answered here.
             let Some(way) = way else { continue };
-            relay::relay(way, &sender, &mut receiver).await;
+            relay::relay(way, &sender, &mut receiver, &guard).await;
             break;
         }
-        let mut meta = shared.borrow_mut();
         let understood = match (frame.kind, peer.party) {
             (kind::SERVER_MESSAGE, Party::Server(server)) => match frame.decode::<ServerMessage>() {
                 Ok((_, message)) if message.server() != server => {
@@ -529,20 +561,19 @@ async fn serve(shared: Shared, connection: Connection) {
                     break;
                 }
                 decoded => decoded.map(|(_, message)| {
-                    meta.servers.insert(server, sender.clone());
-                    meta.give(Input::Server(message));
+                    shared.queue.give(Event::Server { sender: sender.clone(), message });
                 }),
             },
             (kind::SLEEP_REFUSAL, Party::Server(server)) => {
                 let refusal = frame.decode::<SleepRefusal>();
-                refusal.map(|(_, refusal)| meta.give(Input::Refuses { server, refusal }))
+                refusal.map(|(_, refusal)| give(Input::Refuses { server, refusal }))
             }
             (kind::META_REQUEST, party) => frame.decode::<MetaRequest>().map(|(id, request)| {
                 let (token, is_admin) = (Token { connection, id }, party == Party::Admin);
-                meta.give(Input::Client { token, is_admin, request });
+                give(Input::Client { token, is_admin, request });
             }),
             (kind::RAFT, Party::Meta) => {
-                frame.decode::<Vec<u8>>().map(|(from, message)| meta.give(Input::Raft { from, message }))
+                frame.decode::<Vec<u8>>().map(|(from, message)| give(Input::Raft { from, message }))
             }
             _ => break,
         };
@@ -552,11 +583,7 @@ async fn serve(shared: Shared, connection: Connection) {
         }
     }
     sender.close();
-    let mut meta = shared.borrow_mut();
-    meta.connections.remove(&connection);
-    meta.gone.push(connection);
-    meta.members.retain(|_, s| !s.is_closed());
-    meta.servers.retain(|_, s| !s.is_closed());
+    shared.queue.give(Event::Closed { connection });
 }
 
 #[cfg(test)]

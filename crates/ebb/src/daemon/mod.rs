@@ -8,6 +8,7 @@ pub mod heap;
 pub mod meta;
 pub mod metrics;
 pub mod mirror;
+mod queue;
 mod relay;
 pub mod server;
 pub mod volume;

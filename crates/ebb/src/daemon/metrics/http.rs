@@ -32,18 +32,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// After a connection that could not be accepted, mostly for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A process that can be scraped.
+/// A process that can be scraped. What it tells may be with another task, which is asked for it.
 pub trait Source {
-    fn page(&self) -> Page;
+    fn page(&self) -> impl Future<Output = Page>;
 
     /// What else there is to scrape, as Prometheus's `http_sd` wants it; `None`: this process does not know.
-    fn targets(&self) -> Option<String> {
-        None
+    fn targets(&self) -> impl Future<Output = Option<String>> {
+        std::future::ready(None)
     }
 }
 
 impl<F: Fn() -> Page> Source for F {
-    fn page(&self) -> Page {
+    async fn page(&self) -> Page {
         self()
     }
 }
@@ -81,10 +81,11 @@ async fn accept<S: Source + 'static>(listener: TcpListener, source: Rc<(S, Hosts
 }
 
 async fn serve<S: Source>(stream: TcpStream, source: Rc<(S, Hosts)>) {
-    let service = service_fn(|request: Request<hyper::body::Incoming>| {
+    let (source, hosts) = &*source;
+    let service = service_fn(move |request: Request<hyper::body::Incoming>| async move {
         let (parts, _) = request.into_parts();
-        let answer = answer(&source.0, &source.1, &parts.method, parts.uri.path(), &parts.headers);
-        async move { Ok::<_, Infallible>(answer) }
+        let answer = answer(source, hosts, &parts.method, parts.uri.path(), &parts.headers);
+        Ok::<_, Infallible>(answer.await)
     });
     let mut http = http1::Builder::new();
     http.keep_alive(false).max_buf_size(HEAD_BYTES);
@@ -93,7 +94,7 @@ async fn serve<S: Source>(stream: TcpStream, source: Rc<(S, Hosts)>) {
     }
 }
 
-fn answer(
+async fn answer(
     source: &impl Source,
     hosts: &Hosts,
     method: &Method,
@@ -112,12 +113,12 @@ fn answer(
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return answer;
     }
-    match (path, source.targets()) {
-        ("/metrics", _) => {
-            let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
-            let format = Format::accepted(accept.unwrap_or_default());
-            told(StatusCode::OK, format.content_type(), source.page().write(format))
-        }
+    if path == "/metrics" {
+        let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+        let format = Format::accepted(accept.unwrap_or_default());
+        return told(StatusCode::OK, format.content_type(), source.page().await.write(format));
+    }
+    match (path, source.targets().await) {
         ("/sd", Some(targets)) => told(StatusCode::OK, "application/json", targets),
         (_, Some(_)) => plain(StatusCode::NOT_FOUND, "not found; this endpoint serves /metrics and /sd"),
         (_, None) => plain(StatusCode::NOT_FOUND, "not found; this endpoint serves /metrics"),
@@ -141,28 +142,32 @@ mod tests {
     struct Both;
 
     impl Source for Both {
-        fn page(&self) -> Page {
-            let mut page = Page::default();
-            page.put(names::GEAR, &[], 2.0);
-            page
+        async fn page(&self) -> Page {
+            page()
         }
 
-        fn targets(&self) -> Option<String> {
+        async fn targets(&self) -> Option<String> {
             Some("[]".to_owned())
         }
     }
 
-    fn asked(method: Method, path: &str, host: &str) -> (u16, String) {
+    fn page() -> Page {
+        let mut page = Page::default();
+        page.put(names::GEAR, &[], 2.0);
+        page
+    }
+
+    async fn asked(method: Method, path: &str, host: &str) -> (u16, String) {
         let mut headers = HeaderMap::new();
         if !host.is_empty() {
             headers.insert(HOST, HeaderValue::from_str(host).unwrap());
         }
-        let answer = answer(&Both, &Hosts::addresses("meta1.example"), &method, path, &headers);
+        let answer = answer(&Both, &Hosts::addresses("meta1.example"), &method, path, &headers).await;
         (answer.status().as_u16(), answer.into_body())
     }
 
-    #[test]
-    fn only_its_two_pages_are_served_and_only_under_its_own_names() {
+    #[tokio::test]
+    async fn only_its_two_pages_are_served_and_only_under_its_own_names() {
         for host in [
             "127.0.0.1:9301",
             "[::1]:9301",
@@ -172,7 +177,7 @@ mod tests {
             "meta1.example:9301",
             "10.1.2.3",
         ] {
-            assert_eq!(asked(Method::GET, "/sd", host), (200, "[]".into()), "{host}");
+            assert_eq!(asked(Method::GET, "/sd", host).await, (200, "[]".into()), "{host}");
         }
         for host in [
             "",
@@ -182,11 +187,11 @@ mod tests {
             ":9301",
             "127.0.0.1.evil.example",
         ] {
-            assert_eq!(asked(Method::GET, "/metrics", host).0, 403, "{host}");
+            assert_eq!(asked(Method::GET, "/metrics", host).await.0, 403, "{host}");
         }
-        assert!(asked(Method::GET, "/metrics", "localhost").1.contains("ebb_gear 2.0\n"));
-        assert_eq!(asked(Method::POST, "/metrics", "localhost").0, 405);
-        assert_eq!(asked(Method::GET, "/", "localhost").0, 404);
+        assert!(asked(Method::GET, "/metrics", "localhost").await.1.contains("ebb_gear 2.0\n"));
+        assert_eq!(asked(Method::POST, "/metrics", "localhost").await.0, 405);
+        assert_eq!(asked(Method::GET, "/", "localhost").await.0, 404);
     }
 
     #[tokio::test]
@@ -203,7 +208,7 @@ mod tests {
         let tasks = tokio::task::LocalSet::new();
         tasks
             .run_until(async {
-                open(Some(&free.to_string()), || Both.page()).await.unwrap();
+                open(Some(&free.to_string()), page).await.unwrap();
                 let answer = exchange("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".into()).await;
                 assert!(
                     answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("connection: close"),
