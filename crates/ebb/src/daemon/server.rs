@@ -1,9 +1,9 @@
 //! The chunk server: drives the protocol core (`ebb_chunkserver`) with real sockets, a real store and a real clock.
 //!
 //! One thread runs everything except the store's disk I/O. Every input (a frame, a completion, a timer) becomes an
-//! event; the core answers with commands, which are carried out at once, before the next input. So there are no locks,
-//! and no context switch between a request and its answer if the blocks are in memory. An idle server does one thing:
-//! it sends heartbeats.
+//! event for one task, the [`driver`]; the core answers with commands, which are carried out at once, before the next
+//! input. So there are no locks, and no context switch between a request and its answer if the blocks are in memory. An
+//! idle server does one thing: it sends heartbeats.
 
 mod disks;
 mod driver;
@@ -18,33 +18,28 @@ use crate::cluster::random;
 use crate::daemon::clock;
 use crate::daemon::files;
 use crate::daemon::heap;
-use crate::daemon::metrics;
+use crate::daemon::metrics::{self, Page, Source};
 use crate::error::{IN_THE_FILE, NodeError, io, listen};
 use disks::Ground;
-use driver::{About, Server, Shared, inbox_has_room, wake_store};
+use driver::{About, Handle, Input, Server, Shared, inbox_has_room};
 use ebb_chunkserver::Replica;
-use ebb_chunkserver::shell::{self, Ended, Shell};
+use ebb_chunkserver::shell::{self, Ended, Event, Shell};
 use ebb_client::transport::{
     Connection, Frame, Identity, Listener, Party, Receiver, Sender, TransportError, connect, kind,
 };
 use ebb_client::{Key, Secret};
 use ebb_power::OwnMachine;
 use ebb_store::{Completion, StoreCore, StoreHandle};
-use ebb_types::frame::PAYLOAD_MAX;
-use ebb_types::{ChunkOp, ClientRequest, Depth, Incarnation, MachineOrder, MetaPush, ServerId, StoreId};
+use ebb_types::frame::{FrameError, PAYLOAD_MAX};
+use ebb_types::{ChunkOp, ClientRequest, Depth, Incarnation, MachineOrder, ServerId, StoreId};
 use scrubs::Scrubs;
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 
 const META_PAUSE_MIN: Duration = Duration::from_millis(20);
 const META_PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// Nothing is lost: the next start recovers the store.
-const STORE_ENDED: &str = "the store's thread ended because of a bug in this program, which its log shows: start the server again and report it";
 
 /// Runs the chunk server with this id until it is stopped.
 pub async fn run(config: &Config, id: u16) -> Result<(), NodeError> {
@@ -139,7 +134,7 @@ async fn run_once(
     let listener = Listener::bind(&section.address, &secret, own).await;
     let listener = listener.map_err(listen(&section.address, IN_THE_FILE))?;
 
-    let (completed, mut completions) = mpsc::unbounded_channel::<Vec<Completion>>();
+    let (completed, completions) = mpsc::unbounded_channel::<Vec<Completion>>();
     let store = StoreHandle::start(core, move |batch| {
         // The receiver is gone only while the process is exiting.
         let _ = completed.send(batch);
@@ -148,38 +143,33 @@ async fn run_once(
     let incarnation = recovered.incarnation;
     let scrubs = Scrubs::new(data.join("scrubs.json"));
     let shell = shell_of(config, &params, (me, store.figures().mark.store), recovered, &scrubs);
-    let stopping = Rc::new(Notify::new());
-    let shared: Shared = Rc::new_cyclic(|this| {
-        let metas = config.meta.len();
-        RefCell::new(Server::new(
-            this.clone(),
-            shell,
-            store,
-            metas,
-            stopping.clone(),
-            About {
-                me,
-                incarnation,
-                cluster: params.cluster,
-                secret,
-                scrubs,
-                own_machine: own_machine.clone(),
-                dial: |shared, to, address, pause| drop(spawn_local(dial(shared, to, address, pause))),
-            },
-        ))
+    let (shared, inputs) = Handle::new(About {
+        me,
+        incarnation,
+        cluster: params.cluster,
+        secret,
+        scrubs,
+        own_machine: own_machine.clone(),
+        dial: |shared, to, address, pause| drop(spawn_local(dial(shared, to, address, pause))),
     });
+    let server = Server::new(shared.clone(), shell, store, config.meta.len());
     for (index, address) in config.meta_addresses().into_iter().enumerate() {
         spawn_local(follow_meta(shared.clone(), index, address, own, params.lease_millis));
     }
     spawn_local(accept(shared.clone(), listener));
-    open_metrics(&shared, section.metrics.as_deref()).await?;
-    tokio::select! {
-        () = follow_store(&shared, &mut completions) => return Err(NodeError::Refused(STORE_ENDED.into())),
-        () = stop.asked() => {}
-        () = stopping.notified() => {}
-    }
-    flush(&shared, &mut completions).await;
-    Ok(shared.borrow_mut().ended.take())
+    spawn_local(heap::give_back_when_quiet());
+    metrics::open(section.metrics.as_deref(), Scraped(shared.clone())).await?;
+    // A task of the same set as the connections: waking it costs no more than an entry in the set's queue.
+    let mut run = spawn_local(server.run(inputs, completions));
+    let ended = tokio::select! {
+        ended = &mut run => ended,
+        () = stop.asked() => {
+            shared.queue.give(Input::Stop);
+            run.await
+        }
+    };
+    // A bug: what is in memory may be wrong, and the next start does not have it.
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
 }
 
 /// The pure part of this run, from what the store recovered.
@@ -205,40 +195,19 @@ fn shell_of(
     Shell::new(clock::now(), about, replica)
 }
 
-/// Passes on what the store has done, until it ends.
-async fn follow_store(shared: &Shared, completions: &mut mpsc::UnboundedReceiver<Vec<Completion>>) {
-    spawn_local(wake_store(shared.clone()));
-    spawn_local(heartbeats(shared.clone()));
-    spawn_local(heap::give_back_when_quiet());
-    while let Some(batch) = completions.recv().await {
-        shared.borrow_mut().on_completions(batch);
-    }
-}
+/// This chunk server, for scrapers.
+struct Scraped(Shared);
 
-async fn open_metrics(shared: &Shared, address: Option<&str>) -> Result<(), NodeError> {
-    let source = shared.clone();
-    let page = move || {
-        let mut page = metrics::of_process();
-        source.borrow_mut().report(&mut page);
-        page
-    };
-    metrics::open(address, page).await
+impl Source for Scraped {
+    async fn page(&self) -> Page {
+        self.0.queue.ask(Input::Page).await
+    }
 }
 
 /// Number of files the store may keep open: half of those that the process may have is left for connections.
 fn open_files() -> usize {
     const ENOUGH: u64 = 4096;
     files::raise_limit().map_or(ENOUGH, |files| ENOUGH.min(files / 2)) as usize
-}
-
-/// A server's last action, so that the next start has nothing to do.
-async fn flush(shared: &Shared, completions: &mut mpsc::UnboundedReceiver<Vec<Completion>>) {
-    let last = shared.borrow_mut().end();
-    while let Some(batch) = completions.recv().await {
-        if batch.iter().any(|c| c.token == last) {
-            return;
-        }
-    }
 }
 
 async fn accept(shared: Shared, listener: Listener) {
@@ -258,7 +227,7 @@ async fn accept(shared: Shared, listener: Listener) {
 async fn serve(shared: Shared, connection: Connection) {
     let Connection { sender, mut receiver, peer, .. } = connection;
     if let Party::Server(from) = peer.party {
-        shared.borrow_mut().peer_is_up(from, &sender);
+        shared.queue.give(Input::PeerUp { peer: from, sender: sender.clone() });
     }
     match receive(&shared, peer.party, &sender, &mut receiver).await {
         Ok(()) => {}
@@ -267,18 +236,18 @@ async fn serve(shared: Shared, connection: Connection) {
     }
     sender.close();
     if let Party::Server(from) = peer.party {
-        shared.borrow_mut().peer_is_lost(from);
+        shared.queue.give(Input::PeerLost { peer: from });
     }
 }
 
 /// Receives frames while there is room for them.
 async fn receive(
-    shared: &Shared,
+    shared: &Handle,
     party: Party,
     sender: &Sender,
     receiver: &mut Receiver,
 ) -> Result<(), TransportError> {
-    let flow = shared.borrow().flow();
+    let flow = &shared.flow;
     while let Some((kind, payload_len)) = receiver.arriving().await? {
         if kind == kind::CLIENT_REQUEST {
             sender.room().await;
@@ -288,7 +257,7 @@ async fn receive(
             if let ChunkOp::Read { len, .. } | ChunkOp::Look { len, .. } = request.op {
                 share = flow.reads.share((len as usize).min(PAYLOAD_MAX)).await;
             }
-            shared.borrow_mut().on_request((sender, id), request, frame.payload, share);
+            shared.on_request((sender, id), request, frame.payload, share);
             continue;
         }
         if kind == kind::CHUNK_RELAY {
@@ -298,7 +267,7 @@ async fn receive(
         }
         inbox_has_room(shared, party).await;
         let Some(frame) = receiver.next().await? else { break };
-        shared.borrow_mut().on_frame(party, sender, frame)?;
+        shared.on_frame(party, sender, frame)?;
     }
     Ok(())
 }
@@ -308,51 +277,56 @@ async fn dial(shared: Shared, to: ServerId, address: String, pause: Duration) {
     if !pause.is_zero() {
         tokio::time::sleep(pause).await;
     }
-    let (secret, own) = {
-        let about = &shared.borrow().about;
-        (about.secret.clone(), Identity { cluster: about.cluster, party: Party::Server(about.me) })
-    };
-    match connect(&address, &secret, own).await {
-        Ok(connection) if connection.peer.party == Party::Server(to) => serve(shared, connection).await,
-        Ok(_) => shared.borrow_mut().dial_failed(to),
-        Err(error) => {
-            tracing::debug!("{to}: {error}");
-            shared.borrow_mut().dial_failed(to);
+    let About { me, cluster, secret, .. } = &shared.about;
+    let own = Identity { cluster: *cluster, party: Party::Server(*me) };
+    match connect(&address, secret, own).await {
+        Ok(connection) if connection.peer.party == Party::Server(to) => {
+            return serve(shared, connection).await;
         }
+        Ok(_) => {}
+        Err(error) => tracing::debug!("{to}: {error}"),
     }
+    shared.queue.give(Input::DialFailed { peer: to });
 }
 
 /// Maintains a connection to one metadata server.
 async fn follow_meta(shared: Shared, index: usize, address: String, own: Identity, lease_millis: u32) {
     let lease = Duration::from_millis(lease_millis.into());
-    let secret = shared.borrow().about.secret.clone();
     let mut pause = META_PAUSE_MIN;
     loop {
-        match connect(&address, &secret, own).await {
+        match connect(&address, &shared.about.secret, own).await {
             Ok(Connection { sender, mut receiver, .. }) => {
                 pause = META_PAUSE_MIN;
-                shared.borrow_mut().meta_is_up(index, sender.clone());
+                shared.queue.give(Input::MetaUp { index, sender: sender.clone() });
                 let mut spoke = false;
                 while let Some(frame) = next_frame(&mut receiver, spoke.then_some(lease)).await {
                     spoke = true;
-                    let understood = match frame.kind {
-                        kind::MACHINE_ORDER => frame
-                            .decode::<MachineOrder>()
-                            .map(|(_, order)| shared.borrow_mut().on_machine_order(order)),
-                        _ => frame.decode::<MetaPush>().map(|(_, push)| shared.borrow_mut().on_push(push)),
-                    };
-                    if let Err(error) = understood {
+                    if let Err(error) = on_meta_frame(&shared, &frame) {
                         tracing::warn!("metadata server {address}: {error}");
                     }
                 }
                 sender.close();
-                shared.borrow_mut().meta_is_lost(index);
+                shared.queue.give(Input::MetaLost { index });
             }
             Err(error) => tracing::debug!("metadata server {address}: {error}"),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(META_PAUSE_MAX);
     }
+}
+
+fn on_meta_frame(shared: &Handle, frame: &Frame) -> Result<(), FrameError> {
+    match frame.kind {
+        kind::MACHINE_ORDER => match frame.decode()? {
+            (_, MachineOrder::Sleep(order)) => shared.tell_shell(Event::Order(order)),
+            (_, MachineOrder::Magic { mac, to }) => machine::send(mac, &to),
+        },
+        _ => {
+            let (_, push) = frame.decode()?;
+            shared.tell_shell(Event::Push(push));
+        }
+    }
+    Ok(())
 }
 
 /// `None`: the connection has ended, or nothing came for that long from a member that spoke before. It may be the
@@ -366,12 +340,4 @@ async fn next_frame(receiver: &mut Receiver, patience: Option<Duration>) -> Opti
         None => next.await,
     };
     next.ok().flatten()
-}
-
-async fn heartbeats(shared: Shared) {
-    loop {
-        let interval = shared.borrow().heartbeat_interval();
-        tokio::time::sleep(interval).await;
-        shared.borrow_mut().send_heartbeat();
-    }
 }

@@ -1,6 +1,6 @@
 //! What a chunk server passes on between a client and another chunk server that the client does not reach.
 
-use super::driver::Shared;
+use super::driver::{Handle, Input};
 use crate::daemon::relay::{Guard, Wire, call, pass, pass_both_ways};
 use bytes::Bytes;
 use ebb_client::Clock;
@@ -13,7 +13,7 @@ const WIRE: Wire = Wire { up, down };
 /// Does what the first frame of a connection asks for. Returns when either end has ended, or has sent what is not
 /// passed on.
 pub async fn relay(
-    shared: &Shared,
+    shared: &Handle,
     party: Party,
     asked: &Frame,
     client: &Sender,
@@ -21,15 +21,13 @@ pub async fn relay(
 ) -> Result<(), FrameError> {
     let (_, to) = asked.decode::<ServerId>()?;
     let guard = Guard::new(Clock::new());
-    let flow = shared.borrow().flow();
-    let (me, way) = (shared.borrow().about.me, shared.borrow().way_to(party, to));
-    let Some(way) = way else {
+    let Some(way) = shared.queue.ask(|answer| Input::Relay { party, to, answer }).await else {
         tracing::debug!("{party:?} is not passed on to {to}");
         return Ok(());
     };
-    let Ok(_turn) = flow.relays.try_acquire() else {
+    let Ok(_turn) = shared.flow.relays.try_acquire() else {
         // That says nothing of the other server. The client ends the connection when it has read it.
-        let _ = client.send(kind::CHUNK_RELAY, 0, &me, Bytes::new());
+        let _ = client.send(kind::CHUNK_RELAY, 0, &shared.about.me, Bytes::new());
         let _ = requests.next().await;
         return Ok(());
     };
