@@ -32,7 +32,7 @@ impl Strangers {
     }
 
     pub fn at_most(most: usize) -> Strangers {
-        assert!(most > 0, "without a place nobody is let in");
+        assert!(most > 0, "without a place no stranger is let in");
         Strangers { places: Arc::new(Semaphore::new(most)), present: Mutex::default() }
     }
 

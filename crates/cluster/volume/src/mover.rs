@@ -265,7 +265,7 @@ impl<B: Backend> Inner<B> {
     /// A clearing that failed may yet be carried out, after a look that found its blocks in the front: they would then
     /// read as zeroes. So it is repeated before a look is believed. What comes late finds nothing that old.
     async fn clear(&self, slice: &Slice, up_to: Option<Version>) -> Result<(), VolumeError> {
-        debug_assert!(slice.object.try_read().is_err(), "nobody reads while blocks leave the front");
+        debug_assert!(slice.object.try_read().is_err(), "no reader is there while blocks leave the front");
         let Some(version) = up_to.max(slice.owed()) else { return Ok(()) };
         slice.owe(Some(version));
         self.backend.clear(self.meta.object, slice.number, version).await?;

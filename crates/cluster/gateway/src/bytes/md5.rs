@@ -77,7 +77,10 @@ impl Lanes {
     /// A caller waits for this job now.
     fn need(&self, number: u64) {
         let mut queue = self.queue();
-        debug_assert!(number < queue.begun + queue.waiting.len() as u64, "nobody waits for what is to come");
+        debug_assert!(
+            number < queue.begun + queue.waiting.len() as u64,
+            "no request waits for what is to come"
+        );
         queue.needed = queue.needed.max(Some(number));
         self.go_on(&mut queue);
     }

@@ -94,7 +94,7 @@ pub async fn serve<B: Backend>(
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
-    debug_assert!(limits.connections > 0, "nobody would be served");
+    debug_assert!(limits.connections > 0, "no client would be served");
     let mut stop = pin!(stop);
     let (draining, drained) = watch::channel(false);
     let open = Arc::new(Open::default());

@@ -120,7 +120,7 @@ impl Leases {
                 debug_assert!(pack.live <= pack.ever, "what has a name was named");
             } else {
                 run.objects.remove(&extent.object);
-                debug_assert!(!self.has(extent.object), "what has a name is nobody's lease");
+                debug_assert!(!self.has(extent.object), "what has a name has no lease");
             }
         }
         self.forget_empty(run);
