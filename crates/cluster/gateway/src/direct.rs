@@ -166,11 +166,8 @@ impl<B: Backend> Direct<B> {
         range: Option<(u64, u64)>,
     ) -> Result<Bytes, Refused> {
         let range = range.map(|(first, len)| Range::Int { first, last: Some(first + len - 1) });
-        let mut input = GetObjectInput::builder();
-        input.set_bucket(bucket.to_owned());
-        input.set_key(key.to_owned());
-        input.set_range(range);
-        let input = input.build().expect("it names a bucket and a key");
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let input = GetObjectInput { bucket, key, range, ..Default::default() };
         let output = self.gateway.objects.get(request(input)).await?;
         let Some(body) = output.body else { return Ok(Bytes::new()) };
         let parts: Result<Vec<Bytes>, StdError> = body.try_collect().await;
@@ -179,10 +176,9 @@ impl<B: Backend> Direct<B> {
     }
 
     pub async fn delete(&self, (bucket, key): (&str, &str)) -> Result<(), Refused> {
-        let mut input = DeleteObjectInput::builder();
-        input.set_bucket(bucket.to_owned());
-        input.set_key(key.to_owned());
-        self.gateway.objects.delete(request(input.build().expect("it names a bucket and a key"))).await?;
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let input = DeleteObjectInput { bucket, key, ..Default::default() };
+        self.gateway.objects.delete(request(input)).await?;
         Ok(())
     }
 
@@ -196,9 +192,8 @@ impl<B: Backend> Direct<B> {
     /// Returns the keys that were not deleted.
     pub async fn delete_all(&self, bucket: &str, keys: Vec<String>) -> Result<BTreeSet<String>, Refused> {
         let objects = keys.into_iter().map(|key| ObjectIdentifier { key, ..Default::default() }).collect();
-        let mut input = DeleteObjectsInput::builder();
-        input.set_bucket(bucket.to_owned());
-        input.set_delete(Delete { objects, quiet: Some(true) });
+        let delete = Delete { objects, quiet: Some(true) };
+        let input = DeleteObjectsInput::builder().bucket(bucket.to_owned()).delete(delete);
         let input = input.build().expect("it names a bucket and keys");
         let output = self.gateway.objects.delete_many(request(input)).await?;
         Ok(output.errors.into_iter().flatten().filter_map(|error| error.key).collect())
@@ -224,11 +219,8 @@ impl<B: Backend> Direct<B> {
 
     /// `class`: the pool, if it is not the bucket's.
     pub async fn copy(&self, bucket: &str, from: &str, to: &str, class: Option<&str>) -> Result<(), Refused> {
-        let mut input = CopyObjectInput::builder();
-        input.set_bucket(bucket.to_owned());
-        input.set_key(to.to_owned());
-        input.set_copy_source(source(bucket, from));
-        input.set_storage_class(class_of(class));
+        let input = CopyObjectInput::builder().bucket(bucket.to_owned()).key(to.to_owned());
+        let input = input.copy_source(source(bucket, from)).storage_class(class_of(class));
         self.gateway.objects.copy(request(input.build().expect("it names both"))).await?;
         Ok(())
     }
@@ -242,12 +234,8 @@ impl<B: Backend> Direct<B> {
         class: Option<&str>,
     ) -> Result<(), Refused> {
         let upload_id = self.begin_upload((bucket, to), class).await?;
-        let mut part = UploadPartCopyInput::builder();
-        part.set_bucket(bucket.to_owned());
-        part.set_key(to.to_owned());
-        part.set_copy_source(source(bucket, from));
-        part.set_upload_id(upload_id.clone());
-        part.set_part_number(1);
+        let part = UploadPartCopyInput::builder().bucket(bucket.to_owned()).key(to.to_owned());
+        let part = part.copy_source(source(bucket, from)).upload_id(upload_id.clone()).part_number(1);
         let copied = self.gateway.uploads.copy_part(request(part.build().expect("it is complete"))).await?;
         let e_tag = copied.copy_part_result.and_then(|result| result.e_tag);
         Ok(self.complete((bucket, to), &upload_id, &[(1, e_tag)].into(), &[1]).await?)
@@ -284,11 +272,8 @@ impl<B: Backend> Direct<B> {
         for some in parts.first {
             self.put_some(name, &upload_id, some).await?;
         }
-        let mut input = AbortMultipartUploadInput::builder();
-        input.set_bucket(name.0.to_owned());
-        input.set_key(name.1.to_owned());
-        input.set_upload_id(upload_id.clone());
-        let input = input.build().expect("it is complete");
+        let (bucket, key, aborted) = (name.0.to_owned(), name.1.to_owned(), upload_id.clone());
+        let input = AbortMultipartUploadInput { bucket, key, upload_id: aborted, ..Default::default() };
         let late = self.put_some(name, &upload_id, parts.late);
         let (_, ended) = join(late, self.gateway.uploads.abort(input)).await;
         Ok(ended?)
@@ -321,13 +306,14 @@ impl<B: Backend> Direct<B> {
         upload_id: &str,
         (number, bytes): (i32, Body),
     ) -> S3Result<Option<ETag>> {
-        let mut part = UploadPartInput::builder();
-        part.set_bucket(bucket.to_owned());
-        part.set_key(key.to_owned());
-        part.set_upload_id(upload_id.to_owned());
-        part.set_part_number(number);
-        part.set_body(Some(body(bytes)));
-        let part = part.build().expect("it is complete");
+        let part = UploadPartInput {
+            bucket: bucket.to_owned(),
+            key: key.to_owned(),
+            upload_id: upload_id.to_owned(),
+            part_number: number,
+            body: Some(body(bytes)),
+            ..Default::default()
+        };
         Ok(self.gateway.uploads.put_part(request(part)).await?.e_tag)
     }
 
@@ -344,12 +330,13 @@ impl<B: Backend> Direct<B> {
             ..Default::default()
         };
         let parts = Some(named.iter().map(part).collect());
-        let mut input = CompleteMultipartUploadInput::builder();
-        input.set_bucket(bucket.to_owned());
-        input.set_key(key.to_owned());
-        input.set_upload_id(upload_id.to_owned());
-        input.set_multipart_upload(Some(CompletedMultipartUpload { parts }));
-        let input = input.build().expect("it is complete");
+        let input = CompleteMultipartUploadInput {
+            bucket: bucket.to_owned(),
+            key: key.to_owned(),
+            upload_id: upload_id.to_owned(),
+            multipart_upload: Some(CompletedMultipartUpload { parts }),
+            ..Default::default()
+        };
         self.gateway.uploads.complete(request(input)).await?;
         Ok(())
     }
