@@ -10,8 +10,8 @@ use form_urlencoded::parse;
 use hyper::{HeaderMap, Method, Uri};
 use s3s::{S3Error, S3Result, s3_error};
 
-/// All supported operations, each with the names that it uses in a query; of an operation that only reads, the
-/// [`SELECTORS`] among them.
+/// All supported operations, each with the names that it uses in a query; of an operation that only reads, those that
+/// choose it.
 pub const OPERATIONS: &[(&str, &[&str])] = &[
     ("AbortMultipartUpload", &["uploadId"]),
     ("CompleteMultipartUpload", &["uploadId"]),
@@ -75,54 +75,34 @@ pub const OPERATIONS: &[(&str, &[&str])] = &[
     ("UploadPartCopy", &["partNumber", "uploadId"]),
 ];
 
-/// Names in a query that make a request another operation, also in S3's dialects elsewhere.
-const SELECTORS: &[&str] = &[
+/// Names in a query by which S3, and its dialects elsewhere, choose operations that are not supported.
+const OF_OTHERS: &[&str] = &[
     "abac",
-    "accelerate",
-    "acl",
     "analytics",
     "annotation",
     "append",
-    "attributes",
-    "cors",
-    "delete",
-    "encryption",
     "events",
     "intelligent-tiering",
     "inventory",
-    "legal-hold",
-    "lifecycle",
-    "list-type",
-    "location",
-    "logging",
     "metadataAnnotationTable",
     "metadataConfiguration",
     "metadataInventoryTable",
     "metadataJournalTable",
     "metadataTable",
     "metrics",
-    "notification",
-    "object-lock",
-    "ownershipControls",
-    "policy",
-    "policyStatus",
-    "publicAccessBlock",
     "renameObject",
-    "replication",
-    "requestPayment",
-    "restore",
-    "retention",
     "select",
     "select-type",
     "session",
-    "tagging",
     "torrent",
-    "uploadId",
-    "uploads",
-    "versioning",
-    "versions",
-    "website",
 ];
+
+/// Whether a name in a query makes a request another operation.
+fn selects(name: &str) -> bool {
+    let is_used = OPERATIONS.iter().any(|(_, used)| used.contains(&name));
+    // Of a read, these say which version or part is meant.
+    (is_used && !["partNumber", "versionId"].contains(&name)) || OF_OTHERS.contains(&name)
+}
 
 /// Names in the query of a presigned URL that belong to its signature.
 pub const OF_SIGNATURE: [&str; 6] =
@@ -141,7 +121,7 @@ pub fn check(operation: &str, method: &Method, uri: &Uri, headers: &HeaderMap) -
             // SDKs name the operation that they mean.
             "x-id" => *value == *operation,
             _ if used.contains(&&*name) => true,
-            _ if reads => !SELECTORS.contains(&&*name),
+            _ if reads => !selects(&name),
             _ => is_no_wish(&name, &value, headers),
         };
         if !understood {
