@@ -4,11 +4,13 @@ use crate::bytes::backend::BackendError;
 use crate::bytes::names::NameError;
 use ebb_client::bug;
 use ebb_types::{Checksum, ChecksumAlgorithm, ETag, NamespaceError};
+use hyper::StatusCode;
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use s3s::checksum::ChecksumHasher;
 use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
 use s3s::dto::{self, Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 /// The region of buckets that were created without a location.
@@ -38,18 +40,20 @@ impl From<BackendError> for S3Error {
                 asleep
             }
             BackendError::NoSpace => {
-                let mut full = S3Error::with_message(
-                    S3ErrorCode::Custom("InsufficientStorage".into()),
-                    error.to_string(),
-                );
-                full.set_status_code(hyper::StatusCode::INSUFFICIENT_STORAGE);
-                full
+                custom("InsufficientStorage", StatusCode::INSUFFICIENT_STORAGE, error.to_string())
             }
             // Clients try again a few times, and are told so each time. What says that there is no such object would
             // have tools that keep a copy delete theirs.
             BackendError::Lost(_) | BackendError::Failed(_) => s3_error!(InternalError, "{error}"),
         }
     }
+}
+
+/// An error whose code the library does not know.
+pub fn custom(code: &'static str, status: StatusCode, why: impl Into<Cow<'static, str>>) -> S3Error {
+    let mut error = S3Error::with_message(S3ErrorCode::Custom(code.into()), why);
+    error.set_status_code(status);
+    error
 }
 
 /// There is no versioning: the only version of an object is "null".

@@ -3,14 +3,14 @@
 use crate::bytes::backend::{Backend, Pool};
 use crate::bytes::place::Unnamed;
 use crate::bytes::store::Store;
-use crate::convert::{algorithm, algorithm_name, finished, hasher};
+use crate::convert::{algorithm, algorithm_name, custom, finished, hasher};
 use crate::http::body::Stalled;
 use bytes::Bytes;
 use ebb_types::{Checksum, ChecksumAlgorithm, ETag};
 use futures_util::{Stream, StreamExt};
-use hyper::HeaderMap;
+use hyper::{HeaderMap, StatusCode};
 use s3s::checksum::ChecksumHasher;
-use s3s::{S3Error, S3ErrorCode, S3Result, StdError, TrailingHeaders, s3_error};
+use s3s::{S3Error, S3Result, StdError, TrailingHeaders, s3_error};
 
 /// What a client states about the bytes that it sends.
 #[derive(Default)]
@@ -168,13 +168,8 @@ pub fn body_error(error: StdError) -> S3Error {
         return s3_error!(SignatureDoesNotMatch, "the signature of a chunk of the body is wrong");
     }
     if text.contains("Sha256Mismatch") {
-        let code = S3ErrorCode::Custom("XAmzContentSHA256Mismatch".into());
-        let mut error = S3Error::with_message(code, "x-amz-content-sha256 does not match the bytes received");
-        error.set_status_code(hyper::StatusCode::BAD_REQUEST);
-        return error;
+        let why = "x-amz-content-sha256 does not match the bytes received";
+        return custom("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, why);
     }
-    S3Error::with_message(
-        S3ErrorCode::IncompleteBody,
-        format!("the body ended early or is malformed: {text}"),
-    )
+    s3_error!(IncompleteBody, "the body ended early or is malformed: {text}")
 }

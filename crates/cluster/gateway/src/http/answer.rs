@@ -1,8 +1,7 @@
 //! From a request to its response: the front door, the protocol library, and the work that both leave over.
 
 use crate::bytes::backend::Backend;
-use crate::convert::REGION;
-use crate::convert::unwritable;
+use crate::convert::{REGION, custom, unwritable};
 use crate::gateway::Gateway;
 use crate::http::body::{Id, Paced, Progress};
 use crate::http::chunked::{self, Chunked};
@@ -16,7 +15,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode};
 use s3s::service::S3Service;
-use s3s::{Body, HttpError, HttpResponse, S3Error, S3ErrorCode, S3Result, s3_error};
+use s3s::{Body, HttpError, HttpResponse, S3Error, S3Result, s3_error};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -147,11 +146,8 @@ impl<B: Backend> Front<B> {
         )
         .await;
         let Some(allowed) = allowed else {
-            let code = S3ErrorCode::Custom("AccessForbidden".into());
-            let mut error =
-                S3Error::with_message(code, "the bucket's CORS configuration does not allow this request");
-            error.set_status_code(StatusCode::FORBIDDEN);
-            return Err(error);
+            let why = "the bucket's CORS configuration does not allow this request";
+            return Err(custom("AccessForbidden", StatusCode::FORBIDDEN, why));
         };
         let mut answer = HttpResponse::new(Body::empty());
         *answer.headers_mut() = allowed;
@@ -330,6 +326,7 @@ fn expects_continue(request: &Request<Incoming>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use s3s::S3ErrorCode;
 
     #[test]
     fn an_error_without_a_message_gets_one() {

@@ -13,7 +13,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method};
 use s3s::host::{S3Host, VirtualHost};
 use s3s::validation::{AwsNameValidation, NameValidation};
-use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+use s3s::{S3Error, S3Result, s3_error};
 use std::sync::Arc;
 
 /// S3's maximum lifetime of a presigned URL, in seconds: a week.
@@ -158,9 +158,7 @@ fn hoist(request: &mut Parts) -> S3Result<()> {
         if name.strip_prefix("x-amz-").is_none_or(|rest| OF_SIGNATURE.contains(&rest)) {
             continue;
         }
-        let bad = || {
-            S3Error::with_message(S3ErrorCode::InvalidArgument, format!("the query's {name} is malformed"))
-        };
+        let bad = || s3_error!(InvalidArgument, "the query's {name} is malformed");
         let key = HeaderName::try_from(&name).map_err(|_| bad())?;
         let value = HeaderValue::try_from(value.as_bytes()).map_err(|_| bad())?;
         if request.headers.get(&key).is_some_and(|present| present != value) {

@@ -2,7 +2,7 @@
 
 use crate::bytes::backend::{Backend, Pool};
 use crate::bytes::names::Names;
-use crate::convert::{OWNER, timestamp};
+use crate::convert::{OWNER, custom, timestamp};
 use crate::http::front::no_acl;
 use crate::http::rights::Key;
 use crate::ops::list::{from_token, other_answer, owner, page_size, token};
@@ -10,8 +10,9 @@ use crate::ops::pools::{Destination, at_location, destination, location_of_new};
 use crate::ops::rules::{Rule, expiring};
 use crate::ops::tags::{BUCKET_TAGS_MAX, from_set, to_set};
 use ebb_types::{BucketSetting, BucketSettings, Moment, NamespaceAnswer, NamespaceOp, NamespaceQuery};
+use hyper::StatusCode;
 use s3s::dto::*;
-use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+use s3s::{S3Result, s3_error};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -209,10 +210,7 @@ impl<B: Backend> Buckets<B> {
     /// For a setting that no bucket can have here: the reply for a bucket without it.
     pub async fn unset<T>(&self, bucket: String, code: &'static str, what: &str) -> S3Result<T> {
         self.check(bucket).await?;
-        let mut error =
-            S3Error::with_message(S3ErrorCode::Custom(code.into()), format!("the bucket has no {what}"));
-        error.set_status_code(hyper::StatusCode::NOT_FOUND);
-        Err(error)
+        Err(custom(code, StatusCode::NOT_FOUND, format!("the bucket has no {what}")))
     }
 }
 

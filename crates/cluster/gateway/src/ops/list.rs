@@ -6,7 +6,7 @@ use crate::convert::{OWNER, checksum_type, etag, listed_algorithm, timestamp, ur
 use crate::ops::pools::shown_class;
 use ebb_types::{KeyListing, KeyPage, NamespaceAnswer, NamespaceQuery, PAGE_MAX};
 use s3s::dto::*;
-use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
+use s3s::{S3Error, S3Result, s3_error};
 
 pub(crate) fn owner() -> Owner {
     Owner { display_name: Some(OWNER.to_owned()), id: Some(OWNER.to_owned()) }
@@ -190,10 +190,7 @@ pub(crate) fn from_token(token: &str) -> S3Result<String> {
     let key =
         base64_simd::URL_SAFE_NO_PAD.decode_to_vec(token).ok().and_then(|key| String::from_utf8(key).ok());
     key.ok_or_else(|| {
-        S3Error::with_message(
-            S3ErrorCode::InvalidArgument,
-            "invalid continuation token: it was not issued by this store",
-        )
+        s3_error!(InvalidArgument, "invalid continuation token: it was not issued by this store")
     })
 }
 

@@ -6,8 +6,8 @@ use crate::bytes::names::{NameError, Names};
 use crate::bytes::reader::Reader;
 use crate::bytes::store::Store;
 use crate::convert::{
-    check_key, check_version, checksum_type, etag, give_checksum, give_headers, http_date, kept_headers,
-    parse_etag, seconds, stated_checksum, timestamp,
+    check_key, check_version, checksum_type, custom, etag, give_checksum, give_headers, http_date,
+    kept_headers, parse_etag, seconds, stated_checksum, timestamp,
 };
 use crate::http::body::{Id, Progress};
 use crate::ops::bucket::Buckets;
@@ -98,11 +98,8 @@ fn select(
 }
 
 fn no_part(meta: &ObjectMeta, number: i32) -> S3Error {
-    let code = S3ErrorCode::Custom("InvalidPartNumber".into());
     let why = format!("the object has no part {number}: it has {}", meta.parts.len().max(1));
-    let mut error = S3Error::with_message(code, why);
-    error.set_status_code(StatusCode::RANGE_NOT_SATISFIABLE);
-    error
+    custom("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, why)
 }
 
 fn is_same(meta: &ObjectMeta, known: &HeaderValue) -> bool {
