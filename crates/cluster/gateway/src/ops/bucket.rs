@@ -24,13 +24,8 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 const BUCKETS_MAX: usize = 10_000;
 
 /// A setting of buckets, so that not every request asks the metadata service for it.
+#[derive(Default)]
 struct Remembered<T>(Mutex<BTreeMap<String, (Moment, T)>>);
-
-impl<T> Default for Remembered<T> {
-    fn default() -> Self {
-        Remembered(Mutex::default())
-    }
-}
 
 impl<T: Clone> Remembered<T> {
     fn get(&self, bucket: &str, now: Moment) -> Option<T> {
