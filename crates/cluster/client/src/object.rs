@@ -126,8 +126,7 @@ impl Client {
         Ok(groups.into_iter().map(|group| ChunkId::of_claim(object, group)).collect())
     }
 
-    /// Runs `work` for every part, several concurrently. After an error no other part begins; those that are on their
-    /// way have ended when it is returned. Results are in no particular order.
+    /// Runs `work` for every part, as [`to_their_ends`].
     async fn each<P, T, F>(
         &self,
         parts: impl IntoIterator<Item = P>,
@@ -146,11 +145,13 @@ impl Client {
     }
 }
 
-/// Several concurrently; see [`Client::each`].
-async fn to_their_ends<T, F>(mut tasks: impl Iterator<Item = F>) -> Result<Vec<T>, ClientError>
+/// Runs tasks, several concurrently. After an error no other begins; those that are on their way have ended when it is
+/// returned. Results are in no particular order.
+pub async fn to_their_ends<T, E, F>(mut tasks: impl Iterator<Item = F>) -> Result<Vec<T>, E>
 where
     T: Send + 'static,
-    F: Future<Output = Result<T, ClientError>> + Send + 'static,
+    E: Send + 'static,
+    F: Future<Output = Result<T, E>> + Send + 'static,
 {
     let (mut running, mut results) = (JoinSet::new(), Ok(Vec::new()));
     loop {
@@ -195,7 +196,7 @@ mod tests {
 
     #[tokio::test]
     async fn results_of_all_are_returned() {
-        let mut found = to_their_ends((0..20).map(|n| async move { Ok(n) })).await.expect("none fails");
+        let mut found = to_their_ends((0..20).map(|n| async move { Ok::<_, ClientError>(n) })).await.unwrap();
         found.sort_unstable();
         assert_eq!(found, Vec::from_iter(0..20));
     }

@@ -7,15 +7,13 @@ use crate::order::Doing;
 use crate::slice::{Slice, Stretch};
 use crate::state::{HELD, Inner};
 use bytes::{Bytes, BytesMut};
+use ebb_client::to_their_ends;
 use ebb_types::{BLOCK_BYTES, ObjectId, SLICE_BYTES};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
 const BLOCK: u32 = BLOCK_BYTES as u32;
-/// Pieces of one request that are carried at a time.
-const PIECES: usize = 8;
 /// For this long a write waits for room in the front.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -179,8 +177,7 @@ impl<B: Backend> Volume<B> {
         Ok(whole.freeze())
     }
 
-    /// Carries out all pieces, several at a time. After an error no other piece begins; those that are on their way
-    /// have ended when it is returned.
+    /// Carries out all pieces, as [`to_their_ends`].
     async fn each<T, F>(
         &self,
         parts: Vec<Piece>,
@@ -193,22 +190,7 @@ impl<B: Backend> Volume<B> {
         if let [only] = parts[..] {
             return Ok(vec![work(self.inner.clone(), only).await?]);
         }
-        let (mut running, mut done) = (JoinSet::new(), Ok(Vec::new()));
-        let mut parts = parts.into_iter();
-        loop {
-            while running.len() < PIECES
-                && done.is_ok()
-                && let Some(piece) = parts.next()
-            {
-                running.spawn(work(self.inner.clone(), piece));
-            }
-            let Some(piece) = running.join_next().await else { return done };
-            match (piece.expect("no piece panics"), &mut done) {
-                (Ok(piece), Ok(done)) => done.push(piece),
-                (Err(error), Ok(_)) => done = Err(error),
-                (_, Err(_)) => {}
-            }
-        }
+        to_their_ends(parts.into_iter().map(|piece| work(self.inner.clone(), piece))).await
     }
 }
 
