@@ -49,14 +49,9 @@ const _: () = assert!(CHUNK_BYTES_MIN.is_multiple_of(SLICE_BYTES));
 
 /// An open volume. Cheap to clone. End it with [`Volume::close`]: one that is only dropped stays claimed until its
 /// silence is noticed.
+#[derive(Clone)]
 pub struct Volume<B = Client> {
     inner: Arc<Inner<B>>,
-}
-
-impl<B> Clone for Volume<B> {
-    fn clone(&self) -> Volume<B> {
-        Volume { inner: self.inner.clone() }
-    }
 }
 
 impl<B: Backend> Volume<B> {
