@@ -21,6 +21,9 @@ pub enum PlantedBug {
     ListFirst,
 }
 
+/// What a cluster answers.
+type Answer<T> = Result<T, ClientError>;
+
 /// A cluster. Offsets of the front are in the volume.
 pub trait Backend: Clone + Send + Sync + 'static {
     /// A defect that the test harness must find. Only builds with the feature `planted-bugs` have any.
@@ -41,56 +44,36 @@ pub trait Backend: Clone + Send + Sync + 'static {
     fn noted(&self, front: ObjectId) -> Extent;
 
     /// Notes the claim wherever the front has bytes. Afterwards no request under an older one is carried out.
-    fn raise_claim(&self, front: ObjectId, len: u64) -> impl Future<Output = Result<(), ClientError>> + Send;
+    fn raise_claim(&self, front: ObjectId, len: u64) -> impl Future<Output = Answer<()>> + Send;
 
     fn namespace(
         &self,
         op: NamespaceOp,
-    ) -> impl Future<Output = Result<Result<NamespaceDone, NamespaceError>, ClientError>> + Send;
+    ) -> impl Future<Output = Answer<Result<NamespaceDone, NamespaceError>>> + Send;
 
     fn query(
         &self,
         query: NamespaceQuery,
-    ) -> impl Future<Output = Result<Result<NamespaceAnswer, NamespaceError>, ClientError>> + Send;
+    ) -> impl Future<Output = Answer<Result<NamespaceAnswer, NamespaceError>>> + Send;
 
     /// Fresh consecutive serial numbers; returns the first.
-    fn allocate(&self, count: u32) -> impl Future<Output = Result<ObjectId, ClientError>> + Send;
+    fn allocate(&self, count: u32) -> impl Future<Output = Answer<ObjectId>> + Send;
 
     /// Never-written bytes are zero.
-    fn read(
-        &self,
-        front: ObjectId,
-        offset: u64,
-        len: u64,
-    ) -> impl Future<Output = Result<Bytes, ClientError>> + Send;
+    fn read(&self, front: ObjectId, offset: u64, len: u64) -> impl Future<Output = Answer<Bytes>> + Send;
 
-    fn write(
-        &self,
-        front: ObjectId,
-        offset: u64,
-        bytes: Bytes,
-    ) -> impl Future<Output = Result<(), ClientError>> + Send;
+    fn write(&self, front: ObjectId, offset: u64, bytes: Bytes) -> impl Future<Output = Answer<()>> + Send;
 
-    fn zero(
-        &self,
-        front: ObjectId,
-        offset: u64,
-        len: u64,
-    ) -> impl Future<Output = Result<(), ClientError>> + Send;
+    fn zero(&self, front: ObjectId, offset: u64, len: u64) -> impl Future<Output = Answer<()>> + Send;
 
     /// Removes all of the front, which has `len` bytes, and the claims on it.
-    fn delete(&self, front: ObjectId, len: u64) -> impl Future<Output = Result<(), ClientError>> + Send;
+    fn delete(&self, front: ObjectId, len: u64) -> impl Future<Output = Answer<()>> + Send;
 
     /// Which blocks of a slice the front has. Runs count from the slice's first block.
-    fn look(&self, front: ObjectId, slice: u32) -> impl Future<Output = Result<Looked, ClientError>> + Send;
+    fn look(&self, front: ObjectId, slice: u32) -> impl Future<Output = Answer<Looked>> + Send;
 
     /// Frees those of them whose version is not newer.
-    fn clear(
-        &self,
-        front: ObjectId,
-        slice: u32,
-        up_to: Version,
-    ) -> impl Future<Output = Result<(), ClientError>> + Send;
+    fn clear(&self, front: ObjectId, slice: u32, up_to: Version) -> impl Future<Output = Answer<()>> + Send;
 
     /// Reads bytes of a slice's object, which must be there.
     fn read_moved(
@@ -98,15 +81,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
         object: ObjectId,
         offset: u32,
         len: u32,
-    ) -> impl Future<Output = Result<Bytes, ClientError>> + Send;
+    ) -> impl Future<Output = Answer<Bytes>> + Send;
 
-    fn write_moved(
-        &self,
-        object: ObjectId,
-        bytes: Bytes,
-    ) -> impl Future<Output = Result<(), ClientError>> + Send;
+    fn write_moved(&self, object: ObjectId, bytes: Bytes) -> impl Future<Output = Answer<()>> + Send;
 
-    fn delete_moved(&self, object: ObjectId) -> impl Future<Output = Result<(), ClientError>> + Send;
+    fn delete_moved(&self, object: ObjectId) -> impl Future<Output = Answer<()>> + Send;
 }
 
 #[cfg(feature = "planted-bugs")]
@@ -149,44 +128,41 @@ impl Backend for Client {
         self.claims_of(front)
     }
 
-    async fn raise_claim(&self, front: ObjectId, len: u64) -> Result<(), ClientError> {
+    async fn raise_claim(&self, front: ObjectId, len: u64) -> Answer<()> {
         Client::raise_claim(self, front, len).await
     }
 
-    async fn namespace(&self, op: NamespaceOp) -> Result<Result<NamespaceDone, NamespaceError>, ClientError> {
+    async fn namespace(&self, op: NamespaceOp) -> Answer<Result<NamespaceDone, NamespaceError>> {
         let reply = Client::namespace(self, vec![op]).await?;
         Ok(reply.results.into_iter().next().expect("one result for each op"))
     }
 
-    async fn query(
-        &self,
-        query: NamespaceQuery,
-    ) -> Result<Result<NamespaceAnswer, NamespaceError>, ClientError> {
+    async fn query(&self, query: NamespaceQuery) -> Answer<Result<NamespaceAnswer, NamespaceError>> {
         Client::query(self, query).await
     }
 
-    async fn allocate(&self, count: u32) -> Result<ObjectId, ClientError> {
+    async fn allocate(&self, count: u32) -> Answer<ObjectId> {
         self.allocate_objects(count).await
     }
 
-    async fn read(&self, front: ObjectId, offset: u64, len: u64) -> Result<Bytes, ClientError> {
+    async fn read(&self, front: ObjectId, offset: u64, len: u64) -> Answer<Bytes> {
         self.read_object(front, offset, len).await
     }
 
-    async fn write(&self, front: ObjectId, offset: u64, bytes: Bytes) -> Result<(), ClientError> {
+    async fn write(&self, front: ObjectId, offset: u64, bytes: Bytes) -> Answer<()> {
         self.write_object(front, offset, bytes).await
     }
 
-    async fn zero(&self, front: ObjectId, offset: u64, len: u64) -> Result<(), ClientError> {
+    async fn zero(&self, front: ObjectId, offset: u64, len: u64) -> Answer<()> {
         self.zero_object(front, offset, len).await
     }
 
-    async fn delete(&self, front: ObjectId, len: u64) -> Result<(), ClientError> {
+    async fn delete(&self, front: ObjectId, len: u64) -> Answer<()> {
         self.delete_object(front, len).await?;
         self.delete_claims(front, len).await
     }
 
-    async fn look(&self, front: ObjectId, slice: u32) -> Result<Looked, ClientError> {
+    async fn look(&self, front: ObjectId, slice: u32) -> Answer<Looked> {
         let (chunk, offset) = place(self, front, slice);
         let looked = Client::look(self, chunk, offset, SLICE_BYTES).await?;
         let first = offset / ebb_types::BLOCK_BYTES as u32;
@@ -194,20 +170,20 @@ impl Backend for Client {
         Ok(Looked { runs, ..looked })
     }
 
-    async fn clear(&self, front: ObjectId, slice: u32, up_to: Version) -> Result<(), ClientError> {
+    async fn clear(&self, front: ObjectId, slice: u32, up_to: Version) -> Answer<()> {
         let (chunk, offset) = place(self, front, slice);
         self.zero_up_to(chunk, offset, SLICE_BYTES, up_to).await
     }
 
-    async fn read_moved(&self, object: ObjectId, offset: u32, len: u32) -> Result<Bytes, ClientError> {
+    async fn read_moved(&self, object: ObjectId, offset: u32, len: u32) -> Answer<Bytes> {
         Ok(self.read_written(chunk(object), offset, len).await?.bytes)
     }
 
-    async fn write_moved(&self, object: ObjectId, bytes: Bytes) -> Result<(), ClientError> {
+    async fn write_moved(&self, object: ObjectId, bytes: Bytes) -> Answer<()> {
         Client::write(self, chunk(object), 0, bytes).await
     }
 
-    async fn delete_moved(&self, object: ObjectId) -> Result<(), ClientError> {
+    async fn delete_moved(&self, object: ObjectId) -> Answer<()> {
         Client::delete(self, chunk(object)).await
     }
 }

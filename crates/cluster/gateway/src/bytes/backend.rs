@@ -26,6 +26,9 @@ impl Pool {
     }
 }
 
+/// What a cluster answers.
+type Answer<T> = Result<T, BackendError>;
+
 /// Offsets and lengths are in bytes within a chunk. Every call retries internally until it is answered or its deadline
 /// passes.
 pub trait Backend: Send + Sync + 'static {
@@ -39,54 +42,36 @@ pub trait Backend: Send + Sync + 'static {
 
     /// A code over `parts` that all gateways of this cluster can make, and nobody else. The first part says what it is
     /// for.
-    fn code(&self, parts: &[&[u8]]) -> Result<[u8; 32], BackendError>;
+    fn code(&self, parts: &[&[u8]]) -> Answer<[u8; 32]>;
 
     /// The first of `count` serial numbers of objects that are unique forever.
-    fn allocate(&self, count: u32) -> impl Future<Output = Result<ObjectId, BackendError>> + Send;
+    fn allocate(&self, count: u32) -> impl Future<Output = Answer<ObjectId>> + Send;
 
     /// Reads `len` written bytes; an error if no copy has them. They match their checksums.
-    fn read(
-        &self,
-        chunk: ChunkId,
-        offset: u32,
-        len: u32,
-    ) -> impl Future<Output = Result<Summed, BackendError>> + Send;
+    fn read(&self, chunk: ChunkId, offset: u32, len: u32) -> impl Future<Output = Answer<Summed>> + Send;
 
     /// Returns when the bytes are durable on all copies, or all strips.
-    fn write(
-        &self,
-        chunk: ChunkId,
-        offset: u32,
-        data: Summed,
-    ) -> impl Future<Output = Result<(), BackendError>> + Send;
+    fn write(&self, chunk: ChunkId, offset: u32, data: Summed) -> impl Future<Output = Answer<()>> + Send;
 
     /// Zeroes a range and frees its whole blocks. Only in the replicated pool.
-    fn zero(
-        &self,
-        chunk: ChunkId,
-        offset: u32,
-        len: u32,
-    ) -> impl Future<Output = Result<(), BackendError>> + Send;
+    fn zero(&self, chunk: ChunkId, offset: u32, len: u32) -> impl Future<Output = Answer<()>> + Send;
 
     /// Removes a chunk permanently. Removing a chunk that never existed succeeds.
-    fn delete(&self, chunk: ChunkId) -> impl Future<Output = Result<(), BackendError>> + Send;
+    fn delete(&self, chunk: ChunkId) -> impl Future<Output = Answer<()>> + Send;
 
     /// Has the servers woken that these chunks need. Returns whether any of them hibernated.
-    fn wake(&self, chunks: Vec<ChunkId>) -> impl Future<Output = Result<bool, BackendError>> + Send;
+    fn wake(&self, chunks: Vec<ChunkId>) -> impl Future<Output = Answer<bool>> + Send;
 
     /// Carries out namespace ops, exactly once.
-    fn commit(
-        &self,
-        ops: Vec<NamespaceOp>,
-    ) -> impl Future<Output = Result<NamespaceReply, BackendError>> + Send;
+    fn commit(&self, ops: Vec<NamespaceOp>) -> impl Future<Output = Answer<NamespaceReply>> + Send;
 
     fn query(
         &self,
         query: NamespaceQuery,
-    ) -> impl Future<Output = Result<Result<NamespaceAnswer, NamespaceError>, BackendError>> + Send;
+    ) -> impl Future<Output = Answer<Result<NamespaceAnswer, NamespaceError>>> + Send;
 
     /// Whether the load is in a trough, as the metadata leader says.
-    fn is_in_trough(&self) -> impl Future<Output = Result<bool, BackendError>> + Send;
+    fn is_in_trough(&self) -> impl Future<Output = Answer<bool>> + Send;
 }
 
 /// Why the cluster did not carry out a request of the gateway.
