@@ -67,89 +67,9 @@ impl Encoding {
         }
     }
 
-    pub(crate) fn prefixes(self, prefixes: &[String]) -> Vec<CommonPrefix> {
-        prefixes.iter().map(|p| CommonPrefix { prefix: Some(self.name(p)) }).collect()
-    }
-}
-
-async fn page<B: Backend>(
-    names: &Names<B>,
-    bucket: String,
-    prefix: Option<&str>,
-    delimiter: Option<&str>,
-    after: String,
-    limit: u32,
-) -> S3Result<KeyPage> {
-    debug_assert!(limit <= PAGE_MAX, "a page is as long as its answer says");
-    let prefix = prefix.unwrap_or_default().to_owned();
-    let delimiter = delimiter.unwrap_or_default().to_owned();
-    match names.query(NamespaceQuery::List { bucket, prefix, delimiter, after, limit }).await? {
-        NamespaceAnswer::List(page) => Ok(page),
-        _ => Err(other_answer()),
-    }
-}
-
-pub async fn v1<B: Backend>(names: &Names<B>, input: ListObjectsInput) -> S3Result<ListObjectsOutput> {
-    let encoding = Encoding::of(input.encoding_type.as_ref())?;
-    let limit = page_size(input.max_keys)?;
-    let after = input.marker.clone().unwrap_or_default();
-    let (prefix, delimiter) = (input.prefix.as_deref(), input.delimiter.as_deref());
-    let page = page(names, input.bucket.clone(), prefix, delimiter, after, limit).await?;
-    Ok(ListObjectsOutput {
-        name: Some(input.bucket),
-        prefix: Some(encoding.name(input.prefix.as_deref().unwrap_or_default())),
-        marker: Some(encoding.name(input.marker.as_deref().unwrap_or_default())),
-        delimiter: encoding.delimiter(input.delimiter.as_deref()),
-        max_keys: Some(limit as i32),
-        is_truncated: Some(page.next.is_some()),
-        next_marker: page.next.as_deref().map(|next| encoding.name(next)),
-        common_prefixes: Some(encoding.prefixes(&page.common_prefixes)),
-        contents: Some(page.keys.into_iter().map(|k| encoding.object(k, true)).collect()),
-        encoding_type: encoding.shown(),
-        ..Default::default()
-    })
-}
-
-pub async fn v2<B: Backend>(names: &Names<B>, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
-    let encoding = Encoding::of(input.encoding_type.as_ref())?;
-    let limit = page_size(input.max_keys)?;
-    let after = match &input.continuation_token {
-        Some(token) => from_token(token)?,
-        None => input.start_after.clone().unwrap_or_default(),
-    };
-    let (prefix, delimiter) = (input.prefix.as_deref(), input.delimiter.as_deref());
-    let page = page(names, input.bucket.clone(), prefix, delimiter, after, limit).await?;
-    let with_owner = input.fetch_owner.unwrap_or(false);
-    Ok(ListObjectsV2Output {
-        name: Some(input.bucket),
-        prefix: Some(encoding.name(input.prefix.as_deref().unwrap_or_default())),
-        delimiter: encoding.delimiter(input.delimiter.as_deref()),
-        max_keys: Some(limit as i32),
-        key_count: i32::try_from(page.keys.len() + page.common_prefixes.len()).ok(),
-        continuation_token: input.continuation_token,
-        is_truncated: Some(page.next.is_some()),
-        next_continuation_token: page.next.as_deref().map(token),
-        start_after: input.start_after.as_deref().map(|s| encoding.name(s)),
-        common_prefixes: Some(encoding.prefixes(&page.common_prefixes)),
-        contents: Some(page.keys.into_iter().map(|k| encoding.object(k, with_owner)).collect()),
-        encoding_type: encoding.shown(),
-        ..Default::default()
-    })
-}
-
-/// Lists every object as its only version.
-pub async fn versions<B: Backend>(
-    names: &Names<B>,
-    input: ListObjectVersionsInput,
-) -> S3Result<ListObjectVersionsOutput> {
-    let encoding = Encoding::of(input.encoding_type.as_ref())?;
-    let limit = page_size(input.max_keys)?;
-    let after = input.key_marker.clone().unwrap_or_default();
-    let (prefix, delimiter) = (input.prefix.as_deref(), input.delimiter.as_deref());
-    let page = page(names, input.bucket.clone(), prefix, delimiter, after, limit).await?;
-    let version = |listing: KeyListing| {
+    fn version(self, listing: KeyListing) -> ObjectVersion {
         let class = shown_class(listing.class.as_deref());
-        let object = encoding.object(listing, true);
+        let object = self.object(listing, true);
         ObjectVersion {
             checksum_algorithm: object.checksum_algorithm,
             checksum_type: object.checksum_type,
@@ -163,21 +83,88 @@ pub async fn versions<B: Backend>(
             version_id: Some("null".to_owned()),
             ..Default::default()
         }
+    }
+
+    pub(crate) fn prefixes(self, prefixes: &[String]) -> Vec<CommonPrefix> {
+        prefixes.iter().map(|p| CommonPrefix { prefix: Some(self.name(p)) }).collect()
+    }
+}
+
+async fn page<B: Backend>(
+    names: &Names<B>,
+    bucket: &str,
+    prefix: Option<&str>,
+    delimiter: Option<&str>,
+    after: String,
+    limit: u32,
+) -> S3Result<KeyPage> {
+    debug_assert!(limit <= PAGE_MAX, "a page is as long as its answer says");
+    let (bucket, prefix) = (bucket.to_owned(), prefix.unwrap_or_default().to_owned());
+    let delimiter = delimiter.unwrap_or_default().to_owned();
+    match names.query(NamespaceQuery::List { bucket, prefix, delimiter, after, limit }).await? {
+        NamespaceAnswer::List(page) => Ok(page),
+        _ => Err(other_answer()),
+    }
+}
+
+/// The output of a listing: what all kinds of them repeat of their input and say of the page that begins `after` a key,
+/// and what only this kind says, of the page and in the encoding.
+macro_rules! listed {
+    ($names:expr, $input:ident, after $after:expr, |$page:ident, $encoding:ident| $output:ident { $($more:tt)* }) => {{
+        let $encoding = Encoding::of($input.encoding_type.as_ref())?;
+        let limit = page_size($input.max_keys)?;
+        let (prefix, delimiter) = ($input.prefix.as_deref(), $input.delimiter.as_deref());
+        let $page = page($names, &$input.bucket, prefix, delimiter, $after, limit).await?;
+        Ok($output {
+            name: Some($input.bucket.clone()),
+            prefix: Some($encoding.name(prefix.unwrap_or_default())),
+            delimiter: $encoding.delimiter(delimiter),
+            max_keys: Some(limit as i32),
+            is_truncated: Some($page.next.is_some()),
+            common_prefixes: Some($encoding.prefixes(&$page.common_prefixes)),
+            encoding_type: $encoding.shown(),
+            $($more)*
+            ..Default::default()
+        })
+    }};
+}
+
+pub async fn v1<B: Backend>(names: &Names<B>, input: ListObjectsInput) -> S3Result<ListObjectsOutput> {
+    let marker = input.marker.clone().unwrap_or_default();
+    listed!(names, input, after marker.clone(), |page, encoding| ListObjectsOutput {
+        marker: Some(encoding.name(&marker)),
+        next_marker: page.next.as_deref().map(|next| encoding.name(next)),
+        contents: Some(page.keys.into_iter().map(|k| encoding.object(k, true)).collect()),
+    })
+}
+
+pub async fn v2<B: Backend>(names: &Names<B>, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
+    let after = || match &input.continuation_token {
+        Some(token) => from_token(token),
+        None => Ok(input.start_after.clone().unwrap_or_default()),
     };
-    Ok(ListObjectVersionsOutput {
-        name: Some(input.bucket),
-        prefix: Some(encoding.name(input.prefix.as_deref().unwrap_or_default())),
-        key_marker: Some(encoding.name(input.key_marker.as_deref().unwrap_or_default())),
-        version_id_marker: Some(input.version_id_marker.unwrap_or_default()),
-        delimiter: encoding.delimiter(input.delimiter.as_deref()),
-        max_keys: Some(limit as i32),
-        is_truncated: Some(page.next.is_some()),
+    let with_owner = input.fetch_owner.unwrap_or(false);
+    listed!(names, input, after after()?, |page, encoding| ListObjectsV2Output {
+        key_count: i32::try_from(page.keys.len() + page.common_prefixes.len()).ok(),
+        continuation_token: input.continuation_token.clone(),
+        next_continuation_token: page.next.as_deref().map(token),
+        start_after: input.start_after.as_deref().map(|s| encoding.name(s)),
+        contents: Some(page.keys.into_iter().map(|k| encoding.object(k, with_owner)).collect()),
+    })
+}
+
+/// Lists every object as its only version.
+pub async fn versions<B: Backend>(
+    names: &Names<B>,
+    input: ListObjectVersionsInput,
+) -> S3Result<ListObjectVersionsOutput> {
+    let marker = input.key_marker.clone().unwrap_or_default();
+    listed!(names, input, after marker.clone(), |page, encoding| ListObjectVersionsOutput {
+        key_marker: Some(encoding.name(&marker)),
+        version_id_marker: Some(input.version_id_marker.clone().unwrap_or_default()),
         next_key_marker: page.next.as_deref().map(|next| encoding.name(next)),
         next_version_id_marker: page.next.as_ref().map(|_| "null".to_owned()),
-        common_prefixes: Some(encoding.prefixes(&page.common_prefixes)),
-        versions: Some(page.keys.into_iter().map(version).collect()),
-        encoding_type: encoding.shown(),
-        ..Default::default()
+        versions: Some(page.keys.into_iter().map(|k| encoding.version(k)).collect()),
     })
 }
 
