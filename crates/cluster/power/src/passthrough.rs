@@ -141,24 +141,13 @@ impl Scsi for File {
             direction: if data.is_empty() { NO_DATA } else { FROM_DRIVE },
             cmd_len: u8::try_from(command.len()).expect("a command has up to 16 bytes"),
             mx_sb_len: SENSE_BYTES as u8,
-            iovec_count: 0,
             dxfer_len: u32::try_from(data.len()).expect("callers ask for a sector"),
             dxferp: if data.is_empty() { std::ptr::null_mut() } else { data.as_mut_ptr() },
             cmdp: command.as_ptr(),
             sbp: sense.as_mut_ptr(),
             timeout: millis(timeout),
-            flags: 0,
-            pack_id: 0,
-            usr_ptr: std::ptr::null_mut(),
-            status: 0,
-            masked_status: 0,
-            msg_status: 0,
-            sb_len_wr: 0,
-            host_status: 0,
-            driver_status: 0,
-            resid: 0,
-            duration: 0,
-            info: 0,
+            // SAFETY: a structure of plain numbers and pointers, for which zero is valid.
+            ..unsafe { std::mem::zeroed() }
         };
         ioctl(self, SG_IO, &mut header)?;
         if header.host_status != 0 {
