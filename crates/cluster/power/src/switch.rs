@@ -64,7 +64,9 @@ pub trait Driver: Send {
     fn about(&self) -> &About;
     /// Why it cannot work on this machine, as far as that can be known without asking the controller: a program or a
     /// file is missing.
-    fn available(&self) -> Result<(), SwitchError>;
+    fn available(&self) -> Result<(), SwitchError> {
+        Ok(())
+    }
     /// Puts the server to sleep; called only if [`About::puts_to_sleep`]. It asks the clock as late as it can whether
     /// the order is still wanted.
     fn sleep(&mut self, depth: Depth, _: &mut dyn Clock) -> Result<(), SwitchError> {

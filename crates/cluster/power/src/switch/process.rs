@@ -280,10 +280,6 @@ impl Driver for Process {
         &self.about
     }
 
-    fn available(&self) -> Result<(), SwitchError> {
-        Ok(())
-    }
-
     fn sleep(&mut self, depth: Depth, clock: &mut dyn Clock) -> Result<(), SwitchError> {
         let found = self.find()?;
         // A disk that hangs may have held that up.

@@ -121,9 +121,6 @@ mod tests {
         fn about(&self) -> &About {
             &self.about
         }
-        fn available(&self) -> Result<(), SwitchError> {
-            Ok(())
-        }
         fn wake(&mut self, clock: &mut dyn Clock) -> Result<(), SwitchError> {
             self.orders.push(clock.now());
             next(&mut self.answers).map_err(|()| SwitchError::GoingDown { machine: "m".into() })

@@ -240,9 +240,6 @@ mod tests {
         fn about(&self) -> &About {
             &self.about
         }
-        fn available(&self) -> Result<(), SwitchError> {
-            Ok(())
-        }
         fn sleep(&mut self, _: Depth, _: &mut dyn Clock) -> Result<(), SwitchError> {
             let said = self.say("sleep");
             if let Some(held) = &self.held {

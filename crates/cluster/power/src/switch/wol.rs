@@ -187,10 +187,6 @@ impl Driver for Wol {
         &self.about
     }
 
-    fn available(&self) -> Result<(), SwitchError> {
-        Ok(())
-    }
-
     fn wake(&mut self, _: &mut dyn Clock) -> Result<(), SwitchError> {
         send_magic(&self.magic)
     }
