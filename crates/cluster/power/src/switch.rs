@@ -103,6 +103,13 @@ pub struct About {
 }
 
 impl About {
+    /// Of one that controls this machine alone, and can no more than wake it.
+    pub fn new(driver: &'static str, machine: String, depths: Vec<Depth>) -> About {
+        let controller = machine.clone();
+        let (puts_to_sleep, settle, magic, meter) = (false, None, None, None);
+        About { driver, machine, controller, depths, puts_to_sleep, settle, magic, meter }
+    }
+
     /// Whether both switch one machine, or one a machine of the controller that the other has to itself.
     fn is_same_machine(&self, other: &About) -> bool {
         let whole = self.machine == self.controller || other.machine == other.controller;

@@ -28,15 +28,12 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
     let wake = fields.program("wake")?.ok_or_else(|| fields.wrong(example))?;
     let (sleep, state) = (fields.program("sleep")?, fields.program("state")?);
     let shown = wake.join(" ");
+    let machine = format!("{} by `{shown}`", fields.server);
     let about = About {
-        driver: "command",
-        machine: format!("{} by `{shown}`", fields.server),
         controller: shown,
-        depths: depths(fields)?,
         puts_to_sleep: sleep.is_some(),
         settle: state.is_some().then_some(Settle::MACHINE),
-        magic: None,
-        meter: None,
+        ..About::new("command", machine, depths(fields)?)
     };
     let timeout = fields.duration("timeout")?.unwrap_or(Duration::from_secs(30));
     Ok(Box::new(Programs { about, wake, sleep, state, server: fields.server.0.to_string(), timeout }))

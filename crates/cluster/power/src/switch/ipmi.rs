@@ -45,14 +45,9 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
     let arguments = over_lan(&host, user.as_deref(), password.is_some())
         .ok_or_else(|| fields.wrong(format!("host is HOST or HOST:PORT, and {host:?} is neither")))?;
     let about = About {
-        driver: "ipmi",
-        machine: host.clone(),
-        controller: host.clone(),
-        depths: vec![Depth::Off],
-        puts_to_sleep: false,
         settle: Some(Settle { poll: PACE, watch: 2 * PACE, ..Settle::MACHINE }),
-        magic: None,
         meter: Some(meter),
+        ..About::new("ipmi", host, vec![Depth::Off])
     };
     Ok(Box::new(Ipmi {
         about,

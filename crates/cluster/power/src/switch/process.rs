@@ -243,16 +243,13 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
 
 impl Process {
     pub fn new(server: ServerId, managed: Managed) -> Process {
+        let machine = format!("{server}, process in {}", managed.data.display());
         let about = About {
-            driver: "process",
-            machine: format!("{server}, process in {}", managed.data.display()),
             controller: managed.data.display().to_string(),
-            depths: vec![Depth::Standby, Depth::Off],
             puts_to_sleep: true,
             // A signal has its effect at once, and a process that is to end shows that it has not.
             settle: None,
-            magic: None,
-            meter: None,
+            ..About::new("process", machine, vec![Depth::Standby, Depth::Off])
         };
         Process { about, managed, child: None, told_to_end: None }
     }

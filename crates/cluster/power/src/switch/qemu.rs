@@ -24,19 +24,10 @@ struct Qemu {
 
 pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> {
     let path = fields.path("qmp")?.ok_or_else(|| fields.missing("qmp", "/run/vm7.qmp"))?;
+    let (poll, watch) = (Duration::from_secs(1), Duration::from_secs(3));
     let about = About {
-        driver: "qemu",
-        machine: path.display().to_string(),
-        controller: path.display().to_string(),
-        depths: vec![Depth::Standby, Depth::Off],
-        puts_to_sleep: false,
-        settle: Some(Settle {
-            poll: Duration::from_secs(1),
-            watch: Duration::from_secs(3),
-            ..Settle::MACHINE
-        }),
-        magic: None,
-        meter: None,
+        settle: Some(Settle { poll, watch, ..Settle::MACHINE }),
+        ..About::new("qemu", path.display().to_string(), vec![Depth::Standby, Depth::Off])
     };
     let timeout = fields.duration("timeout")?.unwrap_or(Duration::from_secs(10));
     Ok(Box::new(Qemu { about, path, timeout }))

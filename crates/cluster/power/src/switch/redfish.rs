@@ -62,14 +62,10 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
     let timeout = fields.duration("timeout")?;
     let host = url.origin.trim_start_matches("https://").trim_start_matches("http://");
     let about = About {
-        driver: "redfish",
-        machine: format!("{host}{}", system.as_deref().unwrap_or("")),
         controller: host.to_owned(),
-        depths: vec![Depth::Off],
-        puts_to_sleep: false,
         settle: Some(Settle::MACHINE),
-        magic: None,
         meter: Some(meter(&url, system.as_deref(), login.as_ref(), &trust, timeout)),
+        ..About::new("redfish", format!("{host}{}", system.as_deref().unwrap_or("")), vec![Depth::Off])
     };
     Ok(Box::new(Redfish {
         about,

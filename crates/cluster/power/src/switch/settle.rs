@@ -132,16 +132,8 @@ mod tests {
     }
 
     fn script(states: &[Result<PowerState, ()>], answers: &[Result<(), ()>]) -> (Script, Virtual) {
-        let about = About {
-            driver: "script",
-            machine: "m".into(),
-            controller: "m".into(),
-            depths: vec![Depth::Off],
-            puts_to_sleep: false,
-            settle: Some(Settle::MACHINE),
-            magic: None,
-            meter: None,
-        };
+        let about = About::new("script", "m".into(), vec![Depth::Off]);
+        let about = About { settle: Some(Settle::MACHINE), ..about };
         let script = Script {
             about,
             states: states.iter().copied().collect(),

@@ -261,16 +261,8 @@ mod tests {
         told: &Sender<(String, &'static str)>,
         held: Option<Receiver<()>>,
     ) -> Box<dyn Driver> {
-        let about = About {
-            driver: "told",
-            machine: machine.into(),
-            controller: "both".into(),
-            depths: vec![Depth::Off],
-            puts_to_sleep: true,
-            settle: None,
-            magic: None,
-            meter: None,
-        };
+        let about = About::new("told", machine.into(), vec![Depth::Off]);
+        let about = About { controller: "both".into(), puts_to_sleep: true, ..about };
         Box::new(Told { about, told: told.clone(), held })
     }
 

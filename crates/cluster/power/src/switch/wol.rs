@@ -169,16 +169,8 @@ pub(super) fn open(fields: &mut Fields) -> Result<Box<dyn Driver>, SwitchError> 
     let to = fields.text("broadcast")?.unwrap_or_else(|| "255.255.255.255:9".into());
     let to = to.parse().map_err(|why| fields.wrong(format!("broadcast: {why}")))?;
     let magic = Magic { mac, to };
-    let about = About {
-        driver: "wol",
-        machine: mac.to_string(),
-        controller: mac.to_string(),
-        depths: vec![Depth::Standby, Depth::Off],
-        puts_to_sleep: false,
-        settle: None,
-        magic: Some(magic.clone()),
-        meter: None,
-    };
+    let depths = vec![Depth::Standby, Depth::Off];
+    let about = About { magic: Some(magic.clone()), ..About::new("wol", mac.to_string(), depths) };
     Ok(Box::new(Wol { about, magic }))
 }
 
