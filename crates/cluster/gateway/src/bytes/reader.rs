@@ -146,9 +146,11 @@ impl<B: Backend> Reader<B> {
         self: Arc<Self>,
         pieces: Vec<Piece>,
     ) -> impl Stream<Item = Result<Bytes, NameError>> + Send + Sync {
-        let turn = self.store.reading();
+        let turn = self.store.reading.clone();
+        debug_assert!(Arc::strong_count(&turn) > 1, "the store has one itself");
+        let readers = Arc::strong_count(&turn) - 1;
         let longest = pieces.iter().map(|piece| piece.len as usize).max().unwrap_or(1);
-        let ahead = (READS_BYTES / longest / turn.readers()).clamp(1, READS_AHEAD);
+        let ahead = (READS_BYTES / longest / readers).clamp(1, READS_AHEAD);
         let (mut check, reader) = (Check::default(), self.clone());
         futures_util::stream::iter(pieces)
             .map(move |piece| {

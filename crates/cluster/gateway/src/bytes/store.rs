@@ -24,7 +24,6 @@ use ebb_types::{
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -76,8 +75,8 @@ pub struct Store<B> {
     last_write: Mutex<Instant>,
     pub(crate) pieces: Budget,
     pub(crate) md5: Lanes,
-    /// Objects being read in several pieces.
-    readers: AtomicUsize,
+    /// Shared by all who read an object in several pieces.
+    pub(crate) reading: Arc<()>,
 }
 
 /// Pads a piece of an object with zeroes to whole blocks: a write of whole blocks needs no prior read. Here the bytes'
@@ -98,9 +97,9 @@ impl<B: Backend> Store<B> {
     /// `discards` receives data that was written in vain.
     pub fn new(backend: Arc<B>, names: Arc<Names<B>>, discards: mpsc::UnboundedSender<Vec<Extent>>) -> Self {
         let (writing, last_write) = (Arc::new(()), Mutex::new(Instant::now()));
-        let (pieces, md5, readers) = (Budget::new(PIECES_BYTES), Lanes::default(), AtomicUsize::new(0));
+        let (pieces, md5, reading) = (Budget::new(PIECES_BYTES), Lanes::default(), Arc::new(()));
         let places = Mutex::default();
-        Store { backend, names, places, discards, writing, last_write, pieces, md5, readers }
+        Store { backend, names, places, discards, writing, last_write, pieces, md5, reading }
     }
 
     fn place(&self, pool: &Pool) -> Arc<Place<B>> {
@@ -158,12 +157,6 @@ impl<B: Backend> Store<B> {
         }
     }
 
-    /// Counts a reader for as long as the returned value lives.
-    pub fn reading(self: &Arc<Self>) -> Reading<B> {
-        self.readers.fetch_add(1, Ordering::Relaxed);
-        Reading(self.clone())
-    }
-
     pub fn now(&self) -> Moment {
         self.backend.now()
     }
@@ -219,23 +212,6 @@ impl<B: Backend> Store<B> {
             "no gap is between pieces"
         );
         pieces
-    }
-}
-
-/// A counted reader.
-pub struct Reading<B>(Arc<Store<B>>);
-
-impl<B> Reading<B> {
-    /// Number of readers, including this one.
-    pub fn readers(&self) -> usize {
-        self.0.readers.load(Ordering::Relaxed)
-    }
-}
-
-impl<B> Drop for Reading<B> {
-    fn drop(&mut self) {
-        let readers = self.0.readers.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(readers > 0, "a reader is counted once");
     }
 }
 
