@@ -1,6 +1,6 @@
 //! Requests and replies on one shared connection: many at once, in any order, matched by id.
 
-use crate::transport::{Frame, Receiver, SendError, Sender, TransportError};
+use crate::transport::{Frame, Receiver, Sender, TransportError};
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::HashMap;
@@ -90,12 +90,7 @@ impl<R> Link<R> {
             id
         };
         let ticket = Ticket { link: self, id };
-        match self.sender.send(kind, id, message, payload.clone()) {
-            Err(SendError::Full) => {
-                self.sender.send_wait(kind, id, message, payload).await.map_err(|_| Lost)?
-            }
-            sent => sent.map_err(|_| Lost)?,
-        }
+        self.sender.send_wait(kind, id, message, payload).await.map_err(|_| Lost)?;
         let outcome = answered.await.map_err(|_| Lost);
         drop(ticket);
         outcome
