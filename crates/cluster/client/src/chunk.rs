@@ -58,21 +58,11 @@ impl Client {
         if chunk.object.pool() != PoolId::REPLICATED {
             return Err(ClientError::Immutable { chunk });
         }
-        self.zero_old(chunk, offset, len, None).await
+        self.zero_up_to(chunk, offset, len, None).await
     }
 
-    /// The same for whole blocks of at most one record, and only for those whose version is not newer than this one.
+    /// The same; with a version for whole blocks of at most one record, and only for those that are not newer.
     pub async fn zero_up_to(
-        &self,
-        chunk: ChunkId,
-        offset: u32,
-        len: u32,
-        version: Version,
-    ) -> Result<(), ClientError> {
-        self.zero_old(chunk, offset, len, Some(version)).await
-    }
-
-    async fn zero_old(
         &self,
         chunk: ChunkId,
         offset: u32,

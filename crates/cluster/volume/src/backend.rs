@@ -172,7 +172,7 @@ impl Backend for Client {
 
     async fn clear(&self, front: ObjectId, slice: u32, up_to: Version) -> Answer<()> {
         let (chunk, offset) = place(self, front, slice);
-        self.zero_up_to(chunk, offset, SLICE_BYTES, up_to).await
+        self.zero_up_to(chunk, offset, SLICE_BYTES, Some(up_to)).await
     }
 
     async fn read_moved(&self, object: ObjectId, offset: u32, len: u32) -> Answer<Bytes> {
