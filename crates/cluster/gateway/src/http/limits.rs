@@ -28,17 +28,12 @@ pub struct Limits {
 impl Limits {
     /// Also raises the process's file limit to its maximum.
     pub fn of_process() -> Limits {
-        let limit = getrlimit(Resource::Nofile);
-        let files = match limit.maximum {
-            Some(maximum) => {
-                let wanted =
-                    Rlimit { current: Some(maximum.min(2 * CONNECTIONS_MAX)), maximum: Some(maximum) };
-                let raised = limit.current.is_none_or(|now| now >= wanted.current.unwrap_or(0))
-                    || setrlimit(Resource::Nofile, wanted).is_err();
-                if raised { limit.current } else { wanted.current }
-            }
-            None => limit.current,
-        };
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        let wanted = maximum.map(|maximum| maximum.min(2 * CONNECTIONS_MAX));
+        // Without a current limit there is nothing to raise, and without a maximum no need to.
+        let raises = current.is_some() && current < wanted;
+        let raised = raises && setrlimit(Resource::Nofile, Rlimit { current: wanted, maximum }).is_ok();
+        let files = if raised { wanted } else { current };
         let connections = files.map_or(CONNECTIONS_MAX, |files| files - OTHER_FILES.min(files / 4));
         Limits {
             connections: connections.min(CONNECTIONS_MAX) as usize,
