@@ -119,7 +119,7 @@ impl<B: Backend> Names<B> {
     pub async fn now(&self) -> Result<u64, NameError> {
         match self.query(NamespaceQuery::Now).await? {
             NamespaceAnswer::Now { unix_millis } => Ok(unix_millis),
-            _ => Err(BackendError::Failed("the namespace's reply does not match the query".into()).into()),
+            _ => Err(mismatch("query").into()),
         }
     }
 
@@ -147,16 +147,11 @@ async fn commit<B: Backend>(
     // Whether an op was carried out is unknown: data with a name then keeps it, the rest is given up. In a pack nothing
     // can be given up, as it is unknown which data has a name.
     let give_up = |data: Vec<Extent>| discard(data.into_iter().filter(|e| !e.shared).collect());
+    let count = named.len();
     let reply = match backend.commit(ops).await {
-        Ok(reply) if reply.results.len() == named.len() => reply,
-        Ok(_) => {
-            return failed(
-                named.len(),
-                BackendError::Failed("the namespace's reply does not match the ops".into()),
-            );
-        }
+        Ok(reply) if reply.results.len() == count => reply,
+        Ok(_) => return failed(count, mismatch("ops")),
         Err(error) => {
-            let count = named.len();
             named.into_iter().for_each(give_up);
             return failed(count, error);
         }
@@ -188,6 +183,10 @@ fn named_data(op: &NamespaceOp) -> Vec<Extent> {
     }
 }
 
+fn mismatch(what: &str) -> BackendError {
+    BackendError::Failed(format!("the namespace's reply does not match the {what}"))
+}
+
 fn failed<T>(count: usize, error: BackendError) -> Vec<Result<T, NameError>> {
     (0..count).map(|_| Err(error.clone().into())).collect()
 }
@@ -202,9 +201,7 @@ async fn look_up<B: Backend>(
             found.into_iter().map(|f| f.map_err(NameError::from)).collect()
         }
         Ok(Err(refused)) => (0..count).map(|_| Err(refused.clone().into())).collect(),
-        Ok(Ok(_)) => {
-            failed(count, BackendError::Failed("the namespace's reply does not match the query".into()))
-        }
+        Ok(Ok(_)) => failed(count, mismatch("query")),
         Err(error) => failed(count, error),
     }
 }

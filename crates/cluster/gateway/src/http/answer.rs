@@ -229,13 +229,9 @@ fn finish(answer: &mut HttpResponse, id: &str, method: &Method, uri: &hyper::Uri
     let Some(bytes) = answer.body().bytes() else { return };
     let Ok(text) = std::str::from_utf8(&bytes) else { return };
     let changed = if answer.status().is_client_error() || answer.status().is_server_error() {
-        let (text, denied) = match text
-            .contains("<Code>InvalidPolicyDocument</Code><Message>Policy condition")
-        {
-            true => (text.replace("<Code>InvalidPolicyDocument</Code>", "<Code>AccessDenied</Code>"), true),
-            false => (text.to_owned(), false),
-        };
-        if denied {
+        let mut text = text.to_owned();
+        if text.contains("<Code>InvalidPolicyDocument</Code><Message>Policy condition") {
+            text = text.replace("<Code>InvalidPolicyDocument</Code>", "<Code>AccessDenied</Code>");
             *answer.status_mut() = StatusCode::FORBIDDEN;
         }
         let text: String = explained(text).chars().map(shown).collect();
