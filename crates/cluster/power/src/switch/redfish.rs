@@ -134,18 +134,20 @@ impl Redfish {
         answer.map_err(|error| self.failed(path, error))
     }
 
+    fn refused(&self, why: String) -> SwitchError {
+        SwitchError::Refused { what: self.about.machine.clone(), why }
+    }
+
     fn failed(&self, path: &str, error: HttpError) -> SwitchError {
-        let (machine, what) = (self.about.machine.clone(), self.about.machine.clone());
+        let machine = self.about.machine.clone();
         match &error {
-            HttpError::Denied(_) => SwitchError::Refused {
-                what,
-                why: format!("{error}; check user and password, and that the user may switch the power"),
-            },
+            HttpError::Denied(_) => self
+                .refused(format!("{error}; check user and password, and that the user may switch the power")),
             HttpError::Certificate(untrusted) => {
                 let host = self.origin.trim_start_matches("https://");
                 let port = if host.contains(':') && !host.ends_with(']') { "" } else { ":443" };
                 SwitchError::Refused {
-                    what: format!("this side trusts no certificate of {what}, so it"),
+                    what: format!("this side trusts no certificate of {machine}, so it"),
                     why: format!(
                         "{error}; if the controller's own page shows that fingerprint, fingerprint = \"{}\" trusts it; or keep the certificate, \
                          `openssl s_client -connect {host}{port} </dev/null | openssl x509`, or that of the authority which signed it, in a \
@@ -154,12 +156,9 @@ impl Redfish {
                     ),
                 }
             }
-            HttpError::NoPage => SwitchError::Refused {
-                what,
-                why: format!(
-                    "it has no page {path}: check system, or leave it out if the controller has one machine"
-                ),
-            },
+            HttpError::NoPage => self.refused(format!(
+                "it has no page {path}: check system, or leave it out if the controller has one machine"
+            )),
             _ => SwitchError::Unreachable {
                 machine,
                 why: format!(
@@ -189,10 +188,10 @@ impl Redfish {
                 let page = self.get(path)?;
                 Ok((path.clone(), page))
             }
-            _ => Err(SwitchError::Refused {
-                what: self.about.machine.clone(),
-                why: format!("it has {} machines: name one of them, system = one of {paths:?}", paths.len()),
-            }),
+            _ => Err(self.refused(format!(
+                "it has {} machines: name one of them, system = one of {paths:?}",
+                paths.len()
+            ))),
         }
     }
 
@@ -224,12 +223,9 @@ impl Redfish {
         let able = ON.iter().copied().chain(button).filter(|name| allowed.iter().any(|a| a == name));
         let chosen: Vec<String> = able.map(str::to_owned).collect();
         if chosen.is_empty() {
-            return Err(SwitchError::Refused {
-                what: self.about.machine.clone(),
-                why: format!(
-                    "of its reset types {allowed:?} none turns a machine on; if you know one that does, reset_type = \"On\""
-                ),
-            });
+            return Err(self.refused(format!(
+                "of its reset types {allowed:?} none turns a machine on; if you know one that does, reset_type = \"On\""
+            )));
         }
         Ok(chosen)
     }
@@ -259,10 +255,8 @@ impl Driver for Redfish {
         let reset = &page["Actions"]["#ComputerSystem.Reset"];
         // A target on another host would send the password there.
         let Some(target) = reset["target"].as_str().filter(|target| target.starts_with('/')) else {
-            return Err(SwitchError::Refused {
-                what: self.about.machine.clone(),
-                why: format!("{path} offers no reset; the user may lack the right to switch the power"),
-            });
+            let why = format!("{path} offers no reset; the user may lack the right to switch the power");
+            return Err(self.refused(why));
         };
         let mut why = String::new();
         for name in self.choose(reset, state(&page))? {
@@ -279,10 +273,7 @@ impl Driver for Redfish {
                 Err(error) => return Err(self.failed(target, error)),
             }
         }
-        Err(SwitchError::Refused {
-            what: self.about.machine.clone(),
-            why: why + "see the controller's own log",
-        })
+        Err(self.refused(why + "see the controller's own log"))
     }
 
     fn observe(&mut self, _: &mut dyn Clock) -> Result<PowerState, SwitchError> {
