@@ -8,7 +8,7 @@ use crate::slice::{Slice, Stretch};
 use crate::state::{HELD, Inner};
 use bytes::{Bytes, BytesMut};
 use ebb_client::to_their_ends;
-use ebb_types::{BLOCK_BYTES, ObjectId, SLICE_BYTES};
+use ebb_types::{BLOCK_BYTES, ObjectId, Piece, RECORD_BLOCKS_MAX, SLICE_BYTES};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout_at;
@@ -17,32 +17,13 @@ const BLOCK: u32 = BLOCK_BYTES as u32;
 /// For this long a write waits for room in the front.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The part of a request that lies in one slice.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    slice: u32,
-    /// In the slice.
-    offset: u32,
-    len: u32,
-    /// In the request.
-    start: usize,
-}
+// No slice is cut at the end of a record.
+const _: () = assert!(SLICE_BYTES as usize <= RECORD_BLOCKS_MAX as usize * BLOCK_BYTES);
 
+/// The parts of a request, each in one slice: as of an object whose chunks are the slices.
 fn pieces(offset: u64, len: u64) -> Vec<Piece> {
-    let slice_bytes = u64::from(SLICE_BYTES);
-    let mut all = Vec::new();
-    let (mut at, end) = (offset, offset + len);
-    while at < end {
-        let until = ((at / slice_bytes + 1) * slice_bytes).min(end);
-        all.push(Piece {
-            slice: (at / slice_bytes) as u32,
-            offset: (at % slice_bytes) as u32,
-            len: (until - at) as u32,
-            start: (at - offset) as usize,
-        });
-        at = until;
-    }
-    all
+    let pieces = ebb_types::pieces(ObjectId::default(), offset, len, SLICE_BYTES);
+    pieces.expect("no volume has more slices than an object has chunks").collect()
 }
 
 impl<B: Backend> Volume<B> {
@@ -77,7 +58,8 @@ impl<B: Backend> Volume<B> {
                 return Ok(inner.backend.write(inner.meta.object, offset, bytes).await?);
             }
             let write = move |inner: Arc<Inner<B>>, piece: Piece| {
-                let part = bytes.slice(piece.start..piece.start + piece.len as usize);
+                let start = piece.start as usize;
+                let part = bytes.slice(start..start + piece.len as usize);
                 async move { inner.write_piece(piece, part).await }
             };
             volume.each(pieces(offset, len), write).await.map(drop)
@@ -169,7 +151,7 @@ impl<B: Backend> Volume<B> {
         let len = parts.iter().map(|piece| piece.len as usize).sum();
         let mut whole = BytesMut::zeroed(len);
         let read = |inner: Arc<Inner<B>>, piece: Piece| async move {
-            Ok((piece.start, inner.read_piece(piece).await?))
+            Ok((piece.start as usize, inner.read_piece(piece).await?))
         };
         for (start, bytes) in self.each(parts, read).await? {
             whole[start..start + bytes.len()].copy_from_slice(&bytes);
@@ -205,7 +187,7 @@ impl<B: Backend> Inner<B> {
     }
 
     async fn read_piece(&self, piece: Piece) -> Result<Bytes, VolumeError> {
-        let slice = self.slice(piece.slice);
+        let slice = self.slice(piece.chunk.index);
         loop {
             let object = slice.object.read().await;
             if slice.is_known() {
@@ -259,7 +241,7 @@ impl<B: Backend> Inner<B> {
     async fn write_piece(&self, piece: Piece, bytes: Bytes) -> Result<(), VolumeError> {
         debug_assert_eq!(bytes.len(), piece.len as usize, "a piece has its own bytes");
         self.wait_for_room().await?;
-        let slice = self.slice(piece.slice);
+        let slice = self.slice(piece.chunk.index);
         loop {
             let gate = self.within(HELD, slice.gate.read()).await?;
             if !slice.is_known() {
@@ -313,8 +295,8 @@ impl<B: Backend> Inner<B> {
     }
 
     async fn zero_piece(&self, piece: Piece) -> Result<(), VolumeError> {
-        let slice = self.slice(piece.slice);
-        let whole = piece.offset == 0 && piece.len == self.slice_len(piece.slice);
+        let slice = self.slice(piece.chunk.index);
+        let whole = piece.offset == 0 && piece.len == self.slice_len(piece.chunk.index);
         let gate = self.within(HELD, slice.gate.write()).await?;
         let mut object = slice.object.write().await;
         match *object {
