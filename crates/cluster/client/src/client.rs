@@ -8,7 +8,7 @@ use crate::link::Lost;
 use crate::meta::follow;
 use crate::run;
 use crate::secret::{Key, SecretError};
-use crate::shared::{ChunkLink, ClientConfig, Shared};
+use crate::shared::{ChunkLink, ClientConfig, Counters, Shared};
 use crate::transport::kind;
 use bytes::Bytes;
 use ebb_client_core::{Command, Event, Failure, Request, Summed, Trouble};
@@ -21,21 +21,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
-
-/// What a client has done since it started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Requests to chunk servers.
-    pub requests: u64,
-    /// Tries after the first, of requests to chunk servers and to the metadata service.
-    pub retries: u64,
-    /// Replies that named another primary.
-    pub moved: u64,
-    /// Requests to chunk servers that failed for good.
-    pub failures: u64,
-    /// Tries whose bytes did not match their checksums on arrival, there or here.
-    pub garbled: u64,
-}
 
 /// A client of one cluster. Cheap to clone; all clones share connections and map. Dropping the last clone closes
 /// the connections.

@@ -25,10 +25,10 @@ pub mod transport;
 mod unreached;
 
 pub use bug::{bug, bugs};
-pub use client::{Client, Counters};
+pub use client::Client;
 pub use clock::{Clock, since_boot};
 pub use ebb_client_core::{Patience, Summed, Trouble};
 pub use error::ClientError;
 pub use object::to_their_ends;
 pub use secret::{Key, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};
-pub use shared::ClientConfig;
+pub use shared::{ClientConfig, Counters};

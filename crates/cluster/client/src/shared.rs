@@ -47,13 +47,19 @@ impl ClientConfig {
     }
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub requests: AtomicU64,
-    pub retries: AtomicU64,
-    pub moved: AtomicU64,
-    pub failures: AtomicU64,
-    pub garbled: AtomicU64,
+/// What a client has done since it started. While it counts, `T` is atomic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters<T = u64> {
+    /// Requests to chunk servers.
+    pub requests: T,
+    /// Tries after the first, of requests to chunk servers and to the metadata service.
+    pub retries: T,
+    /// Replies that named another primary.
+    pub moved: T,
+    /// Requests to chunk servers that failed for good.
+    pub failures: T,
+    /// Tries whose bytes did not match their checksums on arrival, there or here.
+    pub garbled: T,
 }
 
 /// A connection to a chunk server, with the bounds on what may be in flight on it: requests that the server does not
@@ -102,7 +108,7 @@ pub(crate) enum Leader {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub config: ClientConfig,
-    pub tally: Tally,
+    pub tally: Counters<AtomicU64>,
     pub leader: watch::Sender<Leader>,
     /// Reported address of the leader.
     hint: Mutex<Option<String>>,
@@ -136,7 +142,7 @@ impl Shared {
         let run = Run::begin();
         Shared {
             config,
-            tally: Tally::default(),
+            tally: Counters::default(),
             leader: watch::Sender::new(Leader::Searched { last: Trouble::NoAnswer, refused: None }),
             hint: Mutex::default(),
             view: RwLock::default(),
