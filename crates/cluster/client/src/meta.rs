@@ -170,8 +170,11 @@ async fn serve(shared: &Arc<Shared>, member: Answered, unreached: &mut Option<St
 fn pushed(shared: &Shared, link: &MetaLink, frame: Frame) -> Result<(), TransportError> {
     let fitted = match frame.kind {
         kind::META_PUSH => match frame.decode::<MetaPush>()?.1 {
-            MetaPush::Map(delta) => shared.apply(&delta),
-            MetaPush::Params(params) => shared.set_params(params),
+            MetaPush::Map(delta) => shared.update(|view| view.apply(&delta)),
+            MetaPush::Params(params) => {
+                shared.update(|view| view.set_params(params));
+                true
+            }
             // The rest is for chunk servers.
             _ => true,
         },

@@ -221,15 +221,6 @@ impl Shared {
         self.update(|view| view.learn(params, delta))
     }
 
-    pub fn set_params(&self, params: ClusterParams) -> bool {
-        self.update(|view| view.set_params(params));
-        true
-    }
-
-    pub fn apply(&self, delta: &MapDelta) -> bool {
-        self.update(|view| view.apply(delta))
-    }
-
     /// The connection to a server; opens one if there is none.
     pub async fn link(self: &Arc<Self>, server: ServerId) -> Result<Arc<ChunkLink>, Trouble> {
         let cell = {
