@@ -73,8 +73,7 @@ impl<B: Backend> Front<B> {
         };
         finish(&mut answer, &id, &method, &uri);
         if let Some(page) = &page
-            && let Some(headers) =
-                cors::answer_of(&self.gateway.buckets, &page.bucket, &page.asked(&method)).await
+            && let Some(headers) = self.granted(page, method.as_str(), "").await
         {
             answer.headers_mut().extend(headers);
         }
@@ -139,19 +138,19 @@ impl<B: Backend> Front<B> {
             ));
         };
         let headers = text(header::ACCESS_CONTROL_REQUEST_HEADERS).unwrap_or_default();
-        let allowed = cors::answer_of(
-            &self.gateway.buckets,
-            &page.bucket,
-            &Asked { origin: &page.origin, method, headers },
-        )
-        .await;
-        let Some(allowed) = allowed else {
+        let Some(allowed) = self.granted(&page, method, headers).await else {
             let why = "the bucket's CORS configuration does not allow this request";
             return Err(custom("AccessForbidden", StatusCode::FORBIDDEN, why));
         };
         let mut answer = HttpResponse::new(Body::empty());
         *answer.headers_mut() = allowed;
         Ok(answer)
+    }
+
+    /// The headers by which a page may send such a request and read the answer; `None`: it may not.
+    async fn granted(&self, page: &Page, method: &str, headers: &str) -> Option<HeaderMap> {
+        let asked = Asked { origin: &page.origin, method, headers };
+        cors::answer_of(&self.gateway.buckets, &page.bucket, &asked).await
     }
 }
 
@@ -205,10 +204,6 @@ impl Page {
         let of_path = || parts.uri.path().split('/').nth(1).filter(|name| !name.is_empty());
         let bucket = front::bucket_of_host(domains, host).or_else(of_path)?.to_owned();
         Some(Page { origin, bucket })
-    }
-
-    fn asked<'a>(&'a self, method: &'a Method) -> Asked<'a> {
-        Asked { origin: &self.origin, method: method.as_str(), headers: "" }
     }
 }
 
