@@ -33,26 +33,22 @@ pub enum Right {
 
 impl Right {
     pub const ALL: [Right; 3] = [Right::Read, Right::Write, Right::Admin];
-
-    fn name(self) -> &'static str {
-        match self {
-            Right::Read => "read",
-            Right::Write => "write",
-            Right::Admin => "admin",
-        }
-    }
 }
 
 impl fmt::Display for Right {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(match self {
+            Right::Read => "read",
+            Right::Write => "write",
+            Right::Admin => "admin",
+        })
     }
 }
 
 impl FromStr for Right {
     type Err = String;
     fn from_str(name: &str) -> Result<Right, String> {
-        let found = Right::ALL.into_iter().find(|right| right.name() == name);
+        let found = Right::ALL.into_iter().find(|right| right.to_string() == name);
         found.ok_or_else(|| "unknown right: use read, write or admin".to_owned())
     }
 }
