@@ -14,6 +14,9 @@ use tokio::time::{Instant, Sleep};
 /// A client may take as long as its bytes need at this rate, in bytes per second, plus a grace period.
 const RATE_MIN: u64 = 1 << 10;
 
+/// What is there of a body.
+pub type Polled = Poll<Option<Result<Frame<Bytes>, StdError>>>;
+
 /// A request's id.
 #[derive(Clone, Default)]
 pub struct Id(pub String);
@@ -96,10 +99,7 @@ impl Body for Paced {
     type Data = Bytes;
     type Error = StdError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
         let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) else {
             self.progress.state().body_wanted = true;
             let patience = self.patience();

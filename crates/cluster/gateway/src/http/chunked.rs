@@ -4,6 +4,7 @@
 //! last chunk. So unsigned chunks are split here as they arrive, signed ones are limited in size, and the last chunk
 //! must arrive.
 
+use crate::http::body::Polled;
 use bytes::{Buf, Bytes};
 use hyper::HeaderMap;
 use hyper::body::{Body as HttpBody, Frame};
@@ -124,10 +125,7 @@ impl HttpBody for Chunked {
     type Data = Bytes;
     type Error = StdError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
         loop {
             if let Some(bytes) = self.out.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));

@@ -7,11 +7,12 @@
 
 use crate::bytes::backend::Backend;
 use crate::http::answer::Front;
+use crate::http::body::Polled;
 use crate::http::limits::Limits;
 use bytes::Bytes;
 use hyper::Request;
 use hyper::body::Incoming;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::{Body as HttpBody, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -193,10 +194,7 @@ impl HttpBody for Answer {
     type Data = Bytes;
     type Error = StdError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
         Pin::new(&mut self.body).poll_frame(context)
     }
 
@@ -248,12 +246,11 @@ struct Wait {
     since: Instant,
 }
 
+/// How many bytes were.
+type Written = Poll<std::io::Result<usize>>;
+
 impl<S: Peer> Taken<S> {
-    fn paced(
-        &mut self,
-        written: Poll<std::io::Result<usize>>,
-        context: &mut Context<'_>,
-    ) -> Poll<std::io::Result<usize>> {
+    fn paced(&mut self, written: Written, context: &mut Context<'_>) -> Written {
         if written.is_ready() {
             if self.waits.take().is_some() {
                 self.connection.set_unread(None);
@@ -296,11 +293,7 @@ impl<S: Peer> AsyncRead for Taken<S> {
 }
 
 impl<S: Peer> AsyncWrite for Taken<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Written {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.paced(written, context)
     }
@@ -309,7 +302,7 @@ impl<S: Peer> AsyncWrite for Taken<S> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         slices: &[std::io::IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
+    ) -> Written {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
         self.paced(written, context)
     }

@@ -3,6 +3,7 @@
 //! can carry, before anything is done (R20).
 
 use crate::convert::unwritable;
+use crate::http::body::Polled;
 use crate::http::front::bucket_of_host;
 use bytes::{Bytes, BytesMut};
 use form_urlencoded::parse;
@@ -85,7 +86,7 @@ impl Document {
         Document { body, held: BytesMut::new(), refused, ended: false }
     }
 
-    fn refuse(&mut self, error: S3Error) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+    fn refuse(&mut self, error: S3Error) -> Polled {
         self.ended = true;
         let why = error.message().unwrap_or_default().to_owned();
         let before = self.refused.0.lock().expect("no panic under this lock").replace(error);
@@ -98,10 +99,7 @@ impl HttpBody for Document {
     type Data = Bytes;
     type Error = StdError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
         while !self.ended {
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => {

@@ -3,6 +3,7 @@
 //! The library reads a form into memory before it checks who sent it, ignores unknown fields, and stores `${filename}`
 //! literally. So the fields before the file are read here first, up to a limit.
 
+use crate::http::body::Polled;
 use crate::http::front::{check_wish, is_form, old_signature};
 use crate::http::understood::may_have;
 use bytes::{Bytes, BytesMut};
@@ -175,10 +176,7 @@ impl HttpBody for Rejoined {
     type Data = Bytes;
     type Error = StdError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, StdError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
         match self.start.take() {
             Some(start) => Poll::Ready(Some(Ok(Frame::data(start)))),
             None => Pin::new(&mut self.rest).poll_frame(context),
