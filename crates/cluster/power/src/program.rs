@@ -113,11 +113,10 @@ fn kill(child: &mut Child) {
 }
 
 /// Reads a pipe to its end on a thread, so that a command that fills both of its pipes does not block.
-fn drain(pipe: impl Read + Send + 'static) -> Receiver<String> {
+fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         let mut text = Vec::new();
-        let mut pipe = pipe;
         let read = (&mut pipe).take(MOST_OUTPUT).read_to_end(&mut text);
         if read.is_ok() && std::io::copy(&mut pipe, &mut std::io::sink()).is_ok() {
             // The receiver may have given up.

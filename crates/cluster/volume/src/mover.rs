@@ -104,9 +104,8 @@ pub(crate) async fn free<B: Backend>(volume: &Arc<Inner<B>>) -> Result<(), Volum
 
 /// The slices to move: those that free most, and were not written for longest. `slices`: number, blocks in the front,
 /// number of the last write; `now`: number of the newest write.
-fn choose(slices: Vec<(u32, u32, u64)>, now: u64) -> Vec<u32> {
+fn choose(mut slices: Vec<(u32, u32, u64)>, now: u64) -> Vec<u32> {
     let benefit = |(_, blocks, written): &(u32, u32, u64)| u64::from(*blocks) * (now - written + 1);
-    let mut slices = slices;
     slices.sort_by_key(|slice| std::cmp::Reverse(benefit(slice)));
     slices.into_iter().take(CHOSEN).map(|(number, ..)| number).collect()
 }

@@ -189,8 +189,7 @@ fn hash(jobs: &[Job]) -> Vec<State> {
     lanes.into_iter().map(|(state, _)| state).collect()
 }
 
-fn at_once(state: State, bytes: &[u8]) -> State {
-    let mut state = state;
+fn at_once(mut state: State, bytes: &[u8]) -> State {
     md5::block_api::compress(&mut state, bytes.as_chunks().0);
     state
 }

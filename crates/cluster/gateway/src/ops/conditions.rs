@@ -135,9 +135,7 @@ impl When {
             error => error.into(),
         }
     }
-}
 
-impl When {
     /// The precondition of a change of this key.
     pub async fn of<B: Backend>(
         names: &Names<B>,

@@ -114,8 +114,7 @@ impl Lanes {
     }
 }
 
-fn run(shared: &Shared, key: Key, first: Job) {
-    let mut job = first;
+fn run(shared: &Shared, key: Key, mut job: Job) {
     loop {
         let mut turn = Turn { shared, key };
         // A driver's bug must not leave the server without a switch; the panic has been printed.
