@@ -3,7 +3,7 @@
 //!
 //! Every process of the cluster is started with this file and, if there are several of its kind, its id. Unknown keys
 //! are errors: a misspelt option that is silently ignored costs an operator a night. Relative paths are relative to the
-//! file's directory.
+//! file's directory. TOML has no word for `None`: such a field is left out.
 
 use crate::cluster::pools::{self, Placed, PoolError, PoolSection};
 use crate::mirror::drivers::DriverKind;
@@ -73,10 +73,8 @@ pub struct ClusterSection {
     /// like the next two.
     pub secret_file: PathBuf,
     /// The keys of chunk servers; absent: `secret_file`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_secret_file: Option<PathBuf>,
     /// The keys of gateways, which cannot change the cluster; absent: `secret_file`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway_secret_file: Option<PathBuf>,
     #[serde(default = "three")]
     pub replicas: u8,
@@ -237,13 +235,10 @@ pub struct PowerSection {
 pub struct DepthSection {
     pub depth: Depth,
     /// From waking a server until it serves; needed until it has been measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_seconds: Option<f64>,
     /// It counts as a power cycle. Absent: only `off` does.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wears: Option<bool>,
     /// Of going down and coming up. Absent: those of the power model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules: Option<f64>,
 }
 
@@ -270,10 +265,8 @@ pub struct MirrorSection {
     pub log_mib: u64,
     pub driver: DriverKind,
     /// Figures of the emulated disk, TOML; absent: the disk of the LogStore paper.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_model: Option<PathBuf>,
     /// Absent: LogStore, or one speed with driver none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyKind>,
     pub ack: Ack,
     /// A server starts although one of its disks is missing.
@@ -299,7 +292,6 @@ pub struct MetaSection {
     pub id: u64,
     pub address: String,
     /// Where scrapers find `/metrics`, and in `/sd` what else there is; absent: nowhere.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
     pub data: PathBuf,
 }
@@ -329,18 +321,14 @@ pub struct ServerSection {
     #[serde(default, skip_serializing_if = "Role::is_chunks")]
     pub role: Role,
     /// The `[[pool]]` that it belongs to; absent: the replicated one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     pub address: String,
     /// Where scrapers find `/metrics`; absent: nowhere.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
     pub data: PathBuf,
     /// Block devices or files: the data lies on a mirror of both, and `data` has only what finds it. Absent: in `data`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disks: Option<[PathBuf; 2]>,
     /// Most space to use; absent: the size of the file system, or of the mirror.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_mib: Option<u64>,
     /// How it is woken, the usual way first: the driver's name and its fields (docs/switches.md). Absent: by
     /// `power.switch`.
@@ -353,7 +341,6 @@ pub struct ServerSection {
 pub struct GatewaySection {
     pub address: String,
     /// Where scrapers find `/metrics`; absent: nowhere.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
     /// TOML tables of access keys with their secrets and rights, see `ebb key`; readable by its owner only.
     pub keys_file: PathBuf,

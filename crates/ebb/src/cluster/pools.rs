@@ -37,13 +37,11 @@ pub struct PoolSection {
     #[serde(default = "one_gib")]
     pub parity_buffer_mib: u32,
     /// Idle time after which a whole set sleeps; absent: never. Unlike the rest, it may change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hibernate_after: Option<Pause>,
     /// Parity servers of each set that stay awake. It may change.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub awake_parity: u8,
     /// What a server may fetch to fill a column that was lost; absent: as much as it can. It may change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuild_mib_per_second: Option<u32>,
 }
 

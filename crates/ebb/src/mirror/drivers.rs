@@ -35,7 +35,6 @@ pub struct DriverConfig {
     pub deadline_seconds: f64,
     /// Of driver `ata`: what the disk is put in at low speed.
     pub condition: Condition,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandConfig>,
 }
 
@@ -57,7 +56,6 @@ pub struct CommandConfig {
     pub low: Vec<String>,
     pub high: Vec<String>,
     /// Prints `low` or `high`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub show: Option<Vec<String>>,
     /// How many times as long operations take at low speed.
     #[serde(default = "one")]

@@ -165,29 +165,21 @@ pub struct OfferedTrace {
 }
 
 /// The matrix that somebody wishes: the keys of a matrix file that a page may set. Values are what the form has; the
-/// reader of matrix files checks them.
+/// reader of matrix files checks them. It is written as TOML, which leaves out what is `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wish {
     pub name: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub procedure: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub run_seconds: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub settle_seconds: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_seconds: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub repetitions: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub levels: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<Value>,
     /// Set by the program, not by a page.
-    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_deserializing)]
     pub depository: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub synthetic: Option<WishedModes>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trace: Vec<WishedTrace>,
@@ -217,7 +209,6 @@ pub struct WishedTarget {
     pub name: Value,
     /// One of [`Offers::targets`].
     pub at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub size_mib: Option<Value>,
     /// What is on it may be destroyed: the same consent as in a matrix file, and never assumed.
     #[serde(default)]
