@@ -9,14 +9,13 @@ mod mirror;
 use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use cli::admin::{GearCommand, StatusArgs};
-use cli::dev::{DevOptions, DevPool};
+use cli::dev::DevOptions;
 use cli::key::KeyCommand;
 use cli::pool::PoolCommand;
 use cli::tool::{FileArgs, ToolArgs};
 use cli::{admin, key, simulate, trust};
 use cluster::config::Config;
 use daemon::{gateway, heap, meta, server};
-use ebb_gear::layout::Scheme;
 use ebb_output::wrapped;
 use ebb_types::{ServerId, numbers_in_words};
 use error::NodeError;
@@ -293,40 +292,8 @@ impl Sub {
 
 #[derive(Args)]
 struct DevArgs {
-    /// Chunk servers [default: 9]
-    #[arg(long)]
-    servers: Option<u16>,
-    /// Additional servers that only hold writes for sleeping ones, and never sleep [default: 0]
-    #[arg(long)]
-    loggers: Option<u16>,
-    /// Racks that the servers are spread over [default: 3]
-    #[arg(long)]
-    racks: Option<u16>,
-    /// Copies of all data, 2 to 4 [default: 3]
-    #[arg(long)]
-    replicas: Option<u8>,
-    /// rotated or rack-aligned [default: rotated]
-    #[arg(long)]
-    layout: Option<Scheme>,
-    /// Chunk size in MiB, a power of two up to 64 [default: 64]
-    #[arg(long)]
-    chunk_mib: Option<u32>,
-    /// Metadata servers, 1, 3 or 5 [default: 1]
-    #[arg(long)]
-    meta: Option<u16>,
-    /// S3 port; the servers' ports follow 100 above it, those of their /metrics 1,000 above their own [default: 9000,
-    /// or free ones with --ephemeral]
-    #[arg(long)]
-    port: Option<u16>,
-    /// How deeply servers sleep: standby or off [default: standby]
-    #[arg(long, value_parser = parse_depth)]
-    depth: Option<ebb_types::Depth>,
-    /// Put each server on a mirror of two files, as emulated disks of two speeds
-    #[arg(long)]
-    mirrored: bool,
-    /// An erasure-coded pool of the last k+m servers; may be repeated
-    #[arg(long = "pool", value_name = "NAME=K+M")]
-    pools: Vec<DevPool>,
+    #[command(flatten)]
+    options: DevOptions,
     /// Directory of the cluster
     #[arg(long, value_name = "DIR", default_value = DEV_DATA, conflicts_with = "ephemeral")]
     data: PathBuf,
@@ -338,31 +305,7 @@ struct DevArgs {
     json: bool,
 }
 
-fn parse_depth(text: &str) -> Result<ebb_types::Depth, String> {
-    match text {
-        "standby" => Ok(ebb_types::Depth::Standby),
-        "off" => Ok(ebb_types::Depth::Off),
-        other => Err(format!("invalid depth {other:?}: use standby or off")),
-    }
-}
-
 impl DevArgs {
-    fn options(&self) -> DevOptions {
-        DevOptions {
-            servers: self.servers,
-            loggers: self.loggers,
-            racks: self.racks,
-            replicas: self.replicas,
-            layout: self.layout,
-            chunk_mib: self.chunk_mib,
-            depth: self.depth,
-            port: self.port,
-            meta: self.meta,
-            mirrored: self.mirrored,
-            pools: self.pools.clone(),
-        }
-    }
-
     fn data(&self) -> Option<&Path> {
         (!self.ephemeral).then_some(self.data.as_path())
     }
@@ -496,7 +439,7 @@ fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
     match cli.command {
-        Sub::Dev(args) => admin::dev(args.data(), &args.options(), args.json).await,
+        Sub::Dev(args) => admin::dev(args.data(), &args.options, args.json).await,
         Sub::Server { config, id } => done(server::run(&Config::load(&config.config)?, id).await),
         Sub::Meta { config, id, create, join, rescue, accept_loss } => {
             let start = match (create, join, rescue) {

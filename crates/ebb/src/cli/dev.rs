@@ -13,6 +13,7 @@ use crate::cluster::{random, secrets};
 use crate::daemon;
 use crate::error::{NodeError, io};
 use crate::mirror::drivers::DriverKind;
+use clap::Args;
 use ebb_gateway::Right;
 use ebb_gear::layout::Scheme;
 use ebb_types::hex;
@@ -35,23 +36,50 @@ const METRICS_ABOVE: u16 = 1000;
 const PAGE_ABOVE: u16 = 80;
 
 /// Shape of a development cluster. Absent: the default, or the value in the data directory.
-#[derive(Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct DevOptions {
+    /// Chunk servers [default: 9]
+    #[arg(long)]
     pub servers: Option<u16>,
-    /// Beside them.
+    /// Additional servers that only hold writes for sleeping ones, and never sleep [default: 0]
+    #[arg(long)]
     pub loggers: Option<u16>,
+    /// Racks that the servers are spread over [default: 3]
+    #[arg(long)]
     pub racks: Option<u16>,
+    /// Copies of all data, 2 to 4 [default: 3]
+    #[arg(long)]
     pub replicas: Option<u8>,
+    /// rotated or rack-aligned [default: rotated]
+    #[arg(long)]
     pub layout: Option<Scheme>,
+    /// Chunk size in MiB, a power of two up to 64 [default: 64]
+    #[arg(long)]
     pub chunk_mib: Option<u32>,
-    pub depth: Option<Depth>,
-    /// The S3 port; the others follow at fixed distances. Without it an ephemeral cluster takes free ports.
-    pub port: Option<u16>,
+    /// Metadata servers, 1, 3 or 5 [default: 1]
+    #[arg(long)]
     pub meta: Option<u16>,
-    /// Each server on a mirror of two files, as emulated disks of two speeds.
+    /// S3 port; the servers' ports follow 100 above it, those of their /metrics 1,000 above their own [default: 9000,
+    /// or free ones with --ephemeral]
+    #[arg(long)]
+    pub port: Option<u16>,
+    /// How deeply servers sleep: standby or off [default: standby]
+    #[arg(long, value_parser = parse_depth)]
+    pub depth: Option<Depth>,
+    /// Put each server on a mirror of two files, as emulated disks of two speeds
+    #[arg(long)]
     pub mirrored: bool,
-    /// Each with one set, of the last servers, in this order.
+    /// An erasure-coded pool of the last k+m servers; may be repeated
+    #[arg(long = "pool", value_name = "NAME=K+M")]
     pub pools: Vec<DevPool>,
+}
+
+fn parse_depth(text: &str) -> Result<Depth, String> {
+    match text {
+        "standby" => Ok(Depth::Standby),
+        "off" => Ok(Depth::Off),
+        other => Err(format!("invalid depth {other:?}: use standby or off")),
+    }
 }
 
 /// An erasure-coded pool, written `archive=6+3`.
@@ -74,20 +102,13 @@ impl std::fmt::Display for DevPool {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DevPoolError {
-    #[error("write it as name and code, such as archive=6+3")]
-    Form,
-    #[error(transparent)]
-    Code(#[from] ShapeError),
-}
-
 impl FromStr for DevPool {
-    type Err = DevPoolError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<DevPool, DevPoolError> {
-        let (name, code) = text.split_once('=').ok_or(DevPoolError::Form)?;
-        Ok(DevPool { name: name.to_owned(), code: code.parse()? })
+    fn from_str(text: &str) -> Result<DevPool, String> {
+        let (name, code) = text.split_once('=').ok_or("write it as name and code, such as archive=6+3")?;
+        let code = code.parse().map_err(|error: ShapeError| error.to_string())?;
+        Ok(DevPool { name: name.to_owned(), code })
     }
 }
 

@@ -1,6 +1,6 @@
 //! `ebb lab replay`: a trace at any intensity on a cluster, verified byte by byte, with energy; or on any storage.
 
-use crate::cli::dev::{DevCluster, DevOptions, DevPool, DevPoolError, SERVERS};
+use crate::cli::dev::{DevCluster, DevOptions, DevPool, SERVERS};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::measured::{Measured, Measuring};
 use crate::cli::provenance::Inputs;
@@ -224,7 +224,7 @@ impl FromStr for PoolArg {
     type Err = String;
     fn from_str(text: &str) -> Result<PoolArg, String> {
         match text.contains('=') {
-            true => text.parse().map(PoolArg::New).map_err(|error: DevPoolError| error.to_string()),
+            true => text.parse().map(PoolArg::New),
             false => Ok(PoolArg::Named(text.to_owned())),
         }
     }
