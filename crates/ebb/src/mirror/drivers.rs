@@ -124,55 +124,37 @@ pub struct DriverFacts {
 }
 
 pub const DRIVERS: &[DriverFacts] = &[
-    DriverFacts {
-        driver: DriverKind::None,
-        speeds: 1,
-        low_speed: "-",
-        watts: "-",
-        disks: "any file or device",
-        what: "serves the disk as it is",
-    },
-    DriverFacts {
-        driver: DriverKind::Emulated,
-        speeds: 2,
-        low_speed: "serves",
-        watts: "modelled",
-        disks: "any file or device",
-        what: "delays it as a two-speed model says",
-    },
-    DriverFacts {
-        driver: DriverKind::Modelled,
-        speeds: 2,
-        low_speed: "serves",
-        watts: "modelled",
-        disks: "none",
-        what: "virtual time: ebb simulate mirror",
-    },
-    DriverFacts {
-        driver: DriverKind::Nvme,
-        speeds: 2,
-        low_speed: "serves",
-        watts: "rated",
-        disks: "NVMe drives",
-        what: "power states that measurably slow it down",
-    },
-    DriverFacts {
-        driver: DriverKind::Ata,
-        speeds: 2,
-        low_speed: "sleeps",
-        watts: "-",
-        disks: "ATA and SAS disks",
-        what: "standby, idle-b or idle-c of disks that spin",
-    },
-    DriverFacts {
-        driver: DriverKind::Command,
-        speeds: 2,
-        low_speed: "either",
-        watts: "-",
-        disks: "any file or device",
-        what: "programs of yours that change the speed",
-    },
+    facts(DriverKind::None, 1, ["-", "-", "any file or device", "serves the disk as it is"]),
+    facts(
+        DriverKind::Emulated,
+        2,
+        ["serves", "modelled", "any file or device", "delays it as a two-speed model says"],
+    ),
+    facts(DriverKind::Modelled, 2, ["serves", "modelled", "none", "virtual time: ebb simulate mirror"]),
+    facts(
+        DriverKind::Nvme,
+        2,
+        ["serves", "rated", "NVMe drives", "power states that measurably slow it down"],
+    ),
+    facts(
+        DriverKind::Ata,
+        2,
+        ["sleeps", "-", "ATA and SAS disks", "standby, idle-b or idle-c of disks that spin"],
+    ),
+    facts(
+        DriverKind::Command,
+        2,
+        ["either", "-", "any file or device", "programs of yours that change the speed"],
+    ),
 ];
+
+const fn facts(
+    driver: DriverKind,
+    speeds: u8,
+    [low_speed, watts, disks, what]: [&'static str; 4],
+) -> DriverFacts {
+    DriverFacts { driver, speeds, low_speed, watts, disks, what }
+}
 
 #[cfg(test)]
 mod tests {
