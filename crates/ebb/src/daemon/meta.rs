@@ -15,7 +15,7 @@ use crate::cluster::{pools, random};
 use crate::daemon::clock;
 use crate::daemon::files;
 use crate::daemon::heap;
-use crate::daemon::metrics::leader::{MemberFigures, NoticeCounts};
+use crate::daemon::metrics::leader::NoticeCounts;
 use crate::daemon::metrics::{self, Page, Source, Targets, names};
 use crate::daemon::queue::Queue;
 use crate::daemon::relay::{Guard, Way};
@@ -355,8 +355,15 @@ impl Driver {
 
     fn report(&self, page: &mut Page) {
         let (term, leader) = self.member.term();
-        let (leads, votes, disk_full) = (self.member.is_leader(), self.member.votes(), self.member.is_full());
-        MemberFigures { leads, votes, disk_full, term, leader }.report(page);
+        for (metric, holds) in [
+            (names::LEADER, self.member.is_leader()),
+            (names::VOTER, self.member.votes()),
+            (names::FULL, self.member.is_full()),
+        ] {
+            page.put(metric, &[], holds.into());
+        }
+        page.put(names::TERM, &[], term as f64);
+        page.put_known(names::LEADER_ID, &[], leader.map(|id| id as f64));
         self.notices.report(page);
         page.put(names::BUGS, &[], self.bugs as f64);
         for (action, count) in self.member.actions() {

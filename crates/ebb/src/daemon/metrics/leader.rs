@@ -1,4 +1,4 @@
-//! What a metadata server reports: its own part in the cluster, and as leader the cluster, sleepers included.
+//! What a metadata server reports: what it noticed, and as leader the cluster, sleepers included.
 //!
 //! The leader's figures come from its memory, without the proof that it still leads which `ebb status` has: that would
 //! ask the other members. A member that was replaced and does not know it yet may report for up to an election's time
@@ -9,25 +9,6 @@ use ebb_types::{
     ClusterStatus, GearMode, Notice, PoolId, PoolStatus, ServerState, ServerStatus, ShiftReason,
 };
 use std::collections::BTreeMap;
-
-/// A metadata server's own part.
-pub struct MemberFigures {
-    pub leads: bool,
-    pub votes: bool,
-    pub disk_full: bool,
-    pub term: u64,
-    pub leader: Option<u64>,
-}
-
-impl MemberFigures {
-    pub fn report(&self, page: &mut Page) {
-        page.put(names::LEADER, &[], flag(self.leads));
-        page.put(names::VOTER, &[], flag(self.votes));
-        page.put(names::FULL, &[], flag(self.disk_full));
-        page.put(names::TERM, &[], self.term as f64);
-        page.put_known(names::LEADER_ID, &[], self.leader.map(|id| id as f64));
-    }
-}
 
 /// Counts notices, and the reasons of shifts.
 pub struct NoticeCounts {
@@ -100,19 +81,15 @@ pub fn report(status: &ClusterStatus, page: &mut Page) {
 
 const MODELLED: &str = "modelled";
 
-fn flag(holds: bool) -> f64 {
-    if holds { 1.0 } else { 0.0 }
-}
-
 fn report_gear(status: &ClusterStatus, page: &mut Page) {
     let gear = &status.gear;
     for (metric, value) in [
         (names::GEAR, gear.gear.into()),
-        (names::GEAR_MANUAL, flag(gear.mode == GearMode::Manual)),
-        (names::GEAR_SHIFTING, flag(gear.shifting)),
-        (names::GEAR_DRY_RUN, flag(gear.dry_run)),
-        (names::GEAR_EMERGENCY, flag(gear.emergency)),
-        (names::GEAR_SHORT_OF_ROOM, flag(gear.short_of_room)),
+        (names::GEAR_MANUAL, (gear.mode == GearMode::Manual).into()),
+        (names::GEAR_SHIFTING, gear.shifting.into()),
+        (names::GEAR_DRY_RUN, gear.dry_run.into()),
+        (names::GEAR_EMERGENCY, gear.emergency.into()),
+        (names::GEAR_SHORT_OF_ROOM, gear.short_of_room.into()),
         (names::WANTED, gear.servers.into()),
         (names::AWAKE, gear.servers_awake.into()),
         (names::NEEDED, gear.servers_needed.into()),
@@ -141,7 +118,7 @@ fn report_server(server: &ServerStatus, pools: &[PoolStatus], page: &mut Page) {
         (names::SERVER_KEPT, server.power.kept_awake.is_some()),
         (names::SERVER_MAINTENANCE, server.power.maintenance_unix_millis.is_some()),
     ] {
-        page.put(metric, &[id], flag(holds));
+        page.put(metric, &[id], holds.into());
     }
     page.put(names::CYCLES, &[id], server.power.cycles as f64);
     page.put_known(names::SAVED_CYCLES, &[id], server.power.cycles_saved);

@@ -21,15 +21,14 @@ impl ServerFigures {
     pub fn report(&self, page: &mut Page) {
         let ServerFigures { vitals, served, latencies, has_lease, map_version } = self;
         let Vitals { damage, scrub, .. } = vitals;
-        let flag = |holds: bool| if holds { 1.0 } else { 0.0 };
         for (metric, value) in [
-            (names::LEASE, flag(*has_lease)),
+            (names::LEASE, (*has_lease).into()),
             (names::MAP_VERSION, *map_version as f64),
             (names::STORE_USED, vitals.used_bytes as f64),
             (names::STORE_CAPACITY, vitals.capacity_bytes as f64),
             (names::STORE_OFFLOAD, vitals.debt_bytes as f64),
-            (names::STORE_POISONED, flag(vitals.poisoned)),
-            (names::STORE_STALLED, flag(vitals.stalled)),
+            (names::STORE_POISONED, vitals.poisoned.into()),
+            (names::STORE_STALLED, vitals.stalled.into()),
             (names::IN_FLIGHT, vitals.in_flight.into()),
             (names::CATCH_UPS, vitals.catching_up.into()),
             (names::OFFLOADED, vitals.offloaded_bytes as f64),
