@@ -33,6 +33,11 @@ pub enum NodeError {
     Refused(String),
 }
 
+/// A reason that is none of the others, as a person reads it.
+pub fn refused(why: impl ToString) -> NodeError {
+    NodeError::Refused(why.to_string())
+}
+
 /// Adds the action and its object to an I/O error.
 pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> NodeError {
     let path = path.into();

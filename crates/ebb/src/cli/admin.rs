@@ -14,7 +14,7 @@ use crate::cluster::launch::Stop;
 use crate::cluster::pools::PoolSection;
 use crate::cluster::secrets;
 use crate::daemon::clock;
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use clap::{Args, Subcommand};
 use ebb_client::Client;
 use ebb_output::print_json;
@@ -64,7 +64,7 @@ impl Wish {
         match self {
             Wish::Servers(servers) => Ok(GearWish::Servers(servers)),
             Wish::Gear { gear, of } if of == replicas => Ok(GearWish::Gear(gear)),
-            Wish::Gear { gear, of } => Err(NodeError::Refused(format!(
+            Wish::Gear { gear, of } => Err(refused(format!(
                 "{gear}/{of}: this cluster has {replicas} gears, one per copy; use 1/{replicas} to {replicas}/{replicas}"
             ))),
         }
@@ -147,7 +147,7 @@ pub async fn show_status(tool: &ToolArgs, args: StatusArgs) -> Result<ExitCode, 
     if args.measured {
         let meters = readings::meters(&config)?;
         let read = tokio::task::spawn_blocking(|| readings::read(meters, readings::DEADLINE));
-        let answers = read.await.map_err(|error| NodeError::Refused(error.to_string()))??;
+        let answers = read.await.map_err(refused)??;
         let modelled = status.servers.iter().map(|server| (server.id, server.modelled_watts));
         readings = Some(Readings::new(modelled, answers));
     }
@@ -173,8 +173,7 @@ pub async fn pool(tool: &ToolArgs, command: PoolCommand) -> Result<ExitCode, Nod
         ask(&client, AdminRequest::CreatePool { name: name.clone() }).await?;
     }
     let status = status(&client).await?;
-    let pools = pool::select(&status.pools, &status.servers, command.name())
-        .map_err(|why| NodeError::Refused(why.to_string()))?;
+    let pools = pool::select(&status.pools, &status.servers, command.name()).map_err(refused)?;
     match (tool.output(), &command) {
         (Output::Json, _) => print_json(&pools),
         (Output::Text, PoolCommand::Create { .. } | PoolCommand::List { .. }) => {
@@ -237,7 +236,7 @@ async fn wait_for(client: &Client, wish: Wish, output: Output) -> Result<(), Nod
 /// sync.
 fn stands(gear: &GearStatus, groups: &GroupCounts, servers: usize, wish: Wish) -> Result<bool, NodeError> {
     if gear.mode != GearMode::Manual {
-        return Err(NodeError::Refused("another command has changed the gear meanwhile".into()));
+        return Err(refused("another command has changed the gear meanwhile"));
     }
     let all = match wish {
         Wish::Servers(wanted) => wanted as usize >= servers,
@@ -251,7 +250,7 @@ fn stands(gear: &GearStatus, groups: &GroupCounts, servers: usize, wish: Wish) -
 pub async fn notices(tool: &ToolArgs) -> Result<ExitCode, NodeError> {
     let (_, client) = connect(tool).await?;
     let AdminReply::Notices(notices) = ask(&client, AdminRequest::ListNotices { after: 0 }).await? else {
-        return Err(NodeError::Refused("unexpected answer of the metadata service".into()));
+        return Err(refused("unexpected answer of the metadata service"));
     };
     match tool.output() {
         Output::Json => print_json(&notices),
@@ -364,7 +363,7 @@ pub async fn scrub(tool: &ToolArgs, server: Option<u16>) -> Result<ExitCode, Nod
     if let Some(id) = server
         && !map.is_live(ServerId(id))
     {
-        return Err(NodeError::Refused(format!("server {id} is not awake: only awake servers are scrubbed")));
+        return Err(refused(format!("server {id} is not awake: only awake servers are scrubbed")));
     }
     let wanted = map.servers.keys().filter(|id| map.is_live(**id) && server.is_none_or(|only| only == id.0));
     let mut servers = Vec::new();

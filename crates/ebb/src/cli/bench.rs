@@ -6,7 +6,7 @@ mod store;
 
 use crate::cli::provenance::Inputs;
 use crate::cli::report::ReportArgs;
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use clap::Args;
 use ebb_bench::{BenchOptions, Extent, bench_s3};
 use ebb_output::Progress;
@@ -50,7 +50,7 @@ impl S3Args {
         }
         options.pids.clone_from(&self.pids);
         options.location.clone_from(&self.location);
-        options.check().map_err(|error| NodeError::Refused(error.to_string()))?;
+        options.check().map_err(refused)?;
         self.report.check()?;
         options.access_key = key_from("AWS_ACCESS_KEY_ID")?;
         options.secret_key = key_from("AWS_SECRET_ACCESS_KEY")?;
@@ -60,15 +60,13 @@ impl S3Args {
 
 fn key_from(variable: &str) -> Result<String, NodeError> {
     std::env::var(variable)
-        .map_err(|_| NodeError::Refused(format!("set {variable}: the endpoint refuses unsigned requests")))
+        .map_err(|_| refused(format!("set {variable}: the endpoint refuses unsigned requests")))
 }
 
 pub async fn run(args: S3Args) -> Result<ExitCode, NodeError> {
     let options = args.options()?;
     let mut line = Progress::of_minutes();
-    let report = bench_s3(&options, &mut |cell| line.show(format_args!("{cell}")))
-        .await
-        .map_err(|e| NodeError::Refused(e.to_string()))?;
+    let report = bench_s3(&options, &mut |cell| line.show(format_args!("{cell}"))).await.map_err(refused)?;
     line.clear();
     args.report.write(&report, &Inputs::default())?;
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

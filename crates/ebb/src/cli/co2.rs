@@ -3,7 +3,7 @@
 //! CSV with two columns: an hour of the day in UTC (0 to 23, all of them) or a time in UTC (`2026-11-25T13:00`), and
 //! g/kWh. A first line that is not such a pair is a heading; `#` begins a comment.
 
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, refused};
 use std::collections::BTreeMap;
 use std::path::Path;
 use time::{Date, Month, Time};
@@ -38,7 +38,7 @@ pub enum Co2Error {
 impl Co2 {
     pub fn load(path: &Path) -> Result<Co2, NodeError> {
         let text = std::fs::read_to_string(path).map_err(io("read", path))?;
-        Co2::parse(&text).map_err(|error| NodeError::Refused(format!("{}: {error}", path.display())))
+        Co2::parse(&text).map_err(|error| refused(format!("{}: {error}", path.display())))
     }
 
     fn parse(text: &str) -> Result<Co2, Co2Error> {

@@ -1,7 +1,7 @@
 //! `ebb lab cost`: cycles and joules per I/O of any command.
 
 use crate::cli::provenance::{Inputs, json, print};
-use crate::error::{NodeError, io, writable};
+use crate::error::{NodeError, io, refused, writable};
 use clap::{Args, Subcommand};
 use ebb_cost::suite::{Accelerator, Dataset, GuestOptions, SuiteOptions, SuiteReport, Workload, run_suite};
 use ebb_cost::{Comparison, CostOptions, CostReport, Hertz, IoSource, Progress, Service, attach, measure};
@@ -226,7 +226,7 @@ pub fn run(args: CostArgs) -> Result<ExitCode, NodeError> {
 }
 
 fn suite(args: &SuiteArgs) -> Result<ExitCode, NodeError> {
-    let workloads = Workload::load_all(&args.workloads).map_err(|e| NodeError::Refused(e.to_string()))?;
+    let workloads = Workload::load_all(&args.workloads).map_err(refused)?;
     let guests = (!args.vm.is_empty()).then(|| GuestOptions {
         counts: args.vm.iter().map(|count| usize::from(*count)).collect(),
         kernel: args.vm_kernel.clone(),
@@ -272,16 +272,12 @@ fn exit_code(report: &SuiteReport) -> ExitCode {
     if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::from(3) }
 }
 
-fn refused(error: ebb_cost::CostError) -> NodeError {
-    NodeError::Refused(error.to_string())
-}
-
 fn load(file: &Path) -> Result<CostReport, NodeError> {
     let mut text = String::new();
     let open = std::fs::File::open(file).map_err(io("open", file))?;
     open.take(REPORT_MAX).read_to_string(&mut text).map_err(io("read", file))?;
     let parsed = serde_json::from_str::<CostReport>(&text).map_err(|e| e.to_string());
-    parsed.and_then(|report| report.check().map_err(|e| e.to_string())).map_err(|why| {
-        NodeError::Refused(format!("{} is not a report of `ebb lab cost --save`: {why}", file.display()))
-    })
+    parsed
+        .and_then(|report| report.check().map_err(|e| e.to_string()))
+        .map_err(|why| refused(format!("{} is not a report of `ebb lab cost --save`: {why}", file.display())))
 }

@@ -11,7 +11,7 @@ use crate::cluster::launch::{Process, private_directory, stop_all};
 use crate::cluster::pools::PoolSection;
 use crate::cluster::{random, secrets};
 use crate::daemon;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, refused};
 use crate::mirror::drivers::DriverKind;
 use clap::Args;
 use ebb_gateway::Right;
@@ -148,7 +148,7 @@ impl DevCluster {
         let (access_key, key) = keys
             .into_iter()
             .find(|(_, key)| key.rights.len() == Right::ALL.len() && key.buckets.is_none())
-            .ok_or_else(|| NodeError::Refused("no key has all rights: add one with `ebb key add`".into()))?;
+            .ok_or_else(|| refused("no key has all rights: add one with `ebb key add`"))?;
         let secret_key = key.secret;
         let mut cluster = DevCluster { config, access_key, secret_key, processes: Vec::new(), ephemeral };
         cluster.stop_leftovers().await;
@@ -203,7 +203,7 @@ impl DevCluster {
         let since = Instant::now();
         loop {
             if let Some(why) = self.processes.iter_mut().find_map(Process::has_failed) {
-                return Err(NodeError::Refused(why));
+                return Err(refused(why));
             }
             if let Ok(connected) = tokio::time::timeout(TRY_PATIENCE, client.clone().connect()).await
                 && let Ok(client) = connected
@@ -218,7 +218,7 @@ impl DevCluster {
                     "the cluster was not ready after {START_PATIENCE:?}; see the logs in {}",
                     self.config.file.parent().unwrap_or(Path::new(".")).display()
                 );
-                return Err(NodeError::Refused(why));
+                return Err(refused(why));
             }
             tokio::time::sleep(POLL).await;
         }
@@ -241,9 +241,8 @@ impl DevCluster {
     /// The page of this cluster: at a free port if the others are free ones.
     pub async fn page(&self) -> Result<Opened, NodeError> {
         let address = &self.config.gateway[0].address;
-        let mut address: SocketAddr = address
-            .parse()
-            .map_err(|_| NodeError::Refused(format!("the gateway's address {address} is a name")))?;
+        let mut address: SocketAddr =
+            address.parse().map_err(|_| refused(format!("the gateway's address {address} is a name")))?;
         let port = if self.ephemeral.is_some() { 0 } else { address.port().saturating_add(PAGE_ABOVE) };
         address.set_port(port);
         let s3 = s3(&self.config, &self.access_key, &self.secret_key)?;
@@ -284,7 +283,7 @@ fn pools_of_servers(servers: u16, replicas: u8, pools: &[DevPool]) -> Result<Vec
     let coded: usize = pools.iter().map(|pool| pool.code.servers()).sum();
     let needed = coded + if pools.is_empty() { 0 } else { usize::from(replicas) };
     if usize::from(servers) < needed {
-        return Err(NodeError::Refused(format!(
+        return Err(refused(format!(
             "{servers} servers are too few: the pools need {coded}, and {replicas} copies need at least {replicas} more; give \
              --servers {needed}, or more"
         )));
@@ -307,7 +306,7 @@ fn create(data: &Path, options: &DevOptions, free_ports: bool) -> Result<(), Nod
         make_disk(&config.path(disk))?;
     }
     daemon::meta::found(&config)?;
-    let text = toml::to_string(&config).map_err(|e| NodeError::Refused(e.to_string()))?;
+    let text = toml::to_string(&config).map_err(refused)?;
     // Last: a cluster with a configuration file is complete.
     ebb_files::replace_file(&config.file, text.as_bytes(), 0o600).map_err(io("write", &config.file))
 }
@@ -316,7 +315,7 @@ fn configuration(data: &Path, options: &DevOptions, free_ports: bool) -> Result<
     let servers = options.servers.unwrap_or(SERVERS);
     let racks = options.racks.unwrap_or(3);
     if racks == 0 || servers == 0 {
-        return Err(NodeError::Refused("a cluster has at least one rack and one server".into()));
+        return Err(refused("a cluster has at least one rack and one server"));
     }
     let replicas = options.replicas.unwrap_or(3);
     let pools = pools_of_servers(servers, replicas, &options.pools)?;
@@ -420,9 +419,7 @@ fn ports(base: Option<u16>, free: bool, count: usize) -> Result<Vec<Ports>, Node
     let with_metrics = |own: u16| Some(Ports { own, metrics: own.checked_add(METRICS_ABOVE)? });
     let all: Option<Vec<Ports>> =
         std::iter::once(Some(base)).chain(others).map(|own| with_metrics(own?)).collect();
-    all.ok_or_else(|| {
-        NodeError::Refused(format!("no room for the servers' ports above port {base}: use a lower one"))
-    })
+    all.ok_or_else(|| refused(format!("no room for the servers' ports above port {base}: use a lower one")))
 }
 
 /// A cluster's shape is fixed when it is created: options that differ from it are refused, not ignored.
@@ -457,12 +454,12 @@ fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeE
     if options.mirrored && config.server.iter().any(|server| server.disks.is_none()) {
         let data = data.display();
         let why = format!("{data} holds a cluster without --mirrored: use another --data, or remove it");
-        return Err(NodeError::Refused(why));
+        return Err(refused(why));
     }
     match differences.into_iter().flatten().next() {
-        Some(why) => Err(NodeError::Refused(why)),
+        Some(why) => Err(refused(why)),
         None if config.gateway.is_empty() => {
-            Err(NodeError::Refused(format!("{} has no [[gateway]]", config.file.display())))
+            Err(refused(format!("{} has no [[gateway]]", config.file.display())))
         }
         None => Ok(()),
     }

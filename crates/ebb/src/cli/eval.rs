@@ -5,7 +5,7 @@ pub mod progress;
 use crate::cli::provenance::{Inputs, print};
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
-use crate::error::{NodeError, io, writable};
+use crate::error::{NodeError, io, refused, writable};
 use clap::{ArgGroup, Args, Subcommand};
 use ebb_client::Secret;
 use ebb_eval::agent::{Agent, AgentEvent, Allowed, RemoteAnalyzer, RemoteGenerator};
@@ -230,10 +230,6 @@ pub async fn eval(command: EvalCommand) -> Result<ExitCode, NodeError> {
             Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-fn refused(error: impl ToString) -> NodeError {
-    NodeError::Refused(error.to_string())
 }
 
 fn records(db: &Path, which: &Which) -> Result<Vec<Record>, NodeError> {

@@ -6,7 +6,7 @@
 use crate::cli::tool::Output;
 use crate::cluster::config::{Config, ConfigError};
 use crate::cluster::keys::{as_text, load_keys, new_key};
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, refused};
 use clap::Subcommand;
 use ebb_gateway::{Key, KeyTable, Right};
 use ebb_output::print_json;
@@ -73,12 +73,10 @@ pub fn run(file: &Path, output: Output, command: KeyCommand) -> Result<ExitCode,
         },
         KeyCommand::Remove { access_key } => {
             if table.remove(&access_key).is_none() {
-                return Err(NodeError::Refused(format!("there is no key {access_key}: see `ebb key list`")));
+                return Err(refused(format!("there is no key {access_key}: see `ebb key list`")));
             }
             if table.is_empty() {
-                return Err(NodeError::Refused(
-                    "this is the last key: add another before removing it".into(),
-                ));
+                return Err(refused("this is the last key: add another before removing it"));
             }
             replace(&path, &table)?;
         }

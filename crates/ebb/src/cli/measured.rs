@@ -5,7 +5,7 @@
 
 use crate::cli::readings;
 use crate::cluster::config::Config;
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use ebb_meter::{Energy, Recorder, Source};
 use ebb_replay::EnergyFigures;
 use ebb_types::Moment;
@@ -44,7 +44,7 @@ impl Measuring {
         let specs: Vec<String> = meters.into_iter().filter_map(|meter| meter.spec.ok()).collect();
         if specs.is_empty() {
             let why = "no server has a management controller: --measure needs [[server.power]] with redfish or ipmi";
-            return Err(NodeError::Refused(why.into()));
+            return Err(refused(why));
         }
         let opened = specs.iter().map(|spec| ebb_meter::open(spec)).collect::<Result<Vec<_>, _>>()?;
         let meters = opened.iter().map(|open| open.name.clone()).collect();

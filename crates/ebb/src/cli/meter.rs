@@ -1,7 +1,7 @@
 //! `ebb lab meter`: the meters of this machine, their readings, and samples of an external analyser.
 
 use crate::cli::provenance::{Inputs, print_json};
-use crate::error::{NodeError, io, writable};
+use crate::error::{NodeError, io, refused, writable};
 use clap::Subcommand;
 use ebb_meter::{
     Clock, Figures, Import, Listed, MeterRecord, OpenMeter, Quantity, Recorder, Recording, Source, Track,
@@ -202,7 +202,7 @@ async fn read(
         open.interval = interval.unwrap_or(open.interval);
         if !names.insert(open.name.clone()) {
             let why = format!("two meters are named {:?}: rename one with the option name=", open.name);
-            return Err(NodeError::Refused(why));
+            return Err(refused(why));
         }
     }
     // Before any reading: a user who waits an hour wants the file.
@@ -373,7 +373,7 @@ fn import(file: &Path, options: &Import, csv: Option<&Path>, json: bool) -> Resu
     let record = ebb_meter::import(input, options, clock)?;
     let times: Vec<Moment> = record.tracks.iter().flat_map(|t| &t.samples).map(|s| s.at).collect();
     let (Some(from), Some(to)) = (times.iter().min(), times.iter().max()) else {
-        return Err(NodeError::Refused(format!("{} holds no sample", file.display())));
+        return Err(refused(format!("{} holds no sample", file.display())));
     };
     let recording = Recording { clock, meters: vec![record] };
     if let Some(path) = csv {

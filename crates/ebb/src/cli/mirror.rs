@@ -3,7 +3,7 @@
 use crate::cli::tool::Output;
 use crate::daemon::mirror::control::{Answer, Question, ServedDisk, ServedStatus, ask, is_served};
 use crate::daemon::mirror::{self, Driver, Options, standing};
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use crate::mirror::drivers::{DRIVERS, DriverKind};
 use crate::mirror::registry::{Name, Registry};
 use crate::mirror::switches::availability;
@@ -141,10 +141,7 @@ pub async fn run(args: MirrorArgs) -> Result<ExitCode, NodeError> {
     match args.command {
         MirrorCommand::Create { name, disks, log, overwrite } => {
             let disks: [PathBuf; 2] = disks.try_into().map_err(|disks: Vec<_>| {
-                NodeError::Refused(format!(
-                    "a mirror has two disks and {} are given: give --disk twice",
-                    disks.len()
-                ))
+                refused(format!("a mirror has two disks and {} are given: give --disk twice", disks.len()))
             })?;
             let created = create::create(&registry()?, &name, disks, log, overwrite)?;
             println!("mirror {name}: {}, with a log of {} on each disk", created.size, created.log);

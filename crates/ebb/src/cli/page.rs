@@ -9,7 +9,7 @@ use crate::cluster::connect::{Connector, ask};
 use crate::cluster::keys::load_keys;
 use crate::cluster::launch::Stop;
 use crate::cluster::secrets::PageTokens;
-use crate::error::{NodeError, io, listen};
+use crate::error::{NodeError, io, listen, refused};
 use clap::Args;
 use ebb_bench::sign::Signer;
 use ebb_client::{Client, ClientError};
@@ -67,7 +67,7 @@ fn s3_of_file(config: &Config, file: &Path) -> Result<S3, NodeError> {
     let keys = load_keys(file)?;
     match keys.iter().collect::<Vec<_>>()[..] {
         [(access_key, key)] => s3(config, access_key, &key.secret),
-        _ => Err(NodeError::Refused(format!(
+        _ => Err(refused(format!(
             "{} has {} keys: give the page a file with one, which may do what browsers may do",
             file.display(),
             keys.len()

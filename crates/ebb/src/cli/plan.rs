@@ -7,7 +7,7 @@ use crate::cli::tool::Output;
 use crate::cluster::config::Config;
 use crate::cluster::connect::{ask, status};
 use crate::daemon::clock;
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use ebb_client::Client;
 use ebb_output::{print_json, wrapped};
 use ebb_types::{
@@ -45,11 +45,10 @@ impl Shown {
 /// What the metadata leader is about to do in all pools.
 pub async fn show(client: &Client, output: Output) -> Result<ExitCode, NodeError> {
     let AdminReply::Plan(plan) = ask(client, AdminRequest::GearPlan).await? else {
-        return Err(NodeError::Refused("unexpected answer of the metadata service".into()));
+        return Err(refused("unexpected answer of the metadata service"));
     };
     let status = status(client).await?;
-    let pools = pool::select(&status.pools, &status.servers, None)
-        .map_err(|why| NodeError::Refused(why.to_string()))?;
+    let pools = pool::select(&status.pools, &status.servers, None).map_err(refused)?;
     Shown { plan: *plan, pools }.print(output);
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,7 @@ use crate::cli::{verify, volume};
 use crate::cluster::config::Config;
 use crate::cluster::connect::{Connector, ask};
 use crate::cluster::launch::Stop;
-use crate::error::{NodeError, io, writable};
+use crate::error::{NodeError, io, refused, writable};
 use clap::error::ErrorKind;
 use clap::{Args, ValueEnum};
 use ebb_client::Client;
@@ -262,7 +262,7 @@ impl ClusterArgs {
             None => return Ok(DevOptions { servers, racks, ..DevOptions::default() }),
             Some(PoolArg::New(pool)) => pool.clone(),
             Some(PoolArg::Named(name)) => {
-                return Err(NodeError::Refused(format!(
+                return Err(refused(format!(
                     "the cluster that is started has no pool yet: name its code too, such as --pool {name}=6+3, or a running cluster \
                      with --config"
                 )));
@@ -350,10 +350,6 @@ impl<R: fmt::Display> fmt::Display for Replayed<R> {
         measured.as_ref().map_or(Ok(()), |measured| write!(f, "{measured}"))?;
         simulated.as_ref().map_or(Ok(()), |simulated| write!(f, "{simulated}"))
     }
-}
-
-fn refused(error: impl fmt::Display) -> NodeError {
-    NodeError::Refused(error.to_string())
 }
 
 /// Exits as clap does for any wrong use of options.

@@ -2,7 +2,7 @@
 //! simulate load`.
 
 use crate::cli::simulate::load::{Zeros, parse_provision};
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, refused};
 use clap::Args;
 use ebb_sim::load::{self, Fold, Given, LoadColumns, Provision, Series};
 use ebb_types::{Schedule, parse_duration};
@@ -42,7 +42,7 @@ impl SeriesArgs {
         schedule: &Schedule,
         servers: u32,
     ) -> Result<Vec<(u64, f64)>, NodeError> {
-        let refused = |why: String| NodeError::Refused(format!("{}: {why}", path.display()));
+        let refused = |why: String| refused(format!("{}: {why}", path.display()));
         let file = std::fs::File::open(path).map_err(io("read", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let hour = Duration::from_millis(schedule.hour_millis);

@@ -11,7 +11,7 @@
 
 use crate::cli::interrupt::Interrupt;
 use crate::cluster::config::Config;
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use ebb_output::{Latency, Progress, table};
 use ebb_power::ModelledEnergy;
 use ebb_replay::drive::Halt;
@@ -113,7 +113,7 @@ impl Wakes {
 pub fn check(config: &Config) -> Result<(), NodeError> {
     match config.pool.first() {
         None => Ok(()),
-        Some(pool) => Err(NodeError::Refused(format!(
+        Some(pool) => Err(refused(format!(
             "--beside-simulated simulates replicas, and this cluster has the erasure-coded pool {:?}: replay on a cluster without \
              pools, or leave the option out",
             pool.name
@@ -251,10 +251,6 @@ impl Simulated {
             live_latency: report.latency.stretches.clone(),
         })
     }
-}
-
-fn refused(error: impl fmt::Display) -> NodeError {
-    NodeError::Refused(error.to_string())
 }
 
 /// Between the live row and the simulated one of the same steps.

@@ -15,7 +15,7 @@
 
 use crate::cli::verify::{DIFFERENT, Live, inspect};
 use crate::cluster::config::Config;
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use ebb_client::Client;
 use ebb_output::table;
 use ebb_types::{
@@ -193,8 +193,7 @@ async fn list_once(config: &Config, client: &Client) -> Result<Listing, NodeErro
     let map = client.map();
     let (wanted, mut listing) = to_ask(&map);
     for (server, of) in wanted {
-        let refused =
-            |why: String| NodeError::Refused(format!("{server} does not list what it keeps: {why}"));
+        let refused = |why: String| refused(format!("{server} does not list what it keeps: {why}"));
         let of: Vec<GroupId> = of.into_iter().collect();
         inspect(
             (config, client),
@@ -260,9 +259,7 @@ async fn owners_of(
 }
 
 pub fn nonsense() -> NodeError {
-    NodeError::Refused(
-        "the metadata service's answer does not match the query: run the same release everywhere".into(),
-    )
+    refused("the metadata service's answer does not match the query: run the same release everywhere")
 }
 
 /// Asks page after page. `query`: for what comes after that; `take`: notes a page, and returns what the next one comes

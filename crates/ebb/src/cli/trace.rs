@@ -2,7 +2,7 @@
 
 use crate::cli::provenance::{Inputs, print_json};
 use crate::cli::trace_options::{TraceOptions, advised};
-use crate::error::{NodeError, io, writable};
+use crate::error::{NodeError, io, refused, writable};
 use clap::{Args, Subcommand, ValueEnum};
 use ebb_eval::traces::{
     self, Bound, Catalogue, Query, Recorder, Sort, Tallied, Target, WriteOptions, WrittenTrace,
@@ -280,7 +280,7 @@ impl Percent {
         let Percent(number) = self;
         let good = (0.0..=100.0).contains(&number) && number.fract() == 0.0;
         good.then_some(number as u8).ok_or_else(|| {
-            NodeError::Refused(format!("invalid ratio {number} %: use a whole percentage from 0% to 100%"))
+            refused(format!("invalid ratio {number} %: use a whole percentage from 0% to 100%"))
         })
     }
 }
@@ -306,10 +306,6 @@ pub fn run(command: TraceCommand) -> Result<ExitCode, NodeError> {
     }
 }
 
-fn refused(error: impl std::fmt::Display) -> NodeError {
-    NodeError::Refused(error.to_string())
-}
-
 /// Shows read progress.
 pub(crate) fn reading() -> traces::ReadProgress {
     let line = Mutex::new(Progress::new());
@@ -325,7 +321,7 @@ pub(crate) fn reading() -> traces::ReadProgress {
 impl Writing {
     fn options(&self, out: &Path) -> Result<WriteOptions, NodeError> {
         let target = self.to.or_else(|| Target::of_name(out)).ok_or_else(|| {
-            NodeError::Refused(format!(
+            refused(format!(
                 "cannot tell the format from the name {}: end it in .blktrace.0, .replay.0 or .fio, or give --to",
                 out.display()
             ))
@@ -414,7 +410,7 @@ fn filter(args: &FilterArgs) -> Result<ExitCode, NodeError> {
                 (percent.fract() == 0.0 && percent % 10.0 == 0.0 && (10.0..=100.0).contains(&percent))
                     .then_some((percent / 10.0) as u8);
             let tenths = tenths.ok_or_else(|| {
-                NodeError::Refused(format!(
+                refused(format!(
                     "TRACER's filter keeps 10 % to 100 % in steps of 10 %, not {percent} %; --method balanced keeps any share"
                 ))
             })?;

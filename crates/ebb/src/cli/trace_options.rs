@@ -1,6 +1,6 @@
 //! How commands read traces: the options that say what a trace is, and the question where a trace does not say it.
 
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use clap::Args;
 use ebb_eval::traces::{self, ReadProgress, TraceFileError};
 use ebb_trace::{Columns, Format, Options, Trace, TraceError, TraceReader, Unit};
@@ -61,7 +61,7 @@ impl TraceOptions {
 }
 
 fn ask(error: &TraceError) -> Result<Unit, NodeError> {
-    let failed = |error: std::io::Error| NodeError::Refused(format!("no answer: {error}"));
+    let failed = |error: std::io::Error| refused(format!("no answer: {error}"));
     let mut err = std::io::stderr();
     write!(err, "{error}: [sectors/bytes] ").map_err(failed)?;
     err.flush().map_err(failed)?;
@@ -87,7 +87,7 @@ pub fn advised(error: impl std::fmt::Display) -> NodeError {
         ),
     ];
     let text = ADVICE.iter().fold(error.to_string(), |text, (said, advice)| text.replace(said, advice));
-    NodeError::Refused(text)
+    refused(text)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::cli::admin::connect;
 use crate::cli::tool::{Output, ToolArgs};
 use crate::cluster::connect::{ask, status};
 use crate::daemon::clock;
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use ebb_client::Client;
 use ebb_output::print_json;
 use ebb_types::{AdminRequest, PathTest, PowerTest, ServerId, TestStep};
@@ -44,7 +44,7 @@ pub async fn test(tool: &ToolArgs, one: Option<ServerId>) -> Result<ExitCode, No
         }
     };
     if servers.is_empty() {
-        return Err(NodeError::Refused("no server has a power switch: configure [power]".into()));
+        return Err(refused("no server has a power switch: configure [power]"));
     }
     let mut all = Vec::new();
     for server in servers {
@@ -74,7 +74,7 @@ async fn follow(client: &Client, server: ServerId, output: Output) -> Result<Tes
         let status = status(client).await?;
         let found = status.servers.into_iter().find(|s| s.id == server).map(|s| s.power);
         let Some((test, paths)) = found.and_then(|power| Some((power.test?, power.paths.len()))) else {
-            return Err(NodeError::Refused(format!(
+            return Err(refused(format!(
                 "the metadata leader changed and the test of {server} with it: run it again"
             )));
         };

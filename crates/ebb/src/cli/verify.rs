@@ -2,7 +2,7 @@
 //! block, and starts scrubs.
 
 use crate::cluster::config::Config;
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Party, connect, kind};
 use ebb_client::{Client, Secret};
@@ -151,7 +151,7 @@ async fn digests(
     }
     let mut digests: BTreeMap<GroupId, Replicas> = BTreeMap::new();
     for (server, groups) in wanted {
-        let refused = |why: String| NodeError::Refused(format!("{server} cannot be compared: {why}"));
+        let refused = |why: String| refused(format!("{server} cannot be compared: {why}"));
         let request = |group| InspectRequest::Digest { group, verify };
         let found = |group, reply| {
             let InspectReply::Digest { digest, blocks, chunks } = reply else { return false };
@@ -228,16 +228,16 @@ async fn reach(config: &Config, client: &Client, server: ServerId) -> Result<Con
     let secret = Secret::load(&config.path(&config.cluster.secret_file))?;
     let own = Identity { cluster: config.cluster_id()?, party: Party::Client };
     let connected = connect(&client.map().servers[&server].address, &secret, own).await;
-    connected.map_err(|e| NodeError::Refused(format!("{server} cannot be reached: {e}")))
+    connected.map_err(|e| refused(format!("{server} cannot be reached: {e}")))
 }
 
 fn not_live(server: ServerId) -> NodeError {
-    NodeError::Refused(format!("{server} was put to sleep or has failed meanwhile: try again"))
+    refused(format!("{server} was put to sleep or has failed meanwhile: try again"))
 }
 
 /// Starts a scrub of a server's replicas; returns how many there are.
 pub async fn scrub(config: &Config, client: &Client, server: ServerId) -> Result<u32, NodeError> {
-    let refused = |why: String| NodeError::Refused(format!("{server} does not scrub: {why}"));
+    let refused = |why: String| refused(format!("{server} does not scrub: {why}"));
     let answer = async {
         let mut connection = reach(config, client, server).await?;
         let sent =

@@ -4,7 +4,7 @@ use crate::cli::tool::WaitArgs;
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
 use crate::daemon;
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use clap::{Args, Subcommand};
 use ebb_client::Client;
 use ebb_output::{print_json, table};
@@ -103,7 +103,7 @@ pub async fn run(args: VolumeArgs) -> Result<ExitCode, NodeError> {
             let client = connect(file, wait).await?;
             let home = pool.map(|pool| home(&client, &pool, size, front)).transpose()?;
             if size.0 == 0 || !size.0.is_multiple_of(BLOCK_BYTES as u64) {
-                return Err(NodeError::Refused(format!(
+                return Err(refused(format!(
                     "the size is {} bytes: give a multiple of {BLOCK_BYTES}, such as 20GiB",
                     size.0
                 )));
@@ -142,7 +142,7 @@ async fn open(client: Client, name: &str) -> Result<Volume, NodeError> {
 /// All of them, with their names, or none.
 async fn open_all(client: &Client, names: Vec<String>) -> Result<Vec<(String, Volume)>, NodeError> {
     if let Some(at) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
-        return Err(NodeError::Refused(format!("{:?} is there twice: name each volume once", names[at])));
+        return Err(refused(format!("{:?} is there twice: name each volume once", names[at])));
     }
     let opening = names.into_iter().map(|name| async {
         let opened = open(client.clone(), &name).await;
@@ -157,7 +157,7 @@ async fn open_all(client: &Client, names: Vec<String>) -> Result<Vec<(String, Vo
     }
     let Some((name, error)) = failed.into_iter().next() else { return Ok(opened) };
     daemon::volume::close(opened.into_iter().map(|(_, volume)| volume)).await?;
-    Err(NodeError::Refused(format!("volume {name}: {error}")))
+    Err(refused(format!("volume {name}: {error}")))
 }
 
 /// Where a volume's cold slices go.
@@ -165,13 +165,11 @@ pub fn home(client: &Client, pool: &str, size: Bytes, front: Option<Bytes>) -> R
     let Some(found) = client.pool(pool) else {
         let names: Vec<String> = client.pools().into_iter().map(|pool| pool.name).collect();
         let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        return Err(NodeError::Refused(format!(
-            "there is no erasure-coded pool {pool:?}: the cluster has {known}"
-        )));
+        return Err(refused(format!("there is no erasure-coded pool {pool:?}: the cluster has {known}")));
     };
     let front_bytes = front.map_or((size.0 / FRONT_SHARE).max(FRONT_DEFAULT_MIN), |front| front.0);
     if front_bytes < FRONT_MIN {
-        return Err(NodeError::Refused(format!(
+        return Err(refused(format!(
             "--front {} is too little to move anything: give at least {}",
             Bytes(front_bytes),
             Bytes(FRONT_MIN)
@@ -184,7 +182,7 @@ pub fn home(client: &Client, pool: &str, size: Bytes, front: Option<Bytes>) -> R
 async fn volumes(client: &Client) -> Result<Vec<(String, VolumeStatus)>, NodeError> {
     match client.query(NamespaceQuery::Volumes).await? {
         Ok(NamespaceAnswer::Volumes(volumes)) => Ok(volumes),
-        answer => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {answer:?}"))),
+        answer => Err(refused(format!("unexpected answer of the metadata service: {answer:?}"))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Clients of a cluster, with the rights of a secret file.
 
 use crate::cluster::config::Config;
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use ebb_client::transport::TransportError;
 use ebb_client::{Client, ClientConfig, ClientError, Secret, Trouble};
 use ebb_output::Progress;
@@ -92,15 +92,15 @@ async fn refusal(addresses: &[String]) -> Option<Trouble> {
 pub async fn ask(client: &Client, request: AdminRequest) -> Result<AdminReply, NodeError> {
     match client.call(MetaRequest::Admin(request)).await? {
         MetaReply::Admin(reply) => Ok(reply),
-        MetaReply::Failed(why) => Err(NodeError::Refused(why.to_string())),
-        other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
+        MetaReply::Failed(why) => Err(refused(why)),
+        other => Err(refused(format!("unexpected answer of the metadata service: {other:?}"))),
     }
 }
 
 pub async fn status(client: &Client) -> Result<ClusterStatus, NodeError> {
     match ask(client, AdminRequest::Status).await? {
         AdminReply::Status(status) => Ok(*status),
-        other => Err(NodeError::Refused(format!("unexpected answer of the metadata service: {other:?}"))),
+        other => Err(refused(format!("unexpected answer of the metadata service: {other:?}"))),
     }
 }
 

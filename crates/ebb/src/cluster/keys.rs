@@ -1,7 +1,7 @@
 //! The keys of S3 clients and their rights: one TOML file, which gateways read again when it changes.
 
 use crate::cluster::random::bytes;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, refused};
 use ebb_gateway::{Key, KeyTable, Right};
 use ebb_types::hex;
 use std::collections::BTreeSet;
@@ -12,13 +12,13 @@ use std::path::Path;
 pub fn load_keys(path: &Path) -> Result<KeyTable, NodeError> {
     let mode = std::fs::metadata(path).map_err(io("read", path))?.mode();
     if mode & 0o077 != 0 {
-        return Err(NodeError::Refused(format!("others may read {}: run `chmod 600` on it", path.display())));
+        return Err(refused(format!("others may read {}: run `chmod 600` on it", path.display())));
     }
     let text = std::fs::read_to_string(path).map_err(io("read", path))?;
-    let keys: KeyTable = toml::from_str(&text)
-        .map_err(|e| NodeError::Refused(format!("{}: {}", path.display(), e.message())))?;
+    let keys: KeyTable =
+        toml::from_str(&text).map_err(|e| refused(format!("{}: {}", path.display(), e.message())))?;
     if keys.is_empty() {
-        return Err(NodeError::Refused(format!("{} has no key: add one with `ebb key add`", path.display())));
+        return Err(refused(format!("{} has no key: add one with `ebb key add`", path.display())));
     }
     Ok(keys)
 }
@@ -30,5 +30,5 @@ pub fn new_key(rights: BTreeSet<Right>, buckets: Option<Vec<String>>) -> Result<
 
 /// The file's text.
 pub fn as_text(table: &KeyTable) -> Result<String, NodeError> {
-    toml::to_string(table).map_err(|error| NodeError::Refused(error.to_string()))
+    toml::to_string(table).map_err(refused)
 }

@@ -3,7 +3,7 @@
 
 use crate::cluster::config::Config;
 use crate::cluster::random;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, refused};
 use ebb_client::{Key, Secret};
 use ebb_types::hex;
 use ebb_web::Tokens;
@@ -69,7 +69,7 @@ impl PageTokens {
 
     pub fn tokens(&self) -> Result<Tokens, NodeError> {
         Tokens::new(&self.look, &self.act).map_err(|error| {
-            NodeError::Refused(format!("{}, {}: {error}", self.look_file.display(), self.act_file.display()))
+            refused(format!("{}, {}: {error}", self.look_file.display(), self.act_file.display()))
         })
     }
 }
@@ -80,7 +80,7 @@ fn token(path: &Path) -> Result<String, NodeError> {
     }
     let mode = std::fs::metadata(path).map_err(io("read", path))?.mode();
     if mode & 0o077 != 0 {
-        return Err(NodeError::Refused(format!("others may read {}: run `chmod 600` on it", path.display())));
+        return Err(refused(format!("others may read {}: run `chmod 600` on it", path.display())));
     }
     let text = std::fs::read_to_string(path).map_err(io("read", path))?;
     Ok(text.trim().to_owned())

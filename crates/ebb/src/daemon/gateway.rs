@@ -7,7 +7,7 @@ use crate::cluster::launch::Stop;
 use crate::daemon::heap;
 use crate::daemon::metrics;
 use crate::daemon::metrics::traffic::{S3Traffic, report_client};
-use crate::error::{IN_THE_FILE, NodeError, listen};
+use crate::error::{IN_THE_FILE, NodeError, listen, refused};
 use ebb_gateway::{Cluster, GatewayConfig, Keys, Limits, serve};
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -19,7 +19,7 @@ pub async fn run(config: &Config, address: Option<&str>) -> Result<(), NodeError
         None => sections.next().ok_or(ConfigError::NoSection { section: "gateway" })?,
         Some(address) => sections
             .find(|g| g.address == address)
-            .ok_or_else(|| NodeError::Refused(format!("there is no [[gateway]] with address {address}")))?,
+            .ok_or_else(|| refused(format!("there is no [[gateway]] with address {address}")))?,
     };
     let connector = Connector::with(config, config.cluster.secret_of_gateways())?;
     let client = connector.sole_writer().connect().await?;

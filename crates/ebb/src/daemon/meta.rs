@@ -19,7 +19,7 @@ use crate::daemon::metrics::leader::NoticeCounts;
 use crate::daemon::metrics::{self, Page, Source, Targets, names};
 use crate::daemon::queue::Queue;
 use crate::daemon::relay::{Guard, Way};
-use crate::error::{IN_THE_FILE, NodeError, listen};
+use crate::error::{IN_THE_FILE, NodeError, listen, refused};
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Listener, Party, Sender, connect, kind};
 use ebb_client::{Clock, Key, Secret};
@@ -196,10 +196,9 @@ async fn begin(
             let voters = vec![section.id];
             create_log(config, section, Birth { id: section.id, instance: random::identity()?, voters })
         }
-        Start::Join if config.meta.len() == 1 => Err(NodeError::Refused(
+        Start::Join if config.meta.len() == 1 => Err(refused(
             "there is only one [[meta]], so there is no cluster to join: restore its directory, or create a new \
-             cluster with --create"
-                .into(),
+             cluster with --create",
         )),
         Start::Join => {
             let id = joining_id(section.id, random::identity()?);
@@ -400,22 +399,22 @@ impl Driver {
             && let Some(file) = self.unchecked.take()
         {
             let founded = self.member.delta(0);
-            pools::unchanged(&file, &founded).map_err(|why| NodeError::Refused(format!("{data}: {why}")))?;
+            pools::unchanged(&file, &founded).map_err(|why| refused(format!("{data}: {why}")))?;
             // The number of chunk groups follows from that of servers, which says more, too.
             if !found.is_described_by(&self.params)
                 && let Some(why) = other_servers(&file.servers, &founded.servers)
             {
-                return Err(NodeError::Refused(format!("{data}: {why}")));
+                return Err(refused(format!("{data}: {why}")));
             }
             let there = self.member.state().servers().map(|entry| (entry.id, entry.rack));
             other_racks(&self.racks, there).iter().for_each(|note| tracing::warn!("{note}"));
         }
         match params {
-            Some(found) if found.cluster != self.params.cluster => Err(NodeError::Refused(format!(
+            Some(found) if found.cluster != self.params.cluster => Err(refused(format!(
                 "{data} belongs to cluster {:016x}, not {:016x}: name another directory, or remove this one",
                 found.cluster, self.params.cluster
             ))),
-            Some(found) if !found.is_described_by(&self.params) => Err(NodeError::Refused(format!(
+            Some(found) if !found.is_described_by(&self.params) => Err(refused(format!(
                 "{data} was created with other parameters: {}; they cannot be changed: restore the file, or create a new cluster",
                 found.unlike(&self.params)
             ))),

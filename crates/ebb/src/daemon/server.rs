@@ -19,7 +19,7 @@ use crate::daemon::clock;
 use crate::daemon::files;
 use crate::daemon::heap;
 use crate::daemon::metrics::{self, Page, Source};
-use crate::error::{IN_THE_FILE, NodeError, io, listen};
+use crate::error::{IN_THE_FILE, NodeError, io, listen, refused};
 use disks::Ground;
 use driver::{About, Handle, Input, Server, Shared, inbox_has_room};
 use ebb_chunkserver::Replica;
@@ -92,7 +92,7 @@ async fn run_on(
             None => return Ok(End::Stopped),
             Some(Ended::PowerOff) => return Ok(End::PowerOff),
             Some(Ended::Rejected { why }) => {
-                return Err(NodeError::Refused(format!("the metadata service rejects this server: {why}")));
+                return Err(refused(format!("the metadata service rejects this server: {why}")));
             }
             Some(Ended::Superseded { known }) => {
                 tracing::warn!(

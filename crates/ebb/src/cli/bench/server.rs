@@ -15,7 +15,7 @@ use crate::cli::report::ReportArgs;
 use crate::cluster::config::Config;
 use crate::cluster::edit::{self, Edited};
 use crate::cluster::launch::Stop;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, refused};
 use clap::Args;
 use ebb_output::{Progress, table};
 use ebb_replay::drive::{
@@ -211,7 +211,7 @@ pub async fn run(args: ServerArgs) -> Result<ExitCode, NodeError> {
         (Some(dir), _) => dir.clone(),
         (None, None) => config.path(&section.data),
         (None, Some(_)) => {
-            return Err(NodeError::Refused(format!(
+            return Err(refused(format!(
                 "server {} keeps its data on a mirror of two disks, which cannot be measured without overwriting it: name a directory \
                  on such a disk with --dir",
                 args.id
@@ -220,18 +220,18 @@ pub async fn run(args: ServerArgs) -> Result<ExitCode, NodeError> {
     };
     let area_bytes = args.size.0 / GRAIN * GRAIN;
     if area_bytes == 0 {
-        return Err(NodeError::Refused(format!("--size {} is too small: give at least 1MiB", args.size)));
+        return Err(refused(format!("--size {} is too small: give at least 1MiB", args.size)));
     }
     args.report.check()?;
     if !dir.is_dir() {
-        return Err(NodeError::Refused(format!(
+        return Err(refused(format!(
             "{} is not a directory: create it on the disk that the server will use, or name another one with --dir",
             dir.display()
         )));
     }
     let in_memory = statfs(&dir).is_ok_and(|about| IN_MEMORY.contains(&(about.f_type as u64)));
     if in_memory && args.write {
-        return Err(NodeError::Refused(format!(
+        return Err(refused(format!(
             "{} is in memory: rates measured there must not be written into the configuration",
             dir.display()
         )));
@@ -326,15 +326,15 @@ impl Bench<'_> {
         };
         let report = drive(&options, requests, &target, &mut told).await.map_err(refused)?;
         if let Some(error) = failure(&report) {
-            return Err(NodeError::Refused(format!("{work} failed: {error}")));
+            return Err(refused(format!("{work} failed: {error}")));
         }
         if write {
-            let failed = |(Failure::Request(reason) | Failure::Lost(reason))| NodeError::Refused(reason);
+            let failed = |(Failure::Request(reason) | Failure::Lost(reason))| refused(reason);
             self.store.flush().await.map_err(failed)?;
         }
         if report.requests == 0 {
             let time = self.time;
-            return Err(NodeError::Refused(format!(
+            return Err(refused(format!(
                 "{work}: no request was answered in {time:?}: give a longer --time"
             )));
         }
@@ -356,10 +356,6 @@ impl Bench<'_> {
 
 fn failure(report: &DriveReport) -> Option<&str> {
     (report.failed > 0).then(|| report.errors.first().map_or("no reason given", String::as_str))
-}
-
-fn refused(error: impl fmt::Display) -> NodeError {
-    NodeError::Refused(error.to_string())
 }
 
 /// Lets the kernel forget what it keeps of the files below. It only advises: what cannot be forgotten makes reads look

@@ -6,7 +6,7 @@
 
 use crate::cli::provenance::{InputFile, Inputs, Provenance, pointer_to};
 use crate::cli::trace::Percent;
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, refused};
 use clap::Args;
 use ebb_output::print_json;
 use ebb_types::Bytes;
@@ -112,10 +112,6 @@ struct Found<'a> {
     comparison: Option<&'a Comparison>,
 }
 
-fn refused(why: String) -> NodeError {
-    NodeError::Refused(why)
-}
-
 pub fn run(args: &ProvenanceArgs) -> Result<ExitCode, NodeError> {
     let Percent(percent) = args.tolerance;
     if percent < 0.0 {
@@ -189,15 +185,13 @@ fn make_again(of: &Provenance, consent: bool) -> Result<Value, NodeError> {
     if of.redacted {
         return Err(refused(
             "the command had a secret, which is not in the report: run it yourself with --json, and compare the two \
-             reports with --with"
-                .into(),
+             reports with --with",
         ));
     }
     if !only_computes(&of.command) && !consent {
         return Err(refused(
             "the command drives storage, reads meters, runs programs or writes files: look at it, and add --again to \
-             run it; or compare with another report (--with), or only look (--show)"
-                .into(),
+             run it; or compare with another report (--with), or only look (--show)",
         ));
     }
     let program = std::env::current_exe().map_err(io("find", "this program"))?;

@@ -3,7 +3,7 @@
 
 use super::seeds::parse_seeds;
 use crate::cli::provenance::{Inputs, Seeds, print_json};
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use clap::Args;
 use ebb_output::Progress;
 use ebb_sim::above::{Planted, processes};
@@ -93,7 +93,7 @@ struct Output<'a> {
 
 pub fn run(args: &FuzzArgs) -> Result<ExitCode, NodeError> {
     if args.minutes.is_some_and(|m| !m.is_finite() || m <= 0.0) {
-        return Err(NodeError::Refused("--minutes must be a positive number".into()));
+        return Err(refused("--minutes must be a positive number"));
     }
     // A failed assertion of a protocol core is a finding like any other; its location is in the transcript.
     std::panic::set_hook(Box::new(|_| {}));

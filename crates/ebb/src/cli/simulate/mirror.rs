@@ -4,7 +4,7 @@ use super::seeds::{Spread, parse_seeds};
 use crate::cli::provenance::{Inputs, print};
 use crate::cli::trace::reading;
 use crate::cli::trace_options::TraceOptions;
-use crate::error::{NodeError, io, writable};
+use crate::error::{NodeError, io, refused, writable};
 use clap::{Args, ValueEnum};
 use ebb_eval::traces;
 use ebb_output::Progress;
@@ -116,10 +116,6 @@ fn parse_rate(text: &str) -> Result<f64, String> {
 fn parse_limit(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text)?;
     if time.is_zero() { Err("it must be longer than zero".into()) } else { Ok(time) }
-}
-
-fn refused(error: impl std::fmt::Display) -> NodeError {
-    NodeError::Refused(error.to_string())
 }
 
 fn disk(name: &str) -> Result<TwoSpeedModel, NodeError> {

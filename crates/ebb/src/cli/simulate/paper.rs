@@ -3,7 +3,7 @@
 use super::seeds::{Spread, parse_seeds};
 use crate::cli::provenance::{self, Inputs as Sources};
 use crate::cli::trace::reading;
-use crate::error::{NodeError, io, writable};
+use crate::error::{NodeError, io, refused, writable};
 use clap::{Args, Subcommand};
 use ebb_eval::traces;
 use ebb_output::Progress;
@@ -206,7 +206,7 @@ fn read_traces(files: &[PathBuf]) -> Result<Vec<Trace>, NodeError> {
 }
 
 fn read_trace(files: &[PathBuf]) -> Result<Trace, NodeError> {
-    traces::load(files, &Options::default(), &reading()).map_err(|e| NodeError::Refused(e.to_string()))
+    traces::load(files, &Options::default(), &reading()).map_err(refused)
 }
 
 /// Repeats the evaluation with a line of progress, and shows what it found.
@@ -225,7 +225,7 @@ fn show(
         };
         let found = repeat(seed, tell);
         progress.clear();
-        let found = found.map_err(|e| NodeError::Refused(e.to_string()))?;
+        let found = found.map_err(refused)?;
         outside.extend(found.outside().map(|(name, row)| format!("{of}{name}: {}", row.what)));
         if shown.seeds.is_none() {
             show_one(shown, &found, &sources.clone().seeded(seed))?;
@@ -273,7 +273,7 @@ fn series_files(given: &[PathBuf]) -> Result<Vec<PathBuf>, NodeError> {
         there.retain(|file| file.extension().is_some_and(|ending| ending == "csv"));
         there.sort();
         if there.is_empty() {
-            return Err(NodeError::Refused(format!("{} has no .csv file: name the series", path.display())));
+            return Err(refused(format!("{} has no .csv file: name the series", path.display())));
         }
         files.extend(there);
     }
@@ -283,8 +283,8 @@ fn series_files(given: &[PathBuf]) -> Result<Vec<PathBuf>, NodeError> {
 fn load(file: &Path) -> Result<(String, Series), NodeError> {
     let name = file.file_name().map_or_else(|| "series".into(), |name| name.to_string_lossy().into_owned());
     let input = Box::new(File::open(file).map_err(io("open", file))?);
-    let mut series = read(input, &name, &Given::default())
-        .map_err(|e| NodeError::Refused(format!("{}: {e}", file.display())))?;
+    let mut series =
+        read(input, &name, &Given::default()).map_err(|e| refused(format!("{}: {e}", file.display())))?;
     let zeros = series.zeros_are_gaps();
     if zeros > 0 {
         eprintln!("{}: {zeros} intervals of exactly zero are treated as gaps", file.display());

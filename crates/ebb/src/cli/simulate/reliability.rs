@@ -1,7 +1,7 @@
 //! `ebb simulate reliability`: mean time to data loss of erasure-coded sets, by the model of ECS².
 
 use crate::cli::provenance::{Inputs, print_json};
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, refused};
 use clap::Args;
 use ebb_erasure::Shape;
 use ebb_erasure::model::reliability::{Rates, approximate_hours, chain_hours, loss_probability};
@@ -63,7 +63,7 @@ struct Report {
 pub fn run(args: &ReliabilityArgs) -> Result<ExitCode, NodeError> {
     let rates = rates(args)?;
     if !(args.years.is_finite() && args.years > 0.0) {
-        return Err(NodeError::Refused(format!("--years {}: give a number of years above 0", args.years)));
+        return Err(refused(format!("--years {}: give a number of years above 0", args.years)));
     }
     let estimates = args.codes.iter().flat_map(|shape| states(*shape, &rates, args.years)).collect();
     let report = Report { rates, years: args.years, estimates };
@@ -81,14 +81,13 @@ fn rates(args: &ReliabilityArgs) -> Result<Rates, NodeError> {
         Some(file) => {
             let text = std::fs::read_to_string(file).map_err(io("read", file))?;
             let said = |error: toml::de::Error| numbers_in_words(&error.to_string());
-            toml::from_str(&text)
-                .map_err(|error| NodeError::Refused(format!("{}: {}", file.display(), said(error))))?
+            toml::from_str(&text).map_err(|error| refused(format!("{}: {}", file.display(), said(error))))?
         }
     };
     if let Some(repair) = args.repair {
         rates.repair_per_hour = 3600.0 / repair.as_secs_f64();
     }
-    rates.check().map_err(|e| NodeError::Refused(e.to_string()))?;
+    rates.check().map_err(refused)?;
     Ok(rates)
 }
 

@@ -1,6 +1,6 @@
 //! How servers sleep: the same flags for a load curve (`ebb simulate load`) and for a trace (`ebb simulate trace`).
 
-use crate::error::{NodeError, io};
+use crate::error::{NodeError, io, refused};
 use clap::Args;
 use ebb_power::PowerModel;
 use ebb_sim::load::{self, Suspend};
@@ -38,7 +38,7 @@ impl SleepArgs {
             "node" => Ok(PowerModel::default()),
             file => {
                 let text = std::fs::read_to_string(file).map_err(io("read the power model", file))?;
-                load::power(&text).map_err(|error| NodeError::Refused(format!("{file}: {error}")))
+                load::power(&text).map_err(|error| refused(format!("{file}: {error}")))
             }
         }
     }

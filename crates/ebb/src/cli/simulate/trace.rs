@@ -7,7 +7,7 @@ use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::provenance::{self, Inputs};
 use crate::cli::trace::reading;
 use crate::cli::trace_options::TraceOptions;
-use crate::error::{NodeError, io, writable};
+use crate::error::{NodeError, io, refused, writable};
 use clap::Args;
 use ebb_gear::{Scheme, Window};
 use ebb_output::{Axis, Chart, Mark, Page, Progress, Series, distribution, table};
@@ -160,10 +160,6 @@ enum GearsArg {
     Groups,
     Schedule,
     Fixed,
-}
-
-fn refused(error: impl std::fmt::Display) -> NodeError {
-    NodeError::Refused(error.to_string())
 }
 
 /// Refuses arguments that do not go together.

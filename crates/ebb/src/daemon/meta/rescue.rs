@@ -2,7 +2,7 @@
 
 use crate::cluster::config::{Config, MetaSection};
 use crate::daemon::clock;
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use ebb_client::Secret;
 use ebb_client::transport::{Identity, connect};
 use ebb_meta::{DiskLog, LogEnd, log_end, raft};
@@ -24,7 +24,7 @@ pub async fn rescue(
     if end.is_alone() && !accept_loss {
         let why =
             "this metadata server needs no other one: there is nothing to rescue; start it without --rescue";
-        return Err(NodeError::Refused(why.into()));
+        return Err(refused(why));
     }
     if end.is_alone() {
         tracing::info!("this metadata server is the only member of generation {} already", end.generation);
@@ -32,11 +32,11 @@ pub async fn rescue(
     }
     for other in config.meta.iter().filter(|other| other.id != section.id) {
         if let Ok(Ok(_)) = tokio::time::timeout(ANSWER, connect(&other.address, secret, own)).await {
-            return Err(NodeError::Refused(answers(other, section.id, &end)));
+            return Err(refused(answers(other, section.id, &end)));
         }
     }
     if !accept_loss {
-        return Err(NodeError::Refused(format!("{}: {}", data.display(), facts(section.id, &end))));
+        return Err(refused(format!("{}: {}", data.display(), facts(section.id, &end))));
     }
     drop(DiskLog::open(&data).and_then(raft::rescue).map_err(in_place)?);
     tracing::warn!(

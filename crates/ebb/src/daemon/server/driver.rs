@@ -27,7 +27,7 @@ use crate::daemon::metrics::{self, Page, names};
 use crate::daemon::queue::Queue;
 use crate::daemon::relay::Way;
 use crate::daemon::{clock, heap};
-use crate::error::NodeError;
+use crate::error::{NodeError, refused};
 use bytes::Bytes;
 use ebb_chunkserver::shell::{Command, EDGE_TOKENS, Ended, Event, Facts, Shell};
 use ebb_chunkserver::{
@@ -286,7 +286,7 @@ impl Server {
                 }
                 batch = stored.recv() => match batch {
                     Some(batch) => self.on_completions(batch),
-                    None => return Err(NodeError::Refused(STORE_ENDED.into())),
+                    None => return Err(refused(STORE_ENDED)),
                 },
                 Some(input) = inputs.recv() => self.take(input),
             }
