@@ -454,7 +454,7 @@ async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
             done(gateway::run(&Config::load(&config.config)?, address.as_deref()).await)
         }
         Sub::Secret { config, admin } => done(admin::secret(&config.config, admin.as_deref())),
-        Sub::Key { command, file } => key::run(&file.config, file.output(), command),
+        Sub::Key { command, file } => key::run(&file, command),
         Sub::Status { args, tool } => admin::show_status(&tool, args).await,
         Sub::Pool { command, tool } => admin::pool(&tool, command).await,
         Sub::Volume(args) => cli::volume::run(args).await,

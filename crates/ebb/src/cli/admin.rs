@@ -6,7 +6,7 @@ use crate::cli::plan;
 use crate::cli::pool::{self, PoolCommand};
 use crate::cli::readings::{self, Readings};
 use crate::cli::series::SeriesArgs;
-use crate::cli::tool::{Output, ToolArgs};
+use crate::cli::tool::ToolArgs;
 use crate::cli::{losses, space, status as show, verify as compare};
 use crate::cluster::config::Config;
 use crate::cluster::connect::{Connector, ask, status};
@@ -152,18 +152,10 @@ pub async fn show_status(tool: &ToolArgs, args: StatusArgs) -> Result<ExitCode, 
         readings = Some(Readings::new(modelled, answers));
     }
     let measured = readings.as_ref();
-    match tool.output() {
-        Output::Json => {
-            let (health, room, served) = (status.health(), status.room(), status.served());
-            print_json(&Shown { health, room, served, status: &status, measured });
-        }
-        Output::Text => {
-            print!("{}", show::page(&status, measured, args.why));
-            if args.servers {
-                print!("{}", show::leases(&status.servers));
-            }
-        }
-    }
+    let (health, room, served) = (status.health(), status.room(), status.served());
+    let leases = if args.servers { show::leases(&status.servers) } else { String::new() };
+    let text = show::page(&status, measured, args.why) + &leases;
+    tool.print(&Shown { health, room, served, status: &status, measured }, text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -174,13 +166,11 @@ pub async fn pool(tool: &ToolArgs, command: PoolCommand) -> Result<ExitCode, Nod
     }
     let status = status(&client).await?;
     let pools = pool::select(&status.pools, &status.servers, command.name()).map_err(refused)?;
-    match (tool.output(), &command) {
-        (Output::Json, _) => print_json(&pools),
-        (Output::Text, PoolCommand::Create { .. } | PoolCommand::List { .. }) => {
-            print!("{}", pool::list(&pools))
-        }
-        (Output::Text, PoolCommand::Status { .. }) => print!("{}", pool::page(&pools)),
-    }
+    let text = match &command {
+        PoolCommand::Create { .. } | PoolCommand::List { .. } => pool::list(&pools),
+        PoolCommand::Status { .. } => pool::page(&pools),
+    };
+    tool.print(&pools, text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -188,35 +178,32 @@ pub async fn gear(tool: &ToolArgs, command: GearCommand) -> Result<ExitCode, Nod
     if let GearCommand::Plan(args) = &command
         && let Some(series) = &args.series
     {
-        return plan::after_series(&Config::load(&tool.file.config)?, series, args, tool.output());
+        return plan::after_series(tool, series, args);
     }
     let (config, client) = connect(tool).await?;
     let request = match command {
         GearCommand::Set { wish, .. } => AdminRequest::GearSet(wish.of(config.cluster.replicas)?),
         GearCommand::Auto => AdminRequest::GearAuto,
-        GearCommand::Plan(_) => return plan::show(&client, tool.output()).await,
+        GearCommand::Plan(_) => return plan::show(&client, tool).await,
         GearCommand::Apply => AdminRequest::SetSchedule(config.schedule()),
     };
     ask(&client, request).await?;
     if let GearCommand::Set { wish, wait: true } = command {
-        wait_for(&client, wish, tool.output()).await?;
+        wait_for(&client, wish, tool.file.json).await?;
     }
-    match tool.output() {
-        Output::Json => print_json(&BTreeMap::from([("done", true)])),
-        Output::Text => {
-            match command {
-                GearCommand::Set { wait: true, .. } => println!("done"),
-                _ => println!("decided; `ebb status` shows how far it is"),
-            }
-            status(&client).await?.notes.iter().for_each(|note| println!("note: {note}"));
-        }
+    tool.done(match command {
+        GearCommand::Set { wait: true, .. } => "done\n",
+        _ => "decided; `ebb status` shows how far it is\n",
+    });
+    if !tool.file.json {
+        status(&client).await?.notes.iter().for_each(|note| println!("note: {note}"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Until the cluster is as was wished, however long that takes: the line shows what is missing.
-async fn wait_for(client: &Client, wish: Wish, output: Output) -> Result<(), NodeError> {
-    let mut line = StatusLine::new(output == Output::Json);
+async fn wait_for(client: &Client, wish: Wish, silent: bool) -> Result<(), NodeError> {
+    let mut line = StatusLine::new(silent);
     loop {
         let status = status(client).await?;
         if !line.silent {
@@ -252,69 +239,40 @@ pub async fn notices(tool: &ToolArgs) -> Result<ExitCode, NodeError> {
     let AdminReply::Notices(notices) = ask(&client, AdminRequest::ListNotices { after: 0 }).await? else {
         return Err(refused("unexpected answer of the metadata service"));
     };
-    match tool.output() {
-        Output::Json => print_json(&notices),
-        Output::Text if notices.is_empty() => println!("nothing has happened since this leader began"),
-        Output::Text => notices.iter().for_each(|NoticeRecord { at_unix_millis, notice, .. }| {
-            println!("{}  {notice}", clock::weekday_and_time(*at_unix_millis));
-        }),
-    }
+    let line = |NoticeRecord { at_unix_millis, notice, .. }: &NoticeRecord| {
+        format!("{}  {notice}\n", clock::weekday_and_time(*at_unix_millis))
+    };
+    let text = match &notices[..] {
+        [] => "nothing has happened since this leader began\n".to_owned(),
+        some => some.iter().map(line).collect(),
+    };
+    tool.print(&notices, text);
     Ok(ExitCode::SUCCESS)
 }
 
 pub async fn lost(tool: &ToolArgs, server: u16, accept_loss: bool) -> Result<ExitCode, NodeError> {
     let (_, client) = connect(tool).await?;
     ask(&client, AdminRequest::MarkLost { server: ServerId(server), accept_loss }).await?;
-    match tool.output() {
-        Output::Json => print_json(&BTreeMap::from([("done", true)])),
-        Output::Text => {
-            println!(
-                "server {server} is declared lost; its data is being rebuilt where others have it (`ebb status`)"
-            )
-        }
-    }
+    tool.done(format_args!(
+        "server {server} is declared lost; its data is being rebuilt where others have it (`ebb status`)\n"
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
 pub async fn force(tool: &ToolArgs, accept_loss: bool) -> Result<ExitCode, NodeError> {
     let (_, client) = connect(tool).await?;
     ask(&client, AdminRequest::Force { accept_loss }).await?;
-    match tool.output() {
-        Output::Json => print_json(&BTreeMap::from([("done", true)])),
-        Output::Text => {
-            println!(
-                "accepted: groups are being rebuilt from the newest remaining data (`ebb status`); then `ebb verify --lost` lists the \
-                 objects that lost bytes"
-            )
-        }
-    }
+    tool.done(
+        "accepted: groups are being rebuilt from the newest remaining data (`ebb status`); then `ebb verify --lost` lists the \
+         objects that lost bytes\n",
+    );
     Ok(ExitCode::SUCCESS)
 }
 
 pub async fn verify(tool: &ToolArgs, read: bool) -> Result<ExitCode, NodeError> {
     let (config, client) = connect(tool).await?;
     let comparison = compare::compare(&config, &client, read).await?;
-    match tool.output() {
-        Output::Json => print_json(&comparison),
-        Output::Text => {
-            println!(
-                "{} compared: {} different, {}; {} not compared because a replica is not in sync",
-                counted(comparison.groups_compared.into(), "group"),
-                comparison.groups_different,
-                counted(comparison.blocks, "block"),
-                comparison.groups_out_of_sync
-            );
-            if comparison.groups_busy > 0 {
-                println!(
-                    "{} groups were written or freed all the time and could not be compared: try again in a quieter hour",
-                    comparison.groups_busy
-                );
-            }
-            for d in &comparison.differences {
-                println!("group {} on servers {:?}: chunks {}", d.group, d.servers, d.chunks.join(" "));
-            }
-        }
-    }
+    tool.print(&comparison, comparison.text());
     let replicas = config.cluster.replicas;
     if comparison.groups_different == 0 && comparison.groups_out_of_sync > 0 {
         eprintln!(
@@ -327,20 +285,14 @@ pub async fn verify(tool: &ToolArgs, read: bool) -> Result<ExitCode, NodeError> 
 pub async fn space(tool: &ToolArgs, free: bool) -> Result<ExitCode, NodeError> {
     let (config, client) = connect(tool).await?;
     let space = space::check(&config, &client, free).await?;
-    match tool.output() {
-        Output::Json => print_json(&space),
-        Output::Text => print!("{}", space.text()),
-    }
+    tool.print(&space, space.text());
     Ok(space.exit_code())
 }
 
 pub async fn losses(tool: &ToolArgs) -> Result<ExitCode, NodeError> {
     let (_, client) = connect(tool).await?;
     let losses = losses::check(&client).await?;
-    match tool.output() {
-        Output::Json => print_json(&losses),
-        Output::Text => print!("{}", losses.text()),
-    }
+    tool.print(&losses, losses.text());
     Ok(losses.exit_code())
 }
 
@@ -375,17 +327,10 @@ pub async fn scrub(tool: &ToolArgs, server: Option<u16>) -> Result<ExitCode, Nod
             Err(error) => return Err(error),
         }
     }
-    match tool.output() {
-        Output::Json => print_json(&Asked { servers }),
-        Output::Text => {
-            let replicas: u32 = servers.iter().map(|s| s.replicas).sum();
-            println!(
-                "scrubbing {} on {}; `ebb status` shows how many are left",
-                counted(replicas.into(), "replica"),
-                counted(servers.len() as u64, "server")
-            );
-        }
-    }
+    let replicas: u32 = servers.iter().map(|s| s.replicas).sum();
+    let (replicas, on) = (counted(replicas.into(), "replica"), counted(servers.len() as u64, "server"));
+    let text = format!("scrubbing {replicas} on {on}; `ebb status` shows how many are left\n");
+    tool.print(&Asked { servers }, text);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,13 +3,12 @@
 //! A gateway reads the file again when it changes. With gateways on several machines, copy the file to each of them,
 //! like the configuration.
 
-use crate::cli::tool::Output;
+use crate::cli::tool::{FileArgs, print};
 use crate::cluster::config::{Config, ConfigError};
 use crate::cluster::keys::{as_text, load_keys, new_key};
 use crate::error::{NodeError, io, refused};
 use clap::Subcommand;
 use ebb_gateway::{Key, KeyTable, Right};
-use ebb_output::print_json;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -47,8 +46,8 @@ struct Listed<'a> {
     buckets: Option<&'a Vec<String>>,
 }
 
-pub fn run(file: &Path, output: Output, command: KeyCommand) -> Result<ExitCode, NodeError> {
-    let config = Config::load(file)?;
+pub fn run(file: &FileArgs, command: KeyCommand) -> Result<ExitCode, NodeError> {
+    let config = Config::load(&file.config)?;
     let section = config.gateway.first().ok_or(ConfigError::NoSection { section: "gateway" })?;
     let path = config.path(&section.keys_file);
     let mut table = if path.exists() { load_keys(&path)? } else { KeyTable::new() };
@@ -58,19 +57,18 @@ pub fn run(file: &Path, output: Output, command: KeyCommand) -> Result<ExitCode,
             let (id, key) = new_key(rights, Some(buckets).filter(|buckets| !buckets.is_empty()))?;
             table.insert(id.clone(), key.clone());
             replace(&path, &table)?;
-            match output {
-                Output::Json => print_json(&Made { access_key: &id, secret_key: &key.secret }),
-                Output::Text => println!("access key  {id}\nsecret key  {}", key.secret),
-            }
+            let text = format!("access key  {id}\nsecret key  {}\n", key.secret);
+            print(file.json, &Made { access_key: &id, secret_key: &key.secret }, text);
         }
-        KeyCommand::List => match output {
-            Output::Json => print_json(&table.iter().map(listed).collect::<Vec<_>>()),
-            Output::Text => table.iter().map(listed).for_each(|key| {
+        KeyCommand::List => {
+            let line = |key: &Listed| {
                 let rights: Vec<String> = key.rights.iter().map(Right::to_string).collect();
                 let buckets = key.buckets.map_or("every bucket".to_owned(), |names| names.join(" "));
-                println!("{}  {}  {buckets}", key.access_key, rights.join(","));
-            }),
-        },
+                format!("{}  {}  {buckets}\n", key.access_key, rights.join(","))
+            };
+            let all: Vec<Listed> = table.iter().map(listed).collect();
+            print(file.json, &all, all.iter().map(line).collect::<String>());
+        }
         KeyCommand::Remove { access_key } => {
             if table.remove(&access_key).is_none() {
                 return Err(refused(format!("there is no key {access_key}: see `ebb key list`")));

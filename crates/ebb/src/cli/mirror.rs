@@ -1,6 +1,6 @@
 //! `ebb mirror`: mirrors of two disks on this machine.
 
-use crate::cli::tool::Output;
+use crate::cli::tool::print;
 use crate::daemon::mirror::control::{Answer, Question, ServedDisk, ServedStatus, ask, is_served};
 use crate::daemon::mirror::{self, Driver, Options, standing};
 use crate::error::{NodeError, refused};
@@ -11,7 +11,7 @@ use crate::mirror::{MirrorError, create};
 use clap::{Args, Subcommand, ValueEnum};
 use ebb_mirror::open::Accept;
 use ebb_mirror::{Ack, DiskState, PolicyKind, Side, Speed};
-use ebb_output::{print_json, table};
+use ebb_output::table;
 use ebb_types::{Bytes, parse_bytes};
 use serde::Serialize;
 use std::fmt::Write;
@@ -158,10 +158,7 @@ pub async fn run(args: MirrorArgs) -> Result<ExitCode, NodeError> {
         MirrorCommand::Serve(args) => serve(&registry()?, args).await?,
         MirrorCommand::Status { name, json } => {
             let status = status(&registry()?, &name)?;
-            match Output::from(json) {
-                Output::Json => print_json(&status),
-                Output::Text => print!("{}", page(&status)),
-            }
+            print(json, &status, page(&status));
         }
         MirrorCommand::Replace { name, disk, overwrite } => {
             let registry = registry()?;
@@ -179,10 +176,8 @@ pub async fn run(args: MirrorArgs) -> Result<ExitCode, NodeError> {
                 println!("comparing {}: `ebb mirror status {name}` shows the result", Bytes(size_bytes));
             }
         }
-        MirrorCommand::Drivers { name: None, json } => drivers(Output::from(json)),
-        MirrorCommand::Drivers { name: Some(name), json } => {
-            drivers_of(&registry()?, &name, Output::from(json))?;
-        }
+        MirrorCommand::Drivers { name: None, json } => drivers(json),
+        MirrorCommand::Drivers { name: Some(name), json } => drivers_of(&registry()?, &name, json)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -311,10 +306,7 @@ fn scrub(status: &ServedStatus) -> String {
     }
 }
 
-fn drivers(output: Output) {
-    if let Output::Json = output {
-        return print_json(&DRIVERS);
-    }
+fn drivers(json: bool) {
     let mut out = String::new();
     let rows: Vec<Vec<String>> = DRIVERS
         .iter()
@@ -324,23 +316,19 @@ fn drivers(output: Output) {
         })
         .collect();
     table(&mut out, &["driver", "low speed", "watts", "disks", "what"], &rows);
-    print!("{out}");
+    print(json, &DRIVERS, out);
 }
 
-fn drivers_of(registry: &Registry, name: &Name, output: Output) -> Result<(), NodeError> {
+fn drivers_of(registry: &Registry, name: &Name, json: bool) -> Result<(), NodeError> {
     let entry = registry.load(name)?;
     // Checks the section [driver].
     registry.settings(name, &entry)?;
     let found = availability(name, &entry);
-    if let Output::Json = output {
-        print_json(&found);
-        return Ok(());
-    }
     let mut out = String::new();
-    for a in found {
+    for a in &found {
         let can = if a.available { "yes" } else { "no" };
         let _ = writeln!(out, "{:<8}  {:?}  {can}: {}", of_json(a.driver), a.disk, a.what);
     }
-    print!("{out}");
+    print(json, &found, out);
     Ok(())
 }

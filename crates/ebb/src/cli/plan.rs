@@ -3,13 +3,13 @@
 
 use crate::cli::pool::{self, Pool};
 use crate::cli::series::SeriesArgs;
-use crate::cli::tool::Output;
+use crate::cli::tool::ToolArgs;
 use crate::cluster::config::Config;
 use crate::cluster::connect::{ask, status};
 use crate::daemon::clock;
 use crate::error::{NodeError, refused};
 use ebb_client::Client;
-use ebb_output::{print_json, wrapped};
+use ebb_output::wrapped;
 use ebb_types::{
     AdminReply, AdminRequest, Depth, GearPlan, GearSteps, Lead, LeadFrom, LoadTerm, MeasuredLoad, NO_GEAR,
     PlannedHour, PoolId, ServerId, counted,
@@ -34,37 +34,30 @@ struct Shown {
 }
 
 impl Shown {
-    fn print(&self, output: Output) {
-        match output {
-            Output::Json => print_json(self),
-            Output::Text => print!("{}{}", text(&self.plan), pool::outlook(&self.pools)),
-        }
+    fn print(&self, tool: &ToolArgs) {
+        tool.print(self, text(&self.plan) + &pool::outlook(&self.pools));
     }
 }
 
 /// What the metadata leader is about to do in all pools.
-pub async fn show(client: &Client, output: Output) -> Result<ExitCode, NodeError> {
+pub async fn show(client: &Client, tool: &ToolArgs) -> Result<ExitCode, NodeError> {
     let AdminReply::Plan(plan) = ask(client, AdminRequest::GearPlan).await? else {
         return Err(refused("unexpected answer of the metadata service"));
     };
     let status = status(client).await?;
     let pools = pool::select(&status.pools, &status.servers, None).map_err(refused)?;
-    Shown { plan: *plan, pools }.print(output);
+    Shown { plan: *plan, pools }.print(tool);
     Ok(ExitCode::SUCCESS)
 }
 
 /// What the leader of a cluster by this configuration would do after this load.
-pub fn after_series(
-    config: &Config,
-    series: &Path,
-    args: &SeriesArgs,
-    output: Output,
-) -> Result<ExitCode, NodeError> {
+pub fn after_series(tool: &ToolArgs, series: &Path, args: &SeriesArgs) -> Result<ExitCode, NodeError> {
+    let config = Config::load(&tool.file.config)?;
     let founded = config.bootstrap()?;
     let geared = founded.servers.iter().filter(|s| s.pool == PoolId::REPLICATED && s.gear_group != NO_GEAR);
     let peaks = args.peaks(series, &founded.schedule, geared.count() as u32)?;
     let plan = ebb_meta::plan_after(founded, config.timing(), &peaks).map_err(NodeError::Refused)?;
-    Shown { plan, pools: Vec::new() }.print(output);
+    Shown { plan, pools: Vec::new() }.print(tool);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,20 +1,17 @@
 //! What every tool takes that talks to a cluster.
 
 use clap::Args;
+use ebb_output::print_json;
 use ebb_types::parse_duration;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    Text,
-    Json,
-}
-
-impl From<bool> for Output {
-    fn from(json: bool) -> Output {
-        if json { Output::Json } else { Output::Text }
-    }
+/// What a command has found: for machines, or as text for people.
+pub fn print(json: bool, found: &impl Serialize, text: impl Display) {
+    if json { print_json(found) } else { print!("{text}") }
 }
 
 /// Arguments of the commands that talk to a running cluster.
@@ -27,8 +24,13 @@ pub struct ToolArgs {
 }
 
 impl ToolArgs {
-    pub fn output(&self) -> Output {
-        self.file.output()
+    pub fn print(&self, found: &impl Serialize, text: impl Display) {
+        print(self.file.json, found, text);
+    }
+
+    /// That an order was taken.
+    pub fn done(&self, text: impl Display) {
+        self.print(&BTreeMap::from([("done", true)]), text);
     }
 }
 
@@ -41,12 +43,6 @@ pub struct FileArgs {
     /// Print JSON with stable keys (docs/json.md)
     #[arg(long, global = true)]
     pub json: bool,
-}
-
-impl FileArgs {
-    pub fn output(&self) -> Output {
-        Output::from(self.json)
-    }
 }
 
 /// How patient a command is that asks the metadata service.

@@ -1,7 +1,7 @@
 //! `ebb power test` and `ebb maintenance`: servers whose sleep can be relied on, and servers that are left alone.
 
 use crate::cli::admin::connect;
-use crate::cli::tool::{Output, ToolArgs};
+use crate::cli::tool::ToolArgs;
 use crate::cluster::connect::{ask, status};
 use crate::daemon::clock;
 use crate::error::{NodeError, refused};
@@ -35,7 +35,7 @@ struct Tested {
 /// Tests a server, or all with a switch.
 pub async fn test(tool: &ToolArgs, one: Option<ServerId>) -> Result<ExitCode, NodeError> {
     let (_, client) = connect(tool).await?;
-    let output = tool.output();
+    let json = tool.file.json;
     let servers: Vec<ServerId> = match one {
         Some(server) => vec![server],
         None => {
@@ -49,10 +49,10 @@ pub async fn test(tool: &ToolArgs, one: Option<ServerId>) -> Result<ExitCode, No
     let mut all = Vec::new();
     for server in servers {
         let tested = match ask(&client, AdminRequest::PowerTest { server }).await {
-            Ok(_) => follow(&client, server, output).await?,
+            Ok(_) => follow(&client, server, json).await?,
             // Of one server that is a refusal; of many, the others are tested all the same.
             Err(NodeError::Refused(why)) if one.is_none() => {
-                if output == Output::Text {
+                if !json {
                     println!("{server}: not tested: {why}");
                 }
                 Tested { server: server.0, passed: false, test: None, refused: Some(why) }
@@ -61,14 +61,14 @@ pub async fn test(tool: &ToolArgs, one: Option<ServerId>) -> Result<ExitCode, No
         };
         all.push(tested);
     }
-    if output == Output::Json {
+    if json {
         print_json(&all);
     }
     Ok(if all.iter().all(|tested| tested.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Shows the test until it has ended.
-async fn follow(client: &Client, server: ServerId, output: Output) -> Result<Tested, NodeError> {
+async fn follow(client: &Client, server: ServerId, json: bool) -> Result<Tested, NodeError> {
     let mut shown = (TestStep::Ended, 0);
     loop {
         let status = status(client).await?;
@@ -79,7 +79,7 @@ async fn follow(client: &Client, server: ServerId, output: Output) -> Result<Tes
             )));
         };
         let now = (test.step, test.results.len());
-        if output == Output::Text && now != shown {
+        if !json && now != shown {
             test.results.iter().skip(shown.1).for_each(|path| println!("{server}: {}", result(path)));
             if test.step != TestStep::Ended {
                 println!("{server}: {}", step(&test));
@@ -88,7 +88,7 @@ async fn follow(client: &Client, server: ServerId, output: Output) -> Result<Tes
         shown = now;
         if test.step == TestStep::Ended {
             let passed = test.has_passed(paths);
-            if output == Output::Text {
+            if !json {
                 println!("{server}: {}", verdict(&test, passed));
             }
             return Ok(Tested { server: server.0, passed, test: Some(test), refused: None });
@@ -161,14 +161,13 @@ pub async fn maintenance(tool: &ToolArgs, server: ServerId, end: bool) -> Result
         }
         tokio::time::sleep(POLL).await;
     };
-    match tool.output() {
-        Output::Json => print_json(&Maintenance { server: server.0, in_maintenance: !end, may_be_stopped }),
-        Output::Text if end => println!("{server} takes part again"),
-        Output::Text if may_be_stopped => {
-            println!("{server} may be stopped; when it is back: ebb maintenance {server} --end");
-        }
-        Output::Text => println!("{server} is in maintenance, and others still depend on it (`ebb status`)"),
-    }
+    let text = match (end, may_be_stopped) {
+        (true, _) => "takes part again".to_owned(),
+        (_, true) => format!("may be stopped; when it is back: ebb maintenance {server} --end"),
+        _ => "is in maintenance, and others still depend on it (`ebb status`)".to_owned(),
+    };
+    let found = Maintenance { server: server.0, in_maintenance: !end, may_be_stopped };
+    tool.print(&found, format_args!("{server} {text}\n"));
     Ok(if end || may_be_stopped { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -6,7 +6,7 @@ use crate::error::{NodeError, refused};
 use bytes::Bytes;
 use ebb_client::transport::{Connection, Identity, Party, connect, kind};
 use ebb_client::{Client, Secret};
-use ebb_types::{ChunkId, GroupId, InspectReply, InspectRequest, ServerId, SlotState};
+use ebb_types::{ChunkId, GroupId, InspectReply, InspectRequest, ServerId, SlotState, counted};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -47,6 +47,26 @@ pub struct Difference {
 pub const DIFFERENT: u8 = 3;
 
 impl Comparison {
+    pub fn text(&self) -> String {
+        let mut out = format!(
+            "{} compared: {} different, {}; {} not compared because a replica is not in sync\n",
+            counted(self.groups_compared.into(), "group"),
+            self.groups_different,
+            counted(self.blocks, "block"),
+            self.groups_out_of_sync
+        );
+        if self.groups_busy > 0 {
+            out += &format!(
+                "{} groups were written or freed all the time and could not be compared: try again in a quieter hour\n",
+                self.groups_busy
+            );
+        }
+        for Difference { group, servers, chunks } in &self.differences {
+            out += &format!("group {group} on servers {servers:?}: chunks {}\n", chunks.join(" "));
+        }
+        out
+    }
+
     /// One that could not compare everything failed, and found nothing.
     pub fn exit_code(&self) -> ExitCode {
         match (self.groups_different, self.groups_out_of_sync + self.groups_busy) {

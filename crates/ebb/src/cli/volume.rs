@@ -1,13 +1,13 @@
 //! `ebb volume`: block devices kept in the cluster.
 
-use crate::cli::tool::WaitArgs;
+use crate::cli::tool::{WaitArgs, print};
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
 use crate::daemon;
 use crate::error::{NodeError, refused};
 use clap::{Args, Subcommand};
 use ebb_client::Client;
-use ebb_output::{print_json, table};
+use ebb_output::table;
 use ebb_types::{
     BLOCK_BYTES, Bytes, NamespaceAnswer, NamespaceQuery, SLICE_BYTES, VolumeHome, VolumeStatus, parse_bytes,
 };
@@ -196,14 +196,10 @@ pub async fn list_json(client: &Client) -> Result<String, NodeError> {
 async fn list(client: &Client, json: bool) -> Result<(), NodeError> {
     let volumes = volumes(client).await?;
     let all: Vec<Listed> = volumes.iter().map(|(name, status)| listed(client, name, status)).collect();
-    if json {
-        print_json(&all);
-        return Ok(());
-    }
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
     let mut out = String::new();
     table(&mut out, &["volume", "size", "pool", "moved there", "at most here", ""], &rows);
-    print!("{out}");
+    print(json, &all, out);
     Ok(())
 }
 
