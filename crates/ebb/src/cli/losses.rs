@@ -8,7 +8,7 @@
 //! may wait for `ebb force`, and a cluster has many objects.
 
 use crate::cli::space::nonsense;
-use crate::cli::verify::DIFFERENT;
+use crate::cli::verify::exit_code;
 use crate::error::NodeError;
 use ebb_client::{Client, ClientError};
 use ebb_output::Progress;
@@ -56,13 +56,8 @@ pub struct ByteRange {
 }
 
 impl Losses {
-    /// As of `ebb verify`: one that could not read everything failed, and found nothing.
     pub fn exit_code(&self) -> ExitCode {
-        match (self.lost.len(), self.objects_not_read) {
-            (0, 0) => ExitCode::SUCCESS,
-            (0, _) => ExitCode::FAILURE,
-            _ => ExitCode::from(DIFFERENT),
-        }
+        exit_code(self.lost.len() as u64, self.objects_not_read)
     }
 
     pub fn text(&self) -> String {

@@ -13,7 +13,7 @@
 //!
 //! Data that no gateway and no volume wrote has no name: what `ebb lab replay --config` writes, for as long as it runs.
 
-use crate::cli::verify::{DIFFERENT, Live, inspect};
+use crate::cli::verify::{exit_code, inspect, while_servers_change};
 use crate::cluster::config::Config;
 use crate::error::{NodeError, refused};
 use ebb_client::Client;
@@ -66,18 +66,12 @@ pub struct Amount {
 }
 
 impl Space {
-    /// As of `ebb verify`: one that could not look everywhere failed, and found nothing. What hibernates is no failure:
-    /// it is looked at when it is awake.
+    /// What hibernates is no failure: it is looked at when it is awake.
     pub fn exit_code(&self) -> ExitCode {
-        match (self.left_over() - self.freed_chunks, self.groups_not_listed + self.sets_not_listed) {
-            (0, 0) => ExitCode::SUCCESS,
-            (0, _) => ExitCode::FAILURE,
-            _ => ExitCode::from(DIFFERENT),
-        }
+        let not_listed = self.groups_not_listed + self.sets_not_listed;
+        exit_code(self.left_over() - self.freed_chunks, not_listed.into())
     }
-}
 
-impl Space {
     pub fn text(&self) -> String {
         let amount = |of: Amount| match of.chunks {
             0 => "-".to_owned(),
@@ -180,13 +174,7 @@ pub async fn check(config: &Config, client: &Client, free: bool) -> Result<Space
 }
 
 async fn list(config: &Config, client: &Client) -> Result<Listing, NodeError> {
-    let mut live = Live::now(client);
-    loop {
-        match list_once(config, client).await {
-            Err(_) if live.has_changed(client).await => {}
-            outcome => return outcome,
-        }
-    }
+    while_servers_change(client, || list_once(config, client)).await
 }
 
 async fn list_once(config: &Config, client: &Client) -> Result<Listing, NodeError> {

@@ -43,8 +43,15 @@ pub struct Difference {
     pub servers: Vec<u16>,
 }
 
-/// Exit code of a check that ran and found something, so scripts can tell it from a check that could not run.
-pub const DIFFERENT: u8 = 3;
+/// Exit code of a check. One that ran and found something has a code of its own, so that scripts can tell it from one
+/// that could not look everywhere, and found nothing.
+pub fn exit_code(found: u64, not_checked: u64) -> ExitCode {
+    match (found, not_checked) {
+        (0, 0) => ExitCode::SUCCESS,
+        (0, _) => ExitCode::FAILURE,
+        _ => ExitCode::from(3),
+    }
+}
 
 impl Comparison {
     pub fn text(&self) -> String {
@@ -67,13 +74,8 @@ impl Comparison {
         out
     }
 
-    /// One that could not compare everything failed, and found nothing.
     pub fn exit_code(&self) -> ExitCode {
-        match (self.groups_different, self.groups_out_of_sync + self.groups_busy) {
-            (0, 0) => ExitCode::SUCCESS,
-            (0, _) => ExitCode::FAILURE,
-            _ => ExitCode::from(DIFFERENT),
-        }
+        exit_code(self.groups_different.into(), (self.groups_out_of_sync + self.groups_busy).into())
     }
 }
 
@@ -86,43 +88,35 @@ struct Digest {
 /// A group's replicas.
 type Replicas = BTreeMap<ServerId, Digest>;
 
-/// The servers that can be asked. Who asks by the map asks again while this changes ([`Live::has_changed`]): a server
-/// that went to sleep meanwhile cannot be reached, and is not to be asked.
-pub struct Live {
-    servers: BTreeSet<ServerId>,
-    left: u32,
-}
-
-impl Live {
-    pub fn now(client: &Client) -> Live {
-        Live { servers: Live::servers(client), left: AGAIN }
-    }
-
-    fn servers(client: &Client) -> BTreeSet<ServerId> {
+/// Asks by the map, and again while the servers that can be asked change: one that went to sleep meanwhile cannot be
+/// reached, and is not to be asked.
+pub async fn while_servers_change<T, Asked: Future<Output = Result<T, NodeError>>>(
+    client: &Client,
+    ask: impl Fn() -> Asked,
+) -> Result<T, NodeError> {
+    let live = || {
         let map = client.map();
-        map.servers.keys().copied().filter(|server| map.is_live(*server)).collect()
-    }
-
-    /// After asking failed: whether it was for that reason. The map may arrive after the connection has ended.
-    pub async fn has_changed(&mut self, client: &Client) -> bool {
-        if Live::servers(client) == self.servers {
+        map.servers.keys().copied().filter(|server| map.is_live(*server)).collect::<BTreeSet<ServerId>>()
+    };
+    let mut before = live();
+    for _ in 1..AGAIN {
+        let outcome = ask().await;
+        if outcome.is_err() && live() == before {
+            // The map may arrive after the connection has ended.
             _ = tokio::time::timeout(PAUSE, client.map_changed()).await;
         }
-        let before = std::mem::replace(&mut self.servers, Live::servers(client));
-        self.left = self.left.saturating_sub(1);
-        self.servers != before && self.left > 0
+        let now = live();
+        if outcome.is_ok() || now == before {
+            return outcome;
+        }
+        before = now;
     }
+    ask().await
 }
 
 /// Asks every server for the digests of its groups. `verify`: read every block and check it against its checksum.
 pub async fn compare(config: &Config, client: &Client, verify: bool) -> Result<Comparison, NodeError> {
-    let mut live = Live::now(client);
-    loop {
-        match compare_once(config, client, verify).await {
-            Err(_) if live.has_changed(client).await => {}
-            outcome => return outcome,
-        }
-    }
+    while_servers_change(client, || compare_once(config, client, verify)).await
 }
 
 async fn compare_once(config: &Config, client: &Client, verify: bool) -> Result<Comparison, NodeError> {
