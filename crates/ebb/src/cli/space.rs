@@ -231,6 +231,7 @@ fn to_ask(map: &ClusterMap) -> (BTreeMap<ServerId, BTreeSet<GroupId>>, Listing) 
 }
 
 type Answer = Result<Result<NamespaceAnswer, NamespaceError>, NodeError>;
+type Done = Result<(), NodeError>;
 
 async fn owners_of(
     listing: &Listing,
@@ -259,7 +260,7 @@ async fn pages<After>(
     first: After,
     query: impl Fn(After) -> NamespaceQuery,
     mut take: impl FnMut(NamespaceAnswer) -> Result<Option<After>, NodeError>,
-) -> Result<(), NodeError> {
+) -> Done {
     use NamespaceError::{NoSuchBucket, NoSuchUpload, NoSuchVolume};
     let mut after = Some(first);
     while let Some(next) = after {
@@ -272,10 +273,7 @@ async fn pages<After>(
     Ok(())
 }
 
-async fn find_leased(
-    ask: &impl AsyncFn(NamespaceQuery) -> Answer,
-    owners: &mut Owners<'_>,
-) -> Result<(), NodeError> {
+async fn find_leased(ask: &impl AsyncFn(NamespaceQuery) -> Answer, owners: &mut Owners<'_>) -> Done {
     let query = |after| NamespaceQuery::Leased { after, limit: PAGE_MAX };
     let take = |page| {
         let NamespaceAnswer::Leased(page) = page else { return Err(nonsense()) };
@@ -285,10 +283,7 @@ async fn find_leased(
     pages(ask, None, query, take).await
 }
 
-async fn find_parts(
-    ask: &impl AsyncFn(NamespaceQuery) -> Answer,
-    owners: &mut Owners<'_>,
-) -> Result<(), NodeError> {
+async fn find_parts(ask: &impl AsyncFn(NamespaceQuery) -> Answer, owners: &mut Owners<'_>) -> Done {
     let Ok(NamespaceAnswer::Buckets(buckets)) = ask(NamespaceQuery::Buckets).await? else {
         return Err(nonsense());
     };
@@ -315,7 +310,7 @@ async fn find_parts_of(
     ask: &impl AsyncFn(NamespaceQuery) -> Answer,
     owners: &mut Owners<'_>,
     (bucket, key, upload): (&str, &str, u64),
-) -> Result<(), NodeError> {
+) -> Done {
     let query = |after| {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
         NamespaceQuery::Parts { bucket, key, upload, after, limit: PAGE_MAX }
@@ -329,10 +324,7 @@ async fn find_parts_of(
     pages(ask, 0, query, take).await
 }
 
-async fn find_named(
-    ask: &impl AsyncFn(NamespaceQuery) -> Answer,
-    owners: &mut Owners<'_>,
-) -> Result<(), NodeError> {
+async fn find_named(ask: &impl AsyncFn(NamespaceQuery) -> Answer, owners: &mut Owners<'_>) -> Done {
     let query = |after| NamespaceQuery::Named { after, limit: PAGE_MAX };
     let take = |page| {
         let NamespaceAnswer::Named { names, next } = page else { return Err(nonsense()) };
@@ -342,10 +334,7 @@ async fn find_named(
     pages(ask, Vec::new(), query, take).await
 }
 
-async fn find_volumes(
-    ask: &impl AsyncFn(NamespaceQuery) -> Answer,
-    owners: &mut Owners<'_>,
-) -> Result<(), NodeError> {
+async fn find_volumes(ask: &impl AsyncFn(NamespaceQuery) -> Answer, owners: &mut Owners<'_>) -> Done {
     let Ok(NamespaceAnswer::Volumes(volumes)) = ask(NamespaceQuery::Volumes).await? else {
         return Err(nonsense());
     };
@@ -362,10 +351,7 @@ async fn find_volumes(
     Ok(())
 }
 
-async fn find_garbage(
-    ask: &impl AsyncFn(NamespaceQuery) -> Answer,
-    owners: &mut Owners<'_>,
-) -> Result<(), NodeError> {
+async fn find_garbage(ask: &impl AsyncFn(NamespaceQuery) -> Answer, owners: &mut Owners<'_>) -> Done {
     let query = |after| NamespaceQuery::Garbage { after, limit: PAGE_MAX };
     let take = |page| {
         let NamespaceAnswer::Garbage(page) = page else { return Err(nonsense()) };
