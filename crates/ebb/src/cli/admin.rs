@@ -165,7 +165,7 @@ pub async fn pool(tool: &ToolArgs, command: PoolCommand) -> Result<ExitCode, Nod
         ask(&client, AdminRequest::CreatePool { name: name.clone() }).await?;
     }
     let status = status(&client).await?;
-    let pools = pool::select(&status.pools, &status.servers, command.name()).map_err(refused)?;
+    let pools = pool::select(&status.pools, &status.servers, command.name())?;
     let text = match &command {
         PoolCommand::Create { .. } | PoolCommand::List { .. } => pool::list(&pools),
         PoolCommand::Status { .. } => pool::page(&pools),

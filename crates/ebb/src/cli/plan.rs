@@ -45,7 +45,7 @@ pub async fn show(client: &Client, tool: &ToolArgs) -> Result<ExitCode, NodeErro
         return Err(refused("unexpected answer of the metadata service"));
     };
     let status = status(client).await?;
-    let pools = pool::select(&status.pools, &status.servers, None).map_err(refused)?;
+    let pools = pool::select(&status.pools, &status.servers, None)?;
     Shown { plan: *plan, pools }.print(tool);
     Ok(ExitCode::SUCCESS)
 }

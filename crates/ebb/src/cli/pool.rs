@@ -4,10 +4,11 @@
 //! entry and its servers' states.
 
 use crate::cli::words::word;
+use crate::error::{NodeError, refused};
 use clap::Subcommand;
 use ebb_types::{
     Bytes, EnergyStatus, Epoch, ParityDebt, PoolStatus, ServerId, ServerState, ServerStatus, SetStatus,
-    Shape, SlotState, Watts,
+    Shape, SlotState, Watts, counted,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -42,11 +43,10 @@ impl PoolCommand {
 }
 
 /// There is no pool of that name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no erasure-coded pool {name:?}: the cluster has {known}")]
-pub struct UnknownPool {
-    name: String,
-    known: String,
+pub fn unknown(name: &str, pools: impl Iterator<Item = String>) -> NodeError {
+    let names: Vec<String> = pools.collect();
+    let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    refused(format!("there is no erasure-coded pool {name:?}: the cluster has {known}"))
 }
 
 /// Output of `ebb pool --json`.
@@ -153,15 +153,11 @@ pub fn select(
     pools: &[PoolStatus],
     servers: &[ServerStatus],
     name: Option<&str>,
-) -> Result<Vec<Pool>, UnknownPool> {
+) -> Result<Vec<Pool>, NodeError> {
     let wanted = |pool: &&PoolStatus| name.is_none_or(|name| pool.pool.name == name);
     let found: Vec<Pool> = pools.iter().filter(wanted).map(|pool| view(pool, servers)).collect();
     match name {
-        Some(name) if found.is_empty() => {
-            let names: Vec<&str> = pools.iter().map(|pool| pool.pool.name.as_str()).collect();
-            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            Err(UnknownPool { name: name.to_owned(), known })
-        }
+        Some(name) if found.is_empty() => Err(unknown(name, pools.iter().map(|pool| pool.pool.name.clone()))),
         _ => Ok(found),
     }
 }
@@ -328,16 +324,12 @@ fn heading(out: &mut String, pool: &Pool) {
         pool.name,
         pool.code,
         pool.overhead,
-        count(pool.sets.len(), "set"),
-        count(pool.spares.len(), "spare"),
+        counted(pool.sets.len() as u64, "set"),
+        counted(pool.spares.len() as u64, "spare"),
     );
     if let Some(bytes) = pool.rebuild_bytes_per_second {
         let _ = writeln!(out, "rebuild  a server fetches at most {}/s to fill a lost column", Bytes(bytes));
     }
-}
-
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 fn standing(column: &Column) -> String {
@@ -468,19 +460,19 @@ pub fn lines(pools: &[PoolStatus], servers: &[ServerStatus]) -> String {
             "pool     {}, code {}: {}, {asleep} of {} asleep, {} owed to them",
             pool.name,
             pool.code,
-            count(pool.sets.len(), "set"),
-            count(parity().count(), "parity server"),
+            counted(pool.sets.len() as u64, "set"),
+            counted(parity().count() as u64, "parity server"),
             Bytes(owed),
         );
         let _ =
             fullest.map_or(Ok(()), |share| write!(out, ", the fullest data server is at {}", percent(share)));
         let hibernate = pool.sets.iter().filter(|set| set.hibernated_millis.is_some()).count();
         if hibernate > 0 {
-            let _ = write!(out, "; {} asleep as a whole", count(hibernate, "set"));
+            let _ = write!(out, "; {} asleep as a whole", counted(hibernate as u64, "set"));
         }
         let exposed = pool.sets.iter().filter(|set| set.survives == 0).count();
         if exposed > 0 {
-            let _ = write!(out, "; EXPOSED: {} (`ebb pool status`)", count(exposed, "set"));
+            let _ = write!(out, "; EXPOSED: {} (`ebb pool status`)", counted(exposed as u64, "set"));
         }
         out.push('\n');
     }

@@ -1,5 +1,6 @@
 //! `ebb volume`: block devices kept in the cluster.
 
+use crate::cli::pool::unknown;
 use crate::cli::tool::{WaitArgs, print};
 use crate::cluster::config::Config;
 use crate::cluster::connect::Connector;
@@ -162,11 +163,8 @@ async fn open_all(client: &Client, names: Vec<String>) -> Result<Vec<(String, Vo
 
 /// Where a volume's cold slices go.
 pub fn home(client: &Client, pool: &str, size: Bytes, front: Option<Bytes>) -> Result<VolumeHome, NodeError> {
-    let Some(found) = client.pool(pool) else {
-        let names: Vec<String> = client.pools().into_iter().map(|pool| pool.name).collect();
-        let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        return Err(refused(format!("there is no erasure-coded pool {pool:?}: the cluster has {known}")));
-    };
+    let known = || client.pools().into_iter().map(|pool| pool.name);
+    let found = client.pool(pool).ok_or_else(|| unknown(pool, known()))?;
     let front_bytes = front.map_or((size.0 / FRONT_SHARE).max(FRONT_DEFAULT_MIN), |front| front.0);
     if front_bytes < FRONT_MIN {
         return Err(refused(format!(
