@@ -3,14 +3,14 @@
 //! Of each server a second costs one letter; what there is to say of one is asked for when somebody looks at it. The
 //! sentences are those of `ebb status --why` and `ebb notices`.
 
-use crate::history::{Columns, Figures, Series, Strip};
+use crate::history::{Figures, Series, Strip};
 use ebb_types::{
     ClusterPower, ClusterStatus, EnergyStatus, GearGroup, GearMode, GearStatus, GroupCounts, Health,
     HourRecord, LatencyFigures, LatencyStatus, LoadBand, MetadataMember, NoticeRecord, PlannedHour, PoolId,
     PoolStatus, RackId, RackSwitchStatus, Room, Schedule, Served, ServerId, ServerState, ServerStatus,
     ShiftRecord, Watts,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::collections::VecDeque;
 
 /// Notices that the page keeps.
@@ -284,19 +284,6 @@ fn frame(name: &'static str, body: &impl Serialize) -> Frame {
     Frame { name, json: serde_json::to_string(body).expect("plain types become JSON") }
 }
 
-/// The first event of every page.
-#[derive(Serialize)]
-struct Hello<'a> {
-    facts: &'a Facts,
-    servers: &'a [Place],
-    strip: &'a Strip,
-    series: Columns,
-    outlook: &'a Outlook,
-    notices: &'a VecDeque<Told>,
-    now: &'a Option<Now>,
-    trouble: &'a Option<Trouble>,
-}
-
 #[derive(Serialize)]
 struct Tick<'a> {
     now: &'a Now,
@@ -304,49 +291,35 @@ struct Tick<'a> {
     notices: &'a [Told],
 }
 
-/// All that the page has seen.
-#[derive(Debug)]
+/// All that the page has seen, as the first event of every page tells it.
+#[derive(Debug, Default, Serialize)]
 pub struct Seen {
     facts: Facts,
+    #[serde(rename = "servers")]
     places: Vec<Place>,
     strip: Strip,
+    #[serde(serialize_with = "columns")]
     series: Series,
-    outlook: Outlook,
-    notices: VecDeque<Told>,
-    now: Option<Now>,
-    trouble: Option<Trouble>,
-    status: Option<ClusterStatus>,
+    pub outlook: Outlook,
+    pub notices: VecDeque<Told>,
+    pub now: Option<Now>,
+    pub trouble: Option<Trouble>,
+    /// As `ebb status --json` prints it.
+    #[serde(skip)]
+    pub status: Option<ClusterStatus>,
+}
+
+fn columns<S: Serializer>(series: &Series, out: S) -> Result<S::Ok, S::Error> {
+    series.columns().serialize(out)
 }
 
 impl Seen {
     pub fn new(facts: Facts) -> Seen {
-        Seen {
-            facts,
-            places: Vec::new(),
-            strip: Strip::default(),
-            series: Series::new(),
-            outlook: Outlook::default(),
-            notices: VecDeque::new(),
-            now: None,
-            trouble: None,
-            status: None,
-        }
+        Seen { facts, ..Seen::default() }
     }
 
     pub fn hello(&self) -> Frame {
-        frame(
-            "hello",
-            &Hello {
-                facts: &self.facts,
-                servers: &self.places,
-                strip: &self.strip,
-                series: self.series.columns(),
-                outlook: &self.outlook,
-                notices: &self.notices,
-                now: &self.now,
-                trouble: &self.trouble,
-            },
-        )
+        frame("hello", self)
     }
 
     /// Takes what the leader said; `silence_millis`: a longer silence is a gap, a longer step back a clock that was
@@ -396,27 +369,6 @@ impl Seen {
     /// The newest notice.
     pub fn newest_notice(&self) -> u64 {
         self.notices.back().map_or(0, |told| told.record.number)
-    }
-
-    pub fn now(&self) -> Option<&Now> {
-        self.now.as_ref()
-    }
-
-    pub fn trouble(&self) -> Option<&Trouble> {
-        self.trouble.as_ref()
-    }
-
-    /// As `ebb status --json` prints it.
-    pub fn status(&self) -> Option<&ClusterStatus> {
-        self.status.as_ref()
-    }
-
-    pub fn outlook(&self) -> &Outlook {
-        &self.outlook
-    }
-
-    pub fn notices(&self) -> &VecDeque<Told> {
-        &self.notices
     }
 
     pub fn server(&self, id: ServerId) -> Option<OneServer> {

@@ -111,11 +111,13 @@ pub struct Columns {
     pub writes_p99_millis: Vec<Option<f64>>,
 }
 
-impl Series {
-    pub fn new() -> Series {
+impl Default for Series {
+    fn default() -> Series {
         Series { stride_millis: SECOND_MILLIS, points: Vec::new() }
     }
+}
 
+impl Series {
     pub fn push(&mut self, at_unix_millis: u64, figures: &Figures) {
         self.add(at_unix_millis / self.stride_millis, figures.fields().map(Stretch::of));
         while self.points.len() > POINTS_MOST {
@@ -220,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_week_of_seconds_stays_small_and_keeps_its_mean() {
-        let mut series = Series::new();
+        let mut series = Series::default();
         let week = 7 * 86_400;
         for second in 0..week {
             let watts = Some(if second < week / 2 { 100.0 } else { 300.0 });
@@ -238,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_mean_counts_what_is_there() {
-        let mut series = Series::new();
+        let mut series = Series::default();
         for (millis, load) in [(0, Some(1.0)), (300, None), (600, Some(3.0)), (5000, None)] {
             series.push(millis, &Figures { load, ..Figures::default() });
         }
@@ -248,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_was_seen_by_a_wrong_clock_is_forgotten() {
-        let mut series = Series::new();
+        let mut series = Series::default();
         for (seconds, load) in [(10, 1.0), (11, 2.0), (5000, 3.0), (5001, 4.0)] {
             series.push(seconds * 1000, &Figures { load: Some(load), ..Figures::default() });
         }
@@ -261,7 +263,7 @@ mod tests {
 
     #[test]
     fn of_latencies_the_longest_is_kept() {
-        let mut series = Series::new();
+        let mut series = Series::default();
         for (millis, p99) in [(0, Some(5.0)), (300, Some(80.0)), (600, None), (900, Some(2.0)), (2000, None)]
         {
             series.push(millis, &Figures { reads_p99_millis: p99, ..Figures::default() });

@@ -121,7 +121,7 @@ impl<S: Source> Task<S> {
             }
             Order::Status(answer) => {
                 let fresh = self.refreshed().await;
-                let _ = answer.send(fresh.map(|()| json(&self.seen.status())));
+                let _ = answer.send(fresh.map(|()| json(&self.seen.status)));
             }
             Order::Server(id, answer) => {
                 let fresh = self.refreshed().await;
@@ -129,7 +129,7 @@ impl<S: Source> Task<S> {
             }
             Order::Notices(answer) => {
                 let fresh = self.refreshed().await;
-                let _ = answer.send(fresh.map(|()| json(&self.seen.notices())));
+                let _ = answer.send(fresh.map(|()| json(&self.seen.notices)));
             }
             Order::Volumes(answer) => {
                 let _ = answer.send(self.source.volumes().await);
@@ -153,9 +153,9 @@ impl<S: Source> Task<S> {
             let _ = answer.send(Err(trouble));
             return;
         }
-        let status = self.seen.status().expect("it was read just now");
+        let status = self.seen.status.as_ref().expect("it was read just now");
         let recorded = Recorded {
-            hours: self.seen.outlook().hours.clone(),
+            hours: self.seen.outlook.hours.clone(),
             schedule: status.schedule,
             replicas: status.params.replicas,
         };
@@ -167,7 +167,7 @@ impl<S: Source> Task<S> {
             let _ = answer.send(Err(trouble));
             return;
         }
-        let status = self.seen.status().expect("it was read just now").clone();
+        let status = self.seen.status.as_ref().expect("it was read just now").clone();
         beside(&self.meters, self.source.measure(status), answer);
     }
 
@@ -180,7 +180,7 @@ impl<S: Source> Task<S> {
 
     async fn refreshed(&mut self) -> Result<(), Refusal> {
         self.refresh().await;
-        self.seen.trouble().map_or(Ok(()), |trouble| Err(Refusal::Unreachable(trouble.why.clone())))
+        self.seen.trouble.as_ref().map_or(Ok(()), |trouble| Err(Refusal::Unreachable(trouble.why.clone())))
     }
 
     async fn poll(&mut self) {
@@ -194,7 +194,7 @@ impl<S: Source> Task<S> {
                 return self.tell(frame);
             }
         }
-        let Some(size) = self.seen.now().map(|now| now.size()) else { return };
+        let Some(size) = self.seen.now.as_ref().map(|now| now.size()) else { return };
         let stale = |(read, then): (Instant, _)| read.elapsed() >= OUTLOOK || then != size;
         if self.outlook.is_none_or(stale)
             && let Ok(outlook) = self.read_outlook().await
@@ -230,7 +230,7 @@ impl<S: Source> Task<S> {
         let AdminReply::Shifts(shifts) = self.source.ask(AdminRequest::ListShifts).await? else {
             return Err(unexpected());
         };
-        let schedule = self.seen.status().map(|status| status.schedule).unwrap_or_default();
+        let schedule = self.seen.status.as_ref().map(|status| status.schedule).unwrap_or_default();
         Ok(Outlook::new(hours, plan, shifts, schedule, unix_millis()))
     }
 
