@@ -13,47 +13,69 @@ const CHANGES_MOST: usize = 100_000;
 const GAPS_MOST: usize = 256;
 const SECOND_MILLIS: u64 = 1000;
 
-/// The figures of one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Figures {
+/// The figures, and what is kept of each in a stretch of time: every moment has them, and charts take a column of each.
+macro_rules! figures {
+    ($($(#[$about:meta])* $name:ident: $kept:ident,)*) => {
+        /// The figures of one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        pub struct Figures {
+            $($(#[$about])* pub $name: Option<f64>,)*
+        }
+
+        const FIELDS: usize = [$(stringify!($name)),*].len();
+
+        impl Figures {
+            fn fields(&self) -> [Option<f64>; FIELDS] {
+                [$(self.$name),*]
+            }
+        }
+
+        /// A series as columns.
+        #[derive(Debug, Default, PartialEq, Serialize)]
+        pub struct Columns {
+            pub stride_millis: u64,
+            /// Start of each stretch.
+            pub at_unix_millis: Vec<u64>,
+            $(pub $name: Vec<Option<f64>>,)*
+        }
+
+        impl Series {
+            pub fn columns(&self) -> Columns {
+                let mut fields = 0..FIELDS;
+                let mut column = |kept: fn(Stretch) -> Option<f64>| {
+                    let n = fields.next().expect("each has a column");
+                    self.points.iter().map(|(_, figures)| kept(figures[n])).collect()
+                };
+                let at = |(stretch, _): &(u64, _)| stretch * self.stride_millis;
+                Columns {
+                    stride_millis: self.stride_millis,
+                    at_unix_millis: self.points.iter().map(at).collect(),
+                    $($name: column(Stretch::$kept),)*
+                }
+            }
+        }
+    };
+}
+
+figures! {
     /// Modelled; absent where no power model is.
-    pub watts: Option<f64>,
+    watts: mean,
     /// Modelled: all servers awake.
-    pub always_on_watts: Option<f64>,
+    always_on_watts: mean,
     /// Modelled: no more servers awake than the moment's load needs.
-    pub oracle_watts: Option<f64>,
+    oracle_watts: mean,
     /// In servers' worth of work.
-    pub load: Option<f64>,
-    pub forecast: Option<f64>,
+    load: mean,
+    forecast: mean,
     /// Between which loads the hour's peak is expected to lie.
-    pub forecast_low: Option<f64>,
-    pub forecast_high: Option<f64>,
-    pub servers_awake: Option<f64>,
-    pub debt_bytes: Option<f64>,
+    forecast_low: mean,
+    forecast_high: mean,
+    servers_awake: mean,
+    debt_bytes: mean,
     /// Of clients' reads, where they were answered.
-    pub reads_p99_millis: Option<f64>,
-    pub writes_p99_millis: Option<f64>,
+    reads_p99_millis: most,
+    writes_p99_millis: most,
 }
-
-impl Figures {
-    fn fields(&self) -> [Option<f64>; FIELDS] {
-        [
-            self.watts,
-            self.always_on_watts,
-            self.oracle_watts,
-            self.load,
-            self.forecast,
-            self.forecast_low,
-            self.forecast_high,
-            self.servers_awake,
-            self.debt_bytes,
-            self.reads_p99_millis,
-            self.writes_p99_millis,
-        ]
-    }
-}
-
-const FIELDS: usize = 11;
 
 /// A figure in a stretch of time: of what there was, if anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -92,25 +114,6 @@ pub struct Series {
     points: Vec<(u64, [Stretch; FIELDS])>,
 }
 
-/// A series as columns, which charts take.
-#[derive(Debug, Default, PartialEq, Serialize)]
-pub struct Columns {
-    pub stride_millis: u64,
-    /// Start of each stretch.
-    pub at_unix_millis: Vec<u64>,
-    pub watts: Vec<Option<f64>>,
-    pub always_on_watts: Vec<Option<f64>>,
-    pub oracle_watts: Vec<Option<f64>>,
-    pub load: Vec<Option<f64>>,
-    pub forecast: Vec<Option<f64>>,
-    pub forecast_low: Vec<Option<f64>>,
-    pub forecast_high: Vec<Option<f64>>,
-    pub servers_awake: Vec<Option<f64>>,
-    pub debt_bytes: Vec<Option<f64>>,
-    pub reads_p99_millis: Vec<Option<f64>>,
-    pub writes_p99_millis: Vec<Option<f64>>,
-}
-
 impl Default for Series {
     fn default() -> Series {
         Series { stride_millis: SECOND_MILLIS, points: Vec::new() }
@@ -140,26 +143,6 @@ impl Series {
                 sums.iter_mut().zip(figures).for_each(|(sum, figure)| sum.add(figure));
             }
             _ => self.points.push((stretch, figures)),
-        }
-    }
-
-    pub fn columns(&self) -> Columns {
-        let column = |n: usize| self.points.iter().map(|(_, figures)| figures[n].mean()).collect();
-        let longest = |n: usize| self.points.iter().map(|(_, figures)| figures[n].most()).collect();
-        Columns {
-            stride_millis: self.stride_millis,
-            at_unix_millis: self.points.iter().map(|(stretch, _)| stretch * self.stride_millis).collect(),
-            watts: column(0),
-            always_on_watts: column(1),
-            oracle_watts: column(2),
-            load: column(3),
-            forecast: column(4),
-            forecast_low: column(5),
-            forecast_high: column(6),
-            servers_awake: column(7),
-            debt_bytes: column(8),
-            reads_p99_millis: longest(9),
-            writes_p99_millis: longest(10),
         }
     }
 }
