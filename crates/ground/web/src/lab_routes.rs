@@ -5,7 +5,7 @@ use crate::answer::json;
 use crate::assets::{ASSETS, LAB};
 use crate::bounded::{self, Bounds};
 use crate::guard::{Denied, Hosts, Right, Tokens};
-use crate::lab::{Answer, FieldFault, Lab, LabAct, LabRefusal, OneRun, Question, Sides, Which, Wish};
+use crate::lab::{Answer, FieldFault, Lab, LabAct, LabRefusal, Question, Wish};
 use crate::routes::{file, own, rights};
 use axum::Router;
 use axum::body::Bytes;
@@ -15,9 +15,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use futures_util::stream::{Stream, unfold};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -52,20 +53,20 @@ pub async fn serve_lab(
 }
 
 fn router<L: Lab>(shared: Shared<L>, hosts: Arc<Hosts>) -> Router {
-    let mut router = Router::new();
+    let mut router: Router<Arc<Shared<L>>> = Router::new();
     for asset in ASSETS.iter().filter(|asset| asset.path != "/") {
         let path = if asset.path == LAB { "/" } else { asset.path };
         router = router.route(path, get(move || async move { file(asset) }));
     }
     router
         .route("/api/stream", get(stream::<L>))
-        .route("/api/runs", get(runs::<L>))
-        .route("/api/runs.csv", get(csv::<L>))
-        .route("/api/figures", get(figures::<L>))
-        .route("/api/figures/{n}", get(svg::<L>))
-        .route("/api/compare", get(compare::<L>))
-        .route("/api/compare/{n}", get(compare_svg::<L>))
-        .route("/api/repeat", get(repeat::<L>))
+        .route("/api/runs", question(Question::Runs))
+        .route("/api/runs.csv", question(Question::Csv))
+        .route("/api/figures", question(Question::Figures))
+        .route("/api/figures/{n}", chart(Question::Svg))
+        .route("/api/compare", question(Question::Compare))
+        .route("/api/compare/{n}", chart(Question::CompareSvg))
+        .route("/api/repeat", question(Question::Repeat))
         .route("/api/offers", get(offers::<L>))
         .route("/api/plan", get(plan::<L>))
         .route("/api/act", post(act::<L>))
@@ -116,42 +117,24 @@ impl<L: Lab> Shared<L> {
     }
 }
 
-async fn runs<L: Lab>(State(lab): Of<L>, headers: HeaderMap, Query(which): Query<Which>) -> Answered {
-    lab.ask(&headers, Question::Runs(which)).await
+/// What the query asks.
+fn question<L: Lab, Q: DeserializeOwned + Send + 'static>(
+    of: fn(Q) -> Question,
+) -> MethodRouter<Arc<Shared<L>>> {
+    get(move |State(lab): Of<L>, headers: HeaderMap, Query(asked): Query<Q>| async move {
+        lab.ask(&headers, of(asked)).await
+    })
 }
 
-async fn csv<L: Lab>(State(lab): Of<L>, headers: HeaderMap, Query(which): Query<Which>) -> Answered {
-    lab.ask(&headers, Question::Csv(which)).await
-}
-
-async fn figures<L: Lab>(State(lab): Of<L>, headers: HeaderMap, Query(which): Query<Which>) -> Answered {
-    lab.ask(&headers, Question::Figures(which)).await
-}
-
-async fn svg<L: Lab>(
-    State(lab): Of<L>,
-    headers: HeaderMap,
-    Path(n): Path<usize>,
-    Query(which): Query<Which>,
-) -> Answered {
-    lab.ask(&headers, Question::Svg(which, n)).await
-}
-
-async fn compare<L: Lab>(State(lab): Of<L>, headers: HeaderMap, Query(sides): Query<Sides>) -> Answered {
-    lab.ask(&headers, Question::Compare(sides)).await
-}
-
-async fn compare_svg<L: Lab>(
-    State(lab): Of<L>,
-    headers: HeaderMap,
-    Path(n): Path<usize>,
-    Query(sides): Query<Sides>,
-) -> Answered {
-    lab.ask(&headers, Question::CompareSvg(sides, n)).await
-}
-
-async fn repeat<L: Lab>(State(lab): Of<L>, headers: HeaderMap, Query(run): Query<OneRun>) -> Answered {
-    lab.ask(&headers, Question::Repeat(run)).await
+/// The nth chart of what the query asks.
+fn chart<L: Lab, Q: DeserializeOwned + Send + 'static>(
+    of: fn(Q, usize) -> Question,
+) -> MethodRouter<Arc<Shared<L>>> {
+    get(
+        move |State(lab): Of<L>, headers: HeaderMap, Path(n): Path<usize>, Query(asked): Query<Q>| async move {
+            lab.ask(&headers, of(asked, n)).await
+        },
+    )
 }
 
 async fn offers<L: Lab>(State(lab): Of<L>, headers: HeaderMap) -> Answered {

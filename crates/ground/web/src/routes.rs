@@ -11,7 +11,7 @@ use crate::guard::{Hosts, Right, Tokens};
 use crate::hub::{Hub, Opened, Order};
 use crate::objects;
 use crate::s3::S3;
-use crate::source::{Act, Source, WhatIf};
+use crate::source::{Act, Refusal, Source, WhatIf};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Query, Request, State};
@@ -23,7 +23,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodFilter, MethodRouter, get, on, post};
 use ebb_types::ServerId;
 use futures_util::stream::{Stream, unfold};
 use std::convert::Infallible;
@@ -32,8 +32,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, oneshot};
 
 /// Bytes of a request's body: an act is far shorter.
 const BODY_MOST: usize = 4096;
@@ -77,13 +77,14 @@ fn router(shared: Shared) -> Router {
     }
     router
         .route("/api/stream", get(stream))
-        .route("/api/status", get(status))
-        .route("/api/notices", get(notices))
+        .route("/api/status", told(MethodFilter::GET, Right::Look, Order::Status))
+        .route("/api/notices", told(MethodFilter::GET, Right::Look, Order::Notices))
         .route("/api/servers/{id}", get(server))
         .route("/api/what-if", get(what_if))
         .route("/api/act", post(act))
-        .route("/api/measure", post(measure))
-        .route("/api/volumes", get(volumes))
+        // An act, because management controllers are asked: some are slow, and lose answers when asked often.
+        .route("/api/measure", told(MethodFilter::POST, Right::Act, Order::Measure))
+        .route("/api/volumes", told(MethodFilter::GET, Right::Look, Order::Volumes))
         .merge(objects::routes())
         .fallback(|| async { Fault::Nothing })
         .layer(DefaultBodyLimit::max(BODY_MOST))
@@ -116,25 +117,16 @@ pub(crate) fn file(asset: &'static Asset) -> Response {
     ([(CONTENT_TYPE, asset.kind)], asset.bytes).into_response()
 }
 
-async fn status(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
-    shared.tokens.need(&headers, Right::Look)?;
-    Ok(json(shared.hub.ask(Order::Status).await??))
-}
-
-async fn notices(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
-    shared.tokens.need(&headers, Right::Look)?;
-    Ok(json(shared.hub.ask(Order::Notices).await??))
-}
-
-/// An act, because management controllers are asked: some are slow, and lose answers when asked often.
-async fn measure(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
-    shared.tokens.need(&headers, Right::Act)?;
-    Ok(json(shared.hub.ask(Order::Measure).await??))
-}
-
-async fn volumes(State(shared): State<Shared>, headers: HeaderMap) -> Result<Response, Fault> {
-    shared.tokens.need(&headers, Right::Look)?;
-    Ok(json(shared.hub.ask(Order::Volumes).await??))
+/// What the hub tells in JSON, to those with this right.
+fn told(
+    method: MethodFilter,
+    least: Right,
+    order: fn(oneshot::Sender<Result<String, Refusal>>) -> Order,
+) -> MethodRouter<Shared> {
+    on(method, move |State(shared): State<Shared>, headers: HeaderMap| async move {
+        shared.tokens.need(&headers, least)?;
+        Ok::<_, Fault>(json(shared.hub.ask(order).await??))
+    })
 }
 
 async fn server(
