@@ -1,6 +1,6 @@
 //! `ebb lab meter`: the meters of this machine, their readings, and samples of an external analyser.
 
-use crate::cli::provenance::{Inputs, print_json};
+use crate::cli::provenance::{Inputs, print_or};
 use crate::error::{NodeError, io, refused, writable};
 use clap::Subcommand;
 use ebb_meter::{
@@ -253,11 +253,7 @@ fn write_csv(recording: &Recording, path: &Path, file: File) -> Result<(), NodeE
 }
 
 fn show(recording: &Recording, window: &Window, json: bool, inputs: &Inputs) {
-    if json {
-        print_json(&window_json(recording, window), inputs);
-    } else {
-        print!("{}", window_text(window));
-    }
+    print_or(&window_json(recording, window), json, inputs, window_text(window));
     for meter in recording.meters.iter().filter(|_| !json) {
         missing(meter, window).iter().for_each(|line| eprintln!("{line}"));
     }

@@ -136,17 +136,14 @@ pub fn json(report: &impl Serialize, inputs: &Inputs) -> String {
     ebb_output::json(&traced(report, inputs))
 }
 
-pub fn print_json(report: &impl Serialize, inputs: &Inputs) {
-    println!("{}", json(report, inputs));
-}
-
 /// Prints a report: as JSON for machines, or as text for people.
 pub fn print(report: &(impl Serialize + Display), as_json: bool, inputs: &Inputs) {
-    if as_json {
-        print_json(report, inputs);
-    } else {
-        print!("{report}");
-    }
+    print_or(report, as_json, inputs, report);
+}
+
+/// The same with a text that is not the report's own.
+pub fn print_or(report: &impl Serialize, as_json: bool, inputs: &Inputs, text: impl Display) {
+    if as_json { println!("{}", json(report, inputs)) } else { print!("{text}") }
 }
 
 impl Provenance {

@@ -1,6 +1,6 @@
 //! `ebb lab trace`: inspects traces, converts them, generates and records them, and finds them in a catalogue.
 
-use crate::cli::provenance::{Inputs, print_json};
+use crate::cli::provenance::{Inputs, print_or};
 use crate::cli::trace_options::{TraceOptions, advised};
 use crate::error::{NodeError, io, refused, writable};
 use clap::{Args, Subcommand, ValueEnum};
@@ -338,11 +338,7 @@ impl Writing {
     /// Writes a trace and reports it.
     fn put(&self, reader: Box<dyn TraceReader>, out: &Path, inputs: &Inputs) -> Result<ExitCode, NodeError> {
         let written = self.write(reader, out)?;
-        if self.json {
-            print_json(&written, inputs);
-        } else {
-            println!("{}", describe(&written));
-        }
+        print_or(&written, self.json, inputs, describe(&written) + "\n");
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -390,12 +386,8 @@ fn info(args: &InfoArgs) -> Result<ExitCode, NodeError> {
     if let Some(path) = &args.html {
         std::fs::write(path, traces::page(&profiles)).map_err(io("write", path))?;
     }
-    if args.json {
-        print_json(&json!({ "traces": profiles }), &Inputs::of(&args.traces));
-    } else {
-        let texts: Vec<String> = profiles.iter().map(ToString::to_string).collect();
-        print!("{}", texts.join("\n"));
-    }
+    let texts: Vec<String> = profiles.iter().map(ToString::to_string).collect();
+    print_or(&json!({ "traces": profiles }), args.json, &Inputs::of(&args.traces), texts.join("\n"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -422,20 +414,16 @@ fn filter(args: &FilterArgs) -> Result<ExitCode, NodeError> {
     let share = |kept: u64, seen: u64| (seen > 0).then(|| kept as f64 / seen as f64);
     let requests = share(kept.requests(), seen.requests());
     let bytes = share(kept.bytes(), seen.bytes());
-    if args.writing.json {
-        let report = json!({
-            "written": written,
-            "original_requests": seen.requests(),
-            "kept_requests_share": requests,
-            "kept_bytes_share": bytes,
-        });
-        print_json(&report, &Inputs::of(&args.input));
-    } else {
-        let percent =
-            |share: Option<f64>| share.map_or("–".into(), |share| format!("{:.2} %", share * 100.0));
-        println!("{}", describe(&written));
-        println!("kept {} of the requests, {} of the bytes", percent(requests), percent(bytes));
-    }
+    let report = json!({
+        "written": written,
+        "original_requests": seen.requests(),
+        "kept_requests_share": requests,
+        "kept_bytes_share": bytes,
+    });
+    let percent = |share: Option<f64>| share.map_or("–".into(), |share| format!("{:.2} %", share * 100.0));
+    let (about, requests, bytes) = (describe(&written), percent(requests), percent(bytes));
+    let text = format!("{about}\nkept {requests} of the requests, {bytes} of the bytes\n");
+    print_or(&report, args.writing.json, &Inputs::of(&args.input), text);
     if kept.requests() == 0 && args.method == Method::Tracer {
         eprintln!(
             "nothing was kept: requests that arrive together form one bunch, and this trace has too few bunches; use --method balanced"
@@ -457,12 +445,8 @@ fn accuracy(args: &AccuracyArgs) -> Result<ExitCode, NodeError> {
         reports.push(traces::accuracy_of_modes(SEED));
         inputs = inputs.seeded(SEED);
     }
-    if args.json {
-        print_json(&json!({ "traces": reports }), &inputs);
-    } else {
-        let texts: Vec<String> = reports.iter().map(ToString::to_string).collect();
-        print!("{}", texts.join("\n"));
-    }
+    let texts: Vec<String> = reports.iter().map(ToString::to_string).collect();
+    print_or(&json!({ "traces": reports }), args.json, &inputs, texts.join("\n"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -489,11 +473,8 @@ fn synth(args: &SynthArgs) -> Result<ExitCode, NodeError> {
         total.requests += written.requests;
         total.files.extend(written.files);
     }
-    if args.writing.json {
-        print_json(&total, &Inputs::default().seeded(args.seed));
-    } else {
-        println!("{}: {}", args.out.display(), describe(&total));
-    }
+    let text = format!("{}: {}\n", args.out.display(), describe(&total));
+    print_or(&total, args.writing.json, &Inputs::default().seeded(args.seed), text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -510,12 +491,8 @@ fn record(args: &RecordArgs) -> Result<ExitCode, NodeError> {
     let mut reader = traces::open(&found.files, &Options::default(), &reading()).map_err(refused)?;
     let name = args.out.display().to_string();
     let profile = traces::profile(&name, reader.as_mut()).map_err(refused)?;
-    if args.json {
-        print_json(&json!({ "files": found.files, "trace": profile }), &Inputs::default());
-    } else {
-        println!("{} files, {}.blktrace.*\n", found.files.len(), args.out.display());
-        print!("{profile}");
-    }
+    let text = format!("{} files, {}.blktrace.*\n\n{profile}", found.files.len(), args.out.display());
+    print_or(&json!({ "files": found.files, "trace": profile }), args.json, &Inputs::default(), text);
     Ok(ExitCode::SUCCESS)
 }
 

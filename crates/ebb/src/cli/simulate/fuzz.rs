@@ -2,7 +2,7 @@
 //! seeds or the minutes run out.
 
 use super::seeds::parse_seeds;
-use crate::cli::provenance::{Inputs, Seeds, print_json};
+use crate::cli::provenance::{Inputs, Seeds, print_or};
 use crate::error::{NodeError, refused};
 use clap::Args;
 use ebb_output::Progress;
@@ -101,12 +101,9 @@ pub fn run(args: &FuzzArgs) -> Result<ExitCode, NodeError> {
     let shrunk = totals.failures.first().and_then(|least| shrink(least.seed, args.above));
     let shrunk = shrunk.map(|s| small(s, args.lines));
     let _ = std::panic::take_hook();
-    if args.json {
-        let output = Output { totals: &totals, shrunk };
-        print_json(&output, &Inputs::default().seeded(seeds_run(args, &totals)));
-    } else {
-        print!("{}", describe(&totals, shrunk.as_ref()));
-    }
+    let inputs = Inputs::default().seeded(seeds_run(args, &totals));
+    let text = describe(&totals, shrunk.as_ref());
+    print_or(&Output { totals: &totals, shrunk }, args.json, &inputs, text);
     Ok(if totals.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
 }
 

@@ -1,6 +1,6 @@
 //! `ebb simulate reliability`: mean time to data loss of erasure-coded sets, by the model of ECS².
 
-use crate::cli::provenance::{Inputs, print_json};
+use crate::cli::provenance::{Inputs, print_or};
 use crate::error::{NodeError, io, refused};
 use clap::Args;
 use ebb_erasure::Shape;
@@ -67,11 +67,7 @@ pub fn run(args: &ReliabilityArgs) -> Result<ExitCode, NodeError> {
     }
     let estimates = args.codes.iter().flat_map(|shape| states(*shape, &rates, args.years)).collect();
     let report = Report { rates, years: args.years, estimates };
-    if args.json {
-        print_json(&report, &Inputs::of(&args.rates));
-    } else {
-        print!("{}", text(&report));
-    }
+    print_or(&report, args.json, &Inputs::of(&args.rates), text(&report));
     Ok(ExitCode::SUCCESS)
 }
 

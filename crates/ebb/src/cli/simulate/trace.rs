@@ -200,12 +200,9 @@ pub async fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
         std::fs::write(file, page(&report)).map_err(io("write", file))?;
         eprintln!("wrote {}", file.display());
     }
-    if args.json {
-        provenance::print_json(&Json { report: &report, pools }, &inputs(args).seeded(args.seed));
-    } else {
-        print!("{report}");
-        pools.iter().for_each(|pools| print!("{}", pools_text(pools)));
-    }
+    let text = format!("{report}{}", pools.as_ref().map(pools_text).unwrap_or_default());
+    let json = Json { report: &report, pools };
+    provenance::print_or(&json, args.json, &inputs(args).seeded(args.seed), text);
     Ok(exit_code(&report))
 }
 
