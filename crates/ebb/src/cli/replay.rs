@@ -8,6 +8,7 @@ use crate::cli::report::ReportArgs;
 use crate::cli::simulated::{self, Simulated};
 use crate::cli::trace::{Percent, reading};
 use crate::cli::trace_options::TraceOptions;
+use crate::cli::words::one_of;
 use crate::cli::{verify, volume};
 use crate::cluster::config::Config;
 use crate::cluster::connect::{Connector, ask};
@@ -49,21 +50,20 @@ const REGION: &str = "us-east-1";
 /// Exit code: a check found a difference.
 const DIFFERENT: u8 = 3;
 
-/// `--provision peak|N`.
-#[derive(Clone, Copy, Debug)]
-pub struct ProvisionArg(pub Provision);
-
-impl FromStr for ProvisionArg {
-    type Err = String;
-    fn from_str(text: &str) -> Result<ProvisionArg, String> {
-        match text {
-            "peak" => Ok(ProvisionArg(Provision::Peak)),
-            _ => text
-                .parse()
-                .map(|n| ProvisionArg(Provision::Servers(n)))
-                .map_err(|_| format!("{text:?} is neither `peak` nor a number of servers")),
-        }
+/// `peak`, or a number of servers.
+pub fn peak_or<N: FromStr, T>(text: &str, peak: T, servers: fn(N) -> T) -> Result<T, String> {
+    match text {
+        "peak" => Ok(peak),
+        _ => text
+            .parse()
+            .map(servers)
+            .map_err(|_| format!("{text:?} is neither `peak` nor a number of servers")),
     }
+}
+
+/// `--provision peak|N`.
+pub fn parse_provision(text: &str) -> Result<Provision, String> {
+    peak_or(text, Provision::Peak, Provision::Servers)
 }
 
 /// `--target`.
@@ -131,27 +131,12 @@ pub struct ReplayArgs {
     storage: StorageArgs,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum StepsArg {
-    Servers,
-    Groups,
-}
-
-impl From<StepsArg> for GearSteps {
-    fn from(steps: StepsArg) -> GearSteps {
-        match steps {
-            StepsArg::Servers => GearSteps::Servers,
-            StepsArg::Groups => GearSteps::Groups,
-        }
-    }
-}
-
 #[derive(Args)]
 struct ClusterArgs {
     /// Configure the servers' rates so that the trace's peak needs all servers (peak) or N of them [default: as
     /// configured]
-    #[arg(long, value_name = "peak|N")]
-    provision: Option<ProvisionArg>,
+    #[arg(long, value_name = "peak|N", value_parser = parse_provision)]
+    provision: Option<Provision>,
     /// Chunk servers of the started cluster [default: 9]
     #[arg(long, conflicts_with = "config")]
     servers: Option<u16>,
@@ -177,8 +162,8 @@ struct ClusterArgs {
     #[arg(long)]
     beside_simulated: bool,
     /// What wakes and sleeps at a time: servers, or groups (whole gears) [default: as configured]
-    #[arg(long, value_name = "servers|groups")]
-    steps: Option<StepsArg>,
+    #[arg(long, value_name = "servers|groups", value_parser = one_of::<GearSteps>(["servers", "groups"]))]
+    steps: Option<GearSteps>,
     /// Move the volumes' cold data to this erasure-coded pool; with the code of a started cluster's, such as
     /// archive=6+3
     #[arg(long, value_name = "NAME[=K+M]")]
@@ -557,8 +542,8 @@ impl ReplayArgs {
         let options = ReplayOptions {
             home: self.cluster.home(&client, trace)?,
             speed: self.speed,
-            provision: self.cluster.provision.map(|provision| provision.0),
-            steps: self.cluster.steps.map(GearSteps::from),
+            provision: self.cluster.provision,
+            steps: self.cluster.steps,
             in_flight: self.in_flight,
             prelude: self.cluster.prelude.unwrap_or_default(),
             beside_always_on: self.cluster.beside_always_on,

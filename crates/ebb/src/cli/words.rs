@@ -1,6 +1,16 @@
-//! How the state of a server is called, in one letter and in a word.
+//! How the state of a server is called, in one letter and in a word; and arguments that are words.
 
 use ebb_types::ServerState;
+
+/// A value that is given by its word in JSON, one of these.
+#[cfg(feature = "lab")]
+pub fn one_of<T: serde::de::DeserializeOwned + Clone + Send + Sync + 'static>(
+    words: impl IntoIterator<Item = &'static str> + 'static,
+) -> impl clap::builder::TypedValueParser<Value = T> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    let value = |word: String| serde_json::from_value::<T>(word.into()).expect("each word is a value's");
+    PossibleValuesParser::new(words).map(value)
+}
 
 /// One letter per server.
 pub fn letter(state: ServerState) -> char {

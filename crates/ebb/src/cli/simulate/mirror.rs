@@ -4,8 +4,9 @@ use super::seeds::{Spread, parse_seeds};
 use crate::cli::provenance::{Inputs, print};
 use crate::cli::trace::reading;
 use crate::cli::trace_options::TraceOptions;
+use crate::cli::words::one_of;
 use crate::error::{NodeError, io, refused, writable};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ebb_eval::traces;
 use ebb_output::Progress;
 use ebb_sim::mirror::{
@@ -31,8 +32,8 @@ pub struct MirrorArgs {
     /// A trace file in any format; or financial, proxy or search: generated, with the figures of LogStore's traces
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    #[arg(long, default_value = "logstore")]
-    policy: PolicyArg,
+    #[arg(long, default_value = "logstore", value_parser = one_of::<PolicyKind>(POLICIES))]
+    policy: PolicyKind,
     /// Trace seconds per simulated second, such as 4x
     #[arg(long, default_value = "1x", value_parser = parse_rate)]
     rate: f64,
@@ -44,8 +45,8 @@ pub struct MirrorArgs {
     log: Bytes,
     /// When a write is acknowledged: `safe`, when both disks have it, or one and memory while the other changes its
     /// speed; `both` disks, always; `one` of them, as in the paper
-    #[arg(long, default_value = "safe")]
-    ack: AckArg,
+    #[arg(long, default_value = "safe", value_parser = one_of::<Ack>(["safe", "both", "one"]))]
+    ack: Ack,
     /// Thresholds that begin as the paper's and rise or fall such that this mean response time is kept
     #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
     adaptive: Option<Duration>,
@@ -70,42 +71,8 @@ pub struct MirrorArgs {
     csv: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-pub(super) enum PolicyArg {
-    #[value(name = "logstore")]
-    LogStore,
-    TwoSpeed,
-    Div,
-    OneSpeed,
-}
-
-impl From<PolicyArg> for PolicyKind {
-    fn from(policy: PolicyArg) -> PolicyKind {
-        match policy {
-            PolicyArg::LogStore => PolicyKind::LogStore,
-            PolicyArg::TwoSpeed => PolicyKind::TwoSpeed,
-            PolicyArg::Div => PolicyKind::Div,
-            PolicyArg::OneSpeed => PolicyKind::OneSpeed,
-        }
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum AckArg {
-    Safe,
-    Both,
-    One,
-}
-
-impl From<AckArg> for Ack {
-    fn from(ack: AckArg) -> Ack {
-        match ack {
-            AckArg::Safe => Ack::Safe,
-            AckArg::Both => Ack::Both,
-            AckArg::One => Ack::One,
-        }
-    }
-}
+/// Words for a [`PolicyKind`].
+pub(super) const POLICIES: [&str; 4] = ["logstore", "two-speed", "div", "one-speed"];
 
 /// `4x` or `4`. The simulation checks the range.
 fn parse_rate(text: &str) -> Result<f64, String> {
@@ -161,8 +128,8 @@ fn simulated(args: &MirrorArgs, seed: u64) -> Result<Report, NodeError> {
     let (name, mut trace) = open(args, seed)?;
     let setup = Setup {
         settings: Settings {
-            kind: args.policy.into(),
-            ack: args.ack.into(),
+            kind: args.policy,
+            ack: args.ack,
             adaptive: args.adaptive.map(|response_limit| Adaptive { response_limit, ..Adaptive::default() }),
             ..Settings::default()
         },

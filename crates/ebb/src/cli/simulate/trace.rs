@@ -1,19 +1,21 @@
 //! `ebb simulate trace`: a trace on a modelled cluster, request by request.
 
-use super::mirror::PolicyArg;
+use super::mirror::POLICIES;
 use super::seeds::{Spread, parse_seeds};
 use super::sleep::{SleepArgs, parse_time};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::provenance::{self, Inputs};
+use crate::cli::replay::{parse_provision, peak_or};
 use crate::cli::trace::reading;
 use crate::cli::trace_options::TraceOptions;
+use crate::cli::words::one_of;
 use crate::error::{NodeError, io, refused, writable};
 use clap::Args;
-use ebb_gear::{Scheme, Window};
+use ebb_gear::{Provision, Scheme, Window};
 use ebb_output::{Axis, Chart, Mark, Page, Progress, Series, distribution, table};
 use ebb_replay::drive::Halt;
 use ebb_sim::load::{self, Case, Cold, LoadError, Policy, PoolOutcome, Requests};
-use ebb_sim::mirror::Settings;
+use ebb_sim::mirror::{PolicyKind, Settings};
 use ebb_sim::request::workload::Day;
 use ebb_sim::request::{
     DepthRow, DiskModel, Gears, Mirroring, NO_SAVINGS, NetworkModel, PHASES, PairsReport, Report, Setup,
@@ -24,7 +26,6 @@ use ebb_types::{Bytes, Shape};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 
@@ -49,7 +50,7 @@ pub struct TraceArgs {
     #[arg(required_unless_present = "show_models", value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Chunk servers; or `peak`: as many as the trace's peak needs by what the disk sustains, a multiple of the copies
-    #[arg(long, value_name = "N|peak", default_value = "9")]
+    #[arg(long, value_name = "N|peak", default_value = "9", value_parser = parse_servers)]
     servers: ServersArg,
     /// Additional servers that only hold writes for sleeping ones, and never sleep
     #[arg(long, default_value_t = 0)]
@@ -70,8 +71,8 @@ pub struct TraceArgs {
     #[arg(long, value_name = "MODEL|FILE", default_value = "hdd")]
     disk: String,
     /// Speed policy of each mirrored pair: LogStore or a baseline of its paper [default: logstore]
-    #[arg(long, value_name = "POLICY")]
-    mirror_policy: Option<PolicyArg>,
+    #[arg(long, value_name = "POLICY", value_parser = one_of::<PolicyKind>(POLICIES))]
+    mirror_policy: Option<PolicyKind>,
     /// 1g, 10g, or a TOML file
     #[arg(long, value_name = "MODEL|FILE", default_value = "10g")]
     network: String,
@@ -95,8 +96,8 @@ pub struct TraceArgs {
     load: f64,
     /// Load that the scheduler assumes a server sustains: set so that the trace's peak needs all servers (peak) or N of
     /// them [default: what the disk sustains]
-    #[arg(long, value_name = "peak|N")]
-    provision: Option<crate::cli::replay::ProvisionArg>,
+    #[arg(long, value_name = "peak|N", value_parser = parse_provision)]
+    provision: Option<Provision>,
     /// Times of day whose load is no peak, such as a night of maintenance; days begin with the trace. Needs
     /// `--gears schedule`, which keeps these hours in the highest gear
     #[arg(long, value_name = "HH:MM-HH:MM,…", value_delimiter = ',')]
@@ -141,17 +142,8 @@ enum ServersArg {
     Peak,
 }
 
-impl FromStr for ServersArg {
-    type Err = String;
-    fn from_str(text: &str) -> Result<ServersArg, String> {
-        match text {
-            "peak" => Ok(ServersArg::Peak),
-            _ => text
-                .parse()
-                .map(ServersArg::Number)
-                .map_err(|_| format!("{text:?} is neither `peak` nor a number of servers")),
-        }
-    }
+fn parse_servers(text: &str) -> Result<ServersArg, String> {
+    peak_or(text, ServersArg::Peak, ServersArg::Number)
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -404,7 +396,7 @@ fn setup_of(args: &TraceArgs, seed: u64) -> Result<Setup, NodeError> {
             "--mirror-policy needs a pair of disks: add --disk pair, or remove --mirror-policy",
         ));
     }
-    let kind = args.mirror_policy.unwrap_or(PolicyArg::LogStore).into();
+    let kind = args.mirror_policy.unwrap_or_default();
     let mirroring = Mirroring { settings: Settings { kind, ..Settings::default() }, ..Mirroring::default() };
     let network = match args.network.as_str() {
         "1g" => NetworkModel::gigabit(),
@@ -438,7 +430,7 @@ fn setup_of(args: &TraceArgs, seed: u64) -> Result<Setup, NodeError> {
         },
         g_min: args.g_min,
         speed: args.speed,
-        provision: args.provision.map(|p| p.0),
+        provision: args.provision,
         except: args.except.clone(),
         reclaim_within: args.reclaim_within.unwrap_or_default(),
         seed,
