@@ -76,26 +76,26 @@ pub struct ClusterSection {
     pub server_secret_file: Option<PathBuf>,
     /// The keys of gateways, which cannot change the cluster; absent: `secret_file`.
     pub gateway_secret_file: Option<PathBuf>,
-    #[serde(default = "three")]
+    #[serde(default = "small::<3>")]
     pub replicas: u8,
-    #[serde(default = "sixty_four")]
+    #[serde(default = "number::<64>")]
     pub chunk_mib: u32,
     /// Chunk groups: as many per server of the replicated pool. [Sierra §3.5]
-    #[serde(default = "sixty_four")]
+    #[serde(default = "number::<64>")]
     pub groups_per_server: u32,
     #[serde(default = "rotated")]
     pub layout: Scheme,
-    #[serde(default = "three_seconds")]
+    #[serde(default = "number::<3000>")]
     pub lease_millis: u32,
-    #[serde(default = "one_second")]
+    #[serde(default = "number::<1000>")]
     pub heartbeat_millis: u32,
     /// A server that has failed for this long is declared lost, and its data is rebuilt on others. Zero: only by `ebb
     /// lost`.
-    #[serde(default = "one_hour")]
+    #[serde(default = "number::<3600>")]
     pub lost_after_seconds: u32,
     /// Offload that a server may hold for sleepers, in percent of its capacity: then those for which it holds any are
     /// woken and take it, until a quarter of that is left.
-    #[serde(default = "twenty")]
+    #[serde(default = "small::<20>")]
     pub offload_percent: u8,
 }
 
@@ -109,26 +109,14 @@ impl ClusterSection {
     }
 }
 
-fn three() -> u8 {
-    3
+fn small<const N: u8>() -> u8 {
+    N
 }
-fn sixty_four() -> u32 {
-    64
+fn number<const N: u32>() -> u32 {
+    N
 }
 fn rotated() -> Scheme {
     Scheme::Rotated
-}
-fn three_seconds() -> u32 {
-    3000
-}
-fn one_second() -> u32 {
-    1000
-}
-fn twenty() -> u8 {
-    20
-}
-fn one_hour() -> u32 {
-    3600
 }
 
 /// Initial settings of the gear scheduler; `ebb gear` and `ebb lab replay` change it at run time.
