@@ -2,7 +2,7 @@
 
 use crate::cli::tool::ToolArgs;
 use crate::cli::trust;
-use crate::cluster::config::{Config, PowerSection};
+use crate::cluster::config::{Config, PowerSection, depth_name as word};
 use crate::error::NodeError;
 use clap::Subcommand;
 use ebb_output::{print_json, wrapped};
@@ -76,13 +76,6 @@ fn list(config: Option<PathBuf>, json: bool) -> Result<ExitCode, NodeError> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn word(depth: Depth) -> &'static str {
-    match depth {
-        Depth::Standby => "standby",
-        Depth::Off => "off",
-    }
 }
 
 fn words(depths: &[Depth]) -> Vec<&'static str> {

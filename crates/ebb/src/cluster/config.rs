@@ -443,7 +443,7 @@ pub enum ConfigError {
     Scheduler { name: &'static str, value: f64, must: &'static str },
 }
 
-fn name(depth: Depth) -> &'static str {
+pub fn depth_name(depth: Depth) -> &'static str {
     match depth {
         Depth::Standby => "standby",
         Depth::Off => "off",
@@ -738,7 +738,7 @@ impl Config {
 
     fn check_depths(&self) -> Result<(), ConfigError> {
         for (nth, section) in self.power.depths.iter().enumerate() {
-            let depth = name(section.depth);
+            let depth = depth_name(section.depth);
             if self.power.depths[..nth].iter().any(|other| other.depth == section.depth) {
                 return Err(ConfigError::DepthTwice { depth });
             }
@@ -815,29 +815,26 @@ impl Config {
     }
 
     pub fn meta_section(&self, id: Option<u64>) -> Result<&MetaSection, ConfigError> {
-        let known = || self.meta.iter().map(|m| m.id).collect::<Vec<_>>();
-        match id {
-            None if self.meta.len() == 1 => Ok(&self.meta[0]),
-            _ => {
-                let id = id.unwrap_or(0);
-                let found = self.meta.iter().find(|m| m.id == id);
-                found.ok_or_else(|| ConfigError::UnknownId {
-                    section: "meta",
-                    id,
-                    known: format!("{:?}", known()),
-                })
-            }
+        match &self.meta[..] {
+            [only] if id.is_none() => Ok(only),
+            all => section("meta", all, |m| m.id, id.unwrap_or(0)),
         }
     }
 
     pub fn server_section(&self, id: u16) -> Result<&ServerSection, ConfigError> {
-        let known = || self.server.iter().map(|s| s.id).collect::<Vec<_>>();
-        self.server.iter().find(|s| s.id == id).ok_or_else(|| ConfigError::UnknownId {
-            section: "server",
-            id: u64::from(id),
-            known: format!("{:?}", known()),
-        })
+        section("server", &self.server, |s| s.id.into(), id.into())
     }
+}
+
+fn section<'a, S>(
+    section: &'static str,
+    all: &'a [S],
+    id_of: fn(&S) -> u64,
+    id: u64,
+) -> Result<&'a S, ConfigError> {
+    let known = || format!("{:?}", all.iter().map(id_of).collect::<Vec<_>>());
+    let found = all.iter().find(|one| id_of(one) == id);
+    found.ok_or_else(|| ConfigError::UnknownId { section, id, known: known() })
 }
 
 fn unreadable(path: &Path, source: &std::io::Error) -> String {

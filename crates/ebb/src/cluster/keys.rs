@@ -1,20 +1,16 @@
 //! The keys of S3 clients and their rights: one TOML file, which gateways read again when it changes.
 
 use crate::cluster::random::bytes;
-use crate::error::{NodeError, io, refused};
+use crate::cluster::secrets::read_private;
+use crate::error::{NodeError, refused};
 use ebb_gateway::{Key, KeyTable, Right};
 use ebb_types::hex;
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Reads the keys and their rights, by access key. The file must be accessible by its owner only.
 pub fn load_keys(path: &Path) -> Result<KeyTable, NodeError> {
-    let mode = std::fs::metadata(path).map_err(io("read", path))?.mode();
-    if mode & 0o077 != 0 {
-        return Err(refused(format!("others may read {}: run `chmod 600` on it", path.display())));
-    }
-    let text = std::fs::read_to_string(path).map_err(io("read", path))?;
+    let text = read_private(path)?;
     let keys: KeyTable =
         toml::from_str(&text).map_err(|e| refused(format!("{}: {}", path.display(), e.message())))?;
     if keys.is_empty() {

@@ -78,12 +78,16 @@ fn token(path: &Path) -> Result<String, NodeError> {
     if !path.exists() {
         write_new(path, &format!("{}\n", hex(&random::bytes::<32>()?)))?;
     }
+    Ok(read_private(path)?.trim().to_owned())
+}
+
+/// The text of a file that only its owner can read.
+pub fn read_private(path: &Path) -> Result<String, NodeError> {
     let mode = std::fs::metadata(path).map_err(io("read", path))?.mode();
     if mode & 0o077 != 0 {
         return Err(refused(format!("others may read {}: run `chmod 600` on it", path.display())));
     }
-    let text = std::fs::read_to_string(path).map_err(io("read", path))?;
-    Ok(text.trim().to_owned())
+    std::fs::read_to_string(path).map_err(io("read", path))
 }
 
 /// Creates a file that only its owner can read.
