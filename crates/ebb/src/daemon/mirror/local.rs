@@ -77,7 +77,7 @@ fn serve(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(io("start", "the mirror's runtime"))?;
     LocalSet::new().block_on(&runtime, async {
-        let begun = begin(registry, name, options)?;
+        let (begun, control) = begin(registry, name, options)?;
         tracing::info!("mirror {name}: {}", standing(&begun.status(None)));
         let _ = ready.send(Ok(begun.size_bytes));
         let server = begun.server.clone();
@@ -89,7 +89,7 @@ fn serve(
         };
         let ended = tokio::select! {
             ended = server.run() => Some(ended),
-            () = begun.control.serve(|question| begun.answer(question, None)) => None,
+            () = control.serve(|question| begun.answer(question, None)) => None,
             () = requests => None,
         };
         match ended {

@@ -110,10 +110,10 @@ pub struct Options {
 }
 
 /// A mirror that is open and has begun.
+#[derive(Clone)]
 struct Begun {
     server: Rc<Server>,
     replies: Replies,
-    control: Control,
     size_bytes: u64,
     name: Name,
     entry: Entry,
@@ -122,7 +122,7 @@ struct Begun {
 }
 
 /// Opens a mirror's disks. Nothing happens before the server runs.
-fn begin(registry: &Registry, name: &Name, options: &Options) -> Result<Begun, NodeError> {
+fn begin(registry: &Registry, name: &Name, options: &Options) -> Result<(Begun, Control), NodeError> {
     let entry = registry.load(name)?;
     let settings = settings(registry, name, &entry, options)?;
     if control::is_served(&registry.socket(name)) {
@@ -140,28 +140,54 @@ fn begin(registry: &Registry, name: &Name, options: &Options) -> Result<Begun, N
     let mirror = Mirror::new(settings, facts, [Speed::High; 2], opened, &mut out);
     let server = Rc::new(Server::new(mirror, ring, places, drives, replies.clone(), out));
     let (name, driver) = (name.clone(), options.driver.kind());
-    Ok(Begun { server, replies, control, size_bytes, name, entry, driver, settings })
+    Ok((Begun { server, replies, size_bytes, name, entry, driver, settings }, control))
 }
 
 impl Begun {
     /// The page of a scrape.
-    fn scraped(&self) -> impl Fn() -> Page + 'static {
-        let (server, entry, replies) = (self.server.clone(), self.entry.clone(), self.replies.clone());
-        let (name, driver, settings) = (self.name.to_string(), self.driver, self.settings);
-        move || {
-            let mut page = metrics::of_process();
-            let about = (name.clone(), None, driver);
-            let status = describe(&server, &entry, about, settings, replies.connections());
-            metrics::mirror::report(&status, &mut page);
-            page.put(names::BUGS, &[], ebb_client::bugs() as f64);
-            page
-        }
+    fn page(&self) -> Page {
+        let mut page = metrics::of_process();
+        metrics::mirror::report(&self.status(None), &mut page);
+        page.put(names::BUGS, &[], ebb_client::bugs() as f64);
+        page
     }
 
     /// `nbd`: where NBD clients find it.
     fn status(&self, nbd: Option<&str>) -> ServedStatus {
-        let about = (self.name.to_string(), nbd.map(str::to_owned), self.driver);
-        describe(&self.server, &self.entry, about, self.settings, self.replies.connections())
+        let status = self.server.status();
+        let lost = status.disks.iter().filter(|disk| disk.state == DiskState::Lost).count();
+        let condition = match (lost, status.copying_bytes) {
+            (0, 0) => Condition::InSync,
+            (0, _) => Condition::Resyncing,
+            (1, _) => Condition::Degraded,
+            _ => Condition::Failed,
+        };
+        let disks = status.disks.into_iter().zip(self.server.power()).map(|(status, power)| ServedDisk {
+            path: self.entry.disk(status.side).to_owned(),
+            rated_watts: power
+                .rated
+                .map(|rated| if status.speed == Speed::Low { rated.low } else { rated.high }),
+            status,
+            modelled_joules: power.modelled.map(|energy| energy.total()),
+            modelled_watts: power.modelled.map(|energy| Watts(energy.total().0 / energy.seconds().max(1e-9))),
+            modelled_energy: power.modelled,
+        });
+        ServedStatus {
+            name: self.name.to_string(),
+            nbd: nbd.map(str::to_owned),
+            condition,
+            driver: self.driver,
+            policy: self.settings.kind,
+            ack: self.settings.ack,
+            size_bytes: status.size_bytes,
+            once_bytes: status.once_bytes,
+            dirty_bytes: status.dirty_bytes,
+            copying_bytes: status.copying_bytes,
+            unreadable: status.unreadable,
+            connections: self.replies.connections(),
+            disks: disks.collect(),
+            scrub: status.scrub,
+        }
     }
 
     fn answer(&self, question: Question, nbd: Option<&str>) -> Answer {
@@ -180,8 +206,9 @@ pub async fn run(
     options: Options,
 ) -> Result<(), NodeError> {
     files::raise_limit();
-    let begun = begin(registry, name, &options)?;
-    metrics::open(metrics, begun.scraped()).await?;
+    let (begun, control) = begin(registry, name, &options)?;
+    let scraped = begun.clone();
+    metrics::open(metrics, move || scraped.page()).await?;
     let listener = TcpListener::bind(nbd).await.map_err(listen(nbd, "give another address with --nbd"))?;
     let address = listener.local_addr().map_err(io("listen on", nbd))?;
     let mut stop = Stop::new()?;
@@ -194,7 +221,7 @@ pub async fn run(
         error = serve(listener, bounds, [export].into(), server.clone(), begun.replies.clone()) => {
             return Err(io("serve", nbd)(error));
         }
-        () = begun.control.serve(|question| begun.answer(question, Some(&nbd))) => None,
+        () = control.serve(|question| begun.answer(question, Some(&nbd))) => None,
         () = stop.asked() => None,
     };
     // Clients are gone now: what they began continues.
@@ -364,47 +391,6 @@ fn emulated(model: &TwoSpeedModel, there: [bool; 2], opened: &Opened) -> Result<
         Drive::Emulated(Box::new(Emulated::new(disk, now)))
     };
     Ok((Side::BOTH.map(drive), [DiskFacts::of(model); 2]))
-}
-
-fn describe(
-    server: &Server,
-    entry: &Entry,
-    (name, nbd, driver): (String, Option<String>, DriverKind),
-    settings: Settings,
-    connections: usize,
-) -> ServedStatus {
-    let status = server.status();
-    let lost = status.disks.iter().filter(|disk| disk.state == DiskState::Lost).count();
-    let condition = match (lost, status.copying_bytes) {
-        (0, 0) => Condition::InSync,
-        (0, _) => Condition::Resyncing,
-        (1, _) => Condition::Degraded,
-        _ => Condition::Failed,
-    };
-    let disks = status.disks.into_iter().zip(server.power()).map(|(status, power)| ServedDisk {
-        path: entry.disk(status.side).to_owned(),
-        rated_watts: power.rated.map(|rated| if status.speed == Speed::Low { rated.low } else { rated.high }),
-        status,
-        modelled_joules: power.modelled.map(|energy| energy.total()),
-        modelled_watts: power.modelled.map(|energy| Watts(energy.total().0 / energy.seconds().max(1e-9))),
-        modelled_energy: power.modelled,
-    });
-    ServedStatus {
-        name,
-        nbd,
-        condition,
-        driver,
-        policy: settings.kind,
-        ack: settings.ack,
-        size_bytes: status.size_bytes,
-        once_bytes: status.once_bytes,
-        dirty_bytes: status.dirty_bytes,
-        copying_bytes: status.copying_bytes,
-        unreadable: status.unreadable,
-        connections,
-        disks: disks.collect(),
-        scrub: status.scrub,
-    }
 }
 
 /// `disks A and B in sync`.
