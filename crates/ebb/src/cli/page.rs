@@ -94,14 +94,6 @@ impl Leader {
         };
         Ok(self.client.insert(client))
     }
-
-    async fn reply(&mut self, request: AdminRequest) -> Result<AdminReply, NodeError> {
-        ask(self.connected().await?, request).await
-    }
-
-    async fn list_volumes(&mut self) -> Result<String, NodeError> {
-        volume::list_json(self.connected().await?).await
-    }
 }
 
 /// Within [`ANSWER`], or the reason why not.
@@ -119,11 +111,11 @@ async fn answered<T>(reply: impl Future<Output = Result<T, NodeError>>) -> Resul
 
 impl Source for Leader {
     async fn ask(&mut self, request: AdminRequest) -> Result<AdminReply, Refusal> {
-        answered(self.reply(request)).await
+        answered(async { ask(self.connected().await?, request).await }).await
     }
 
     async fn volumes(&mut self) -> Result<String, Refusal> {
-        answered(self.list_volumes()).await
+        answered(async { volume::list_json(self.connected().await?).await }).await
     }
 
     fn measure(

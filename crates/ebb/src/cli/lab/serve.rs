@@ -17,7 +17,7 @@ use crate::error::{NodeError, io, listen};
 use campaigns::Campaigns;
 use clap::Args;
 use ebb_web::{Answer, Hosts, Lab, LabAct, LabRefusal, LabView, Question, serve_lab};
-use place::LabPlace;
+use place::{LabPlace, refused};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -88,7 +88,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, LabRefusal> + Send + 'static,
 ) -> Result<T, LabRefusal> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(LabRefusal::Refused(error.to_string())))
+    done.unwrap_or_else(|error| Err(refused(error)))
 }
 
 pub async fn run(args: ServeArgs) -> Result<ExitCode, NodeError> {

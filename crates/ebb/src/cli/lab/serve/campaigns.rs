@@ -3,7 +3,7 @@
 //!
 //! One runs at a time: two programs never write to one results file.
 
-use super::place::LabPlace;
+use super::place::{LabPlace, refused};
 use crate::cli::eval::progress::{Follower, Told, path};
 use crate::cli::eval::remaining;
 use ebb_eval::{Content, Matrix, Reading, Store, StoreError, Watched};
@@ -55,10 +55,6 @@ struct Running {
     campaign: String,
     child: Child,
     paused: bool,
-}
-
-fn refused(error: impl ToString) -> LabRefusal {
-    LabRefusal::Refused(error.to_string())
 }
 
 impl Campaigns {

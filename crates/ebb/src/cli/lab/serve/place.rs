@@ -1,6 +1,7 @@
 //! Where a lab keeps what it has, and what it may use.
 
 use ebb_eval::Matrix;
+use ebb_web::LabRefusal;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -49,6 +50,10 @@ impl LabPlace {
         let words: Vec<String> = words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
         format!("ebb {}", words.join(" "))
     }
+}
+
+pub fn refused(why: impl ToString) -> LabRefusal {
+    LabRefusal::Refused(why.to_string())
 }
 
 /// A word as a shell takes it.

@@ -1,7 +1,7 @@
 //! Matrices that the page asks for: written as a file, read by the reader of matrix files, and kept if that finds no
 //! mistake.
 
-use super::place::LabPlace;
+use super::place::{LabPlace, refused};
 use crate::cli::eval::remaining;
 use ebb_eval::traces::{Catalogue, silent};
 use ebb_eval::{Matrix, MatrixError};
@@ -40,8 +40,7 @@ pub fn offers(place: &LabPlace) -> Offers {
 /// What a matrix would run, and for how long.
 pub fn planned(place: &LabPlace, wish: Wish) -> Result<Planned, LabRefusal> {
     let (matrix, text) = checked(place, wish)?;
-    let (found, seconds) =
-        remaining(&matrix, &place.db).map_err(|error| LabRefusal::Refused(error.to_string()))?;
+    let (found, seconds) = remaining(&matrix, &place.db).map_err(refused)?;
     let path = place.matrix(&matrix.name).expect("a matrix has a good name");
     Ok(Planned { text, runs: matrix.runs(), found, seconds, command: place.command(path) })
 }
@@ -50,8 +49,7 @@ pub fn planned(place: &LabPlace, wish: Wish) -> Result<Planned, LabRefusal> {
 pub fn create(place: &LabPlace, wish: Wish) -> Result<(), LabRefusal> {
     let (matrix, text) = checked(place, wish)?;
     let path = place.matrix(&matrix.name).expect("a matrix has a good name");
-    let failed =
-        |what: &Path, error| LabRefusal::Refused(format!("cannot write {}: {error}", what.display()));
+    let failed = |what: &Path, error| refused(format!("cannot write {}: {error}", what.display()));
     let folder = place.folder();
     std::fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
     let file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path);
@@ -90,7 +88,7 @@ fn checked(place: &LabPlace, mut wish: Wish) -> Result<(Matrix, String), LabRefu
         trace.file = place.depository.join(file).to_string_lossy().into_owned();
     }
     wish.depository = Some(place.depository.to_string_lossy().into_owned());
-    let text = toml::to_string(&wish).map_err(|error| LabRefusal::Refused(error.to_string()))?;
+    let text = toml::to_string(&wish).map_err(refused)?;
     let path = place.folder().join("matrix.toml");
     match Matrix::parse(&path, &text, 1.0) {
         Ok(matrix) => Ok((matrix, text)),
@@ -101,7 +99,7 @@ fn checked(place: &LabPlace, mut wish: Wish) -> Result<(Matrix, String), LabRefu
             let (key, at) = spot(&text, line);
             Err(field(&key, at, error.message().to_owned()))
         }
-        Err(error @ MatrixError::Read { .. }) => Err(LabRefusal::Refused(error.to_string())),
+        Err(error @ MatrixError::Read { .. }) => Err(refused(error)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Answers from the results file. It is opened for each, and only read: runs may be written to it meanwhile.
 
-use super::place::{LabPlace, quoted};
+use super::place::{LabPlace, quoted, refused};
 use ebb_eval::{
     LEAST, MOST, Range, Record, Selection, Side, Store, charts, compare, comparison_charts, csv, proportions,
 };
@@ -25,10 +25,6 @@ pub fn answer(place: &LabPlace, question: Question) -> Result<Answer, LabRefusal
         Question::Repeat(run) => repeat(place, &run).map(|commands| Answer::json(&commands)),
         Question::Offers | Question::Plan(_) => unreachable!("they are not about results"),
     }
-}
-
-fn refused(error: impl ToString) -> LabRefusal {
-    LabRefusal::Refused(error.to_string())
 }
 
 /// The conditions of a page, as those of the evaluation.
