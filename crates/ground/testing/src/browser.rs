@@ -5,7 +5,7 @@
 use crate::skip;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -27,16 +27,11 @@ pub struct Browser {
 /// Debian calls it chromium, others chrome.
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-fn found(program: &str) -> bool {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&paths).any(|path| path.join(program).is_file())
-}
-
 impl Browser {
     /// `None`: the test is skipped, there is no browser.
     pub fn start() -> Option<Browser> {
-        let Some(program) = BROWSERS.into_iter().find(|name| found(name)).filter(|_| found("chromedriver"))
-        else {
+        let driver = path_of("chromedriver");
+        let Some(program) = BROWSERS.into_iter().find_map(path_of).filter(|_| driver.is_some()) else {
             skip("chromium and chromedriver are not installed");
             return None;
         };
@@ -75,7 +70,7 @@ impl Browser {
             "/session",
             &json!({"capabilities": {"alwaysMatch": {
                 "browserName": "chrome",
-                "goog:chromeOptions": {"args": arguments, "binary": path_of(program)},
+                "goog:chromeOptions": {"args": arguments, "binary": program},
                 "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
             }}}),
         );
@@ -154,18 +149,19 @@ impl Browser {
 
     /// Writes a picture of the page: of what is in the window, or of the `whole`.
     pub fn screenshot(&self, file: &Path, whole: bool) {
-        let shot = self.command("Page.captureScreenshot", json!({"captureBeyondViewport": whole}));
-        let text = shot["data"].as_str().expect("a picture");
-        let bytes = base64_simd::STANDARD.decode_to_vec(text).expect("base64");
-        std::fs::write(file, bytes).expect("write the picture");
+        self.save(file, "Page.captureScreenshot", json!({"captureBeyondViewport": whole}));
     }
 
     /// Writes the page as a printer gets it, as PDF.
     pub fn print(&self, file: &Path) {
-        let paper = self.command("Page.printToPDF", json!({"printBackground": false}));
-        let text = paper["data"].as_str().expect("a document");
+        self.save(file, "Page.printToPDF", json!({"printBackground": false}));
+    }
+
+    fn save(&self, file: &Path, command: &str, parameters: Value) {
+        let made = self.command(command, parameters);
+        let text = made["data"].as_str().expect("a picture or a document");
         let bytes = base64_simd::STANDARD.decode_to_vec(text).expect("base64");
-        std::fs::write(file, bytes).expect("write the document");
+        std::fs::write(file, bytes).expect("write it");
     }
 
     fn log(&self, kind: &str) -> Vec<Value> {
@@ -202,10 +198,9 @@ impl Drop for Browser {
     }
 }
 
-fn path_of(program: &str) -> String {
+fn path_of(program: &str) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    let mut all = std::env::split_paths(&paths).map(|path| path.join(program));
-    all.find(|path| path.is_file()).expect("it was found").display().to_string()
+    std::env::split_paths(&paths).map(|path| path.join(program)).find(|path| path.is_file())
 }
 
 /// It says on which port it listens.
