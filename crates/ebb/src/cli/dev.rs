@@ -130,12 +130,8 @@ pub struct DevCluster {
 impl DevCluster {
     /// Starts the cluster in `data`, creating it if needed; `None`: in a temporary directory that is removed with it.
     pub async fn start(data: Option<&Path>, options: &DevOptions) -> Result<DevCluster, NodeError> {
-        let ephemeral = match data {
-            None => {
-                Some(tempfile::Builder::new().prefix("ebb-").tempdir().map_err(io("create", "a directory"))?)
-            }
-            Some(_) => None,
-        };
+        let new = || tempfile::Builder::new().prefix("ebb-").tempdir().map_err(io("create", "a directory"));
+        let ephemeral = data.is_none().then(new).transpose()?;
         let data = data.unwrap_or_else(|| ephemeral.as_ref().expect("one of the two").path());
         private_directory(data)?;
         let file = data.join("cluster.toml");
@@ -198,7 +194,7 @@ impl DevCluster {
     }
 
     async fn wait_until_ready(&mut self) -> Result<(), NodeError> {
-        let client = self.client()?;
+        let client = Connector::new(&self.config)?;
         let gateway = self.config.gateway[0].address.clone();
         let since = Instant::now();
         loop {
@@ -222,10 +218,6 @@ impl DevCluster {
             }
             tokio::time::sleep(POLL).await;
         }
-    }
-
-    fn client(&self) -> Result<Connector, NodeError> {
-        Connector::new(&self.config)
     }
 
     /// Where the first metadata server is scraped; absent: a cluster that was created without.

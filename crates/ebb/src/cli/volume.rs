@@ -85,8 +85,8 @@ enum VolumeCommand {
 
 /// Entry of `ebb volume list --json`.
 #[derive(Serialize)]
-struct Listed<'a> {
-    name: &'a str,
+struct Listed {
+    name: String,
     size_bytes: u64,
     created_millis: u64,
     /// Absent: everything is in the replicated pool.
@@ -176,24 +176,23 @@ pub fn home(client: &Client, pool: &str, size: Bytes, front: Option<Bytes>) -> R
     Ok(VolumeHome { pool: found.id, front_bytes })
 }
 
-/// Names and volumes.
-async fn volumes(client: &Client) -> Result<Vec<(String, VolumeStatus)>, NodeError> {
+/// All volumes.
+async fn all(client: &Client) -> Result<Vec<Listed>, NodeError> {
     match client.query(NamespaceQuery::Volumes).await? {
-        Ok(NamespaceAnswer::Volumes(volumes)) => Ok(volumes),
+        Ok(NamespaceAnswer::Volumes(all)) => {
+            Ok(all.into_iter().map(|(name, status)| listed(client, name, &status)).collect())
+        }
         answer => Err(refused(format!("unexpected answer of the metadata service: {answer:?}"))),
     }
 }
 
 /// What `ebb volume list --json` prints.
 pub async fn list_json(client: &Client) -> Result<String, NodeError> {
-    let volumes = volumes(client).await?;
-    let all: Vec<Listed> = volumes.iter().map(|(name, status)| listed(client, name, status)).collect();
-    Ok(serde_json::to_string(&all).expect("plain types become JSON"))
+    Ok(serde_json::to_string(&all(client).await?).expect("plain types become JSON"))
 }
 
 async fn list(client: &Client, json: bool) -> Result<(), NodeError> {
-    let volumes = volumes(client).await?;
-    let all: Vec<Listed> = volumes.iter().map(|(name, status)| listed(client, name, status)).collect();
+    let all = all(client).await?;
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
     let mut out = String::new();
     table(&mut out, &["volume", "size", "pool", "moved there", "at most here", ""], &rows);
@@ -201,7 +200,7 @@ async fn list(client: &Client, json: bool) -> Result<(), NodeError> {
     Ok(())
 }
 
-fn listed<'a>(client: &Client, name: &'a str, status: &VolumeStatus) -> Listed<'a> {
+fn listed(client: &Client, name: String, status: &VolumeStatus) -> Listed {
     let home = status.meta.home;
     // The pool of a volume is one of the cluster's, but this map may be older.
     let pool_name = |home: VolumeHome| {
@@ -223,7 +222,7 @@ fn row(volume: &Listed) -> Vec<String> {
     let pool = volume.pool.clone();
     let front = volume.front_max_bytes.map(|bytes| Bytes(bytes).to_string());
     vec![
-        volume.name.to_owned(),
+        volume.name.clone(),
         Bytes(volume.size_bytes).to_string(),
         pool.unwrap_or_else(|| "-".to_owned()),
         Bytes(volume.moved_bytes).to_string(),

@@ -26,19 +26,17 @@ impl fmt::Display for LineChange {
     }
 }
 
-/// What was done to the file.
-#[derive(Debug)]
-pub struct Edited {
-    pub changes: Vec<LineChange>,
-}
-
-/// Sets numbers of `[section]` in the file at `path`, which is replaced atomically.
-pub fn set_numbers(path: &Path, section: &str, numbers: &[(&str, f64)]) -> Result<Edited, NodeError> {
+/// Sets numbers of `[section]` in the file at `path`, which is replaced atomically. Returns what changes.
+pub fn set_numbers(
+    path: &Path,
+    section: &str,
+    numbers: &[(&str, f64)],
+) -> Result<Vec<LineChange>, NodeError> {
     let text = std::fs::read_to_string(path).map_err(io("read", path))?;
     let (mut lines, mut changes) = (text.lines().map(str::to_owned).collect::<Vec<_>>(), Vec::new());
     numbers.iter().for_each(|(key, value)| changes.extend(set(&mut lines, section, key, *value)));
     if changes.is_empty() {
-        return Ok(Edited { changes });
+        return Ok(changes);
     }
     let text = lines.join("\n") + "\n";
     let parsed: Result<Config, _> = toml::from_str(&text);
@@ -47,7 +45,7 @@ pub fn set_numbers(path: &Path, section: &str, numbers: &[(&str, f64)]) -> Resul
     parsed.check()?;
     let rights = std::fs::metadata(path).map_err(io("read", path))?.permissions();
     ebb_files::replace_file(path, text.as_bytes(), rights.mode()).map_err(io("replace", path))?;
-    Ok(Edited { changes })
+    Ok(changes)
 }
 
 /// The key of a line `key = value`, and where the value ends before white space and a comment.
@@ -104,7 +102,7 @@ mod tests {
         let names: Vec<_> =
             std::fs::read_dir(directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["cluster.toml"], "nothing else is left");
-        (std::fs::read_to_string(&path).unwrap(), done.changes.iter().map(LineChange::to_string).collect())
+        (std::fs::read_to_string(&path).unwrap(), done.iter().map(LineChange::to_string).collect())
     }
 
     #[test]

@@ -256,14 +256,13 @@ pub fn of_pool(servers: &[Placed], pool: Option<&str>) -> Vec<Server> {
 
 /// The loggers of the replicated pool.
 pub fn loggers(servers: &[Placed]) -> Vec<NewServer> {
-    let new = |server: &Placed| NewServer {
-        id: server.id,
-        rack: server.rack,
-        pool: PoolId::REPLICATED,
-        gear_group: NO_GEAR,
-        address: server.address.to_owned(),
-    };
-    servers.iter().filter(|server| server.logger).map(new).collect()
+    let loggers = servers.iter().filter(|server| server.logger);
+    loggers.map(|server| without_gear(server, PoolId::REPLICATED)).collect()
+}
+
+fn without_gear(server: &Placed, pool: PoolId) -> NewServer {
+    let address = server.address.to_owned();
+    NewServer { id: server.id, rack: server.rack, pool, gear_group: NO_GEAR, address }
 }
 
 /// Adds the pools, their sets and their servers to a new cluster.
@@ -293,13 +292,7 @@ pub fn found(pools: &[PoolSection], servers: &[Placed], into: &mut Bootstrap) ->
             sets: (first..into.sets.len() as u16).map(SetId).collect(),
         });
         let members = servers.iter().filter(|server| server.pool == Some(&section.name));
-        into.servers.extend(members.map(|server| NewServer {
-            id: server.id,
-            rack: server.rack,
-            pool: id,
-            gear_group: NO_GEAR,
-            address: server.address.to_owned(),
-        }));
+        into.servers.extend(members.map(|server| without_gear(server, id)));
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::cli::bench::store::StoreTarget;
 use crate::cli::provenance::Inputs;
 use crate::cli::report::ReportArgs;
 use crate::cluster::config::Config;
-use crate::cluster::edit::{self, Edited};
+use crate::cluster::edit;
 use crate::cluster::launch::Stop;
 use crate::error::{NodeError, io, refused};
 use clap::Args;
@@ -257,7 +257,7 @@ pub async fn run(args: ServerArgs) -> Result<ExitCode, NodeError> {
 /// Puts the rates into the configuration and shows the lines that changed, on standard error: standard output has the
 /// report.
 fn write_rates(config: &Path, rates: &Rates) -> Result<(), NodeError> {
-    let Edited { changes } = edit::set_numbers(config, "scheduler", &rates.keys())?;
+    let changes = edit::set_numbers(config, "scheduler", &rates.keys())?;
     if changes.is_empty() {
         eprintln!("{}: nothing changes", config.display());
     }
