@@ -1,6 +1,7 @@
 //! `ebb lab cost`: cycles and joules per I/O of any command.
 
 use crate::cli::provenance::{Inputs, json, print};
+use crate::cli::report::write_file;
 use crate::error::{NodeError, io, refused, writable};
 use clap::{Args, Subcommand};
 use ebb_cost::suite::{Accelerator, Dataset, GuestOptions, SuiteOptions, SuiteReport, Workload, run_suite};
@@ -258,10 +259,8 @@ fn suite(args: &SuiteArgs) -> Result<ExitCode, NodeError> {
     line.clear();
     let inputs = Inputs::of(&args.workloads).seeded(args.seed);
     if let Some([page, data]) = &files {
-        for (file, content) in [(page, report.page()), (data, json(&report, &inputs) + "\n")] {
-            std::fs::write(file, content).map_err(io("write", file))?;
-            eprintln!("wrote {}", file.display());
-        }
+        write_file(page, report.page())?;
+        write_file(data, json(&report, &inputs) + "\n")?;
     }
     print(&report, args.json, &inputs);
     Ok(exit_code(&report))

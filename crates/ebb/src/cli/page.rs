@@ -14,7 +14,7 @@ use clap::Args;
 use ebb_bench::sign::Signer;
 use ebb_client::{Client, ClientError};
 use ebb_power::PowerModel;
-use ebb_types::{AdminReply, AdminRequest, ClusterStatus, Depth, MetaFailure, Watts};
+use ebb_types::{AdminReply, AdminRequest, ClusterStatus, MetaFailure, Watts};
 use ebb_web::{Facts, Hosts, Page, Recorded, Refusal, Replayed, S3, Source, WhatIf};
 use std::future::Future;
 use std::io::IsTerminal;
@@ -221,13 +221,9 @@ pub fn say_urls(tokens: &PageTokens, address: SocketAddr, names: &[String]) {
 
 /// By the power model of the file.
 fn facts(config: &Config) -> Facts {
-    let model = &config.power.model;
     Facts {
         cluster: config.cluster.id.clone(),
-        asleep_watts: match config.deepest() {
-            Depth::Standby => model.standby.0,
-            Depth::Off => model.off.0,
-        },
+        asleep_watts: config.power.model.asleep(config.deepest()).watts.0,
         cycles_per_day: config.power.cycles_per_day,
         has_co2_series: false,
         has_meters: false,

@@ -5,7 +5,7 @@ use crate::error::{NodeError, io, writable};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where a long work leaves its report.
 #[derive(Args, Clone)]
@@ -16,6 +16,13 @@ pub struct ReportArgs {
     /// Also write the report to this file, as JSON
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+}
+
+/// Writes a file that was asked for beside the report.
+pub fn write_file(file: &Path, content: impl AsRef<[u8]>) -> Result<(), NodeError> {
+    std::fs::write(file, content).map_err(io("write", file))?;
+    eprintln!("wrote {}", file.display());
+    Ok(())
 }
 
 impl ReportArgs {

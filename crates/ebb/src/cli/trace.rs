@@ -373,9 +373,7 @@ fn grouped(paths: &[PathBuf], merge: bool) -> Vec<(String, Vec<PathBuf>)> {
 }
 
 fn info(args: &InfoArgs) -> Result<ExitCode, NodeError> {
-    if let Some(path) = &args.html {
-        writable(path)?;
-    }
+    args.html.iter().try_for_each(|path| writable(path))?;
     let mut profiles = Vec::new();
     for (name, files) in grouped(&args.traces, args.merge) {
         let mut reader = args.options.open(&files, &reading())?;

@@ -789,11 +789,8 @@ impl Config {
 
     /// The shortest sleep that saves energy, of a server that else draws `awake`; `None`: none does.
     fn break_even(&self, awake: Watts) -> Option<Duration> {
-        let PowerModel { standby, off, up, down, .. } = self.power.model;
-        let asleep = match self.deepest() {
-            Depth::Standby => standby,
-            Depth::Off => off,
-        };
+        let PowerModel { up, down, .. } = self.power.model;
+        let asleep = self.power.model.asleep(self.deepest()).watts;
         let saved = (awake.0 - asleep.0).max(f64::EPSILON);
         let time = Duration::try_from_secs_f64((up.joules.0 + down.joules.0) / saved).ok();
         time.filter(|time| *time < NEVER)

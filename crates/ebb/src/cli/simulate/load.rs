@@ -210,9 +210,7 @@ struct Played {
 
 pub fn run(args: &LoadArgs) -> Result<ExitCode, NodeError> {
     has_a_place(args)?;
-    for path in args.html.iter().chain(&args.csv) {
-        writable(path)?;
-    }
+    args.html.iter().chain(&args.csv).try_for_each(|path| writable(path))?;
     // All are read before the first is simulated: a mistake in the last must not cost the work on the others.
     let read = args.series.iter().map(|path| input(args, path));
     let inputs: Vec<Input> = read.collect::<Result<_, _>>()?;

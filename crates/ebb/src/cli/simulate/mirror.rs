@@ -2,6 +2,7 @@
 
 use super::seeds::{Spread, parse_seeds};
 use crate::cli::provenance::{Inputs, print};
+use crate::cli::report::write_file;
 use crate::cli::trace::reading;
 use crate::cli::trace_options::TraceOptions;
 use crate::cli::words::one_of;
@@ -160,21 +161,13 @@ fn several(args: &MirrorArgs, (from, to): (u64, u64)) -> Result<ExitCode, NodeEr
 }
 
 pub fn run(args: &MirrorArgs) -> Result<ExitCode, NodeError> {
-    for path in args.html.iter().chain(&args.csv) {
-        writable(path)?;
-    }
+    args.html.iter().chain(&args.csv).try_for_each(|path| writable(path))?;
     if let Some(seeds) = args.seeds {
         return several(args, seeds);
     }
     let report = simulated(args, args.seed)?;
-    if let Some(file) = &args.html {
-        std::fs::write(file, page(&report)).map_err(io("write", file))?;
-        eprintln!("wrote {}", file.display());
-    }
-    if let Some(file) = &args.csv {
-        std::fs::write(file, csv(&report)).map_err(io("write", file))?;
-        eprintln!("wrote {}", file.display());
-    }
+    args.html.iter().try_for_each(|file| write_file(file, page(&report)))?;
+    args.csv.iter().try_for_each(|file| write_file(file, csv(&report)))?;
     print(&report, args.json, &inputs(args).seeded(args.seed));
     Ok(exit_code(report.requests.failed))
 }

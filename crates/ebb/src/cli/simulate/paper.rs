@@ -2,6 +2,7 @@
 
 use super::seeds::{Spread, parse_seeds};
 use crate::cli::provenance::{self, Inputs as Sources};
+use crate::cli::report::write_file;
 use crate::cli::trace::reading;
 use crate::error::{NodeError, io, refused, writable};
 use clap::{Args, Subcommand};
@@ -295,9 +296,7 @@ fn load(file: &Path) -> Result<(String, Series), NodeError> {
 fn write_files(name: &Path, found: &Findings, json: &str) -> Result<(), NodeError> {
     let page = found.page();
     for (ending, content) in ENDINGS.into_iter().zip([page.as_str(), found.csv().as_str(), json]) {
-        let file = name.with_extension(ending);
-        fs::write(&file, content).map_err(io("write", &file))?;
-        eprintln!("wrote {}", file.display());
+        write_file(&name.with_extension(ending), content)?;
     }
     Ok(())
 }

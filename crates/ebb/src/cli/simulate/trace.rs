@@ -6,10 +6,11 @@ use super::sleep::{SleepArgs, parse_time};
 use crate::cli::interrupt::{INTERRUPTED, Interrupt};
 use crate::cli::provenance::{self, Inputs};
 use crate::cli::replay::{parse_provision, peak_or};
+use crate::cli::report::write_file;
 use crate::cli::trace::reading;
 use crate::cli::trace_options::TraceOptions;
 use crate::cli::words::one_of;
-use crate::error::{NodeError, io, refused, writable};
+use crate::error::{NodeError, refused, writable};
 use clap::Args;
 use ebb_gear::{Provision, Scheme, Window};
 use ebb_output::{Axis, Chart, Mark, Page, Progress, Series, distribution, table};
@@ -178,9 +179,7 @@ pub async fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
         return show_models();
     }
     check(args)?;
-    if let Some(path) = &args.html {
-        writable(path)?;
-    }
+    args.html.iter().try_for_each(|path| writable(path))?;
     if let Some(seeds) = args.seeds {
         return several(args, seeds).await;
     }
@@ -188,10 +187,7 @@ pub async fn run(args: &TraceArgs) -> Result<ExitCode, NodeError> {
     let setup = setup(args, args.seed, &trace)?;
     let pools = args.cold_after.map(|after| pools(args, &trace, &setup, after)).transpose()?;
     let report = simulated(trace, setup).await?;
-    if let Some(file) = &args.html {
-        std::fs::write(file, page(&report)).map_err(io("write", file))?;
-        eprintln!("wrote {}", file.display());
-    }
+    args.html.iter().try_for_each(|file| write_file(file, page(&report)))?;
     let text = format!("{report}{}", pools.as_ref().map(pools_text).unwrap_or_default());
     let json = Json { report: &report, pools };
     provenance::print_or(&json, args.json, &inputs(args).seeded(args.seed), text);
