@@ -114,11 +114,9 @@ impl<S: Source> Task<S> {
             // What is known is shown at once; the leader is asked next.
             Order::Open(answer) => {
                 let frames = self.pages.subscribe();
-                let _ = answer.send(Opened { hello: Arc::new(self.seen.hello()), frames });
+                drop(answer.send(Opened { hello: Arc::new(self.seen.hello()), frames }));
             }
-            Order::Hello(answer) => {
-                let _ = answer.send(Arc::new(self.seen.hello()));
-            }
+            Order::Hello(answer) => drop(answer.send(Arc::new(self.seen.hello()))),
             Order::Status(answer) => {
                 let fresh = self.refreshed().await;
                 let _ = answer.send(fresh.map(|()| json(&self.seen.status)));
@@ -131,9 +129,7 @@ impl<S: Source> Task<S> {
                 let fresh = self.refreshed().await;
                 let _ = answer.send(fresh.map(|()| json(&self.seen.notices)));
             }
-            Order::Volumes(answer) => {
-                let _ = answer.send(self.source.volumes().await);
-            }
+            Order::Volumes(answer) => drop(answer.send(self.source.volumes().await)),
             Order::Measure(answer) => self.measure(answer).await,
             Order::WhatIf(wish, answer) => self.what_if(wish, answer).await,
             Order::Act(act, answer) => {
@@ -150,8 +146,7 @@ impl<S: Source> Task<S> {
 
     async fn what_if(&mut self, wish: WhatIf, answer: oneshot::Sender<Result<Replayed, Refusal>>) {
         if let Err(trouble) = self.refreshed().await {
-            let _ = answer.send(Err(trouble));
-            return;
+            return drop(answer.send(Err(trouble)));
         }
         let status = self.seen.status.as_ref().expect("it was read just now");
         let recorded = Recorded {
@@ -164,8 +159,7 @@ impl<S: Source> Task<S> {
 
     async fn measure(&mut self, answer: oneshot::Sender<Result<String, Refusal>>) {
         if let Err(trouble) = self.refreshed().await {
-            let _ = answer.send(Err(trouble));
-            return;
+            return drop(answer.send(Err(trouble)));
         }
         let status = self.seen.status.as_ref().expect("it was read just now").clone();
         beside(&self.meters, self.source.measure(status), answer);
