@@ -422,38 +422,32 @@ fn agree(config: &Config, options: &DevOptions, data: &Path) -> Result<(), NodeE
     let has_pools: Vec<DevPool> =
         config.pool.iter().map(|pool| DevPool { name: pool.name.clone(), code: pool.code }).collect();
     let wanted_pools = Some(options.pools.as_slice()).filter(|pools| !pools.is_empty());
-    let differs = |name: &str, has: String, wanted: Option<String>| match wanted {
-        Some(wanted) if wanted != has => Some(format!(
-            "{} holds a cluster with --{name} {has}, not {wanted}: use another --data, or remove it",
-            data.display()
-        )),
-        _ => None,
-    };
-    let differences = [
-        differs(
-            "servers",
-            (config.server.len() - loggers).to_string(),
-            options.servers.map(|n| n.to_string()),
-        ),
-        differs("loggers", loggers.to_string(), options.loggers.map(|n| n.to_string())),
-        differs("racks", racks.to_string(), options.racks.map(|n| n.to_string())),
-        differs("replicas", c.replicas.to_string(), options.replicas.map(|n| n.to_string())),
-        differs("layout", c.layout.to_string(), options.layout.map(|l| l.to_string())),
-        differs("chunk-mib", c.chunk_mib.to_string(), options.chunk_mib.map(|n| n.to_string())),
-        differs("pool", list(&has_pools), wanted_pools.map(list)),
-        differs("meta", config.meta.len().to_string(), options.meta.map(|n| n.to_string())),
-    ];
     if options.mirrored && config.server.iter().any(|server| server.disks.is_none()) {
         let data = data.display();
         let why = format!("{data} holds a cluster without --mirrored: use another --data, or remove it");
         return Err(refused(why));
     }
-    match differences.into_iter().flatten().next() {
-        Some(why) => Err(refused(why)),
-        None if config.gateway.is_empty() => {
-            Err(refused(format!("{} has no [[gateway]]", config.file.display())))
+    let servers = config.server.len() - loggers;
+    for (name, has, wanted) in [
+        ("servers", servers.to_string(), options.servers.map(|n| n.to_string())),
+        ("loggers", loggers.to_string(), options.loggers.map(|n| n.to_string())),
+        ("racks", racks.to_string(), options.racks.map(|n| n.to_string())),
+        ("replicas", c.replicas.to_string(), options.replicas.map(|n| n.to_string())),
+        ("layout", c.layout.to_string(), options.layout.map(|l| l.to_string())),
+        ("chunk-mib", c.chunk_mib.to_string(), options.chunk_mib.map(|n| n.to_string())),
+        ("pool", list(&has_pools), wanted_pools.map(list)),
+        ("meta", config.meta.len().to_string(), options.meta.map(|n| n.to_string())),
+    ] {
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != has) {
+            return Err(refused(format!(
+                "{} holds a cluster with --{name} {has}, not {wanted}: use another --data, or remove it",
+                data.display()
+            )));
         }
-        None => Ok(()),
+    }
+    match config.gateway.is_empty() {
+        true => Err(refused(format!("{} has no [[gateway]]", config.file.display()))),
+        false => Ok(()),
     }
 }
 
