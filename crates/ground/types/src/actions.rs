@@ -12,13 +12,8 @@ macro_rules! actions {
         const NAMES: &[&str] = &[$($name),*];
 
         /// How often each action ran, since the start.
+        #[derive(Default)]
         pub(crate) struct Actions([u64; NAMES.len()]);
-
-        impl Default for Actions {
-            fn default() -> Actions {
-                Actions([0; NAMES.len()])
-            }
-        }
 
         impl Actions {
             fn ran(&mut self, action: Action) {

@@ -176,7 +176,7 @@ impl Slot {
 }
 
 /// Configuration of a chunk group under one epoch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupEntry {
     pub epoch: Epoch,
     /// `None`: no server can serve the group now.
@@ -214,15 +214,7 @@ pub struct Stage {
 impl GroupEntry {
     /// The entry of a group of which nothing is known.
     pub fn unknown() -> GroupEntry {
-        GroupEntry {
-            epoch: Epoch(0),
-            primary: None,
-            slots: Vec::new(),
-            salvage: false,
-            fallback: None,
-            gone: false,
-            received: Vec::new(),
-        }
+        GroupEntry::default()
     }
 
     /// Updates `received`, inherited from the previous configuration. A member that was not a target of that

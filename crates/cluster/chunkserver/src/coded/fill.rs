@@ -29,6 +29,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(64);
 /// Maximum jobs of one pass that are planned ahead or in progress.
 const AHEAD: usize = 32;
 
+#[derive(Default)]
 pub(super) struct Fill {
     pass: u64,
     /// The columns, and the epoch from which on each may lack strips.
@@ -74,17 +75,8 @@ impl Fill {
             return None;
         }
         let lacks_all = columns.iter().any(|(_, since)| *since == Epoch(0));
-        let mut fill = Fill {
-            pass: 0,
-            recent: known.parity_lacks_since().filter(|_| lacks_all),
-            columns,
-            members: Vec::new(),
-            listings: Vec::new(),
-            in_progress: 0,
-            incomplete: false,
-            again: None,
-            pause: PAUSE,
-        };
+        let recent = known.parity_lacks_since().filter(|_| lacks_all);
+        let mut fill = Fill { recent, columns, pause: PAUSE, ..Fill::default() };
         fill.begin(cx, known);
         Some(fill)
     }

@@ -90,6 +90,7 @@ impl Scrubs {
     }
 }
 
+#[derive(Default)]
 pub(crate) struct Scrubber {
     /// Seconds; zero: never.
     period: u64,
@@ -117,16 +118,7 @@ impl Scrubber {
     pub fn new(period: u64, marks: Vec<ScrubMark>) -> Scrubber {
         let replica =
             |mark: ScrubMark| (mark.group, Replica { mark, in_sync: false, wanted: false, tried: None });
-        Scrubber {
-            period,
-            now: 0,
-            quiet: false,
-            busiest: 0.0,
-            replicas: marks.into_iter().map(replica).collect(),
-            asked: None,
-            all_wanted: false,
-            changed: false,
-        }
+        Scrubber { period, replicas: marks.into_iter().map(replica).collect(), ..Scrubber::default() }
     }
 
     /// Whether there is nothing to do, now or later.

@@ -29,6 +29,7 @@ use crate::replicated::tail::Tail;
 use ebb_types::{ClientReply, Epoch, GroupEntry, GroupId, Role, ServerId, Unready};
 use std::collections::VecDeque;
 
+#[derive(Default)]
 pub(crate) struct Group {
     member: Member,
     primary: Option<Primary>,
@@ -45,15 +46,7 @@ pub(crate) struct Group {
 impl Group {
     /// A group whose configuration is not known yet.
     pub fn new(id: GroupId, fence: Epoch, tail: Tail) -> Group {
-        Group {
-            member: Member::new(id, fence, tail),
-            primary: None,
-            covers: Covers::default(),
-            catch_up: None,
-            repairs: Repairs::default(),
-            scrub: None,
-            waiting: VecDeque::new(),
-        }
+        Group { member: Member::new(id, fence, tail), ..Group::default() }
     }
 
     pub fn entry(&self) -> &GroupEntry {

@@ -19,6 +19,7 @@ use ebb_types::{
 };
 use std::collections::BTreeMap;
 
+#[derive(Default)]
 pub(crate) struct Member {
     id: GroupId,
     entry: GroupEntry,
@@ -36,16 +37,7 @@ pub(crate) struct Member {
 impl Member {
     /// A member whose configuration is not known yet.
     pub fn new(id: GroupId, fence: Epoch, tail: Tail) -> Member {
-        Member {
-            id,
-            entry: GroupEntry::unknown(),
-            fence,
-            noted: tail.committed(),
-            tail,
-            applying: Applying::default(),
-            lists: BTreeMap::new(),
-            checks: BTreeMap::new(),
-        }
+        Member { id, fence, noted: tail.committed(), tail, ..Member::default() }
     }
 
     pub fn id(&self) -> GroupId {

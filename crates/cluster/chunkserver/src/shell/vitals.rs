@@ -7,6 +7,7 @@ use ebb_types::{ClientReply, LoadCount, Moment, ServedLatencies, Vitals};
 use std::collections::BTreeMap;
 
 /// Client requests, each counted once.
+#[derive(Default)]
 pub(super) struct Count {
     /// When those came that wait for an answer.
     asked: BTreeMap<ClientToken, Moment>,
@@ -24,14 +25,7 @@ pub(super) struct Count {
 
 impl Count {
     pub fn new(now: Moment) -> Count {
-        Count {
-            asked: BTreeMap::new(),
-            load: (LoadCount::default(), now),
-            served: LoadCount::default(),
-            fresh: ServedLatencies::default(),
-            told: ServedLatencies::default(),
-            all: ServedLatencies::default(),
-        }
+        Count { load: (LoadCount::default(), now), ..Count::default() }
     }
 
     pub fn served(&self) -> LoadCount {

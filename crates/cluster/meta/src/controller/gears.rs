@@ -14,6 +14,7 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+#[derive(Default)]
 pub(crate) struct Gears {
     decider: Option<Box<dyn Decider>>,
     /// What the decider was built from; it is rebuilt when this changes.
@@ -140,28 +141,7 @@ pub(crate) fn standing(state: ServerState, late: bool, depth: Depth) -> ebb_gear
 
 impl Gears {
     pub fn new(sleep: Sleep, forgets_dwell: bool) -> Gears {
-        Gears {
-            decider: None,
-            basis: None,
-            sleep,
-            fault: None,
-            history: History::default(),
-            last_hour: None,
-            count: LoadCount::default(),
-            counted_for: Duration::ZERO,
-            sample_start: Moment::ZERO,
-            rated_since: Moment::ZERO,
-            terms: None,
-            peaks: BTreeMap::new(),
-            lead_from: BTreeMap::new(),
-            gear: 0,
-            awake: BTreeSet::new(),
-            shift: None,
-            begun: Vec::new(),
-            bugs: Vec::new(),
-            ended_hours: Vec::new(),
-            forgets_dwell,
-        }
+        Gears { sleep, forgets_dwell, ..Gears::default() }
     }
 
     /// Takes in changes of the state.

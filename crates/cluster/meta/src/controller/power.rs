@@ -33,6 +33,7 @@ struct Machine {
     examined: Moment,
 }
 
+#[derive(Default)]
 pub(crate) struct Power {
     timing: Timing,
     switches: Switches,
@@ -49,15 +50,7 @@ pub(crate) struct Power {
 
 impl Power {
     pub fn new(timing: Timing, switches: Switches) -> Power {
-        Power {
-            timing,
-            switches,
-            machines: BTreeMap::new(),
-            ready: BTreeSet::new(),
-            wakes: BTreeMap::new(),
-            facts: Vec::new(),
-            trial: None,
-        }
+        Power { timing, switches, ..Power::default() }
     }
 
     /// A server as an earlier leader left it: an action in progress gets as long as one of this leader's may take.

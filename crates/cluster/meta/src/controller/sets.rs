@@ -15,6 +15,7 @@ use ebb_types::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+#[derive(Default)]
 pub(crate) struct Sets {
     timing: Timing,
     /// Whether servers have power switches: without any no set sleeps.
@@ -30,14 +31,7 @@ pub(crate) struct Sets {
 
 impl Sets {
     pub fn new(timing: Timing, switched: bool) -> Sets {
-        Sets {
-            timing,
-            switched,
-            watches: BTreeMap::new(),
-            wakes: WakeTimes::default(),
-            caught_up: BTreeSet::new(),
-            remembering: BTreeMap::new(),
-        }
+        Sets { timing, switched, ..Sets::default() }
     }
 
     /// Sets that are new to this leader, as an earlier one left them.

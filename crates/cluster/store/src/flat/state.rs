@@ -32,6 +32,7 @@ pub struct Inode {
 #[derive(Debug)]
 pub struct Unsound(pub &'static str);
 
+#[derive(Default)]
 pub struct State {
     /// Blocks that files may have.
     data: Range<u64>,
@@ -61,22 +62,7 @@ pub fn parent(path: &str) -> &str {
 
 impl State {
     pub fn new(data: Range<u64>) -> State {
-        State {
-            free: Free::new(data.clone()),
-            data,
-            names: BTreeMap::new(),
-            dirs: BTreeSet::new(),
-            files: BTreeMap::new(),
-            next_file: 1,
-            freed: Vec::new(),
-            freed_blocks: 0,
-            pending: Vec::new(),
-            unflushed: false,
-            lengths: BTreeSet::new(),
-            tail: None,
-            extents: 0,
-            path_bytes: 0,
-        }
+        State { free: Free::new(data.clone()), data, next_file: 1, ..State::default() }
     }
 
     pub fn file(&self, number: FileNumber) -> &Inode {
