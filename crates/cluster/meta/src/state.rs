@@ -507,7 +507,7 @@ impl State {
                     holds("a holder is part of the cluster", self.servers.contains_key(&server))?;
                 }
             }
-            if let SlotState::Away { since } | SlotState::CatchingUp { since } = slot.state {
+            if let Some(since) = slot.state.lacks_since() {
                 holds("nothing is missed from the future", since <= new.epoch)?;
             }
             if let Some((target, _)) = slot.target() {

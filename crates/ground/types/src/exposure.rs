@@ -73,10 +73,5 @@ fn survives(entry: &SetEntry, states: &States) -> usize {
 /// Whether the column's server has failed, or took the place of a lost one.
 fn has_nothing(column: &Column, states: &States) -> bool {
     let is_down = matches!(states.get(&column.server), None | Some(ServerState::Failed | ServerState::Lost));
-    let lacks_all = |since: Epoch| since == Epoch(0);
-    is_down
-        || match column.state {
-            SlotState::InSync => false,
-            SlotState::CatchingUp { since } | SlotState::Away { since } => lacks_all(since),
-        }
+    is_down || column.state.lacks_since() == Some(Epoch(0))
 }

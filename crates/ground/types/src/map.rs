@@ -107,6 +107,16 @@ pub enum SlotState {
     Away { since: Epoch },
 }
 
+impl SlotState {
+    /// The epoch from which on writes may be missing; `None`: it has all.
+    pub fn lacks_since(self) -> Option<Epoch> {
+        match self {
+            SlotState::InSync => None,
+            SlotState::CatchingUp { since } | SlotState::Away { since } => Some(since),
+        }
+    }
+}
+
 /// A slot's holder: the server that keeps its offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {

@@ -167,10 +167,7 @@ impl SetEntry {
     /// Since which epoch the column's server lacks strips; `None`: it has all. The extra columns stand for the parity
     /// that is away.
     pub fn missing_since(&self, column: usize) -> Option<Epoch> {
-        let since = |column: &Column| match column.state {
-            SlotState::InSync => None,
-            SlotState::CatchingUp { since } | SlotState::Away { since } => Some(since),
-        };
+        let since = |column: &Column| column.state.lacks_since();
         match self.columns.get(column) {
             Some(own) => since(own),
             None => self.columns.iter().skip(self.shape.data()).filter_map(since).min(),

@@ -181,12 +181,8 @@ fn copies(cx: &Context, member: &Member, lost: Option<Version>) -> Vec<Copy> {
         let source = (slot.server, Role::Replica);
         Copy { whole: true, older, second, ..Copy::any(source) }
     };
-    let older = |slot: &Slot| match slot.state {
-        SlotState::InSync => false,
-        SlotState::CatchingUp { since } | SlotState::Away { since } => {
-            lost.is_some_and(|newest| newest.epoch < since)
-        }
-    };
+    let older =
+        |slot: &Slot| slot.state.lacks_since().zip(lost).is_some_and(|(since, newest)| newest.epoch < since);
     let is_whole = |slot: &Slot| slot.state == SlotState::InSync || older(slot);
     let slots = member.entry().slots.iter().filter(|slot| live(slot.server));
     let (complete, partial): (Vec<&Slot>, Vec<&Slot>) = slots.partition(|slot| is_whole(slot));

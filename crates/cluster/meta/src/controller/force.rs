@@ -163,10 +163,7 @@ impl Heirs<'_> {
 
 /// `None`: none of its servers is awake. A member that is alone has the newest data by definition.
 fn salvage(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> Option<GroupEntry> {
-    let claim = |s: &Slot| match s.state {
-        SlotState::InSync => entry.epoch,
-        SlotState::CatchingUp { since } | SlotState::Away { since } => since,
-    };
+    let claim = |s: &Slot| s.state.lacks_since().unwrap_or(entry.epoch);
     let primary = entry.slots.iter().filter(|s| awake(s.server)).max_by_key(|s| claim(s))?.server;
     let takes_part = |id: &ServerId| awake(*id) && *id != primary;
     let is_free = |id: &ServerId| entry.slots.iter().all(|s| s.server != *id);

@@ -215,10 +215,7 @@ fn has_sources(slot: &Slot, such: impl Fn(ServerId) -> bool) -> bool {
 }
 
 fn compares_all(slot: &Slot) -> bool {
-    match slot.state {
-        SlotState::Away { since } | SlotState::CatchingUp { since } => since == Epoch(0),
-        SlotState::InSync => false,
-    }
+    slot.state.lacks_since() == Some(Epoch(0))
 }
 
 /// Whether the slot had a complete copy, and has none now or one on other servers. Such an epoch must be on record
@@ -243,7 +240,7 @@ fn fall_back(
 ) -> Option<ServerId> {
     let mut restored = slots.clone();
     for (slot, before) in restored.iter_mut().zip(served).filter(|(slot, before)| has_lost(before, slot)) {
-        let (SlotState::CatchingUp { since } | SlotState::Away { since }) = before.state else { continue };
+        let Some(since) = before.state.lacks_since() else { continue };
         let free = |holder: ServerId| slots.iter().all(|s| s.server != holder);
         if standing(world, slot.server) == Standing::Up && has_sources(before, free) {
             *slot = Slot { state: SlotState::CatchingUp { since }, ..*before };

@@ -6,7 +6,7 @@
 
 use super::{Reply, State, Versioned};
 use crate::{Bootstrap, NewPool, NewServer};
-use ebb_types::{Column, Epoch, NO_GEAR, PoolEntry, PoolId, ServerId, SetEntry, SetId, SlotState};
+use ebb_types::{Epoch, NO_GEAR, PoolEntry, PoolId, ServerId, SetEntry, SetId, SlotState};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -133,25 +133,18 @@ impl State {
         for (column, before) in new.columns.iter().zip(&old.columns) {
             let server = self.server(column.server).ok_or("a column's server is part of the cluster")?;
             holds("a column's server is of the set's pool", server.pool == new.pool)?;
-            let since = lacks_since(column);
+            let since = column.state.lacks_since();
             holds("nothing is missed from the future", since.is_none_or(|since| since <= new.epoch))?;
             if column.server != before.server {
                 holds("a column that moves lacks everything", since == Some(Epoch(0)))?;
             } else if before.is_away() {
                 holds("a column that was away catches up", since.is_some())?;
             }
-            if let (Some(before), Some(since)) = (lacks_since(before), since) {
+            if let (Some(before), Some(since)) = (before.state.lacks_since(), since) {
                 holds("what a column lacks stays on record", since <= before)?;
             }
         }
         Ok(())
-    }
-}
-
-fn lacks_since(column: &Column) -> Option<Epoch> {
-    match column.state {
-        SlotState::InSync => None,
-        SlotState::CatchingUp { since } | SlotState::Away { since } => Some(since),
     }
 }
 
