@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use ebb_client_core::Summed;
-use ebb_erasure::{Code, Coding};
+use ebb_erasure::Code;
 use ebb_types::{BLOCK_BYTES, Rows, Shape, crc32c, piece_crcs};
 
 /// What a write brings to one column: whole blocks, then zeroes where other columns have longer strips.

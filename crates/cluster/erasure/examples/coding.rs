@@ -1,7 +1,7 @@
 //! Speed of coding on one core, in bytes of data per second: `cargo run --profile dist -p ebb-erasure --example coding
 //! 6+3 64`.
 
-use ebb_erasure::{Code, Codes, Coding, Shape};
+use ebb_erasure::{Code, Codes, Shape};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

@@ -13,26 +13,8 @@ pub struct Unrecoverable {
     pub wanted: Vec<usize>,
 }
 
-/// What a pool needs of a code. Strips are numbered: 0 to k-1 are data, the others follow. All strips of a call have
-/// one length.
-pub trait Coding {
-    /// Fills all strips but the data.
-    fn encode(&self, data: &[&[u8]], further: &mut [&mut [u8]]);
-
-    /// Folds a change of one data strip, `old ^ new`, into all strips but the data. Changes may be folded into each
-    /// other first, and into zeroes.
-    fn update(&self, strip: usize, change: &[u8], further: &mut [&mut [u8]]);
-
-    /// Rebuilds strips, data or not, from some of those that are present; earlier ones are preferred.
-    fn recover(
-        &self,
-        present: &[(usize, &[u8])],
-        wanted: &[usize],
-        out: &mut [&mut [u8]],
-    ) -> Result<(), Unrecoverable>;
-}
-
-/// k data strips, and others that are sums of them.
+/// k data strips, and others that are sums of them. Strips are numbered: 0 to k-1 are data, the others follow. All
+/// strips of a call have one length.
 #[derive(Debug)]
 pub struct Code {
     rows: Rows,
@@ -59,18 +41,14 @@ impl Code {
     pub fn sources(&self, present: &[usize], wanted: &[usize]) -> Option<Vec<usize>> {
         self.rows.solve(present, wanted).map(|solution| solution.sources)
     }
-}
 
-impl Coding for Code {
-    fn encode(&self, data: &[&[u8]], further: &mut [&mut [u8]]) {
+    /// Fills all strips but the data.
+    pub fn encode(&self, data: &[&[u8]], further: &mut [&mut [u8]]) {
         self.coder.encode(data, further).expect("k strips of one length, and room for the others");
     }
 
-    fn update(&self, strip: usize, change: &[u8], further: &mut [&mut [u8]]) {
-        self.coder.update(strip, change, further).expect("a data strip, and all others of its length");
-    }
-
-    fn recover(
+    /// Rebuilds strips, data or not, from some of those that are present; earlier ones are preferred.
+    pub fn recover(
         &self,
         present: &[(usize, &[u8])],
         wanted: &[usize],
@@ -135,23 +113,16 @@ mod tests {
 
     /// Kernels, matrices and solver against the definition, for all shapes, at odd lengths.
     #[test]
-    fn strips_are_encoded_updated_and_rebuilt_as_defined() {
+    fn strips_are_encoded_and_rebuilt_as_defined() {
         let mut random = Random::new(7);
         for code in codes() {
             let k = code.rows.data;
             let length = 1 + random.below(300) as usize;
-            let mut data: Vec<Vec<u8>> = (0..k).map(|_| strip(&mut random, length)).collect();
-            let mut further = encoded(&code, &data);
+            let data: Vec<Vec<u8>> = (0..k).map(|_| strip(&mut random, length)).collect();
+            let further = encoded(&code, &data);
             for (n, strip) in further.iter().enumerate() {
                 assert_eq!(*strip, naive(&code.rows.all[k + n], &data));
             }
-            // Two changes of one strip, folded into each other first.
-            let changed = random.below(k as u64) as usize;
-            let (first, second) = (strip(&mut random, length), strip(&mut random, length));
-            let change: Vec<u8> = first.iter().zip(&second).map(|(a, b)| a ^ b).collect();
-            data[changed].iter_mut().zip(&change).for_each(|(old, c)| *old ^= c);
-            code.update(changed, &change, &mut further.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
-            assert_eq!(further, encoded(&code, &data));
             rebuild(&code, &mut random, &[data, further].concat());
         }
     }

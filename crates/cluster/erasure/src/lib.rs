@@ -15,6 +15,6 @@ mod rows;
 pub mod standby;
 
 pub use awake::Awake;
-pub use code::{Code, Coding, Unrecoverable};
+pub use code::{Code, Unrecoverable};
 pub use codes::Codes;
 pub use ebb_types::{Shape, ShapeError};

@@ -1,6 +1,6 @@
 //! The code against Debian's libisal, byte for byte.
 
-use ebb_erasure::{Code, Coding, Shape};
+use ebb_erasure::{Code, Shape};
 use ebb_testing::skip;
 use ebb_types::Random;
 use libloading::{Library, Symbol};

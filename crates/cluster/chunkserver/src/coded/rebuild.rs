@@ -21,7 +21,7 @@ use crate::common::context::Context;
 use crate::common::limit::Limit;
 use crate::common::wait::{ColumnWait, Wait};
 use bytes::{Bytes, BytesMut};
-use ebb_erasure::{Code, Coding};
+use ebb_erasure::Code;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Content, Moment, PeerMessage, Record, Refusal, Role, ServerId, Version, block_crcs,
     lost_block_crc,

@@ -201,7 +201,7 @@ async fn the_extra_and_parity_strips_of_a_write_give_back_what_a_lost_server_had
     let left = (0..8).filter(|n| !lost.contains(&targets[*n]));
     let present: Vec<(usize, &[u8])> = left.map(|n| (n, &strips[n][..])).collect();
     let (mut one, mut three) = (vec![0; 32768], vec![0; 32768]);
-    ebb_erasure::Coding::recover(code, &present, &[0, 2], &mut [&mut one, &mut three]).unwrap();
+    code.recover(&present, &[0, 2], &mut [&mut one, &mut three]).unwrap();
     assert!(one == strips[0] && three == strips[2]);
     assert!(one[..16384] == whole[..16384]);
 }

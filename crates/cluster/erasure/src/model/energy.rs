@@ -76,17 +76,8 @@ impl Estimate {
 impl Run {
     /// Formula (10) as the text means it: buffers are emptied at the threshold, which the printed formula leaves out.
     pub fn transitions(&self) -> u64 {
-        self.fills(self.threshold)
-    }
-
-    /// Formula (10) as printed: buffers are emptied when they are full.
-    pub fn transitions_as_printed(&self) -> u64 {
-        self.fills(1.0)
-    }
-
-    fn fills(&self, threshold: f64) -> u64 {
         let filled = self.buffers.fill_rate(&self.writes) * self.time.as_secs_f64();
-        (filled / (threshold * self.buffers.bytes)) as u64
+        (filled / (self.threshold * self.buffers.bytes)) as u64
     }
 
     /// Formula (13).
@@ -161,12 +152,6 @@ mod tests {
         let estimates = runs.map(|run| run.estimate(&power));
         assert_eq!(estimates.map(|e| tenths(e.saved())), [30.9, 30.6, 29.7, 28.1]);
         assert_eq!(estimates.map(|e| e.transitions), [0, 1, 4, 10]);
-    }
-
-    #[test]
-    fn formula_10_as_printed_ignores_the_threshold_and_fills_the_buffers() {
-        assert_eq!(hour(128.0, 0.178, 3.05, 0.75).transitions_as_printed(), 0, "Fin-2 wakes once");
-        assert_eq!(hour(91.0, 0.816, 10.67, 0.9).transitions_as_printed(), 9);
     }
 
     /// "The average write throughput of DTRS is 61.80 MB/s", of RAD-BE 77.37: by Table V, in KiB, it is a hundredth of

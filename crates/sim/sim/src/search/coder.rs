@@ -9,7 +9,7 @@ mod drive;
 use crate::world::client::Heard;
 use bytes::Bytes;
 use ebb_client_core::{CodedWrite, Patience, Request, View};
-use ebb_erasure::{Codes, Coding};
+use ebb_erasure::Codes;
 use ebb_types::{
     BLOCK_BYTES, ChunkId, Epoch, ObjectId, PoolId, Random, Rows, STRIP_BLOCKS, SetId, Shape, mix,
 };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ebb_chunkserver::{
     ClientToken, Command, Config, Event, KeptBlock, Recovered, Replica, StoreCommand, StoreToken,
 };
-use ebb_erasure::{Codes, Coding};
+use ebb_erasure::Codes;
 use ebb_testing::search::Transcript;
 use ebb_types::{
     ChunkId, ChunkOp, ClientReply, ClientRequest, Column, Epoch, GroupId, Incarnation, MapDelta, Moment,
