@@ -163,57 +163,43 @@ impl fmt::Display for PowerGoal {
     }
 }
 
-impl Notice {
-    /// Every [`Notice::kind`].
-    pub const KINDS: [&'static str; 20] = [
-        "shift",
-        "failed",
-        "back",
-        "back_empty",
-        "restarted",
-        "started_while_asleep",
-        "another_store",
-        "given_up",
-        "spare_takes_place",
-        "switch_failed",
-        "late",
-        "power_test",
-        "stood_still",
-        "went_back",
-        "metadata_disk_full",
-        "metadata_disk_has_room",
-        "refused",
-        "hands_over",
-        "rescue_waits",
-        "rescued",
-    ];
+macro_rules! kinds {
+    ($($variant:ident $kind:literal)*) => {
+        impl Notice {
+            /// Every [`Notice::kind`].
+            pub const KINDS: [&'static str; 20] = [$($kind),*];
 
-    /// The variant's name in JSON, and where notices are counted.
-    pub fn kind(&self) -> &'static str {
-        let place = match self {
-            Notice::Shift { .. } => 0,
-            Notice::Failed { .. } => 1,
-            Notice::Back { .. } => 2,
-            Notice::BackEmpty { .. } => 3,
-            Notice::Restarted { .. } => 4,
-            Notice::StartedWhileAsleep { .. } => 5,
-            Notice::AnotherStore { .. } => 6,
-            Notice::GivenUp { .. } => 7,
-            Notice::SpareTakesPlace { .. } => 8,
-            Notice::SwitchFailed { .. } => 9,
-            Notice::Late { .. } => 10,
-            Notice::PowerTest { .. } => 11,
-            Notice::StoodStill { .. } => 12,
-            Notice::WentBack { .. } => 13,
-            Notice::MetadataDiskFull => 14,
-            Notice::MetadataDiskHasRoom => 15,
-            Notice::Refused { .. } => 16,
-            Notice::HandsOver { .. } => 17,
-            Notice::RescueWaits { .. } => 18,
-            Notice::Rescued { .. } => 19,
-        };
-        Notice::KINDS[place]
-    }
+            /// The variant's name in JSON, and where notices are counted.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $(Notice::$variant { .. } => $kind,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Shift "shift"
+    Failed "failed"
+    Back "back"
+    BackEmpty "back_empty"
+    Restarted "restarted"
+    StartedWhileAsleep "started_while_asleep"
+    AnotherStore "another_store"
+    GivenUp "given_up"
+    SpareTakesPlace "spare_takes_place"
+    SwitchFailed "switch_failed"
+    Late "late"
+    PowerTest "power_test"
+    StoodStill "stood_still"
+    WentBack "went_back"
+    MetadataDiskFull "metadata_disk_full"
+    MetadataDiskHasRoom "metadata_disk_has_room"
+    Refused "refused"
+    HandsOver "hands_over"
+    RescueWaits "rescue_waits"
+    Rescued "rescued"
 }
 
 impl fmt::Display for Notice {
