@@ -62,13 +62,7 @@ impl ETag {
 
 impl std::fmt::Display for ETag {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const HEX: &[u8; 16] = b"0123456789abcdef";
-        let mut hex = [0u8; 32];
-        for (i, byte) in self.md5.iter().enumerate() {
-            hex[2 * i] = HEX[usize::from(byte >> 4)];
-            hex[2 * i + 1] = HEX[usize::from(byte & 15)];
-        }
-        f.write_str(std::str::from_utf8(&hex).expect("hex digits"))?;
+        f.write_str(&crate::hex(&self.md5))?;
         if self.parts > 0 { write!(f, "-{}", self.parts) } else { Ok(()) }
     }
 }
