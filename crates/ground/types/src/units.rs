@@ -7,13 +7,8 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 use std::time::Duration;
 
-macro_rules! float_unit {
-    ($(#[$doc:meta])* $name:ident, $symbol:literal) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
-        #[serde(transparent)]
-        pub struct $name(pub f64);
-
+macro_rules! sums {
+    ($name:ident) => {
         impl Add for $name {
             type Output = Self;
             fn add(self, other: Self) -> Self {
@@ -25,6 +20,22 @@ macro_rules! float_unit {
                 self.0 += other.0;
             }
         }
+        impl Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(values: I) -> Self {
+                values.fold(Self::default(), Add::add)
+            }
+        }
+    };
+}
+
+macro_rules! float_unit {
+    ($(#[$doc:meta])* $name:ident, $symbol:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub f64);
+
+        sums!($name);
         impl Sub for $name {
             type Output = Self;
             fn sub(self, other: Self) -> Self {
@@ -41,11 +52,6 @@ macro_rules! float_unit {
             type Output = f64;
             fn div(self, other: Self) -> f64 {
                 self.0 / other.0
-            }
-        }
-        impl Sum for $name {
-            fn sum<I: Iterator<Item = Self>>(values: I) -> Self {
-                values.fold(Self(0.0), Add::add)
             }
         }
         impl fmt::Display for $name {
@@ -89,22 +95,8 @@ impl Bytes {
     }
 }
 
-impl Add for Bytes {
-    type Output = Bytes;
-    fn add(self, other: Bytes) -> Bytes {
-        Bytes(self.0 + other.0)
-    }
-}
-impl AddAssign for Bytes {
-    fn add_assign(&mut self, other: Bytes) {
-        self.0 += other.0;
-    }
-}
-impl Sum for Bytes {
-    fn sum<I: Iterator<Item = Bytes>>(values: I) -> Bytes {
-        values.fold(Bytes::ZERO, Add::add)
-    }
-}
+sums!(Bytes);
+
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
