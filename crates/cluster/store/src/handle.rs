@@ -5,7 +5,7 @@
 //! descriptors or memory it tries again, and nothing overtakes that.
 
 use crate::core::{BATCH_BYTES, Shared, StoreCore, not_now};
-use crate::query::{Piece, ReadFault, ReadPlan, check_range};
+use crate::query::{Piece, ReadPlan, check_range};
 use crate::{Completion, Op, ReadBlocks, StoreError, Token};
 use ebb_types::StoreFigures;
 use ebb_types::{ChunkId, GroupId, RECORD_BLOCKS_MAX, Role};
@@ -136,7 +136,7 @@ impl StoreHandle {
             let file = files.next().expect("one file per piece");
             match file.read_cached(out, piece.len(), piece.offset()) {
                 Ok(true) => Ok(()),
-                _ => Err(ReadFault::Failed(StoreError::Malformed("not in memory"))),
+                _ => Err(StoreError::Malformed("not in memory")),
             }
         };
         plan.run(group, chunk, first, read).ok()

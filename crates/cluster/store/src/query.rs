@@ -44,20 +44,6 @@ impl Piece {
     }
 }
 
-/// Why a read failed.
-pub enum ReadFault {
-    /// This block (counted from the first) fails its checksum.
-    Corrupt(u32),
-    /// This block (counted from the first) is stored as lost, and the others are sound. And whether all blocks are
-    /// gone.
-    GivenUp(u32, bool),
-    /// The content of this block (counted from the first) is not known; it was not newer than this version. And whether
-    /// all blocks are gone.
-    Lost(u32, Version, bool),
-    /// The bytes could not be read.
-    Failed(StoreError),
-}
-
 impl ReadPlan {
     pub fn new(
         index: &mut Index,
@@ -91,12 +77,13 @@ impl ReadPlan {
         group: GroupId,
         chunk: ChunkId,
         first: u32,
-        mut read: impl FnMut(&Piece, &mut Vec<u8>) -> Result<(), ReadFault>,
-    ) -> Result<ReadBlocks, ReadFault> {
+        mut read: impl FnMut(&Piece, &mut Vec<u8>) -> Result<(), StoreError>,
+    ) -> Result<ReadBlocks, StoreError> {
         let is_given_up = |cell: &Cell| cell.kind() == Kind::Data && cell.crc == lost_block_crc();
         let all = self.cells.iter().all(|cell| cell.place == Place::Lost || is_given_up(cell));
         if let Some(lost) = self.cells.iter().position(|c| c.place == Place::Lost) {
-            return Err(ReadFault::Lost(lost as u32, self.cells[lost].version, all));
+            let newest = self.cells[lost].version;
+            return Err(StoreError::Lost { chunk, block: first + lost as u32, newest, all });
         }
         let blocks: u32 = self.pieces.iter().map(|p| p.blocks).sum();
         let (mut payload, start) = room(blocks as usize * BLOCK_BYTES);
@@ -114,12 +101,12 @@ impl ReadPlan {
                 continue;
             }
             if !is_given_up(cell) {
-                return Err(ReadFault::Corrupt(i as u32));
+                return Err(StoreError::Corrupt { chunk, block: first + i as u32 });
             }
-            given_up.get_or_insert(i as u32);
+            given_up.get_or_insert(first + i as u32);
         }
         if let Some(block) = given_up {
-            return Err(ReadFault::GivenUp(block, all));
+            return Err(StoreError::GivenUp { chunk, block, all });
         }
         let payload = bytes::Bytes::from(payload).split_off(start);
         Ok(ReadBlocks { records: records(&self.cells, group, chunk, first), payload })
@@ -251,23 +238,16 @@ impl StoreCore {
         check_range(first, count, RECORD_BLOCKS_MAX)?;
         let plan = self.look(|index| ReadPlan::new(index, role, group, chunk, first, count))?;
         let read = |piece: &Piece, out: &mut Vec<u8>| {
-            let file = self.file(piece.file).map_err(ReadFault::Failed)?;
+            let file = self.file(piece.file)?;
             let start = out.len();
             // Bytes that the disk does not give fail their checksum; a shortage says nothing about them.
             if let Err(error) = read(&*file, piece, out) {
                 out.truncate(start);
-                return shortage(&error).map_or(Ok(()), |short| Err(ReadFault::Failed(short)));
+                return shortage(&error).map_or(Ok(()), Err);
             }
             Ok(())
         };
-        plan.run(group, chunk, first, read).map_err(|fault| match fault {
-            ReadFault::Corrupt(block) => StoreError::Corrupt { chunk, block: first + block },
-            ReadFault::GivenUp(block, all) => StoreError::GivenUp { chunk, block: first + block, all },
-            ReadFault::Lost(block, newest, all) => {
-                StoreError::Lost { chunk, block: first + block, newest, all }
-            }
-            ReadFault::Failed(error) => error,
-        })
+        plan.run(group, chunk, first, read)
     }
 
     /// Cells of one page's worth of blocks.
