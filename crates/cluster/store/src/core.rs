@@ -952,9 +952,6 @@ impl DiskFile for Absent {
     fn read(&self, _out: &mut Vec<u8>, _len: usize, _offset: u64) -> io::Result<()> {
         Ok(())
     }
-    fn read_cached(&self, _out: &mut Vec<u8>, _len: usize, _offset: u64) -> io::Result<bool> {
-        Ok(false)
-    }
     fn write(&self, _parts: &mut [IoSlice<'_>], _offset: u64) -> io::Result<()> {
         Err(io::ErrorKind::NotFound.into())
     }

@@ -62,8 +62,11 @@ pub trait DiskFile: Send + Sync {
     fn read_through(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<()> {
         self.read(out, len, offset)
     }
-    /// The same as `read` without waiting for a device; `false`: not possible now, `out` is unchanged.
-    fn read_cached(&self, out: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<bool>;
+    /// The same as `read` without waiting for a device; `false`: not possible now, `out` is unchanged. A file of which
+    /// nothing is kept in memory never can.
+    fn read_cached(&self, _out: &mut Vec<u8>, _len: usize, _offset: u64) -> io::Result<bool> {
+        Ok(false)
+    }
     /// Writes all of `parts`, one after another, from `offset` on.
     fn write(&self, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
     /// The same for many bytes, which need not stay in the page cache.

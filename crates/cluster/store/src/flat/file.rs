@@ -238,11 +238,6 @@ impl DiskFile for FlatFile {
         Ok(())
     }
 
-    /// Never: nothing is kept in memory.
-    fn read_cached(&self, _out: &mut Vec<u8>, _len: usize, _offset: u64) -> io::Result<bool> {
-        Ok(false)
-    }
-
     fn write(&self, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
         let len: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let end = offset.checked_add(len).filter(|end| *end <= (FILE_BLOCKS_MAX * BLOCK) - 2 * AHEAD_MAX);
