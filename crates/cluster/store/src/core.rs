@@ -396,16 +396,16 @@ impl StoreCore {
         }
         let dir = group_path(key.0);
         let made = (|| {
-            if !self.names.has_group(key.0) {
+            if !self.names.groups.contains(&key.0) {
                 self.disk.create_dir(&dir)?;
             }
             self.disk.open(&chunk_path(key), true)
         })();
         let file = made.map_err(|e| self.write_failed(&e))?;
         self.disk.sync_dir(&dir).map_err(|e| self.unless_short(&e))?;
-        if !self.names.has_group(key.0) {
+        if !self.names.groups.contains(&key.0) {
             self.disk.sync_dir("chunks").map_err(|e| self.unless_short(&e))?;
-            self.names.add_group(key.0);
+            self.names.groups.insert(key.0);
         }
         let mut index = self.shared.index();
         index.files.insert(FileId::Chunk(key), file.clone());
@@ -419,9 +419,9 @@ impl StoreCore {
             return Err(StoreError::Poisoned);
         }
         self.begun = true;
-        while let Some(group) = self.names.half_dropped() {
+        while let Some(group) = self.names.half_dropped.first().copied() {
             self.append(&mut [Staged::marker(HeadKind::Drop, Role::Replica, group)])?;
-            self.names.dropped(group);
+            self.names.half_dropped.remove(&group);
         }
         Ok(())
     }
@@ -745,7 +745,7 @@ impl StoreCore {
             chunks.into_iter().flatten().filter(|(_, c)| c.has_file).map(|(id, _)| (group, *id)).collect()
         };
         for key in &keys {
-            self.names.remove_in(group);
+            self.names.removed_in.insert(group);
             self.remove(&chunk_path(*key))?;
             self.shared.index().forget_file(*key);
             self.shared.moved();
@@ -770,7 +770,7 @@ impl StoreCore {
         if is_needed {
             return Ok(());
         }
-        self.names.remove_in(key.0);
+        self.names.removed_in.insert(key.0);
         self.remove(&chunk_path(key))?;
         self.shared.index().forget_file(key);
         Ok(())
@@ -839,7 +839,9 @@ impl StoreCore {
             let key = (record.head.group, record.head.chunk);
             match self.remove_unneeded(key) {
                 // The record is durable; only the file is left.
-                Err(StoreError::NotNow { .. }) => self.names.owe_removal(key),
+                Err(StoreError::NotNow { .. }) => {
+                    self.names.unneeded.insert(key);
+                }
                 other => other?,
             }
         }

@@ -25,44 +25,22 @@ pub(crate) fn path_of(id: FileId) -> String {
     }
 }
 
+#[derive(Default)]
 pub(crate) struct Names {
     /// Groups whose directory of chunk files durably exists.
-    groups: BTreeSet<GroupId>,
+    pub groups: BTreeSet<GroupId>,
     /// Groups with chunk files whose removal is not durable yet: their tombstones are still needed.
-    removed_in: BTreeSet<GroupId>,
+    pub removed_in: BTreeSet<GroupId>,
     /// Chunk files that are still to be removed: a shortage prevented it.
-    unneeded: BTreeSet<FileKey>,
+    pub unneeded: BTreeSet<FileKey>,
     /// A segment was removed, and that is not durable yet.
-    segment_removed: bool,
+    pub segment_removed: bool,
     /// Replicas whose removal a crash interrupted. Recovery removed their files, and that is to be recorded before
     /// anything else is written.
-    half_dropped: BTreeSet<GroupId>,
+    pub half_dropped: BTreeSet<GroupId>,
 }
 
 impl Names {
-    pub fn new(groups: BTreeSet<GroupId>, half_dropped: BTreeSet<GroupId>) -> Names {
-        let (removed_in, unneeded) = (BTreeSet::new(), BTreeSet::new());
-        Names { groups, removed_in, unneeded, segment_removed: false, half_dropped }
-    }
-
-    pub fn has_group(&self, group: GroupId) -> bool {
-        self.groups.contains(&group)
-    }
-
-    pub fn add_group(&mut self, group: GroupId) {
-        self.groups.insert(group);
-    }
-
-    /// A chunk file of the group is about to be removed.
-    pub fn remove_in(&mut self, group: GroupId) {
-        self.removed_in.insert(group);
-    }
-
-    /// A group with chunk files whose removal is not durable yet.
-    pub fn removed_in(&self) -> Option<GroupId> {
-        self.removed_in.first().copied()
-    }
-
     /// Makes the removal of a group's chunk files durable.
     pub fn sync_group(&mut self, disk: &dyn Disk, group: GroupId) -> io::Result<()> {
         if self.removed_in.contains(&group) {
@@ -72,24 +50,6 @@ impl Names {
         Ok(())
     }
 
-    /// The file could not be removed.
-    pub fn owe_removal(&mut self, key: FileKey) {
-        self.unneeded.insert(key);
-    }
-
-    /// A file that is still to be removed.
-    pub fn owed_removal(&self) -> Option<FileKey> {
-        self.unneeded.first().copied()
-    }
-
-    pub fn removed(&mut self, key: FileKey) {
-        self.unneeded.remove(&key);
-    }
-
-    pub fn removed_segment(&mut self) {
-        self.segment_removed = true;
-    }
-
     /// Makes the removal of a segment durable.
     pub fn sync_segments(&mut self, disk: &dyn Disk) -> io::Result<()> {
         if self.segment_removed {
@@ -97,15 +57,5 @@ impl Names {
             self.segment_removed = false;
         }
         Ok(())
-    }
-
-    /// A replica whose files are gone, and whose drop is not recorded.
-    pub fn half_dropped(&self) -> Option<GroupId> {
-        self.half_dropped.first().copied()
-    }
-
-    /// Its drop is recorded.
-    pub fn dropped(&mut self, group: GroupId) {
-        self.half_dropped.remove(&group);
     }
 }

@@ -53,7 +53,7 @@ impl StoreCore {
             config,
             store: owner.store,
         };
-        let names = Names::new(group_dirs, unlink.clone());
+        let names = Names { groups: group_dirs, half_dropped: unlink.clone(), ..Names::default() };
         let mut core =
             StoreCore::new(shared, owner, inventory, last, unsettled_bytes, names, PIECES_REMEMBERED);
         core.finish_removals(unlink)?;

@@ -346,11 +346,11 @@ impl StoreCore {
     /// retries. Newest first, because they are popped from the end.
     fn retirable(&mut self) -> Result<Vec<u32>, StoreError> {
         // A removed file that came back without its tombstone would undo a deletion.
-        while let Some(key) = self.names.owed_removal() {
+        while let Some(key) = self.names.unneeded.first().copied() {
             self.remove_unneeded(key)?;
-            self.names.removed(key);
+            self.names.unneeded.remove(&key);
         }
-        while let Some(group) = self.names.removed_in() {
+        while let Some(group) = self.names.removed_in.first().copied() {
             self.sync_removals(group)?;
         }
         let open = self.open.as_ref().map(|open| open.number);
@@ -401,7 +401,7 @@ impl StoreCore {
         }
         self.note_segments(|other| other != number)?;
         self.remove(&segment_path(number))?;
-        self.names.removed_segment();
+        self.names.segment_removed = true;
         self.forget_segment(number);
         self.sync_segments()?;
         Ok(true)
