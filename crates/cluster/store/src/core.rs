@@ -94,9 +94,9 @@ pub struct StoreCore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) config: Config,
-    owner: Superblock,
+    pub(crate) owner: Superblock,
     /// The inventory as it is on disk.
-    inventory: Inventory,
+    pub(crate) inventory: Inventory,
     pub(crate) open: Option<OpenSegment>,
     pub(crate) next_segment: u32,
     pub(crate) unsettled: Unsettled,
@@ -125,32 +125,6 @@ pub(crate) fn not_now(done: &[Completion]) -> Option<StoreError> {
 }
 
 impl StoreCore {
-    /// The store as recovery found it. `last`: the number of its last segment; `reads`: how many large pieces to
-    /// remember.
-    pub(crate) fn new(
-        shared: Shared,
-        owner: Superblock,
-        inventory: Inventory,
-        last: u32,
-        unsettled_bytes: u64,
-        names: Names,
-        reads: usize,
-    ) -> StoreCore {
-        StoreCore {
-            disk: shared.disk.clone(),
-            config: shared.config.clone(),
-            shared: Arc::new(shared),
-            owner,
-            inventory,
-            open: None,
-            next_segment: last + 1,
-            unsettled: Unsettled::new(unsettled_bytes),
-            begun: false,
-            names,
-            reads: RefCell::new(Recent::new(reads)),
-        }
-    }
-
     /// Carries out `ops` and adds a completion for each: first all writes, as one group commit, then the rest. But
     /// operations submitted before a drop are answered before the drop, and none overtakes one that has to be tried
     /// again.

@@ -17,10 +17,12 @@ use crate::layout::{
 use crate::names::{Names, chunk_path, group_path, segment_path};
 use crate::overlay::Position;
 use crate::query::PIECES_REMEMBERED;
+use crate::recent::Recent;
 use crate::superblock::{SUPERBLOCK, SUPERBLOCK_NEW, write_superblock};
+use crate::unsettled::Unsettled;
 use crate::{Config, DONE_RUNS, OpenError, Recovered};
-use ebb_types::Membership;
-use ebb_types::{ChunkId, GroupId, Incarnation, ObjectId, Role, are_sound_or_lost};
+use ebb_types::{ChunkId, GroupId, Incarnation, Membership, ObjectId, Role, are_sound_or_lost};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
@@ -54,8 +56,19 @@ impl StoreCore {
             store: owner.store,
         };
         let names = Names { groups: group_dirs, half_dropped: unlink.clone(), ..Names::default() };
-        let mut core =
-            StoreCore::new(shared, owner, inventory, last, unsettled_bytes, names, PIECES_REMEMBERED);
+        let mut core = StoreCore {
+            disk: shared.disk.clone(),
+            config: shared.config.clone(),
+            shared: Arc::new(shared),
+            owner,
+            inventory,
+            open: None,
+            next_segment: last + 1,
+            unsettled: Unsettled::new(unsettled_bytes),
+            begun: false,
+            names,
+            reads: RefCell::new(Recent::new(PIECES_REMEMBERED)),
+        };
         core.finish_removals(unlink)?;
         let roles = core.roles().into_iter().collect();
         Ok((
