@@ -4,9 +4,7 @@ mod coded;
 mod scrubbing;
 
 use crate::coded::{CodedSets, Memory};
-use crate::common::api::{
-    ClientToken, Command, Event, KeptBlock, Recovered, Stats, StoreOutcome, StoreToken,
-};
+use crate::common::api::{ClientToken, Command, Event, KeptBlock, Recovered, StoreOutcome, StoreToken};
 use crate::common::config::{Config, PlantedBug};
 use crate::common::context::{Context, Shared, Waiting};
 use crate::common::due::Scrubber;
@@ -17,7 +15,7 @@ use bytes::Bytes;
 use ebb_types::{
     ChunkOp, ClientReply, ClientRequest, ClusterMap, Epoch, GroupEntry, GroupId, Holder, Incarnation,
     LoadCount, MapDelta, Moment, PeerMessage, Recollection, Refusal, Role, ScrubMark, ServerId, ServerState,
-    SetId, SlotState, Unready, lease_end, piece_crcs,
+    SetId, SlotState, Unready, Vitals, lease_end, piece_crcs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -121,20 +119,20 @@ impl Replica {
         !self.busy.is_empty() || !self.coded.busy.is_empty() || (self.draining && !self.told_ready)
     }
 
-    /// Figures for the heartbeat.
-    pub fn stats(&self) -> Stats {
+    /// Figures for the heartbeat: those that the core knows.
+    pub fn stats(&self) -> Vitals {
         // Only busy groups have requests waiting, a catch-up or something to settle.
         let busy = || self.busy.iter().filter_map(|id| self.groups.get(id));
         let catching_up = busy().filter(|g| g.is_catching_up()).count() + self.coded.catching_up();
         let unsettled = busy().filter(|g| g.is_unsettled()).count() as u32;
         let waiting: usize = busy().map(|g| g.waiting()).sum();
         let in_flight = (self.shared.budget.clients() + waiting) as u32;
-        Stats {
+        Vitals {
             catching_up: catching_up as u32,
             unsettled,
             in_flight,
             memory_bytes: self.shared.memory.bytes(),
-            ..self.shared.stats
+            ..self.shared.stats.clone()
         }
     }
 

@@ -154,7 +154,7 @@ impl Shell {
     /// For a heartbeat, or for a scraper.
     pub fn vitals(&mut self, now: Moment, facts: &Facts) -> Vitals {
         let load = self.replica.take_load();
-        self.count.vitals(now, load, &self.replica.stats(), facts, self.stall.is_stalled())
+        self.count.vitals(now, load, self.replica.stats(), facts, self.stall.is_stalled())
     }
 
     pub fn on(&mut self, now: Moment, event: Event, out: &mut Vec<Command>) {

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use ebb_types::{
-    ChunkId, ClientReply, ClientRequest, DamageVitals, Epoch, GroupId, LoadCount, MapDelta, Moment,
-    PeerMessage, Role, ScrubMark, ScrubVitals, ServerId, ServerReport, Version,
+    ChunkId, ClientReply, ClientRequest, Epoch, GroupId, MapDelta, Moment, PeerMessage, Role, ScrubMark,
+    ServerId, ServerReport, Version,
 };
 pub use ebb_types::{Recovered, StoreCommand, StoreOutcome};
 use std::time::Duration;
@@ -112,7 +112,8 @@ pub enum Command {
         known: u64,
         offered: u64,
     },
-    /// Something happened that cannot happen unless this program has a bug: log it. It is counted in [`Stats::bugs`].
+    /// Something happened that cannot happen unless this program has a bug: log it. It is counted in
+    /// [`ebb_types::Vitals::bugs`].
     Bug {
         group: GroupId,
         what: &'static str,
@@ -132,24 +133,4 @@ pub struct KeptBlock {
     pub version: Version,
     /// `None`: zeroes.
     pub data: Option<Bytes>,
-}
-
-/// Figures for the heartbeat.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Client work since the last call to [`crate::Replica::take_load`].
-    pub load: LoadCount,
-    pub in_flight: u32,
-    pub catching_up: u32,
-    pub unsettled: u32,
-    pub offloaded_bytes: u64,
-    pub reclaimed_bytes: u64,
-    /// Bytes kept for sleeping parity servers in memory only.
-    pub memory_bytes: u64,
-    pub repaired_blocks: u64,
-    pub damage: DamageVitals,
-    pub scrub: ScrubVitals,
-    pub poisoned: bool,
-    /// Things that cannot happen, counted since the start: see [`Command::Bug`].
-    pub bugs: u64,
 }

@@ -41,7 +41,8 @@ pub(crate) struct Shared {
     /// event.
     pub memory: Memory,
     pub answered: VecDeque<(StoreToken, StoreOutcome)>,
-    pub stats: crate::common::api::Stats,
+    /// What counts here for the heartbeat. `load`: since the last call to [`crate::Replica::take_load`].
+    pub stats: ebb_types::Vitals,
     /// Distinguishes random requests from streaming ones.
     pub streams: Streams,
     pub budget: Budget,

@@ -2,7 +2,7 @@
 //! others, what is damaged.
 
 use super::api::Facts;
-use crate::common::api::{ClientToken, Stats};
+use crate::common::api::ClientToken;
 use ebb_types::{ClientReply, LoadCount, Moment, ServedLatencies, Vitals};
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ impl Count {
         &mut self,
         now: Moment,
         load: LoadCount,
-        stats: &Stats,
+        stats: Vitals,
         facts: &Facts,
         stalled: bool,
     ) -> Vitals {
@@ -87,18 +87,10 @@ impl Count {
             capacity_bytes: figures.capacity.0,
             own_bytes: figures.own.0,
             debt_bytes: figures.offload.0 + stats.memory_bytes,
-            memory_bytes: stats.memory_bytes,
             in_flight: stats.in_flight + facts.queued as u32,
-            catching_up: stats.catching_up,
-            unsettled: stats.unsettled,
-            offloaded_bytes: stats.offloaded_bytes,
-            reclaimed_bytes: stats.reclaimed_bytes,
-            repaired_blocks: stats.repaired_blocks,
-            damage: stats.damage,
-            scrub: stats.scrub,
             poisoned: stats.poisoned || figures.poisoned,
             stalled,
-            bugs: stats.bugs,
+            ..stats
         }
     }
 }

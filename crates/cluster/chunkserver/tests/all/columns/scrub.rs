@@ -3,12 +3,13 @@
 use super::world::{BLOCKS, Row, SET, World, id};
 use super::{PARITY, fresh, with_rows};
 use bytes::Bytes;
-use ebb_chunkserver::{Event, Stats};
+use ebb_chunkserver::Event;
 use ebb_types::{
     ChunkError, ChunkId, ClientReply, Epoch, GroupId, Role, ServerId, ServerReport, SlotState, Version,
+    Vitals,
 };
 
-fn stats(world: &World, n: usize) -> Stats {
+fn stats(world: &World, n: usize) -> Vitals {
     world.nodes[&id(n)].replica.as_ref().unwrap().stats()
 }
 
