@@ -384,10 +384,7 @@ impl Replica {
             if !keep {
                 self.roles.remove(&(id, role));
                 self.groups.get_mut(&id).into_iter().for_each(|group| group.dropped(role));
-                out.push(match role {
-                    Role::Replica => Command::DropReplica { group: id },
-                    Role::Offload { stands_for } => Command::DropOffload { group: id, stands_for },
-                });
+                out.push(Command::Drop { group: id, role });
             }
         }
         // It is forgotten already.

@@ -228,10 +228,9 @@ impl Shell {
                 let (server, incarnation) = (self.about.me, self.about.incarnation);
                 self.tell(ServerMessage::Reports { server, incarnation, reports: vec![report] }, out);
             }
-            core::Command::DropOffload { group, stands_for } => {
-                self.drop_role(group, Role::Offload { stands_for }, out);
+            core::Command::Drop { group, role } => {
+                self.task(Wait::Drop { group, role }, StoreTask::Drop { group, role }, out);
             }
-            core::Command::DropReplica { group } => self.drop_role(group, Role::Replica, out),
             core::Command::ForgetTombstones { group, up_to } => {
                 self.task(Wait::Nothing, StoreTask::ForgetTombstones { group, up_to }, out);
             }
@@ -259,10 +258,6 @@ impl Shell {
 
     fn awaits(&self, wanted: Wait) -> bool {
         self.waits.values().any(|wait| *wait == wanted)
-    }
-
-    fn drop_role(&mut self, group: GroupId, role: Role, out: &mut Vec<Command>) {
-        self.task(Wait::Drop { group, role }, StoreTask::Drop { group, role }, out);
     }
 
     /// The process's last heartbeat has left: a later one would be taken for the return of a server that is to wake.

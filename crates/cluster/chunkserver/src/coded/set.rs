@@ -214,10 +214,7 @@ impl CodedSet {
             );
             let group = self.known.group(column);
             cx.shared.memory.drop_all(group, role);
-            cx.out.push(match role {
-                Role::Replica => Command::DropReplica { group },
-                Role::Offload { stands_for } => Command::DropOffload { group, stands_for },
-            });
+            cx.out.push(Command::Drop { group, role });
         }
     }
 

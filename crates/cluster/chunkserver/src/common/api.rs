@@ -82,15 +82,12 @@ pub enum Command {
         token: StoreToken,
         command: StoreCommand,
     },
-    /// Drop all offload kept for this slot of the group: the slot has everything. Only a failure is reported back (R6),
-    /// as [`Event::NotDropped`].
-    DropOffload {
+    /// Drop all offload kept for a slot of the group, because the slot has everything, or all that is kept as a replica
+    /// of the group, because this server is no longer in it. Only a failure is reported back (R6), as
+    /// [`Event::NotDropped`].
+    Drop {
         group: GroupId,
-        stands_for: ServerId,
-    },
-    /// Drop all that is kept as a replica of the group: this server is no longer in it.
-    DropReplica {
-        group: GroupId,
+        role: Role,
     },
     /// Every copy of the group has applied the deletions up to this version, so the replica here need not remember
     /// them. Takes effect after all commands given to the store before it.

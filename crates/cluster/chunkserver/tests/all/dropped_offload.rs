@@ -189,7 +189,7 @@ fn a_drop_for_which_there_was_no_room_is_tried_again() {
     let recovered = Recovered { roles: vec![(GROUP, KEPT)], ..Recovered::default() };
     let mut holder = Server { replica: Replica::new(config, recovered), run: 1, version: 0 };
     let drops = |commands: Vec<Command>| {
-        let drop = |c: &&Command| matches!(c, Command::DropOffload { group: GROUP, stands_for: OTHER });
+        let drop = |c: &&Command| matches!(c, Command::Drop { group: GROUP, role: KEPT });
         commands.iter().filter(drop).count()
     };
     let (beat, full) = (Event::Beat { unix_seconds: 1 }, Event::NotDropped { group: GROUP, role: KEPT });
@@ -219,7 +219,7 @@ fn offload_for_a_former_slot_ends_in_a_low_gear_too() {
             slot(ServerId(5), state, None),
             slot(ServerId(3), SlotState::InSync, None),
         ];
-        let dropped = |c: &Command| matches!(c, Command::DropOffload { .. } | Command::DropReplica { .. });
+        let dropped = |c: &Command| matches!(c, Command::Drop { .. });
         former.adopt(epoch, slots).into_iter().filter(dropped).count()
     };
     assert_eq!(drops(5, from_zero, true), 0, "the server that has the slot now does not have it all");
@@ -270,7 +270,10 @@ fn what_is_sent_again_after_a_drop_is_stored_again() {
     let first = stored(&holder.hear(ServerId(3), sent(5))).expect("it is stored");
     assert_eq!(stored(&holder.hear(ServerId(3), sent(5))), None, "it is being stored");
     let commands = holder.configure_other(6, away, Some(Holder::new(ServerId(5), true)));
-    assert!(commands.iter().any(|c| matches!(c, Command::DropOffload { .. })), "{commands:?}");
+    assert!(
+        commands.iter().any(|c| matches!(c, Command::Drop { role: Role::Offload { .. }, .. })),
+        "{commands:?}"
+    );
     holder.configure_other(7, away, mine);
     let second = stored(&holder.hear(ServerId(3), sent(7))).expect("it is stored after the drop");
     let is_kept = |commands: &[Command]| {
@@ -364,5 +367,8 @@ fn a_replica_that_was_only_fetched_is_dropped_with_its_slot() {
     me.on(Event::Stored { token: applied, outcome: StoreOutcome::Applied });
     let slot = |server| Slot { server, state: SlotState::InSync, holder: None };
     let commands = me.adopt(6, vec![slot(OTHER), slot(ServerId(3)), slot(HOLDER)]);
-    assert!(commands.iter().any(|c| matches!(c, Command::DropReplica { group: GROUP })), "{commands:?}");
+    assert!(
+        commands.iter().any(|c| matches!(c, Command::Drop { group: GROUP, role: Role::Replica })),
+        "{commands:?}"
+    );
 }

@@ -292,10 +292,7 @@ impl World {
             }
             Command::Report(report) => self.report(server, report),
             Command::Store { token, command } => node.orders.push((token, command)),
-            Command::DropOffload { group, stands_for } => {
-                node.store.drop_all(Role::Offload { stands_for }, group);
-            }
-            Command::DropReplica { group } => node.store.drop_all(Role::Replica, group),
+            Command::Drop { group, role } => node.store.drop_all(role, group),
             Command::ReadyToSleep { .. } => drop(self.ready.insert(server)),
             Command::MapGap | Command::OldMetadata { .. } | Command::Bug { .. } => panic!("{command:?}"),
             Command::ForgetTombstones { group, up_to } => node.store.forget(group, up_to),
