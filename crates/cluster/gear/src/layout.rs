@@ -545,22 +545,13 @@ fn relieving_chain(
     None
 }
 
-/// A new server for one of a lost server's slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replacement {
-    pub server: ServerId,
-    /// Another replica of the chunk group is in the same rack: one of its replicas should be moved later
-    /// ([`parting`]).
-    pub shares_rack: bool,
-}
-
 /// For each chunk group of `groups` (its servers, including `lost`) the server that takes the lost server's slot:
 /// from the same gear group, spread evenly. [Sierra §3.3]
 ///
 /// The server is in a rack without another replica, if at least half of the gear group qualifies. With about as
 /// many racks as replicas it does not: only the lost server's own rack is free, and one or two servers in it would
 /// take all its data. Then the whole gear group takes part, which keeps the time with missing copies as short as
-/// possible, and racks shared afterwards are separated later.
+/// possible, and racks shared afterwards are separated later ([`parting`]).
 ///
 /// `servers`: those that can take data, including sleeping ones; `load`: number of chunk groups on each. `None`:
 /// the gear group has no other server; one must be added to it.
@@ -570,7 +561,7 @@ pub fn rebuild_choice(
     groups: &[Vec<ServerId>],
     servers: &BTreeMap<ServerId, Place>,
     load: &BTreeMap<ServerId, u32>,
-) -> Vec<Option<Replacement>> {
+) -> Vec<Option<ServerId>> {
     let rack = |id: &ServerId| servers.get(id).map(|place| place.rack);
     let shares = |group: &[ServerId], id: &ServerId| {
         group.iter().filter(|other| **other != lost).any(|other| rack(other) == rack(id))
@@ -589,10 +580,7 @@ pub fn rebuild_choice(
     let apart: Vec<Vec<ServerId>> = groups.iter().zip(&all).map(apart).collect();
     let many = |choices: &[Vec<ServerId>]| choices.iter().flatten().collect::<BTreeSet<_>>().len();
     let choices = if many(&apart) * 2 >= many(&all) { &apart } else { &all };
-    let replacement = |(server, group): (Option<ServerId>, &Vec<ServerId>)| {
-        server.map(|server| Replacement { server, shares_rack: shares(group, &server) })
-    };
-    spread(choices, load).into_iter().zip(groups).map(replacement).collect()
+    spread(choices, load)
 }
 
 /// A slot of a chunk group and the server to move it to, so that its replicas are in one more rack than now: the
@@ -750,7 +738,7 @@ pub fn rebuild_parallelism(layout: &Layout, lost: ServerId) -> usize {
         Scheme::Rotated | Scheme::RackAligned => {
             let Some(place) = layout.servers.get(&lost) else { return 0 };
             let chosen = rebuild_choice(lost, place.gear_group, &held, &layout.servers, &BTreeMap::new());
-            chosen.into_iter().flatten().map(|r| r.server).collect::<BTreeSet<_>>().len()
+            chosen.into_iter().flatten().collect::<BTreeSet<_>>().len()
         }
     }
 }

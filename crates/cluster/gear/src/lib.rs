@@ -21,7 +21,7 @@ pub use decider::{Command, Decider, Event, Mode, Planned, State};
 pub use fleet::{DepthSpec, Fleet, FleetError, FleetPolicy};
 pub use forecast::{Basis, Forecast, History, forecast};
 pub use layout::{
-    Layout, LayoutError, Place, Replacement, Scheme, Server, layout, parting, power_down, power_down_count,
+    Layout, LayoutError, Place, Scheme, Server, layout, parting, power_down, power_down_count,
     rebuild_choice, rebuild_parallelism, spread, spread_awake,
 };
 pub use load::{HourMeter, Load, RatesError, ServerRates, load, load_terms};

@@ -291,6 +291,12 @@ fn a_rebuild_runs_on_the_gear_group_also_with_as_many_racks_as_replicas() {
     assert!(layout.servers.keys().all(|lost| rebuild_parallelism(&layout, *lost) == 4));
 }
 
+/// Whether a replica of the group, other than the lost one, is in the rack of `id`.
+fn shares_rack(layout: &Layout, group: &[ServerId], lost: ServerId, id: ServerId) -> bool {
+    let rack = layout.servers[&id].rack;
+    group.iter().any(|other| *other != lost && layout.servers[other].rack == rack)
+}
+
 #[test]
 fn what_shares_a_rack_after_a_rebuild_is_parted_by_moving_one_replica_each() {
     for sizes in [vec![5; 3], vec![3; 3], vec![4; 4], vec![2; 9]] {
@@ -306,11 +312,12 @@ fn what_shares_a_rack_after_a_rebuild_is_parted_by_moving_one_replica_each() {
         let chosen = rebuild_choice(lost, place.gear_group, &groups, &layout.servers, &load);
         for (group, replacement) in hit.into_iter().zip(chosen) {
             let replacement = replacement.unwrap();
+            let shares = shares_rack(&layout, &layout.groups[group], lost, replacement);
             let slots = &mut layout.groups[group];
-            slots[gear] = replacement.server;
-            *load.get_mut(&replacement.server).unwrap() += 1;
+            slots[gear] = replacement;
+            *load.get_mut(&replacement).unwrap() += 1;
             let moved = parting(slots, None, &layout.servers, &load);
-            assert_eq!(moved.is_some(), replacement.shares_rack, "racks {sizes:?}: {slots:?}");
+            assert_eq!(moved.is_some(), shares, "racks {sizes:?}: {slots:?}");
             if let Some((k, to)) = moved {
                 *load.get_mut(&slots[k]).unwrap() -= 1;
                 *load.get_mut(&to).unwrap() += 1;
@@ -334,13 +341,13 @@ fn a_lost_server_is_rebuilt_evenly_in_its_gear_group_and_in_racks_apart() {
     let mut after = load.clone();
     for (group, replacement) in groups.iter().zip(chosen) {
         let replacement = replacement.unwrap();
-        assert!(!replacement.shares_rack);
-        let place = layout.servers[&replacement.server];
+        assert!(!shares_rack(&layout, group, lost, replacement));
+        let place = layout.servers[&replacement];
         assert_eq!(place.gear_group, gear);
-        assert!(!group.contains(&replacement.server));
+        assert!(!group.contains(&replacement));
         let others = group.iter().filter(|id| **id != lost);
         assert!(others.into_iter().all(|id| layout.servers[id].rack != place.rack));
-        *after.get_mut(&replacement.server).unwrap() += 1;
+        *after.get_mut(&replacement).unwrap() += 1;
     }
     let counts: Vec<u32> = after
         .iter()
@@ -357,7 +364,10 @@ fn a_rebuild_shares_a_rack_before_it_gives_up_and_gives_up_without_a_server() {
     let gear = nine.servers[&lost].gear_group;
     let groups: Vec<Vec<ServerId>> = nine.groups.iter().filter(|g| g.contains(&lost)).cloned().collect();
     let chosen = rebuild_choice(lost, gear, &groups, &nine.servers, &BTreeMap::new());
-    assert!(!chosen.is_empty() && chosen.iter().all(|c| c.is_some_and(|c| c.shares_rack)));
+    let shares = |(group, chosen): (&Vec<ServerId>, &Option<ServerId>)| {
+        chosen.is_some_and(|chosen| shares_rack(&nine, group, lost, chosen))
+    };
+    assert!(!chosen.is_empty() && groups.iter().zip(&chosen).all(shares));
 
     let three = lay(&[1; 3], 3, Scheme::Rotated);
     let gear = three.servers[&lost].gear_group;

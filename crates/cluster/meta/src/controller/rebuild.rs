@@ -35,9 +35,7 @@ fn heirs(
         entry.slots.iter().any(|s| s.state == SlotState::InSync && Some(s.server) == entry.primary)
     };
     let chosen = free.into_iter().zip(any).zip(groups);
-    chosen
-        .map(|((free, any), entry)| free.or(any.filter(|_| is_complete(entry))).map(|choice| choice.server))
-        .collect()
+    chosen.map(|((free, any), entry)| free.or(any.filter(|_| is_complete(entry)))).collect()
 }
 
 /// Moves slots of lost servers to other servers of the gear group, which fetch everything. Only if another server is

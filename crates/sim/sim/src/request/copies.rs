@@ -119,7 +119,7 @@ fn fetches(layout: &Layout, chunks: &[ChunkData]) -> Vec<Fetch> {
             for first in (0..*blocks).step_by(FETCH_BLOCKS as usize) {
                 let count = FETCH_BLOCKS.min(blocks - first);
                 let (group, chunk) = (*group, *chunk);
-                fetches.push(Fetch { group, chunk, first, count, from, to: choice.server });
+                fetches.push(Fetch { group, chunk, first, count, from, to: choice });
             }
         }
     }
