@@ -273,7 +273,7 @@ impl Namespace {
                 check_name(name)?;
                 self.volumes.create(name, (*size, *object), *home, now).map(|()| NamespaceDone::Done)
             }
-            NamespaceOp::DeleteVolume { name } => self.delete_volume(sender, name),
+            NamespaceOp::DeleteVolume { name } => self.volumes.delete(sender, name).map(|e| self.discard(e)),
             NamespaceOp::ClaimVolume { name, from, noted } => {
                 self.volumes.claim(sender, name, *from, *noted).map(NamespaceDone::Claimed)
             }
@@ -281,11 +281,12 @@ impl Namespace {
                 self.volumes.release(sender, name).map(|()| NamespaceDone::Done)
             }
             NamespaceOp::MoveSlice { name, claim, slice, was, to } => {
-                self.move_slice((sender, *claim), (name, *slice), *was, *to)
+                let by = (sender, *claim);
+                let dead = self.volumes.move_slice(&mut self.leases, by, (name, *slice), *was, *to)?;
+                Ok(self.discard(dead))
             }
             NamespaceOp::Lease { first, count, bytes } => {
-                self.leases.lease(sender, *first, *count, *bytes)?;
-                Ok(NamespaceDone::Done)
+                self.leases.lease(sender, *first, *count, *bytes).map(|()| NamespaceDone::Done)
             }
             NamespaceOp::Close { packs, unused } => {
                 let dead = self.leases.close(sender, packs, unused);
@@ -296,11 +297,9 @@ impl Namespace {
                 Ok(self.throw_away(dead))
             }
             NamespaceOp::Discard { extents } => {
-                for extent in extents.iter().filter(|e| e.len > 0) {
-                    let garbage = self.leases.give_up(sender, *extent);
-                    self.throw_away(garbage);
-                }
-                Ok(NamespaceDone::Done)
+                let held = extents.iter().filter(|e| e.len > 0);
+                let dead: Vec<_> = held.filter_map(|e| self.leases.give_up(sender, *e)).collect();
+                Ok(self.throw_away(dead))
             }
             NamespaceOp::Collected { garbage } => {
                 garbage.iter().for_each(|number| _ = self.garbage.remove(number));
@@ -313,24 +312,6 @@ impl Namespace {
         }
     }
 
-    fn delete_volume(&mut self, sender: u64, name: &str) -> Outcome {
-        let dead = self.volumes.delete(sender, name)?;
-        self.discard(dead);
-        Ok(NamespaceDone::Done)
-    }
-
-    fn move_slice(
-        &mut self,
-        by: (u64, u64),
-        slice: (&str, u32),
-        was: Option<ObjectId>,
-        to: Option<ObjectId>,
-    ) -> Outcome {
-        let dead = self.volumes.move_slice(&mut self.leases, by, slice, was, to)?;
-        self.discard(dead);
-        Ok(NamespaceDone::Done)
-    }
-
     /// Queues extents that are neither named nor leased.
     fn throw_away(&mut self, dead: impl IntoIterator<Item = Extent>) -> NamespaceDone {
         dead.into_iter().for_each(|extent| self.add_garbage(extent));
@@ -338,7 +319,7 @@ impl Namespace {
     }
 
     /// Queues extents that have lost their name.
-    fn discard(&mut self, extents: impl IntoIterator<Item = Extent>) {
+    fn discard(&mut self, extents: impl IntoIterator<Item = Extent>) -> NamespaceDone {
         for extent in extents.into_iter().filter(|e| e.len > 0) {
             let garbage = self.leases.unname(extent);
             if extent.shared && !garbage.shared {
@@ -346,6 +327,7 @@ impl Namespace {
             }
             self.add_garbage(garbage);
         }
+        NamespaceDone::Done
     }
 
     fn add_garbage(&mut self, extent: Extent) {
@@ -395,12 +377,8 @@ impl Namespace {
             return Err(NamespaceError::BucketNotEmpty);
         }
         debug_assert!(!self.has_names(number) || self.names.fault().is_some(), "what is deleted has no keys");
-        if let Some(bucket) = self.buckets.remove(bucket) {
-            self.discard(
-                bucket.uploads.into_values().flat_map(|u| u.parts.into_values()).flat_map(|p| p.extents),
-            );
-        }
-        Ok(NamespaceDone::Done)
+        let uploads = self.buckets.remove(bucket).into_iter().flat_map(|bucket| bucket.uploads.into_values());
+        Ok(self.discard(uploads.flat_map(|u| u.parts.into_values()).flat_map(|p| p.extents)))
     }
 
     fn has_names(&self, bucket: u32) -> bool {
@@ -427,8 +405,7 @@ impl Namespace {
         self.leases.check(sender, &meta.extents)?;
         self.leases.name(sender, &meta.extents);
         self.set(bucket, key, present.is_none(), &ObjectMeta { modified_millis: now, ..meta.clone() })?;
-        self.discard(unnamed(present.into_iter().flat_map(|m| m.extents), &meta.extents));
-        Ok(NamespaceDone::Done)
+        Ok(self.discard(unnamed(present.into_iter().flat_map(|m| m.extents), &meta.extents)))
     }
 
     fn delete(&mut self, bucket: &str, key: &str, when: Condition, only_if: OnlyIf) -> Outcome {
@@ -441,8 +418,7 @@ impl Namespace {
         let Some(old) = old else { return Ok(NamespaceDone::Done) };
         self.names.set(&name(found.number, key), None);
         self.bucket_mut(bucket)?.keys -= 1;
-        self.discard(old.extents);
-        Ok(NamespaceDone::Done)
+        Ok(self.discard(old.extents))
     }
 
     fn set_header(&mut self, bucket: &str, key: &str, header: &str, value: Option<&String>) -> Outcome {
@@ -474,8 +450,7 @@ impl Namespace {
         object.headers.retain(|(kept, _)| kept != CLASS_HEADER);
         object.headers.push((CLASS_HEADER.to_owned(), class.to_owned()));
         self.set(bucket, key, false, &object)?;
-        self.discard(unnamed(old.into_iter(), extents));
-        Ok(NamespaceDone::Done)
+        Ok(self.discard(unnamed(old.into_iter(), extents)))
     }
 
     /// No other bytes ever were in `was`, so it tells whether the key still names what was copied.
@@ -492,8 +467,7 @@ impl Namespace {
         self.leases.name(sender, &[to]);
         *there = to;
         self.set(bucket, key, false, &object)?;
-        self.discard([was]);
-        Ok(NamespaceDone::Done)
+        Ok(self.discard([was]))
     }
 
     fn find(&self, bucket: &Bucket, key: &str) -> Option<ObjectMeta> {
@@ -551,8 +525,7 @@ impl Namespace {
         let upload = self.bucket_mut(bucket)?.uploads.get_mut(&(key.to_owned(), id));
         let parts = &mut upload.ok_or(NamespaceError::NoSuchUpload)?.parts;
         let old = parts.insert(number, Part { modified_millis: now, ..part.clone() });
-        self.discard(unnamed(old.into_iter().flat_map(|p| p.extents), &part.extents));
-        Ok(NamespaceDone::Done)
+        Ok(self.discard(unnamed(old.into_iter().flat_map(|p| p.extents), &part.extents)))
     }
 
     fn complete_upload(
@@ -601,8 +574,7 @@ impl Namespace {
             "an object has the parts that its client named"
         );
         self.set(bucket, key, old.is_none(), &meta)?;
-        self.discard(old.into_iter().flat_map(|m| m.extents).chain(left_out));
-        Ok(NamespaceDone::Done)
+        Ok(self.discard(old.into_iter().flat_map(|m| m.extents).chain(left_out)))
     }
 
     /// Whether the key already names the result of this completion: then its answer was lost and the client retries.
@@ -614,8 +586,7 @@ impl Namespace {
         check_rules(self.bucket(bucket)?, rules)?;
         let uploads = &mut self.bucket_mut(bucket)?.uploads;
         let upload = uploads.remove(&(key.to_owned(), id)).ok_or(NamespaceError::NoSuchUpload)?;
-        self.discard(upload.parts.into_values().flat_map(|p| p.extents));
-        Ok(NamespaceDone::Done)
+        Ok(self.discard(upload.parts.into_values().flat_map(|p| p.extents)))
     }
 
     /// Answers a query. Changes nothing.
