@@ -106,8 +106,7 @@ pub struct Timing {
     pub skew_limit: Duration,
     /// Time between two Raft ticks; only a group of several members ticks. An election takes 10 to 20 ticks.
     pub raft_tick: Duration,
-    /// A defect that the test harness must find. Set only by tests.
-    #[cfg(feature = "planted-bugs")]
+    /// A defect that the test harness must find. Only builds with the feature `planted-bugs` have any.
     pub planted: Option<PlantedBug>,
 }
 
@@ -157,51 +156,23 @@ pub enum PlantedBug {
 /// The planted defect as the replicated state knows it, of which it is no part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Planted {
-    #[cfg(feature = "planted-bugs")]
     bug: Option<PlantedBug>,
 }
 
 impl Planted {
-    #[cfg(feature = "planted-bugs")]
     pub fn has(self, bug: PlantedBug) -> bool {
-        self.bug == Some(bug)
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub fn has(self, _bug: PlantedBug) -> bool {
-        false
+        cfg!(feature = "planted-bugs") && self.bug == Some(bug)
     }
 }
 
 impl Timing {
     /// For the state.
-    #[cfg(feature = "planted-bugs")]
     pub(crate) fn planted(&self) -> Planted {
         Planted { bug: self.planted }
     }
 
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn planted(&self) -> Planted {
-        Planted {}
-    }
-
-    /// Plants a defect, in builds that may have one.
-    #[cfg(feature = "planted-bugs")]
-    pub fn plant(&mut self, bug: Option<PlantedBug>) {
-        self.planted = bug;
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub fn plant(&mut self, _bug: Option<PlantedBug>) {}
-
-    #[cfg(feature = "planted-bugs")]
     pub(crate) fn has(&self, bug: PlantedBug) -> bool {
-        self.planted == Some(bug)
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn has(&self, _bug: PlantedBug) -> bool {
-        false
+        self.planted().has(bug)
     }
 }
 
@@ -220,7 +191,6 @@ impl Default for Timing {
             exam_after: Some(Duration::from_secs(30 * 86_400)),
             skew_limit: Duration::from_secs(60),
             raft_tick: Duration::from_millis(50),
-            #[cfg(feature = "planted-bugs")]
             planted: None,
         }
     }

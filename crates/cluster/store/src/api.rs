@@ -42,8 +42,7 @@ pub struct Config {
     pub cached_pages: usize,
     /// Files kept open. A read that needs another file, or a page that is not cached, goes through the store's thread.
     pub open_files: usize,
-    /// Defects that the fault search must find. Set only by tests.
-    #[cfg(feature = "planted-bugs")]
+    /// A defect that the fault search must find. Only builds with the feature `planted-bugs` have any.
     pub planted: Option<PlantedBug>,
 }
 
@@ -74,19 +73,12 @@ impl Config {
             tail_bytes: 8 << 20,
             cached_pages: 2048,
             open_files: 512,
-            #[cfg(feature = "planted-bugs")]
             planted: None,
         }
     }
 
-    #[cfg(feature = "planted-bugs")]
     pub(crate) fn has(&self, bug: PlantedBug) -> bool {
-        self.planted == Some(bug)
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn has(&self, _bug: PlantedBug) -> bool {
-        false
+        cfg!(feature = "planted-bugs") && self.planted == Some(bug)
     }
 }
 

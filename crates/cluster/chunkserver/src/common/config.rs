@@ -40,8 +40,7 @@ pub struct Config {
     /// Once awake, a server fetches what others held for it at the rate that takes this long, whatever its clients ask
     /// for out of turn; zero: as fast as it can.
     pub reclaim_within: Duration,
-    /// Defects that the test harness must find. Set only by tests.
-    #[cfg(feature = "planted-bugs")]
+    /// A defect that the test harness must find. Only builds with the feature `planted-bugs` have any.
     pub planted: Option<PlantedBug>,
 }
 
@@ -139,18 +138,11 @@ impl Config {
             scrub_period: Duration::ZERO,
             scrub_bytes_per_second: 16 << 20,
             reclaim_within: Duration::ZERO,
-            #[cfg(feature = "planted-bugs")]
             planted: None,
         }
     }
 
-    #[cfg(feature = "planted-bugs")]
     pub(crate) fn has(&self, bug: PlantedBug) -> bool {
-        self.planted == Some(bug)
-    }
-
-    #[cfg(not(feature = "planted-bugs"))]
-    pub(crate) fn has(&self, _bug: PlantedBug) -> bool {
-        false
+        cfg!(feature = "planted-bugs") && self.planted == Some(bug)
     }
 }

@@ -108,8 +108,7 @@ fn config(id: u64, members: u64, Setup { log_bytes, has_new_pool, planted }: Set
         bootstrap.sets.extend(sets);
         bootstrap.servers.extend(servers);
     }
-    let mut timing = Timing { raft_tick: Duration::from_millis(TICK), ..Timing::default() };
-    timing.plant(planted);
+    let timing = Timing { raft_tick: Duration::from_millis(TICK), planted, ..Timing::default() };
     MemberConfig {
         id,
         members: (1..=members).map(|id| (id, format!("meta-{id}"))).collect(),
