@@ -5,7 +5,7 @@
 //! only by a server with a lease: without one, it may have been replaced, and others may have written since.
 
 use super::known::DELETION;
-use super::plan::REBUILD_BLOCKS;
+use super::page::runs_of;
 use super::read::{Next, Read};
 use super::rebuild::{Blocks, Candidate, Ended, For};
 use super::set::CodedSet;
@@ -269,13 +269,7 @@ impl CodedSet {
             return cx.bug("a read that does not exist had blocks rebuilt");
         };
         let Blocks { column, chunk, .. } = read.of;
-        let mut runs: Vec<(u32, u32)> = Vec::new();
-        for &block in blocks {
-            match runs.last_mut().filter(|(first, count)| first + count == block && *count < REBUILD_BLOCKS) {
-                Some((_, count)) => *count += 1,
-                None => runs.push((block, 1)),
-            }
-        }
+        let runs = runs_of(blocks);
         let waiting = runs.len();
         for (first, count) in runs {
             let candidates = self.candidates(cx, Blocks { column, chunk, first, count });

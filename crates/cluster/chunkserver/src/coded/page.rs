@@ -180,10 +180,11 @@ pub(super) fn same(own: &Bytes, found: &Bytes) -> bool {
     if own.is_empty() { found.iter().all(|byte| *byte == 0) } else { own == found }
 }
 
+/// As runs, each no longer than what is rebuilt at once. Those of a window never are.
 pub(super) fn runs_of(blocks: &[u32]) -> Vec<(u32, u32)> {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for &block in blocks {
-        match runs.last_mut().filter(|(first, count)| first + count == block) {
+        match runs.last_mut().filter(|(first, count)| first + count == block && *count < REBUILD_BLOCKS) {
             Some((_, count)) => *count += 1,
             None => runs.push((block, 1)),
         }
