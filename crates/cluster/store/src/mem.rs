@@ -218,6 +218,14 @@ impl MemDisk {
         self.0.lock().expect("no panic under this lock")
     }
 
+    /// Before an operation that changes the disk. True: this is the last one.
+    fn changing(&self) -> io::Result<(MutexGuard<'_, State>, bool)> {
+        let mut state = self.state();
+        state.lack()?;
+        let last = state.count()?;
+        Ok((state, last))
+    }
+
     /// Operations that changed the disk so far.
     pub fn operations(&self) -> u64 {
         self.state().operations
@@ -415,9 +423,7 @@ impl Disk for MemDisk {
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
-        let mut state = self.state();
-        state.lack()?;
-        let last = state.count()?;
+        let (mut state, last) = self.changing()?;
         if !state.now.files.contains_key(path) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -426,9 +432,7 @@ impl Disk for MemDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut state = self.state();
-        state.lack()?;
-        let last = state.count()?;
+        let (mut state, last) = self.changing()?;
         let inode = *state.now.files.get(from).ok_or(io::ErrorKind::NotFound)?;
         state.rename_now(NameChange::Set(to.to_string(), inode));
         state.rename_now(NameChange::Remove(from.to_string()));
@@ -436,9 +440,7 @@ impl Disk for MemDisk {
     }
 
     fn create_dir(&self, path: &str) -> io::Result<()> {
-        let mut state = self.state();
-        state.lack()?;
-        let last = state.count()?;
+        let (mut state, last) = self.changing()?;
         if !state.now.dirs.contains(path) {
             state.rename_now(NameChange::Set(path.to_string(), DIR));
         }
@@ -458,9 +460,7 @@ impl Disk for MemDisk {
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        let mut state = self.state();
-        state.lack()?;
-        let last = state.count()?;
+        let (mut state, last) = self.changing()?;
         if state.sync_fails() {
             return Err(io::Error::other("sync failed"));
         }
@@ -494,9 +494,7 @@ struct MemFile {
 
 impl MemFile {
     fn change(&self, change: Change) -> io::Result<()> {
-        let mut state = self.disk.state();
-        state.lack()?;
-        let last = state.count()?;
+        let (mut state, last) = self.disk.changing()?;
         let inode = &mut state.inodes[self.inode];
         inode.now.apply(&change);
         inode.pending.push(change);
