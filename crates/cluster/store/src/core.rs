@@ -791,7 +791,7 @@ impl StoreCore {
         debug_assert!(end > start, "records take room");
         let open = self.open.as_mut().expect("still open");
         (open.len, open.ahead, open.cut) = (end, open.ahead.max(end), false);
-        self.unsettled.add((end - start) as u64);
+        self.unsettled.bytes += (end - start) as u64;
         let mut index = self.shared.index();
         index.segments.entry(number).or_insert(Segment { bytes: 0, live: 0 }).bytes = end as u64;
         index.files.insert(FileId::Segment(number), file);
@@ -800,9 +800,9 @@ impl StoreCore {
             index.admit(&record.head, at);
         }
         // Dropped offload and zeroed blocks are space to be freed.
-        self.unsettled.add(offload.saturating_sub(index.kept.offload));
+        self.unsettled.bytes += offload.saturating_sub(index.kept.offload);
         let zeroed = records.iter().filter(|r| r.head.kind == HeadKind::Zero && !r.head.moved);
-        self.unsettled.add(zeroed.map(|r| u64::from(r.head.count) * BLOCK_BYTES as u64).sum());
+        self.unsettled.bytes += zeroed.map(|r| u64::from(r.head.count) * BLOCK_BYTES as u64).sum::<u64>();
         drop(index);
         if is_new {
             self.rest()?;

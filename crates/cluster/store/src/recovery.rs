@@ -64,7 +64,7 @@ impl StoreCore {
             inventory,
             open: None,
             next_segment: last + 1,
-            unsettled: Unsettled::new(unsettled_bytes),
+            unsettled: Unsettled { bytes: unsettled_bytes, ..Unsettled::default() },
             begun: false,
             names,
             reads: RefCell::new(Recent::new(PIECES_REMEMBERED)),

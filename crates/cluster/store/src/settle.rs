@@ -71,7 +71,7 @@ impl StoreCore {
             return false;
         }
         let due = self.config.checkpoint_bytes;
-        if !self.unsettled.is_moving() && self.unsettled.bytes() < due {
+        if !self.unsettled.is_moving() && self.unsettled.bytes < due {
             return false;
         }
         // A failure surfaces elsewhere: a full disk at the next write, a poisoned store at every operation. After a
@@ -85,11 +85,11 @@ impl StoreCore {
                 }
                 Err(_) => break,
             }
-            if !self.unsettled.is_moving() || self.unsettled.bytes() < OVERDUE * due {
+            if !self.unsettled.is_moving() || self.unsettled.bytes < OVERDUE * due {
                 return self.unsettled.is_moving();
             }
         }
-        self.unsettled.give_up();
+        self.unsettled.checkpoint = None;
         false
     }
 
@@ -108,10 +108,10 @@ impl StoreCore {
         if !self.begun {
             return self.rest();
         }
-        self.unsettled.give_up();
+        self.unsettled.checkpoint = None;
         loop {
             if let Err(error) = self.step() {
-                self.unsettled.give_up();
+                self.unsettled.checkpoint = None;
                 return Err(error);
             }
             if !self.unsettled.is_moving() {
@@ -122,7 +122,7 @@ impl StoreCore {
 
     fn step(&mut self) -> Result<(), StoreError> {
         self.shared.moved();
-        let Some(mut checkpoint) = self.unsettled.take() else {
+        let Some(mut checkpoint) = self.unsettled.checkpoint.take() else {
             let chunks = self.shared.index().unsettled().into_iter().rev().map(|key| (key, 0)).collect();
             let began = self.segments_end();
             self.unsettled.begin(Checkpoint { chunks, segments: None, began });
@@ -139,7 +139,7 @@ impl StoreCore {
         } else {
             checkpoint.segments = Some(self.retirable()?);
         }
-        self.unsettled.put_back(checkpoint);
+        self.unsettled.checkpoint = Some(checkpoint);
         Ok(())
     }
 

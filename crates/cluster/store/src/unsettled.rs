@@ -13,27 +13,17 @@ pub(crate) struct Checkpoint {
     pub began: Position,
 }
 
+#[derive(Default)]
 pub(crate) struct Unsettled {
     /// Written to segments since the last checkpoint began.
-    bytes: u64,
-    checkpoint: Option<Checkpoint>,
+    pub bytes: u64,
+    /// Taken for a step: it ends unless it is put back.
+    pub checkpoint: Option<Checkpoint>,
     /// Value of `bytes` at which the checkpoint's next step is due.
-    step_due: u64,
+    pub step_due: u64,
 }
 
 impl Unsettled {
-    pub fn new(bytes: u64) -> Unsettled {
-        Unsettled { bytes, checkpoint: None, step_due: 0 }
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    pub fn add(&mut self, bytes: u64) {
-        self.bytes += bytes;
-    }
-
     /// It is at least this much, at which a checkpoint is due.
     pub fn raise(&mut self, bytes: u64) {
         self.bytes = self.bytes.max(bytes);
@@ -47,19 +37,6 @@ impl Unsettled {
     pub fn begin(&mut self, checkpoint: Checkpoint) {
         debug_assert!(!self.is_moving(), "one at a time");
         (self.bytes, self.checkpoint) = (0, Some(checkpoint));
-    }
-
-    /// The checkpoint, for a step. It ends unless it is put back.
-    pub fn take(&mut self) -> Option<Checkpoint> {
-        self.checkpoint.take()
-    }
-
-    pub fn put_back(&mut self, checkpoint: Checkpoint) {
-        self.checkpoint = Some(checkpoint);
-    }
-
-    pub fn give_up(&mut self) {
-        self.checkpoint = None;
     }
 
     /// Whether the next step is not due yet.
