@@ -211,7 +211,7 @@ impl Replica {
             }
             Event::Client { token, request, payload } => self.on_client(now, token, request, payload, out),
             Event::Peer { from, message, payload } => self.on_peer(now, from, message, payload, out),
-            Event::Unread { peer } => self.shared.peers.leave_unread(peer),
+            Event::Unread { peer } => _ = self.shared.peers.unread.insert(peer),
             Event::PeerLost { .. } if self.config.has(PlantedBug::OverlookBreaks) => {}
             Event::PeerLost { peer } => self.peer_lost(now, peer, out),
             Event::Stored { token, outcome } => self.on_stored(now, token, outcome, out),
@@ -349,7 +349,7 @@ impl Replica {
 
     /// Groups that wait for nothing hear of it, too: their last message may not have arrived.
     fn peer_lost(&mut self, now: Moment, peer: ServerId, out: &mut Vec<Command>) {
-        self.shared.peers.forget_unread(peer);
+        self.shared.peers.unread.remove(&peer);
         for id in self.groups.keys().copied().collect::<Vec<_>>() {
             self.with_group(now, id, out, |group, cx| group.on_peer_lost(cx, peer));
         }
@@ -563,7 +563,7 @@ impl Replica {
         out: &mut Vec<Command>,
     ) {
         let id = message.group();
-        self.shared.peers.forget_unread(from);
+        self.shared.peers.unread.remove(&from);
         if let Some((set, _)) = id.column() {
             self.shared.peers.hear(from, now);
             return self.on_column_message(now, (from, set), message, payload, out);

@@ -137,7 +137,7 @@ impl Context<'_> {
     pub fn suspect_if_silent(&mut self, epoch: Epoch, server: ServerId, since: Moment) {
         debug_assert_ne!(server, self.me, "a server does not suspect itself");
         let peers = &mut self.shared.peers;
-        let unread = peers.has_unread(server) && !self.config.has(PlantedBug::SuspectUnread);
+        let unread = peers.unread.contains(&server) && !self.config.has(PlantedBug::SuspectUnread);
         let silent = !unread && self.now.since(peers.heard(server).max(since)) >= self.config.suspect_after;
         if silent && self.now.since(peers.suspected(server)) >= self.config.resend_after {
             peers.suspect(server, self.now);

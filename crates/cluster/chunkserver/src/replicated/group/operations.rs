@@ -133,8 +133,9 @@ impl Group {
         if !cx.config.has(PlantedBug::RememberFull) {
             cx.shared.peers.forget_full(cx.now);
         }
-        let full =
-            |(server, _): (ServerId, Role)| (server == cx.me && cx.full) || cx.shared.peers.is_full(server);
+        let full = |(server, _): (ServerId, Role)| {
+            (server == cx.me && cx.full) || cx.shared.peers.full.contains_key(&server)
+        };
         if takes_space && self.member.targets().flatten().any(full) {
             return Err(ClientReply::Failed { why: ChunkError::NoSpace });
         }

@@ -162,7 +162,7 @@ impl InFlight {
                 // R10: the write is already on other targets, so it is completed from the reserve; later ones are
                 // refused before they are ordered. A full server is not a failed server: it is never suspected for
                 // that.
-                cx.shared.peers.fill(from, cx.now);
+                cx.shared.peers.full.insert(from, cx.now);
                 awaited.again = true;
                 if std::mem::replace(&mut ordered.must_fit, true) {
                     return Replied::Full(ordered.op);
