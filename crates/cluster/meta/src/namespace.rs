@@ -158,8 +158,8 @@ impl Namespace {
 
     pub(crate) fn plant(&mut self, planted: Planted) {
         self.planted = planted;
-        self.leases.plant(planted);
-        self.volumes.plant(planted);
+        self.leases.planted = planted;
+        self.volumes.planted = planted;
     }
 
     pub(crate) fn names(&self) -> &Names {

@@ -27,7 +27,7 @@ pub(crate) struct Leases {
     /// Counts signs of life.
     stamp: u64,
     #[serde(skip)]
-    planted: Planted,
+    pub(super) planted: Planted,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,10 +56,6 @@ fn whole(object: ObjectId, bytes: u64) -> Extent {
 }
 
 impl Leases {
-    pub fn plant(&mut self, planted: Planted) {
-        self.planted = planted;
-    }
-
     /// Records a sign of life.
     pub fn heard(&mut self, run: u64) {
         self.stamp += 1;

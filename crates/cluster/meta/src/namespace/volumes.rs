@@ -19,7 +19,7 @@ pub(crate) struct Volumes {
     /// The next claims have higher numbers than this.
     claims: u64,
     #[serde(skip)]
-    planted: Planted,
+    pub(super) planted: Planted,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,10 +40,6 @@ impl Volume {
 }
 
 impl Volumes {
-    pub fn plant(&mut self, planted: Planted) {
-        self.planted = planted;
-    }
-
     pub fn create(
         &mut self,
         name: &str,
