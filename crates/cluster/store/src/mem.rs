@@ -123,17 +123,46 @@ impl Tree {
     }
 }
 
+/// Counts the operations that change a disk, stops it and fails syncs.
+#[derive(Clone, Default)]
+pub(crate) struct Stops {
+    pub operations: u64,
+    pub after: Option<u64>,
+    /// Syncs that will still fail.
+    pub fail_syncs: u64,
+}
+
+impl Stops {
+    /// Counts an operation that changes the disk. Error: the disk has stopped before it. True: this is the last one,
+    /// which still happens.
+    pub fn count(&mut self) -> io::Result<bool> {
+        if self.after.is_some_and(|stop| self.operations > stop) {
+            return Err(io::Error::other("the disk has stopped"));
+        }
+        self.operations += 1;
+        Ok(self.after.is_some_and(|stop| self.operations > stop))
+    }
+
+    pub fn sync_fails(&mut self) -> bool {
+        let fails = self.fail_syncs > 0;
+        self.fail_syncs = self.fail_syncs.saturating_sub(1);
+        fails
+    }
+
+    /// After so many more operations.
+    pub fn stop_after(&mut self, operations: u64) {
+        self.after = Some(self.operations + operations);
+    }
+}
+
 #[derive(Clone, Default)]
 struct State {
     inodes: Vec<Inode>,
     now: Tree,
     durable: Tree,
     pending: Vec<NameChange>,
-    operations: u64,
+    stops: Stops,
     written: u64,
-    stop_after: Option<u64>,
-    /// Syncs that will still fail.
-    fail_syncs: u64,
     capacity: Option<u64>,
     /// So many calls from now on succeed, and so many after them find no descriptor.
     short: (u64, u64),
@@ -142,16 +171,6 @@ struct State {
 }
 
 impl State {
-    /// Counts an operation that changes the disk. Error: the disk has stopped before it. True: this is the last one,
-    /// which still happens.
-    fn count(&mut self) -> io::Result<bool> {
-        if self.stop_after.is_some_and(|stop| self.operations > stop) {
-            return Err(io::Error::other("the disk has stopped"));
-        }
-        self.operations += 1;
-        Ok(self.stop_after.is_some_and(|stop| self.operations > stop))
-    }
-
     /// An error while the process has too few descriptors.
     fn lack(&mut self) -> io::Result<()> {
         match &mut self.short {
@@ -163,12 +182,6 @@ impl State {
             (succeed, _) => *succeed -= 1,
         }
         Ok(())
-    }
-
-    fn sync_fails(&mut self) -> bool {
-        let fails = self.fail_syncs > 0;
-        self.fail_syncs = self.fail_syncs.saturating_sub(1);
-        fails
     }
 
     fn rename_now(&mut self, change: NameChange) {
@@ -194,7 +207,7 @@ fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(dir, _)| dir)
 }
 
-fn stopped(last: bool) -> io::Result<()> {
+pub(crate) fn stopped(last: bool) -> io::Result<()> {
     if last { Err(io::Error::other("the disk has stopped")) } else { Ok(()) }
 }
 
@@ -222,13 +235,13 @@ impl MemDisk {
     fn changing(&self) -> io::Result<(MutexGuard<'_, State>, bool)> {
         let mut state = self.state();
         state.lack()?;
-        let last = state.count()?;
+        let last = state.stops.count()?;
         Ok((state, last))
     }
 
     /// Operations that changed the disk so far.
     pub fn operations(&self) -> u64 {
-        self.state().operations
+        self.state().stops.operations
     }
 
     /// Bytes written so far.
@@ -239,19 +252,18 @@ impl MemDisk {
     /// Stops after `operations` more operations: the next one happens but fails, and all later ones fail without
     /// happening.
     pub fn stop_after(&self, operations: u64) {
-        let mut state = self.state();
-        state.stop_after = Some(state.operations + operations);
+        self.state().stops.stop_after(operations);
     }
 
     /// Makes a stopped disk work again.
     pub fn go_on(&self) {
-        self.state().stop_after = None;
+        self.state().stops.after = None;
     }
 
     /// The next `times` syncs fail. What a failed sync should have made durable, no later one does, as on Linux: the
     /// bytes can still be read, until the power fails.
     pub fn fail_syncs(&self, times: u64) {
-        self.state().fail_syncs = times;
+        self.state().stops.fail_syncs = times;
     }
 
     /// After `calls` more calls, the next `times` fail for want of a descriptor: any that reads or changes the disk but
@@ -336,7 +348,7 @@ impl MemDisk {
     /// Whether it may refuse writes.
     pub fn fails(&self) -> bool {
         let state = self.state();
-        state.fail_syncs > 0 || state.capacity.is_some()
+        state.stops.fail_syncs > 0 || state.capacity.is_some()
     }
 
     /// Bytes allocated.
@@ -411,7 +423,7 @@ impl Disk for MemDisk {
                 return Err(io::ErrorKind::NotFound.into());
             }
             None => {
-                let last = state.count()?;
+                let last = state.stops.count()?;
                 let inode = state.inodes.len();
                 state.inodes.push(Inode::default());
                 state.rename_now(NameChange::Set(path.to_string(), inode));
@@ -461,7 +473,7 @@ impl Disk for MemDisk {
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
         let (mut state, last) = self.changing()?;
-        if state.sync_fails() {
+        if state.stops.sync_fails() {
             return Err(io::Error::other("sync failed"));
         }
         let pending = std::mem::take(&mut state.pending);
@@ -540,8 +552,8 @@ impl DiskFile for MemFile {
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.disk.state();
-        let last = state.count()?;
-        let fails = state.sync_fails();
+        let last = state.stops.count()?;
+        let fails = state.stops.sync_fails();
         let inode = &mut state.inodes[self.inode];
         let pending = std::mem::take(&mut inode.pending);
         if fails {

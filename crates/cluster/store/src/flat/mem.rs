@@ -2,6 +2,7 @@
 //! flushed, and fails flushes. Any part of unflushed writes may survive, by sectors and in any order.
 
 use crate::flat::device::{BLOCK, BlockDevice};
+use crate::mem::{Stops, stopped};
 use bytes::Bytes;
 use ebb_types::Random;
 use std::collections::BTreeMap;
@@ -19,24 +20,8 @@ struct State {
     durable: Blocks,
     /// (block, content).
     pending: Vec<(u64, Vec<u8>)>,
-    operations: u64,
     flushes: u64,
-    stop_after: Option<u64>,
-    fail_flushes: u64,
-}
-
-impl State {
-    fn count(&mut self) -> io::Result<bool> {
-        if self.stop_after.is_some_and(|stop| self.operations > stop) {
-            return Err(io::Error::other("the device has stopped"));
-        }
-        self.operations += 1;
-        Ok(self.stop_after.is_some_and(|stop| self.operations > stop))
-    }
-}
-
-fn stopped(last: bool) -> io::Result<()> {
-    if last { Err(io::Error::other("the device has stopped")) } else { Ok(()) }
+    stops: Stops,
 }
 
 /// Clones are the same device.
@@ -54,16 +39,15 @@ impl MemBlocks {
 
     /// The next `operations` writes and flushes work; the one behind them happens but fails, and later ones fail.
     pub fn stop_after(&self, operations: u64) {
-        let mut state = self.state();
-        state.stop_after = Some(state.operations + operations);
+        self.state().stops.stop_after(operations);
     }
 
     pub fn fail_flushes(&self, times: u64) {
-        self.state().fail_flushes = times;
+        self.state().stops.fail_syncs = times;
     }
 
     pub fn operations(&self) -> u64 {
-        self.state().operations
+        self.state().stops.operations
     }
 
     pub fn flushes(&self) -> u64 {
@@ -120,7 +104,7 @@ impl BlockDevice for MemBlocks {
 
     fn write(&self, writes: Vec<(u64, Bytes)>) -> io::Result<()> {
         let mut state = self.state();
-        let last = state.count()?;
+        let last = state.stops.count()?;
         for (offset, bytes) in writes {
             assert!(!bytes.is_empty() && bytes.len().is_multiple_of(BLOCK as usize));
             assert!(offset.is_multiple_of(BLOCK) && offset + bytes.len() as u64 <= state.size);
@@ -134,11 +118,10 @@ impl BlockDevice for MemBlocks {
 
     fn flush(&self) -> io::Result<()> {
         let state = &mut *self.state();
-        let last = state.count()?;
+        let last = state.stops.count()?;
         state.flushes += 1;
         let pending = std::mem::take(&mut state.pending);
-        if state.fail_flushes > 0 {
-            state.fail_flushes -= 1;
+        if state.stops.sync_fails() {
             return Err(io::Error::other("the flush failed"));
         }
         state.durable.extend(pending);
