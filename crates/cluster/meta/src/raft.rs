@@ -143,7 +143,7 @@ impl<L: LogFile> Node<L> {
         log: L,
     ) -> Result<(Node<L>, State), RaftError> {
         let (log, Content { pieces, mut state, .. }) = Log::open(log)?;
-        let Found { kept, birth, lineage } = read(pieces)?;
+        let (kept, birth, lineage) = read(pieces)?;
         if seat(birth.id) != id {
             return Err(RaftError::OtherMember { found: seat(birth.id), expected: id });
         }
@@ -728,13 +728,7 @@ impl<L: LogFile> Node<L> {
 }
 
 /// The content of a log.
-struct Found {
-    kept: Kept,
-    birth: Birth,
-    lineage: Lineage,
-}
-
-fn read(pieces: Vec<Piece>) -> Result<Found, RaftError> {
+fn read(pieces: Vec<Piece>) -> Result<(Kept, Birth, Lineage), RaftError> {
     let mut kept = Kept::default();
     let (mut birth, mut lineage) = (None, Lineage::default());
     for piece in pieces {
@@ -770,7 +764,7 @@ fn read(pieces: Vec<Piece>) -> Result<Found, RaftError> {
     }
     kept.hard.commit = kept.base.0.max(kept.members_at).min(kept.last());
     let birth = birth.ok_or(RaftError::Damaged { at: log::HEADER })?;
-    Ok(Found { kept, birth, lineage })
+    Ok((kept, birth, lineage))
 }
 
 fn entry(index: u64, term: u64, change: bool, data: Vec<u8>) -> Entry {

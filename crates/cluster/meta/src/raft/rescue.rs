@@ -6,7 +6,7 @@
 //! it was or rescued. The term is above every one that the others can have reached: an election raises it by one.
 
 use super::log::{Content, Log, LogFile, Piece};
-use super::{Found, Kept, RaftError, encode, read, seat};
+use super::{Kept, RaftError, encode, read, seat};
 use crate::{Command, MemberId, State};
 use raft::Storage;
 use raft::eraftpb::ConfState;
@@ -39,7 +39,7 @@ impl LogEnd {
 /// Where the log ends. Its content is not changed.
 pub fn log_end(log: impl LogFile) -> Result<LogEnd, RaftError> {
     let (_, Content { pieces, state, .. }) = Log::open(log)?;
-    let Found { kept, birth, lineage } = read(pieces)?;
+    let (kept, birth, lineage) = read(pieces)?;
     lineage.instance.ok_or(RaftError::NeverJoined)?;
     let (index, term) = last(&kept)?;
     let voters = &kept.members.voters;
@@ -56,7 +56,7 @@ pub fn log_end(log: impl LogFile) -> Result<LogEnd, RaftError> {
 /// Makes the member the only one of a new generation. Repeated, it changes nothing.
 pub fn rescue<L: LogFile>(log: L) -> Result<L, RaftError> {
     let (mut log, Content { pieces, .. }) = Log::open(log)?;
-    let Found { kept, birth, lineage } = read(pieces)?;
+    let (kept, birth, lineage) = read(pieces)?;
     lineage.instance.ok_or(RaftError::NeverJoined)?;
     if kept.members.voters == [birth.id] {
         return Ok(log.file);
