@@ -46,6 +46,7 @@ pub(super) struct Fill {
 }
 
 /// The listing of one column on one server, as far as it is not merged yet.
+#[derive(Default)]
 struct Listing {
     server: ServerId,
     column: usize,
@@ -90,16 +91,7 @@ impl Fill {
         let everything =
             self.members.iter().flat_map(|server| (0..known.entry.strips()).map(|column| (*server, column)));
         let own = known.kept_columns().into_iter().map(|column| (cx.me, column));
-        let listing = |(server, column)| Listing {
-            server,
-            column,
-            after: None,
-            ended: false,
-            runs: VecDeque::new(),
-            token: None,
-            asked: cx.now,
-            due: Moment::ZERO,
-        };
+        let listing = |(server, column)| Listing { server, column, asked: cx.now, ..Listing::default() };
         self.listings = everything.chain(own).map(listing).collect();
     }
 

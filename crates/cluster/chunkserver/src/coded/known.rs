@@ -25,13 +25,16 @@ pub(super) struct Known {
     kept: BTreeSet<(usize, Role)>,
 }
 
-impl Known {
-    pub fn new(id: SetId) -> Known {
+impl Default for Known {
+    fn default() -> Known {
         let entry = SetEntry::unknown();
         let codes = Codes::new(entry.shape);
-        Known { id, entry, fence: Epoch(0), codes, bears: BTreeMap::new(), kept: BTreeSet::new() }
+        let (bears, kept) = (BTreeMap::new(), BTreeSet::new());
+        Known { id: SetId(0), entry, fence: Epoch(0), codes, bears, kept }
     }
+}
 
+impl Known {
     pub fn adopt(&mut self, entry: SetEntry) {
         if entry.shape != self.entry.shape {
             self.codes = Codes::new(entry.shape);

@@ -15,6 +15,7 @@ const _: () = assert!(WINDOW <= u64::BITS, "a bit for each block");
 const PAGE_WINDOWS: usize = 64;
 
 /// A page of this server's column under scrub, in one epoch.
+#[derive(Default)]
 pub(super) struct Scrub {
     pub column: usize,
     pub after: Option<Cursor>,
@@ -54,8 +55,10 @@ pub(super) struct Window {
     pub tried: u64,
 }
 
+#[derive(Default)]
 pub(super) enum Step {
     /// Waiting until the next window may start.
+    #[default]
     Ready,
     Listing {
         token: u64,
@@ -85,16 +88,7 @@ pub(super) enum Step {
 impl Scrub {
     /// A page that continues after that; nothing of it is listed yet.
     pub fn begin(column: usize, after: Option<Cursor>) -> Scrub {
-        Scrub {
-            column,
-            after,
-            end: None,
-            sound: true,
-            listed: false,
-            own: Vec::new(),
-            windows: VecDeque::new(),
-            step: Step::Ready,
-        }
+        Scrub { column, after, sound: true, ..Scrub::default() }
     }
 
     /// Finds the windows in which either column has blocks, up to where both have listed. Returns the chunks to be

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use ebb_types::{ChunkError, ClientReply, Record, Unready, piece_crcs};
 use std::collections::BTreeSet;
 
+#[derive(Default)]
 pub(super) struct Read {
     pub token: ClientToken,
     pub of: Blocks,
@@ -41,20 +42,7 @@ pub(super) enum Next {
 
 impl Read {
     pub fn new(token: ClientToken, of: Blocks, (offset, len): (u32, u32), must_exist: bool) -> Read {
-        Read {
-            token,
-            of,
-            offset,
-            len,
-            must_exist,
-            tried: BTreeSet::new(),
-            damaged: None,
-            waiting: 0,
-            lacking: false,
-            ruined: false,
-            stale: false,
-            failed: false,
-        }
+        Read { token, of, offset, len, must_exist, ..Read::default() }
     }
 
     /// Blocks that are not here, and whose rebuild was not tried. What was tried, is still not here, and could not be

@@ -28,7 +28,7 @@ use ebb_types::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Blocks {
     pub column: usize,
     pub chunk: ChunkId,

@@ -17,6 +17,7 @@ use ebb_types::{
 };
 use std::collections::BTreeMap;
 
+#[derive(Default)]
 pub(crate) struct CodedSet {
     pub(super) known: Known,
     pub(super) deleted: Deleted,
@@ -48,8 +49,9 @@ pub(crate) struct CodedSet {
 
 /// Whether the set is to sleep as a whole while this server has forgotten what it kept in memory for a column: it was
 /// started again, and the set hibernates before that could be computed again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Forgotten {
+    #[default]
     Nothing,
     /// The store is asked whether the own column has anything that another lacks.
     Unknown,
@@ -58,25 +60,9 @@ enum Forgotten {
 
 impl CodedSet {
     pub fn new(id: SetId) -> CodedSet {
-        CodedSet {
-            known: Known::new(id),
-            deleted: Deleted::default(),
-            storing: BTreeMap::new(),
-            asks: Vec::new(),
-            reads: BTreeMap::new(),
-            rebuilds: Rebuilds::default(),
-            fill: None,
-            scrub: None,
-            own_catches_up: false,
-            kept_all: false,
-            forgotten: Forgotten::Nothing,
-            is_away: true,
-            forgets: false,
-            deletions: 0,
-            wants_epoch: false,
-            reported: None,
-            damage_reported: None,
-        }
+        let mut set = CodedSet { is_away: true, ..CodedSet::default() };
+        set.known.id = id;
+        set
     }
 
     pub fn epoch(&self) -> Epoch {

@@ -18,7 +18,7 @@ const _: () = assert!(CLIENT_BYTES < INBOX_BYTES);
 pub const TICK: Duration = Duration::from_millis(100);
 
 /// Identifies a client request that awaits its reply; chosen by the driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientToken(pub u64);
 
 /// Identifies a store command that awaits completion; chosen by the core.

@@ -38,6 +38,7 @@ const PAGE_WINDOWS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A page of a group's copies under comparison, in one epoch.
+#[derive(Default)]
 pub(crate) struct Scrub {
     after: Option<Cursor>,
     end: Option<Cursor>,
@@ -63,8 +64,10 @@ struct Copy {
     sound: bool,
 }
 
+#[derive(Default)]
 enum Step {
     /// Waiting until the next window may start.
+    #[default]
     Ready,
     Listing {
         token: u64,
@@ -216,19 +219,8 @@ impl Scrub {
             _ => None,
         });
         let others = others.filter(|(server, ..)| *server != cx.me && cx.map.is_live(*server));
-        Scrub {
-            after,
-            end: None,
-            others: others.map(copy).collect(),
-            sound: true,
-            step: Step::Ready,
-            asked: cx.now,
-            listed: false,
-            windows: VecDeque::new(),
-            deleted: BTreeMap::new(),
-            window: (ChunkId::default(), 0, 0),
-            fetched: false,
-        }
+        let others = others.map(copy).collect();
+        Scrub { after, others, sound: true, asked: cx.now, ..Scrub::default() }
     }
 
     /// Lists, takes the next window, or ends the page, if no step is in progress and the pace allows it. `may`: the
