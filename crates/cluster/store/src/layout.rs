@@ -158,9 +158,10 @@ const MOVED: u16 = 2;
 const REPAIR: u16 = 4;
 
 /// The kind of a record in a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeadKind {
     /// Blocks; their bytes follow.
+    #[default]
     Data,
     /// Blocks; their bytes were written to the chunk file and synced before this record.
     InFile,
@@ -198,7 +199,7 @@ impl HeadKind {
 }
 
 /// A record in a segment, without its payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     pub kind: HeadKind,
     pub role: Role,

@@ -5,7 +5,7 @@ use crate::index::{FileKey, Settled};
 use crate::layout::{Head, HeadKind, RECORD_ALIGN, SEGMENT_HEADER_BYTES};
 use crate::overlay::Position;
 use bytes::Bytes;
-use ebb_types::{ChunkId, Epoch, GroupId, Kind, ObjectId, RequestId, Role, TailRun, Version};
+use ebb_types::{ChunkId, GroupId, Kind, RequestId, Role, TailRun, Version};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
@@ -85,23 +85,7 @@ impl Staged {
 
     /// A record that names no chunk.
     pub fn marker(kind: HeadKind, role: Role, group: GroupId) -> Staged {
-        let chunk = ChunkId { object: ObjectId(0), index: 0 };
-        let head = Head {
-            kind,
-            role,
-            group,
-            chunk,
-            first: 0,
-            count: 0,
-            version: Version { epoch: Epoch(0), seq: 0 },
-            request: None,
-            moved: false,
-            repair: false,
-            crcs: Vec::new(),
-            synced: 0,
-            committed: Version::ZERO,
-        };
-        Staged { head, payload: Bytes::new() }
+        Staged { head: Head { kind, role, group, ..Head::default() }, payload: Bytes::new() }
     }
 }
 

@@ -18,9 +18,10 @@ pub const CHUNK_BYTES_MAX: u32 = 64 << 20;
 pub const RECORD_BLOCKS_MAX: u32 = 1024;
 
 /// The role in which a server keeps a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Role {
     /// As one of the chunk group's replicas.
+    #[default]
     Replica,
     /// As offload: the durable copy that `stands_for` would have if it were awake.
     Offload { stands_for: ServerId },
