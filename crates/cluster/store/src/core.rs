@@ -594,25 +594,12 @@ impl StoreCore {
             Content::Delete => (HeadKind::Delete, Vec::new()),
             Content::Note => (HeadKind::Note, Vec::new()),
         };
-        let mut out = Staged {
-            head: Head {
-                kind,
-                role,
-                group: record.group,
-                chunk: record.chunk,
-                first: record.first,
-                count: record.count,
-                version: record.version,
-                request: record.request,
-                // Then it is not a write that a primary may have to settle.
-                moved: was_never_written,
-                repair,
-                crcs,
-                synced: 0,
-                committed: Version::ZERO,
-            },
-            payload,
-        };
+        let mut out = Staged::marker(kind, role, record.group);
+        (out.head.chunk, out.head.first, out.head.count) = (record.chunk, record.first, record.count);
+        (out.head.version, out.head.request) = (record.version, record.request);
+        // Then it is not a write that a primary may have to settle.
+        out.head.moved = was_never_written;
+        (out.head.repair, out.head.crcs, out.payload) = (repair, crcs, payload);
         let large = role == Role::Replica && out.payload.len() >= self.config.direct_bytes;
         if large && kind == HeadKind::Data && self.is_fresh(&out.head, staged)? {
             let key = (out.head.group, out.head.chunk);
