@@ -483,7 +483,7 @@ pub struct GroupCounts {
 }
 
 /// One hour as it was.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HourRecord {
     /// Number of the hour: Unix time divided by the schedule's hour. Its hour of day is `hour % hours_per_day`.
     pub hour: u64,

@@ -24,16 +24,9 @@ pub fn plan_after(bootstrap: Bootstrap, timing: Timing, peaks: &[(u64, f64)]) ->
     let servers_awake = state.geared().count() as u32;
     for (hour, peak_load) in peaks.iter().copied() {
         // All were awake, as far as anybody knows.
-        state.apply(&Command::RecordHour(HourRecord {
-            hour,
-            peak_load,
-            terms: None,
-            forecast: None,
-            gear: state.params().map_or(1, |params| params.replicas),
-            servers_awake,
-            prices: None,
-            power_cycles: 0,
-        }));
+        let gear = state.params().map_or(1, |params| params.replicas);
+        let record = HourRecord { hour, peak_load, gear, servers_awake, ..HourRecord::default() };
+        state.apply(&Command::RecordHour(record));
     }
     // For the rest of its first hour a leader keeps awake what it finds, so it takes over in the last one.
     let (begins, hour) = (state.schedule().hour_begins(last), state.schedule().hour_millis);
