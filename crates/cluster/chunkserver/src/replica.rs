@@ -64,7 +64,7 @@ impl Replica {
             .map(|(id, tail)| (id, Group::new(id, Epoch(0), Tail::restored(remembered, tail))));
         let mut shared = Shared::new(config.incarnation, config.store);
         // Until the first beat shows how busy this server is: a peer may ask for a scrub before.
-        shared.scrubs.set_rate(config.scrub_bytes_per_second / SCRUB_UNDER_LOAD);
+        shared.scrubs.rate = config.scrub_bytes_per_second / SCRUB_UNDER_LOAD;
         shared.memory = Memory::new(&recovered.roles);
         Replica {
             shared,

@@ -239,7 +239,7 @@ impl CodedSet {
         let gaps = read.gaps(records);
         let knows = self.known.is_whole(cx.me, read.of.column) || cx.config.has(PlantedBug::AnswerBehind);
         if !gaps.is_empty() && !knows {
-            read.will_try(&gaps);
+            read.tried.extend(&gaps);
             return self.rebuild(cx, id, &gaps, false);
         }
         if records.iter().any(Record::is_never_written) && !cx.has_lease() {
@@ -276,7 +276,7 @@ impl CodedSet {
             self.rebuilds.demand(&self.known, Blocks { column, chunk, first, count }, repair, id, candidates);
         }
         if let Some(read) = self.reads.get_mut(&id) {
-            read.awaits(waiting);
+            read.waiting = waiting;
         }
     }
 

@@ -18,11 +18,11 @@ pub(super) struct Read {
     len: u32,
     must_exist: bool,
     /// Blocks whose rebuild was tried.
-    tried: BTreeSet<u32>,
+    pub tried: BTreeSet<u32>,
     /// The block that is damaged here, and whether not even its version is known.
     damaged: Option<(u32, bool)>,
     /// Rebuilds in progress.
-    waiting: usize,
+    pub waiting: usize,
     lacking: bool,
     /// Some blocks are lost for good.
     ruined: bool,
@@ -52,10 +52,6 @@ impl Read {
         blocks.filter(|block| !self.tried.contains(block)).collect()
     }
 
-    pub fn will_try(&mut self, blocks: &[u32]) {
-        self.tried.extend(blocks);
-    }
-
     /// Whether what was found is no answer, because it must exist.
     pub fn misses(&self, found: &[Record]) -> bool {
         self.must_exist && found.iter().any(is_no_strip)
@@ -79,12 +75,7 @@ impl Read {
         true
     }
 
-    /// So many rebuilds are in progress for it.
-    pub fn awaits(&mut self, rebuilds: usize) {
-        self.waiting = rebuilds;
-    }
-
-    /// One of them has ended. `None`: others have not.
+    /// One of its rebuilds has ended. `None`: others have not.
     pub fn on_rebuilt(&mut self, ended: &Ended) -> Option<Next> {
         debug_assert!(self.waiting > 0, "it waits for each of its rebuilds");
         self.waiting -= 1;

@@ -41,7 +41,7 @@ pub(crate) struct Scrubs {
     wanted: BTreeMap<GroupId, Wanted>,
     found: Vec<Scrubbed>,
     /// Bytes per second, counted over all copies.
-    rate: u64,
+    pub rate: u64,
     /// No window starts before this moment.
     not_before: Moment,
 }
@@ -74,10 +74,6 @@ impl Scrubs {
         if self.wanted.get(&group).is_some_and(|wanted| wanted.after == after) {
             self.wanted.remove(&group);
         }
-    }
-
-    pub fn set_rate(&mut self, bytes_per_second: u64) {
-        self.rate = bytes_per_second;
     }
 
     pub fn may_read(&self, now: Moment) -> bool {

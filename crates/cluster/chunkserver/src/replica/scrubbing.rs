@@ -25,7 +25,7 @@ impl Replica {
         let replicas = self.groups.iter().filter_map(replica).chain(columns);
         self.scrubber.beat(unix_seconds, reads + writes, replicas);
         let rate = self.config.scrub_bytes_per_second;
-        self.shared.scrubs.set_rate(if self.scrubber.quiet { rate } else { rate / SCRUB_UNDER_LOAD });
+        self.shared.scrubs.rate = if self.scrubber.quiet { rate } else { rate / SCRUB_UNDER_LOAD };
         self.shared.stats.scrub = self.scrubber.vitals(self.shared.stats.scrub);
         if let Some(marks) = self.scrubber.take_changed() {
             out.push(Command::KeepScrubs { marks });
