@@ -199,7 +199,7 @@ impl Namespace {
 
     /// Serial numbers of objects below this were leased.
     pub(crate) fn leased_to(&self) -> u64 {
-        self.leases.leased_to()
+        self.leases.leased_to
     }
 
     /// It was rescued, and may be behind what it answered. Numbers from here on are above all that it can have given;

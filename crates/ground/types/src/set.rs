@@ -18,7 +18,6 @@
 use crate::map::chunk_hash;
 use crate::{BLOCK_BYTES, ChunkId, Epoch, GroupId, PoolId, ServerId, SetId, Shape, SlotState};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
 /// Length of a strip in blocks: 16 KiB [ECS² Table VI].
 pub const STRIP_BLOCKS: u32 = 4;
@@ -55,10 +54,6 @@ pub struct PoolEntry {
 }
 
 impl PoolEntry {
-    pub fn hibernate_after(&self) -> Option<Duration> {
-        self.hibernate_after_millis.map(Duration::from_millis)
-    }
-
     /// The pool with the settings of `other` that may change at any time.
     pub fn with_settings_of(&self, other: &PoolEntry) -> PoolEntry {
         PoolEntry {

@@ -22,9 +22,10 @@ pub(crate) struct Tail {
     /// Anything received before this version was received by an earlier incarnation.
     began: Version,
     /// The newest record evicted from `done`.
-    evicted: Version,
+    pub evicted: Version,
     newest_deletion: Version,
-    deleted: Deleted,
+    /// The chunks deleted last, as far as is known here.
+    pub deleted: Deleted,
     /// The store remembers no deletion of the group. False at start: what recovery found is not known here.
     forgot_deletions: bool,
 }
@@ -55,11 +56,6 @@ impl Tail {
         let any = !self.forgot_deletions;
         self.forgot_deletions |= self.newest_deletion <= self.committed;
         any
-    }
-
-    /// Whether the chunk is one of those deleted last, as far as is known here.
-    pub fn has_deleted(&self, chunk: ChunkId) -> bool {
-        self.deleted.has(chunk)
     }
 
     pub fn committed(&self) -> Version {
@@ -150,10 +146,6 @@ impl Tail {
     /// The metadata service has counted on this incarnation since this epoch.
     pub fn begin(&mut self, epoch: Epoch) {
         self.began = Version::first_of(epoch);
-    }
-
-    pub fn evicted(&self) -> Version {
-        self.evicted
     }
 
     /// Up to this version it may have seen requests that it does not remember.

@@ -69,7 +69,7 @@ impl Sets {
 
     /// When the set hibernates if no client uses it; `None`: never.
     pub fn rests_at(&self, id: SetId, entry: &SetEntry, state: &State) -> Option<Moment> {
-        let after = state.pool(entry.pool)?.hibernate_after()?;
+        let after = state.pool(entry.pool)?.hibernate_after_millis.map(Duration::from_millis)?;
         let usage = &self.watch(id)?.usage;
         self.switched.then(|| usage.rests_at(after, self.timing.sleep.cycles_per_day))
     }

@@ -23,7 +23,7 @@ pub(crate) struct Leases {
     runs: BTreeMap<u64, Run>,
     packs: BTreeMap<ObjectId, Pack>,
     /// Serial numbers below this were leased before, in whichever pool, and are never leased again.
-    leased_to: u64,
+    pub(super) leased_to: u64,
     /// Counts signs of life.
     stamp: u64,
     #[serde(skip)]
@@ -62,10 +62,6 @@ impl Leases {
         if let Some(run) = self.runs.get_mut(&run) {
             run.stamp = self.stamp;
         }
-    }
-
-    pub fn leased_to(&self) -> u64 {
-        self.leased_to
     }
 
     /// Forgets what is leased, without making it garbage; serial numbers below `objects` are never leased again.

@@ -121,7 +121,7 @@ impl Group {
     fn may_be_forgotten(&self, cx: &Context, since: Version) -> bool {
         let epoch = self.member.epoch();
         let inherited = self.primary.as_ref().map_or(Version::first_of(epoch), Primary::forgotten);
-        since < inherited.max(self.member.tail.evicted()) && !cx.config.has(PlantedBug::RepeatForgotten)
+        since < inherited.max(self.member.tail.evicted) && !cx.config.has(PlantedBug::RepeatForgotten)
     }
 
     /// Whether a new client write would find room for each of its r copies. An operation that frees space needs next to
@@ -338,7 +338,7 @@ impl Group {
             return cx.bug("an operation that does not exist was ordered");
         };
         let (chunk, request) = (op.chunk(), op.request());
-        if self.member.tail.has_deleted(chunk)
+        if self.member.tail.deleted.has(chunk)
             && let Work::Client { op: ChunkOp::Write { .. } | ChunkOp::Zero { .. }, .. } = op.work()
         {
             return self.end_too_late(cx, id);
