@@ -19,7 +19,6 @@ const MAY_SHOW_MORE: &[(&str, &str)] = &[
     ("crates/sim/sim/src/above/scenario.rs", "Scenario"),
     ("crates/sim/sim/src/coded/setup.rs", "Setup"),
     ("crates/sim/sim/src/request/setup.rs", "Setup"),
-    ("crates/sim/sim/src/search/scenario.rs", "FaultMix"),
     ("crates/sim/sim/src/search/scenario.rs", "Plan"),
     ("crates/sim/sim/src/world/settings.rs", "Settings"),
     // Layouts on disk, with an encoding of their own.

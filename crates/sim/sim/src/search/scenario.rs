@@ -11,91 +11,75 @@ use ebb_types::{
     BLOCK_BYTES, ClusterParams, Column, Epoch, GearSteps, NO_GEAR, ParityDebt, PoolEntry, PoolId, RackId,
     STRIP_BLOCKS, Schedule, ServerId, SetEntry, SetId, Shape, SlotState,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Chances per thousand faults.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct FaultMix {
-    pub crash: u64,
-    pub pause: u64,
-    pub member: u64,
-    pub cut: u64,
-    pub reset: u64,
-    pub slow: u64,
-    pub poison: u64,
-    pub full: u64,
-    pub rot: u64,
-    pub gear: u64,
-    pub lost: u64,
-    pub rack: u64,
-    pub forget: u64,
-    pub storm: u64,
-    pub power: u64,
-    pub log: u64,
-    pub exchange: u64,
-    pub burst: u64,
-    pub cut_off: u64,
-    pub power_test: u64,
-    pub maintenance: u64,
-    pub suspend: u64,
-    pub lose_asleep: u64,
-    pub outage: u64,
-    pub reboot: u64,
-    pub hang: u64,
-    pub split: u64,
-    pub ruin: u64,
-    pub fill_all: u64,
-    pub grow: u64,
-    pub hang_log: u64,
-    pub mute: u64,
-    pub full_queue: u64,
-    pub overload: u64,
-    pub ambush: u64,
-    pub deaf_in_part: u64,
+/// What may strike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    Crash,
+    Pause,
+    Member,
+    Cut,
+    Reset,
+    Slow,
+    Poison,
+    Full,
+    Rot,
+    Gear,
+    Lost,
+    Rack,
+    Forget,
+    Storm,
+    Power,
+    Log,
+    Exchange,
+    Burst,
+    CutOff,
+    PowerTest,
+    Maintenance,
+    Suspend,
+    LoseAsleep,
+    Outage,
+    Reboot,
+    Hang,
+    Split,
+    Ruin,
+    FillAll,
+    Grow,
+    HangLog,
+    Mute,
+    FullQueue,
+    Overload,
+    Ambush,
+    DeafInPart,
 }
 
+/// Chances per thousand faults.
+#[derive(Clone, Debug, Default)]
+pub struct FaultMix(BTreeMap<Fault, u64>);
+
 impl FaultMix {
-    /// In the order of their kinds.
-    pub fn weights(&self) -> [u64; 36] {
-        [
-            self.crash,
-            self.pause,
-            self.member,
-            self.cut,
-            self.reset,
-            self.slow,
-            self.poison,
-            self.full,
-            self.rot,
-            self.gear,
-            self.lost,
-            self.rack,
-            self.forget,
-            self.storm,
-            self.power,
-            self.log,
-            self.exchange,
-            self.burst,
-            self.cut_off,
-            self.power_test,
-            self.maintenance,
-            self.suspend,
-            self.lose_asleep,
-            self.outage,
-            self.reboot,
-            self.hang,
-            self.split,
-            self.ruin,
-            self.fill_all,
-            self.grow,
-            self.hang_log,
-            self.mute,
-            self.full_queue,
-            self.overload,
-            self.ambush,
-            self.deaf_in_part,
-        ]
+    pub fn of(&self, fault: Fault) -> u64 {
+        self.0.get(&fault).copied().unwrap_or(0)
+    }
+
+    pub fn set(&mut self, fault: Fault, weight: u64) {
+        self.0.insert(fault, weight);
+    }
+
+    fn leave_out(&mut self, faults: &[Fault]) {
+        faults.iter().for_each(|fault| self.set(*fault, 0));
+    }
+
+    pub fn draw(&self, random: &mut Random) -> Fault {
+        let mut at = random.below(self.0.values().sum());
+        let found = self.0.iter().find(|(_, weight)| {
+            let is_met = at < **weight;
+            at = at.saturating_sub(**weight);
+            is_met
+        });
+        *found.expect("a weight is met").0
     }
 }
 
@@ -199,12 +183,12 @@ impl Scenario {
             scenario.settings.client_bytes = random.between(1, 64) as usize * BLOCK_BYTES;
         }
         let mut random = Random::new(seed ^ 0x90e6);
-        scenario.plan.faults.power = if random.chance(400) { random.below(30) } else { 0 };
+        scenario.plan.faults.set(Fault::Power, if random.chance(400) { random.below(30) } else { 0 });
         let mut random = Random::new(seed ^ 0x1096);
         let mut weight = |most| if random.chance(400) { random.below(most) } else { 0 };
-        scenario.plan.faults.log = weight(80);
-        scenario.plan.faults.exchange = weight(30);
-        scenario.plan.faults.burst = weight(60);
+        scenario.plan.faults.set(Fault::Log, weight(80));
+        scenario.plan.faults.set(Fault::Exchange, weight(30));
+        scenario.plan.faults.set(Fault::Burst, weight(60));
         let mut random = Random::new(seed ^ 0x5c2b);
         if random.chance(500) {
             scenario.settings.scrub_period = Duration::from_secs(random.between(2, 20));
@@ -217,7 +201,7 @@ impl Scenario {
         let mut random = Random::new(seed ^ 0x2e72);
         if random.chance(500) {
             scenario.settings.remembered = random.between(1, 12) as usize;
-            scenario.plan.faults.cut_off = random.between(20, 150);
+            scenario.plan.faults.set(Fault::CutOff, random.between(20, 150));
         }
         let mut random = Random::new(seed ^ 0x70b5);
         if random.chance(500) {
@@ -281,19 +265,19 @@ impl Scenario {
         }
         let mut random = Random::new(seed ^ 0x505e);
         if random.chance(300) {
-            self.plan.faults.suspend = random.between(20, 150);
+            self.plan.faults.set(Fault::Suspend, random.between(20, 150));
             self.plan.round += random.between(0, 30) * SECOND;
         }
         if random.chance(200) {
-            self.plan.faults.reboot = random.between(20, 120);
+            self.plan.faults.set(Fault::Reboot, random.between(20, 120));
         }
         if random.chance(200) {
-            self.plan.faults.hang = random.between(20, 100);
+            self.plan.faults.set(Fault::Hang, random.between(20, 100));
         }
         let hibernates =
             self.settings.bootstrap.pools.iter().any(|pool| pool.hibernate_after_millis.is_some());
         if hibernates && random.chance(500) {
-            self.plan.faults.lose_asleep = random.between(100, 400);
+            self.plan.faults.set(Fault::LoseAsleep, random.between(100, 400));
         }
         if Random::new(seed ^ 0x25e7).chance(TWO_SETS) {
             self.add_set();
@@ -304,7 +288,7 @@ impl Scenario {
         self.draw_links(&mut Random::new(seed ^ 0x11a5));
         let mut random = Random::new(seed ^ 0xdc44);
         if random.chance(OVERLOADED) {
-            self.plan.faults.overload = random.between(40, 150);
+            self.plan.faults.set(Fault::Overload, random.between(40, 150));
         }
         self.draw_leaders(&mut Random::new(seed ^ 0xdcba));
         self.draw_bounds(&mut Random::new(seed ^ 0xb0d5));
@@ -343,50 +327,50 @@ impl Scenario {
                 (random.between(1, 32) as usize * 1024, random.below(20) as u32);
         }
         if random.chance(250) {
-            self.plan.faults.split = random.between(20, 120);
+            self.plan.faults.set(Fault::Split, random.between(20, 120));
         }
         self.settings.half_open = random.chance(150);
         self.plan.wall_jumps = if random.chance(150) { random.between(100, 800) } else { 0 };
         if random.chance(100) {
-            self.plan.faults.fill_all = random.between(20, 80);
+            self.plan.faults.set(Fault::FillAll, random.between(20, 80));
         }
         // A server is not given up for nothing, and what is taken for lost is not also rebuilt.
-        if random.chance(120) && self.plan.faults.outage == 0 {
-            self.plan.faults.ruin = random.between(50, 200);
-            self.plan.faults =
-                FaultMix { forget: 0, exchange: 0, lost: 0, lose_asleep: 0, ..self.plan.faults };
+        if random.chance(120) && self.plan.faults.of(Fault::Outage) == 0 {
+            self.plan.faults.set(Fault::Ruin, random.between(50, 200));
+            let others = [Fault::Forget, Fault::Exchange, Fault::Lost, Fault::LoseAsleep];
+            self.plan.faults.leave_out(&others);
         }
     }
 
     /// A metadata service that grows, and whose disks hang.
     fn draw_metadata(&mut self, random: &mut Random) {
         if random.chance(200) {
-            self.plan.faults.grow = random.between(20, 150);
+            self.plan.faults.set(Fault::Grow, random.between(20, 150));
         }
         if random.chance(200) {
-            self.plan.faults.hang_log = random.between(20, 100);
+            self.plan.faults.set(Fault::HangLog, random.between(20, 100));
         }
     }
 
     /// Leaders of the metadata service that fail amid a change of epochs, and that do not hear some servers which the
     /// other members hear.
     fn draw_leaders(&mut self, random: &mut Random) {
-        let several = self.settings.members > 1 || self.plan.faults.grow > 0;
+        let several = self.settings.members > 1 || self.plan.faults.of(Fault::Grow) > 0;
         if several && random.chance(500) {
-            self.plan.faults.ambush = random.between(40, 150);
+            self.plan.faults.set(Fault::Ambush, random.between(40, 150));
         }
         if several && random.chance(400) {
-            self.plan.faults.deaf_in_part = random.between(20, 100);
+            self.plan.faults.set(Fault::DeafInPart, random.between(20, 100));
         }
     }
 
     /// Connections that are dead in one direction, and queues that are full.
     fn draw_links(&mut self, random: &mut Random) {
         if random.chance(250) {
-            self.plan.faults.mute = random.between(20, 150);
+            self.plan.faults.set(Fault::Mute, random.between(20, 150));
         }
         if random.chance(200) {
-            self.plan.faults.full_queue = random.between(20, 120);
+            self.plan.faults.set(Fault::FullQueue, random.between(20, 120));
         }
     }
 
@@ -394,8 +378,8 @@ impl Scenario {
     /// only a failed server has besides a damaged one would be too much: nothing is damaged.
     fn give_up_soon(&mut self, random: &mut Random) {
         self.settings.timing.lost_after = Some(Duration::from_millis(random.between(2000, 10_000)));
-        self.plan.faults = FaultMix { rot: 0, forget: 0, exchange: 0, lost: 0, ..self.plan.faults };
-        self.plan.faults.outage = random.between(20, 150);
+        self.plan.faults.leave_out(&[Fault::Rot, Fault::Forget, Fault::Exchange, Fault::Lost]);
+        self.plan.faults.set(Fault::Outage, random.between(20, 150));
         self.plan.round += random.between(5, 20) * SECOND;
         if let (Some(pool), true) = (self.settings.bootstrap.pools.first(), random.chance(600)) {
             let id = self.settings.bootstrap.servers.len() as u16 + 1;
@@ -412,8 +396,9 @@ impl Scenario {
     fn distrust_switches(&mut self, random: &mut Random) {
         self.plan.switch_lies = random.between(20, 250);
         self.plan.exam_fails = if random.chance(400) { random.between(20, 300) } else { 0 };
-        self.plan.faults.power_test = random.between(50, 300);
-        self.plan.faults.maintenance = if random.chance(500) { random.between(10, 100) } else { 0 };
+        self.plan.faults.set(Fault::PowerTest, random.between(50, 300));
+        let maintenance = if random.chance(500) { random.between(10, 100) } else { 0 };
+        self.plan.faults.set(Fault::Maintenance, maintenance);
         let path = WakePath::switch;
         let (dead, machines) = (random.below(500), random.below(600));
         for (id, paths) in &mut self.settings.switches {
@@ -491,7 +476,7 @@ impl Scenario {
             self.settings.bootstrap.pools[0].parity_debt = ParityDebt::Ram;
             // What is in memory is gone shortly before its set hibernates.
             if hibernates.is_some() {
-                self.plan.faults.power = random.between(50, 200);
+                self.plan.faults.set(Fault::Power, random.between(50, 200));
             }
         }
     }
@@ -577,7 +562,7 @@ impl Scenario {
         self.plan.pulse = Some(Pulse { period, busy: period * random.between(200, 600) / 1000 });
         self.plan.ops *= 2;
         self.plan.round = random.between(16, 30) * SECOND;
-        self.plan.faults.gear = random.between(1, 40);
+        self.plan.faults.set(Fault::Gear, random.between(1, 40));
     }
 
     /// A cluster without faults, and without clients.
@@ -641,42 +626,25 @@ fn network(random: &mut Random) -> NetModel {
 fn fault_mix(random: &mut Random) -> FaultMix {
     // Each kind is absent in some runs and frequent in others: rare coincidences come from narrow mixes.
     let mut weight = |most| if random.chance(600) { random.below(most) } else { 0 };
-    FaultMix {
-        crash: weight(200),
-        pause: weight(150),
-        member: weight(100),
-        cut: weight(150),
-        reset: weight(100),
-        slow: weight(80),
-        poison: weight(50),
-        full: weight(60),
-        rot: weight(60),
-        gear: 20 + weight(250),
-        lost: weight(20),
-        rack: weight(30),
-        forget: weight(60),
-        storm: weight(60),
-        power: 0,
-        log: 0,
-        exchange: 0,
-        burst: 0,
-        cut_off: 0,
-        power_test: 0,
-        maintenance: 0,
-        suspend: 0,
-        lose_asleep: 0,
-        outage: 0,
-        reboot: 0,
-        hang: 0,
-        split: 0,
-        ruin: 0,
-        fill_all: 0,
-        grow: 0,
-        hang_log: 0,
-        mute: 0,
-        full_queue: 0,
-        overload: 0,
-        ambush: 0,
-        deaf_in_part: 0,
+    let mut mix = FaultMix::default();
+    for (fault, most) in [
+        (Fault::Crash, 200),
+        (Fault::Pause, 150),
+        (Fault::Member, 100),
+        (Fault::Cut, 150),
+        (Fault::Reset, 100),
+        (Fault::Slow, 80),
+        (Fault::Poison, 50),
+        (Fault::Full, 60),
+        (Fault::Rot, 60),
+        (Fault::Gear, 250),
+        (Fault::Lost, 20),
+        (Fault::Rack, 30),
+        (Fault::Forget, 60),
+        (Fault::Storm, 60),
+    ] {
+        mix.set(fault, weight(most));
     }
+    mix.set(Fault::Gear, 20 + mix.of(Fault::Gear));
+    mix
 }

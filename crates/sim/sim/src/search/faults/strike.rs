@@ -1,6 +1,7 @@
 //! Which fault strikes when, and what of the world's own mechanics goes wrong while they do.
 
 use crate::search::harness::{Event, Search, World};
+use crate::search::scenario::Fault;
 use crate::world::happening::Message;
 use crate::world::net::Node;
 use crate::world::{Core, Disturb};
@@ -11,11 +12,6 @@ use ebb_types::{AdminRequest, ServerId};
 const CRASHES_AT_START: u64 = 80;
 /// Per mille of the machines that cannot put themselves to sleep.
 const CANNOT: u64 = 100;
-
-/// Among the weights.
-const CRASH: usize = 0;
-/// Those that destroy nothing, by their places among the weights: they may strike while the last copy is copied.
-const HARMLESS: [usize; 17] = [1, 2, 3, 4, 5, 9, 13, 18, 21, 26, 29, 30, 31, 32, 33, 34, 35];
 
 impl<'a> Disturb for Search<'a> {
     fn configure(&self, core: Core) {
@@ -69,72 +65,71 @@ impl World<'_> {
         if !happens {
             return;
         }
-        let weights = self.harness.plan.faults.weights();
-        let mut at = self.fault_random.below(weights.iter().sum());
-        let kind = weights.iter().position(|w| {
-            let found = at < *w;
-            at = at.saturating_sub(*w);
-            found
-        });
+        let fault = self.harness.plan.faults.draw(&mut self.fault_random);
         let servers: Vec<ServerId> = self.servers.values().filter(|s| !s.lost).map(|s| s.id).collect();
         let id = *self.fault_random.pick(&servers).expect("not all are lost");
-        if self.harness.plan.faults.forget > 0 && self.fault_random.chance(400) {
+        if self.harness.plan.faults.of(Fault::Forget) > 0 && self.fault_random.chance(400) {
             let copy = self.servers[&id].store.disk.copy();
             self.harness.mishaps.backups.insert(id, copy);
         }
-        let kind = kind.expect("a weight is met");
         let is_thin = self.rebuilds();
-        if is_thin && !(HARMLESS.contains(&kind) || kind == CRASH && !self.needs_memory()) {
+        if is_thin && !(is_harmless(fault) || fault == Fault::Crash && !self.needs_memory()) {
             return;
         }
         if is_thin {
             self.count("fault during a rebuild");
         }
-        self.strike(kind, id);
+        self.strike(fault, id);
     }
 
-    /// `kind`: its place among the weights.
-    fn strike(&mut self, kind: usize, id: ServerId) {
-        match kind {
-            CRASH => self.crash_for_a_while(self.busy_or(id)),
-            1 => self.pause_for_a_while(id),
-            2 => self.disturb_member(),
-            3 => self.partition(id),
-            4 => self.reset_connection(id),
-            5 => self.slow_down(id),
-            6 => self.poison(id),
-            7 => self.fill_up(id),
-            8 => self.rot(id),
-            9 => self.shift_gear(),
-            10 => self.lose(id),
-            11 => self.crash_rack(id),
-            12 => self.forget(id),
-            13 => self.storm(),
-            14 => self.cut_power(),
-            15 => self.disturb_log(),
-            16 => self.exchange(id),
-            17 => self.burst(),
-            19 => {
+    fn strike(&mut self, fault: Fault, id: ServerId) {
+        match fault {
+            Fault::Crash => self.crash_for_a_while(self.busy_or(id)),
+            Fault::Pause => self.pause_for_a_while(id),
+            Fault::Member => self.disturb_member(),
+            Fault::Cut => self.partition(id),
+            Fault::Reset => self.reset_connection(id),
+            Fault::Slow => self.slow_down(id),
+            Fault::Poison => self.poison(id),
+            Fault::Full => self.fill_up(id),
+            Fault::Rot => self.rot(id),
+            Fault::Gear => self.shift_gear(),
+            Fault::Lost => self.lose(id),
+            Fault::Rack => self.crash_rack(id),
+            Fault::Forget => self.forget(id),
+            Fault::Storm => self.storm(),
+            Fault::Power => self.cut_power(),
+            Fault::Log => self.disturb_log(),
+            Fault::Exchange => self.exchange(id),
+            Fault::Burst => self.burst(),
+            Fault::PowerTest => {
                 self.count("power test");
                 self.ask_power(id, AdminRequest::PowerTest { server: id });
             }
-            20 => self.maintain(id),
-            21 => self.suspend(id),
-            22 => self.lose_asleep(),
-            23 => self.outage(),
-            24 => self.reboot(id),
-            25 => self.hang(id),
-            26 => self.split(),
-            27 => self.ruin(),
-            28 => self.fill_all(),
-            29 => self.grow(),
-            30 => self.hang_log(),
-            31 => self.mute(id),
-            32 => self.fill_queue(),
-            33 => self.overload_disks(),
-            34 => self.ambush_leader(),
-            35 => self.deafen_in_part(),
-            _ => self.cut_off_client(),
+            Fault::Maintenance => self.maintain(id),
+            Fault::Suspend => self.suspend(id),
+            Fault::LoseAsleep => self.lose_asleep(),
+            Fault::Outage => self.outage(),
+            Fault::Reboot => self.reboot(id),
+            Fault::Hang => self.hang(id),
+            Fault::Split => self.split(),
+            Fault::Ruin => self.ruin(),
+            Fault::FillAll => self.fill_all(),
+            Fault::Grow => self.grow(),
+            Fault::HangLog => self.hang_log(),
+            Fault::Mute => self.mute(id),
+            Fault::FullQueue => self.fill_queue(),
+            Fault::Overload => self.overload_disks(),
+            Fault::Ambush => self.ambush_leader(),
+            Fault::DeafInPart => self.deafen_in_part(),
+            Fault::CutOff => self.cut_off_client(),
         }
     }
+}
+
+/// It destroys nothing: it may strike while the last copy is copied.
+fn is_harmless(fault: Fault) -> bool {
+    use Fault::*;
+    matches!(fault, Pause | Member | Cut | Reset | Slow | Gear | Storm | CutOff | Suspend | Split | Grow)
+        || matches!(fault, HangLog | Mute | FullQueue | Overload | Ambush | DeafInPart)
 }

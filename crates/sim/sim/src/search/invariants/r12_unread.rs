@@ -2,12 +2,13 @@
 //! messages lie unread in its own sockets.
 
 use crate::search::harness::World;
+use crate::search::scenario::Fault;
 use ebb_types::{ServerId, ServerReport};
 
 impl World<'_> {
     pub(super) fn r12_unread_is_not_silent(&mut self, from: ServerId, report: &ServerReport) {
         // A store that says that it failed is reported, too.
-        let may_have_failed = self.harness.plan.faults.poison > 0;
+        let may_have_failed = self.harness.plan.faults.of(Fault::Poison) > 0;
         if let ServerReport::Suspect { server, .. } = report
             && self.servers[&from].has_unread(*server)
             && !may_have_failed
@@ -30,7 +31,7 @@ mod tests {
     #[test]
     fn a_server_that_calls_one_silent_whose_messages_it_has_not_read_is_seen() {
         let mut world = cluster();
-        world.harness.plan.faults.poison = 0;
+        world.harness.plan.faults.set(Fault::Poison, 0);
         let (id, peer, epoch) = (secondary(&world), primary(&world), entry(&world).epoch);
         let report = ServerReport::Suspect { group: GROUP, epoch, server: peer };
         world.r12_unread_is_not_silent(id, &report);
