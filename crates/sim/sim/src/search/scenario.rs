@@ -12,6 +12,7 @@ use ebb_types::{
     STRIP_BLOCKS, Schedule, ServerId, SetEntry, SetId, Shape, SlotState,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 /// What may strike.
@@ -233,18 +234,22 @@ impl Scenario {
         };
         let (id, shape) = (pool.id, pool.shape);
         pool.sets.push(SetId(1));
+        let servers = self.add_servers(shape.servers() as u16, id, |server| 1 + server % 3);
+        self.settings.bootstrap.sets.push(set_of(id, shape, servers));
+    }
+
+    /// Servers without a place in the gears, after all others, in the rack that `rack` says for each.
+    fn add_servers(&mut self, count: u16, pool: PoolId, mut rack: impl FnMut(u16) -> u16) -> Range<u16> {
         let first = self.settings.bootstrap.servers.len() as u16 + 1;
-        let ids = first..first + shape.servers() as u16;
-        self.settings.bootstrap.servers.extend(ids.clone().map(|server| NewServer {
-            id: ServerId(server),
-            rack: RackId(1 + server % 3),
-            pool: id,
+        let ids = first..first + count;
+        self.settings.bootstrap.servers.extend(ids.clone().map(|id| NewServer {
+            id: ServerId(id),
+            rack: RackId(rack(id)),
+            pool,
             gear_group: NO_GEAR,
-            address: format!("server-{server}:1"),
+            address: format!("server-{id}:1"),
         }));
-        let columns = ids.map(|id| Column { server: ServerId(id), state: SlotState::InSync }).collect();
-        let entry = SetEntry { pool: id, shape, epoch: Epoch(1), hibernates_since: None, columns };
-        self.settings.bootstrap.sets.push(entry);
+        ids
     }
 
     /// Chunks of a few rows, which several writes fill; the last row may be narrower.
@@ -382,12 +387,8 @@ impl Scenario {
         self.plan.faults.set(Fault::Outage, random.between(20, 150));
         self.plan.round += random.between(5, 20) * SECOND;
         if let (Some(pool), true) = (self.settings.bootstrap.pools.first(), random.chance(600)) {
-            let id = self.settings.bootstrap.servers.len() as u16 + 1;
             let pool = pool.id;
-            let rack = RackId(random.between(1, 3) as u16);
-            let address = format!("server-{id}:1");
-            let spare = NewServer { id: ServerId(id), rack, pool, gear_group: NO_GEAR, address };
-            self.settings.bootstrap.servers.push(spare);
+            self.add_servers(1, pool, |_| random.between(1, 3) as u16);
         }
     }
 
@@ -418,16 +419,8 @@ impl Scenario {
     /// One to three loggers, in the racks of the others.
     fn add_loggers(&mut self, random: &mut Random) {
         let racks = self.settings.bootstrap.servers.iter().map(|s| s.rack.0).max().unwrap_or(1);
-        let first = self.settings.bootstrap.servers.len() as u16 + 1;
-        for id in first..first + random.between(1, 3) as u16 {
-            self.settings.bootstrap.servers.push(NewServer {
-                id: ServerId(id),
-                rack: RackId(random.between(1, u64::from(racks)) as u16),
-                pool: PoolId::REPLICATED,
-                gear_group: NO_GEAR,
-                address: format!("server-{id}:1"),
-            });
-        }
+        let count = random.between(1, 3) as u16;
+        self.add_servers(count, PoolId::REPLICATED, |_| random.between(1, u64::from(racks)) as u16);
     }
 
     /// One erasure-coded set beside the replicated servers, with buffers that a few writes fill; sometimes a spare
@@ -435,22 +428,11 @@ impl Scenario {
     fn add_pool(&mut self, random: &mut Random) {
         let (data, parity) = [(2, 1), (3, 1), (4, 2), (4, 2), (5, 3), (6, 3)][random.index(6)];
         let shape = Shape::new(data, parity).expect("listed above");
-        let first = self.settings.bootstrap.servers.len() as u16 + 1;
         let count = shape.servers() as u16 + u16::from(random.chance(300));
         let racks = random.between(1, u64::from(count)) as u16;
-        let ids = first..first + count;
-        self.settings.bootstrap.servers.extend(ids.clone().map(|id| NewServer {
-            id: ServerId(id),
-            rack: RackId(1 + id % racks),
-            pool: PoolId(1),
-            gear_group: NO_GEAR,
-            address: format!("server-{id}:1"),
-        }));
-        let column = |id| Column { server: ServerId(id), state: SlotState::InSync };
-        let columns = ids.take(shape.servers()).map(column).collect();
         let pool = PoolId(1);
-        self.settings.bootstrap.sets =
-            vec![SetEntry { pool, shape, epoch: Epoch(1), hibernates_since: None, columns }];
+        let servers = self.add_servers(count, pool, |id| 1 + id % racks);
+        self.settings.bootstrap.sets = vec![set_of(pool, shape, servers)];
         self.settings.bootstrap.pools = vec![PoolEntry {
             id: pool,
             name: "coded".into(),
@@ -583,6 +565,13 @@ impl Scenario {
         };
         Scenario { settings: Settings::calm(seed, bootstrap, timing), plan }
     }
+}
+
+/// A set of the first of these servers.
+fn set_of(pool: PoolId, shape: Shape, servers: Range<u16>) -> SetEntry {
+    let column = |id| Column { server: ServerId(id), state: SlotState::InSync };
+    let columns = servers.take(shape.servers()).map(column).collect();
+    SetEntry { pool, shape, epoch: Epoch(1), hibernates_since: None, columns }
 }
 
 fn bootstrap(random: &mut Random, replicas: u8, servers: u16, racks: u16, groups: u32) -> Bootstrap {
