@@ -32,8 +32,6 @@ pub struct Server {
     paused: bool,
     /// Paused, or off, by the power switch.
     asleep: bool,
-    /// It has suspended its own machine, and does not know yet that that is awake again.
-    suspended: Option<SleepOrder>,
     /// Gone for good.
     pub lost: bool,
     /// Gone until everything is repaired.
@@ -48,22 +46,31 @@ pub struct Server {
     pub slowness: u64,
     /// Its disk answers nothing; what it was asked waits.
     hung: bool,
-    stuck: Vec<Happening>,
     /// Scrub marks that it keeps across a restart.
     scrubs: Vec<ScrubMark>,
     /// The operator keeps the disk full.
     soft_full: bool,
     /// When its power switch has finished its present actions.
     switch_free: u64,
-    ticking: bool,
-    /// When its timers end, and which of them are not void.
-    tick_at: u64,
+    /// When its heartbeat is due, and which timers are not void.
     pub beat_at: u64,
     timers: u64,
+    next_token: u64,
+    process: Process,
+}
+
+/// What ends with a run of the process.
+#[derive(Default)]
+struct Process {
+    /// It has suspended its own machine, and does not know yet that that is awake again.
+    suspended: Option<SleepOrder>,
+    /// What it was asked for and its disk does not do.
+    stuck: Vec<Happening>,
+    /// When its tick is due, if there is one.
+    tick_at: Option<u64>,
     /// Suspended by a fault.
     frozen: Option<Timers>,
     tokens: BTreeMap<ClientToken, Asker>,
-    next_token: u64,
     /// Clients' reads, and their writes.
     intake: [Intake; 2],
     taking_in: bool,
@@ -110,7 +117,6 @@ impl Server {
             up: false,
             paused: false,
             asleep: false,
-            suspended: None,
             lost: false,
             missing: false,
             shell: stopped(id, clock, settings),
@@ -119,22 +125,13 @@ impl Server {
             forgot: None,
             slowness: 1,
             hung: false,
-            stuck: Vec::new(),
             scrubs: Vec::new(),
             soft_full: false,
             switch_free: 0,
-            ticking: false,
-            tick_at: 0,
             beat_at: 0,
             timers: 0,
-            frozen: None,
-            tokens: BTreeMap::new(),
             next_token: 0,
-            intake: Default::default(),
-            taking_in: false,
-            stalled: Vec::new(),
-            inbox: VecDeque::new(),
-            unwritten: BTreeMap::new(),
+            process: Process::default(),
         }
     }
 
@@ -145,12 +142,12 @@ impl Server {
     /// Gives the store something to write. Returns the number that identifies it.
     pub fn write(&mut self, token: StoreToken, op: Op, bytes: usize) -> u64 {
         let write = self.store.submit(token, op);
-        self.unwritten.insert(write, bytes);
+        self.process.unwritten.insert(write, bytes);
         write
     }
 
     fn unwritten_bytes(&self) -> usize {
-        self.unwritten.values().sum()
+        self.process.unwritten.values().sum()
     }
 
     /// Whether a message of another one lies unread here.
@@ -159,7 +156,7 @@ impl Server {
     }
 
     fn senders(&self) -> impl Iterator<Item = ServerId> {
-        self.inbox.iter().filter_map(|what| match what {
+        self.process.inbox.iter().filter_map(|what| match what {
             Happening::Deliver { from: Node::Server(peer), .. } => Some(*peer),
             _ => None,
         })
@@ -225,14 +222,14 @@ impl Server {
     pub fn repairs_at_most(&self) -> bool {
         let stats = self.replica().stats();
         let busy = stats.in_flight > 0 || stats.unsettled > 0 || self.replica().owes_committed();
-        !busy && self.store.is_idle() && self.inbox.is_empty()
+        !busy && self.store.is_idle() && self.process.inbox.is_empty()
     }
 
     /// Whether nothing is in progress on it except perhaps a scrub.
     pub fn is_idle(&self) -> bool {
         let stats = self.replica().stats();
         let busy = stats.in_flight > 0 || stats.catching_up > 0 || self.replica().is_at_work();
-        !busy && self.store.is_idle() && self.inbox.is_empty()
+        !busy && self.store.is_idle() && self.process.inbox.is_empty()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the program does around a chunk server's shell: start it, bring it what arrives, and carry out its commands.
 
-use super::{Asker, Intake, Server};
+use super::{Asker, Intake, Process, Server};
 use crate::engine::{MILLI, SECOND};
 use crate::world::brief::{brief_command, brief_event};
 use crate::world::happening::{Happening, Message};
@@ -51,16 +51,8 @@ impl<H: Disturb + Judge + Delays> World<H> {
         server.incarnation = server.store.run;
         server.up = true;
         server.broken = false;
-        server.ticking = false;
-        (server.frozen, server.suspended) = (None, None);
+        server.process = Process::default();
         self.half_open.retain(|(from, _)| *from != id);
-        let server = self.servers.get_mut(&id).expect("servers are never removed");
-        server.tokens.clear();
-        (server.intake, server.taking_in) = (Default::default(), false);
-        server.stalled.clear();
-        server.stuck.clear();
-        server.inbox.clear();
-        server.unwritten.clear();
         let mut config =
             Config::new(id, server.incarnation, server.store.mark().store, params.chunk_bytes, params.groups);
         config.known_map = server.store.membership.map_version;
@@ -152,10 +144,10 @@ impl<H: Disturb + Judge + Delays> World<H> {
             return;
         }
         if !server.runs() {
-            return server.stalled.push(what);
+            return server.process.stalled.push(what);
         }
         if server.hung && is_of_the_disk(&what) {
-            return server.stuck.push(what);
+            return server.process.stuck.push(what);
         }
         self.server_happening(id, what);
     }
@@ -164,13 +156,13 @@ impl<H: Disturb + Judge + Delays> World<H> {
     pub fn go_on(&mut self, id: ServerId) {
         self.wakes_from_suspend(id);
         self.tell_space(id);
-        let stalled = std::mem::take(&mut self.server(id).stalled);
+        let stalled = std::mem::take(&mut self.server(id).process.stalled);
         let life = self.server(id).life;
         for what in stalled {
             let server = self.server(id);
             match server.life == life {
                 true if server.runs() => self.server_happening(id, what),
-                true => server.stalled.push(what),
+                true => server.process.stalled.push(what),
                 false => {} // the process that it was for has ended
             }
         }
@@ -183,8 +175,8 @@ impl<H: Disturb + Judge + Delays> World<H> {
         let is_of_peer =
             matches!(what, Happening::Deliver { from: Node::Server(_), .. } | Happening::PeerLost { .. });
         let server = self.server(id);
-        if is_of_peer && (!server.inbox.is_empty() || server.unwritten_bytes() > most) {
-            server.inbox.push_back(what);
+        if is_of_peer && (!server.process.inbox.is_empty() || server.unwritten_bytes() > most) {
+            server.process.inbox.push_back(what);
         } else {
             self.happens(id, what);
         }
@@ -196,13 +188,13 @@ impl<H: Disturb + Judge + Delays> World<H> {
         let most = self.settings.inbox_bytes;
         loop {
             let server = self.server(id);
-            if !server.runs() || server.inbox.is_empty() {
+            if !server.runs() || server.process.inbox.is_empty() {
                 return;
             }
             if server.unwritten_bytes() > most {
                 break;
             }
-            let what = server.inbox.pop_front().expect("it is not empty");
+            let what = server.process.inbox.pop_front().expect("it is not empty");
             self.happens(id, what);
         }
         self.count("server that reads no other one");
@@ -226,7 +218,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
             }
             Happening::Lull { writes, rest, .. } => self.store_idles(id, writes, rest),
             Happening::Complete { id: write, .. } => {
-                self.server(id).unwritten.remove(&write);
+                self.server(id).process.unwritten.remove(&write);
                 if let Some((token, outcome)) = self.server(id).store.complete(write) {
                     self.stored(id, token, outcome);
                 }
@@ -249,7 +241,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
             Happening::Tick { timer, .. } | Happening::Beat { timer, .. }
                 if timer != self.server(id).timers => {}
             Happening::Tick { .. } => {
-                self.server(id).ticking = false;
+                self.server(id).process.tick_at = None;
                 self.server_event(id, CoreEvent::Tick);
             }
             Happening::Beat { .. } => {
@@ -274,7 +266,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
                 let kind = usize::from(request.op.request().is_some());
                 let bytes = request.op.range().1 as usize;
                 let asker = Asker { client, attempt, op, bytes, kind };
-                self.server(id).intake[kind].unread.push_back((asker, request, payload));
+                self.server(id).process.intake[kind].unread.push_back((asker, request, payload));
                 self.take_in(id);
             }
             (Message::Order(order), _) => self.shell_event(id, Event::Order(order)),
@@ -289,7 +281,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
     /// Takes as many requests from the sockets as there is room for.
     fn take_in(&mut self, id: ServerId) {
         let most = self.settings.client_bytes;
-        if std::mem::replace(&mut self.server(id).taking_in, true) {
+        if std::mem::replace(&mut self.server(id).process.taking_in, true) {
             return;
         }
         loop {
@@ -298,15 +290,15 @@ impl<H: Disturb + Judge + Delays> World<H> {
                 let first = intake.unread.front().map(|(asker, ..)| asker.bytes);
                 first.is_some_and(|bytes| intake.bytes == 0 || intake.bytes + bytes <= most)
             };
-            let Some(intake) = server.intake.iter_mut().find(fits) else { break };
+            let Some(intake) = server.process.intake.iter_mut().find(fits) else { break };
             let Some((asker, request, payload)) = intake.unread.pop_front() else { break };
             intake.bytes += asker.bytes;
             server.next_token += 1;
             let token = ClientToken(server.next_token);
-            server.tokens.insert(token, asker);
+            server.process.tokens.insert(token, asker);
             self.server_event(id, CoreEvent::Client { token, request, payload });
         }
-        self.server(id).taking_in = false;
+        self.server(id).process.taking_in = false;
     }
 
     /// The run is over, before its process is asked to end.
@@ -350,7 +342,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
         let (server, store) = (&self.servers[&id], self.store_figures(id));
         let queued = self.harness.queued(id);
         let count = if server.hung { 0 } else { self.now };
-        let moves = Moves { busy: !server.stuck.is_empty(), count, short: false };
+        let moves = Moves { busy: !server.process.stuck.is_empty(), count, short: false };
         Facts { unix_seconds: self.unix_seconds(), store, queued, moves }
     }
 
@@ -374,7 +366,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
         let server = self.server(id);
         server.hung = false;
         let life = server.life;
-        for what in std::mem::take(&mut server.stuck) {
+        for what in std::mem::take(&mut server.process.stuck) {
             if self.servers[&id].life == life {
                 self.server_receives(id, what);
             }
@@ -449,10 +441,11 @@ impl<H: Disturb + Judge + Delays> World<H> {
             }
             Command::Reply { token, reply, payload } => {
                 let server = self.server(id);
-                let Some(Asker { client, attempt, op, bytes, kind }) = server.tokens.remove(&token) else {
+                let asker = server.process.tokens.remove(&token);
+                let Some(Asker { client, attempt, op, bytes, kind }) = asker else {
                     return self.fail("liveness", format!("{id} answers {token:?} twice"));
                 };
-                server.intake[kind].bytes -= bytes;
+                server.process.intake[kind].bytes -= bytes;
                 if matches!(reply, ClientReply::Retry { why: Unready::Busy }) && !server.store.is_poisoned() {
                     self.count("request turned away");
                 }

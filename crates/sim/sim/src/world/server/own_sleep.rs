@@ -41,7 +41,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
     /// Until power comes back.
     pub fn suspend_itself(&mut self, id: ServerId, order: SleepOrder) {
         self.count("machine put to sleep by its server");
-        self.server(id).suspended = Some(order);
+        self.server(id).process.suspended = Some(order);
         self.power_off(id);
     }
 
@@ -55,7 +55,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
     }
 
     pub fn wakes_from_suspend(&mut self, id: ServerId) {
-        if let Some(order) = self.server(id).suspended.take() {
+        if let Some(order) = self.server(id).process.suspended.take() {
             self.shell_event(id, Event::Suspended { order, outcome: Ok(()) });
         }
     }

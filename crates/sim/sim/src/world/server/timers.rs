@@ -17,13 +17,13 @@ impl<H: Disturb + Judge + Delays> World<H> {
         // Voids those that are set.
         server.timers += 1;
         let left = |at: u64| at.saturating_sub(now);
-        server.frozen =
-            Some(Timers { tick: server.ticking.then(|| left(server.tick_at)), beat: left(server.beat_at) });
+        let (tick, beat) = (server.process.tick_at.map(left), left(server.beat_at));
+        server.process.frozen = Some(Timers { tick, beat });
     }
 
     /// The timers of a server that was suspended count on.
     pub fn wind_timers(&mut self, id: ServerId) {
-        let Some(Timers { tick, beat }) = self.server(id).frozen.take() else { return };
+        let Some(Timers { tick, beat }) = self.server(id).process.frozen.take() else { return };
         tick.into_iter().for_each(|left| self.set_tick(id, left));
         self.set_beat(id, beat);
     }
@@ -31,7 +31,7 @@ impl<H: Disturb + Judge + Delays> World<H> {
     pub fn set_tick(&mut self, id: ServerId, delay: u64) {
         let now = self.now;
         let server = self.server(id);
-        (server.ticking, server.tick_at) = (true, now + delay);
+        server.process.tick_at = Some(now + delay);
         let (life, timer) = (server.life, server.timers);
         self.after(delay, Happening::Tick { server: id, life, timer });
     }
