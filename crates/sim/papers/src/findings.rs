@@ -124,6 +124,11 @@ impl Experiment {
         self.rows.push(Row { what: what.into(), unit, paper, here, band: None });
     }
 
+    /// A row that the paper has no figure for.
+    pub fn ours(&mut self, what: impl Into<String>, unit: &'static str, here: f64) {
+        self.row(what, unit, None, Some(here));
+    }
+
     /// The last row must lie within this band.
     pub fn hold(&mut self, band: [f64; 2]) {
         self.rows.last_mut().expect("a row to hold").band = Some(band);

@@ -98,7 +98,7 @@ pub(super) fn errors(all: &[Hourly]) -> Result<Experiment, PaperError> {
             cells.extend(errors.iter().map(|e| format!("{:.1} %", e * 100.0)));
             table.rows.push(cells);
             let right = mean(series, |week| right_gears(week, method));
-            found.row(format!("right gears, {method_name}: {}", series.name), "%", None, Some(right));
+            found.ours(format!("right gears, {method_name}: {}", series.name), "%", right);
         }
     }
     found.charts.push(chart);

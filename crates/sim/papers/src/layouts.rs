@@ -81,12 +81,8 @@ pub(super) fn power_down_and_rebuild(seed: u64) -> Result<Experiment, PaperError
                     found.row(what, "", Some(paper), Some(asleep(&layout, gear)));
                 }
                 let paper = paper_rebuild(f64::from(n));
-                found.row(
-                    format!("{name}: servers that rebuild one"),
-                    "",
-                    Some(paper),
-                    Some(parallelism(&layout)),
-                );
+                let what = format!("{name}: servers that rebuild one");
+                found.row(what, "", Some(paper), Some(parallelism(&layout)));
             }
         }
         sleepers = sleepers.with(Series::new(name, Mark::Line, down));

@@ -48,8 +48,8 @@ pub(super) fn weeks(all: &[Hourly]) -> Experiment {
     );
     for series in all {
         let week = normalised(series);
-        found.row(format!("mean by peak: {}", series.name), "%", None, Some(mean(&week)));
-        found.row(format!("trough: {}", series.name), "%", None, Some(trough(&week)));
+        found.ours(format!("mean by peak: {}", series.name), "%", mean(&week));
+        found.ours(format!("trough: {}", series.name), "%", trough(&week));
         let points = week.into_iter().enumerate().map(|(hour, load)| (hour as f64 * 3600.0, load));
         chart = chart.with(Series::new(&series.name, Mark::Line, points));
     }
@@ -82,12 +82,7 @@ pub(super) fn utilisation(all: &[Hourly]) -> Experiment {
         table.rows.push(cells);
     }
     for (series, mut week) in all.iter().zip(weeks) {
-        found.row(
-            format!("time below half of the peak: {}", series.name),
-            "%",
-            None,
-            Some(share_below(&week, 0.5)),
-        );
+        found.ours(format!("time below half of the peak: {}", series.name), "%", share_below(&week, 0.5));
         week.sort_by(f64::total_cmp);
         let points = week.into_iter().enumerate().map(|(n, load)| (load, (n + 1) as f64 / WEEK as f64));
         chart = chart.with(Series::new(&series.name, Mark::Step, std::iter::once((0.0, 0.0)).chain(points)));

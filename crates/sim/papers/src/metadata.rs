@@ -166,7 +166,7 @@ fn by_groups(found: &mut Experiment, seed: u64) -> Result<(), PaperError> {
     let sizes: Vec<f64> = counts.iter().map(|n| of_groups(*n, seed)).collect::<Result<_, _>>()?;
     let last = counts.len() - 1;
     let per_group = (sizes[last] - sizes[0]) / f64::from(counts[last] - counts[0]);
-    found.row("each further chunk group", "B", None, Some(per_group));
+    found.ours("each further chunk group", "B", per_group);
     let row = |(n, size): (&u32, &f64)| {
         vec![n.to_string(), size.to_string(), format!("{:.1}", size / f64::from(*n))]
     };

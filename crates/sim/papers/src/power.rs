@@ -61,12 +61,7 @@ pub(super) fn oracle_power(all: &[Hourly]) -> Result<Experiment, PaperError> {
                 false => awake(series, SERVERS, g_min)? / f64::from(SERVERS),
             };
             bars.push((at as f64, power));
-            found.row(
-                format!("{}: g_min {g_min}, {}", series.name, loggers(dedicated)),
-                "%",
-                None,
-                Some(power),
-            );
+            found.ours(format!("{}: g_min {g_min}, {}", series.name, loggers(dedicated)), "%", power);
         }
     }
     let names: Vec<&str> = all.iter().map(|series| series.name.as_str()).collect();

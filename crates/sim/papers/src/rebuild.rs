@@ -91,12 +91,12 @@ pub(super) fn rates(
         chart = chart.with(Series::new(format!("chunks of {name}"), Mark::Line, points));
     }
     if let [small, large] = means[..] {
-        found.row("chunks of 64 MB, times as fast as of 1 MB", "", None, Some(large / small));
+        found.ours("chunks of 64 MB, times as fast as of 1 MB", "", large / small);
     }
     tell("rebuild with the whole protocol (Figure 12)", 0.0);
     for (name, chunk_bytes) in CHUNKS {
         let ratio = compared(chunk_bytes, compared_bytes, seed)?;
-        found.row(format!("chunks of {name}: copying alone, by the whole protocol"), "", None, Some(ratio));
+        found.ours(format!("chunks of {name}: copying alone, by the whole protocol"), "", ratio);
     }
     found.charts.push(chart);
     found.tables.push(table(&copied));
@@ -106,8 +106,8 @@ pub(super) fn rates(
 /// The rates by servers that write, and how near they come to growing as these do.
 fn growth_rows(found: &mut Experiment, name: &str, points: &[(f64, f64)]) {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
-    found.row(format!("chunks of {name}, {} server writes", first.0), "MB/s", None, Some(first.1));
-    found.row(format!("chunks of {name}, {} servers write", last.0), "MB/s", None, Some(last.1));
+    found.ours(format!("chunks of {name}, {} server writes", first.0), "MB/s", first.1);
+    found.ours(format!("chunks of {name}, {} servers write", last.0), "MB/s", last.1);
     let growth = |to: &(f64, f64)| (to.1 / first.1) / (to.0 / first.0);
     found.row(format!("chunks of {name}: growth, by that of the servers"), "", Some(1.0), Some(growth(last)));
     let papers = points.iter().find(|(writers, _)| *writers == PAPERS_WRITERS);

@@ -161,12 +161,7 @@ fn beyond_gears(runs: &Runs, found: &mut Experiment) {
     for phase in PHASES {
         let here = run.samples.iter().filter(|sample| sample.phase == phase);
         let share = here.map(beyond).sum::<f64>() / all / samples;
-        found.row(
-            format!("trace: g_min 1, of {all}: awake beyond the gears, {}", phase.name()),
-            "%",
-            None,
-            Some(share),
-        );
+        found.ours(format!("trace: g_min 1, of {all}: awake beyond the gears, {}", phase.name()), "%", share);
     }
 }
 
@@ -185,29 +180,17 @@ pub(super) fn power(runs: &Runs, found: &mut Experiment) {
         for (half, (of, by_gears, in_run)) in rows.into_iter().enumerate() {
             let with = if half == 0 { "with loggers" } else { "chunk servers alone" };
             let paper = (g_min == 1 && half == 0).then_some(PAPER_POWER);
-            found.row(
-                format!("trace: g_min {g_min}, {with}, of {of}: by the gears"),
-                "%",
-                paper,
-                Some(by_gears),
-            );
-            found.row(
-                format!("trace: g_min {g_min}, {with}, of {of}: awake in the run"),
-                "%",
-                paper,
-                Some(in_run),
-            );
+            let what = format!("trace: g_min {g_min}, {with}, of {of}: by the gears");
+            found.row(what, "%", paper, Some(by_gears));
+            let what = format!("trace: g_min {g_min}, {with}, of {of}: awake in the run");
+            found.row(what, "%", paper, Some(in_run));
             bars[0].push(((2 * half + at) as f64, by_gears));
             bars[1].push(((2 * half + at) as f64, in_run));
         }
         let energy =
             run.energy_modelled.clock.total_joules.0 / runs.base.energy_modelled.clock.total_joules.0;
-        found.row(
-            format!("trace: g_min {g_min}, with loggers: modelled energy of the run"),
-            "%",
-            paper_of(g_min),
-            Some(energy),
-        );
+        let what = format!("trace: g_min {g_min}, with loggers: modelled energy of the run");
+        found.row(what, "%", paper_of(g_min), Some(energy));
         bars[2].push((at as f64, energy));
     }
     let names = ["g_min 1, of 18", "g_min 2, of 18", "g_min 1, of 15", "g_min 2, of 15"];
@@ -264,7 +247,7 @@ fn schedule(run: &Report, hours: &[(Load, u8)]) -> Experiment {
             .with(Series::new("gear", Mark::Step, gears)),
     ];
     let busiest = run.samples.iter().map(|sample| sample.disk_busy).reduce(f64::max);
-    found.row("a server is filled to, of its disk's own rates", "%", None, Some(FILLED));
+    found.ours("a server is filled to, of its disk's own rates", "%", FILLED);
     found.row("disks of awake servers busy, on average, in the busiest sample", "%", None, busiest);
     let loads = || hours.iter().map(|(load, _)| load.0);
     found.row("highest L, chunk servers", "", Some(15.0), loads().reduce(f64::max));
@@ -395,18 +378,10 @@ fn response_times(run: &Report, base: &Report, hours: &[(Load, u8)]) -> Experime
         }
         let seconds = [always.mean_millis, geared.mean_millis, always.p99_millis, geared.p99_millis];
         seconds.iter().zip(&mut bars).for_each(|(millis, bars)| bars.push((at as f64, millis / 1e3)));
-        found.row(
-            format!("{name}: mean, times that of always on"),
-            "",
-            None,
-            Some(geared.mean_millis / always.mean_millis),
-        );
-        found.row(
-            format!("{name}: p99, times that of always on"),
-            "",
-            None,
-            Some(geared.p99_millis / always.p99_millis),
-        );
+        let what = format!("{name}: mean, times that of always on");
+        found.ours(what, "", geared.mean_millis / always.mean_millis);
+        let what = format!("{name}: p99, times that of always on");
+        found.ours(what, "", geared.p99_millis / always.p99_millis);
     }
     let names = stretches.iter().map(|(name, _)| *name);
     let mut chart =
@@ -437,16 +412,12 @@ fn reclaim(run: &Report) -> Experiment {
     let taken = run.offload.taken_bytes as f64;
     let largest = largest_reclaim(run);
     found.row("data offloaded", "MB", Some(166.0 * 1024.0), Some(taken / MB));
-    found.row("distinct bytes before each up-shift, summed", "MB", None, Some(distinct / MB));
+    found.ours("distinct bytes before each up-shift, summed", "MB", distinct / MB);
     found.row("time in the highest gear, of the trace", "h", Some(14.0), Some(top_seconds / hour(run)));
     let required = required_rate(run);
     found.row("required reclaim rate", "MB/s", Some(3.4), required);
-    found.row(
-        "data reclaimed in the up-shift",
-        "MB",
-        Some(22.0 * 1024.0),
-        largest.map(|r| r.fetched_bytes as f64 / MB),
-    );
+    let what = "data reclaimed in the up-shift";
+    found.row(what, "MB", Some(22.0 * 1024.0), largest.map(|r| r.fetched_bytes as f64 / MB));
     found.row("achieved reclaim rate", "MB/s", Some(6.3), largest.map(|r| r.bytes_per_second / MB));
     found.row("achieved by required", "", Some(6.3 / 3.4), achieved_by(run, required));
     found.row("holder's mean queue, steady", "", Some(0.09), offload_queue(run, Phase::Steady));
@@ -536,7 +507,7 @@ fn loggers(runs: &Runs) -> Experiment {
             bars.push((at as f64, millis / 1e3));
         }
         found.row(format!("{name}: mean queue, steady"), "", None, offload_queue(run, Phase::Steady));
-        found.row(format!("{name}: requests that failed"), "", None, Some(run.requests.failed as f64));
+        found.ours(format!("{name}: requests that failed"), "", run.requests.failed as f64);
     }
     let names = all.iter().map(|run| run.cluster.loggers.to_string());
     let mut chart = Chart::new(
@@ -574,17 +545,9 @@ fn migration(run: &Report) -> Experiment {
     found.row("in all, the longest of all down-shifts", "ms", None, longest);
     let known = stretch.is_some();
     found.row("requests that were tried again", "", Some(77.0), known.then_some(retried));
-    found.row(
-        "requests in the stretch (paper: 20 minutes)",
-        "",
-        Some(254_536.0),
-        known.then_some(within.len() as f64),
-    );
-    found.row(
-        "tried again, of the requests in the stretch",
-        "%",
-        Some(77.0 / 254_536.0),
-        known.then_some(retried / within.len().max(1) as f64),
-    );
+    let what = "requests in the stretch (paper: 20 minutes)";
+    found.row(what, "", Some(254_536.0), known.then_some(within.len() as f64));
+    let what = "tried again, of the requests in the stretch";
+    found.row(what, "%", Some(77.0 / 254_536.0), known.then_some(retried / within.len().max(1) as f64));
     found
 }

@@ -159,8 +159,8 @@ fn waits(found: &mut Experiment, name: &str, report: Option<&Report>) {
     found.row(format!("{name}: hibernating, times asleep"), "", None, slept.map(|slept| slept.times as f64));
     found.row(format!("{name}: hibernating, requests that waited for it"), "", None, count);
     if let Some(Latency { mean_millis, max_millis, .. }) = waited {
-        found.row(format!("{name}: hibernating, their mean wait"), "s", None, Some(mean_millis / 1e3));
-        found.row(format!("{name}: hibernating, their longest wait"), "s", None, Some(max_millis / 1e3));
+        found.ours(format!("{name}: hibernating, their mean wait"), "s", mean_millis / 1e3);
+        found.ours(format!("{name}: hibernating, their longest wait"), "s", max_millis / 1e3);
     }
     let response = report.and_then(super::runs::millis);
     found.row(format!("{name}: response, hibernating"), "ms", None, response);

@@ -58,10 +58,10 @@ fn fewer_rows(runs: &Runs, found: &mut Experiment) {
         for what in std::iter::once(NO_FAILURE).chain(rebuilds.iter().map(String::as_str)) {
             let name = with_fewer(what);
             let Some(here) = runs.get(WEB, &name).and_then(|pair| millis(of(pair))) else { continue };
-            found.row(format!("{name}: response, {system}"), "ms", None, Some(here));
+            found.ours(format!("{name}: response, {system}"), "ms", here);
             if let Some((lower, there)) = before {
                 let by = format!("{name}: response by that with {lower}, {system}");
-                found.row(by, "", None, Some(here / there));
+                found.ours(by, "", here / there);
             }
             before = Some((what, here));
         }

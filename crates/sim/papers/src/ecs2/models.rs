@@ -22,20 +22,12 @@ pub fn reliability() -> Experiment {
     let (active, entire) = (approximate_hours(6, 2, &rates), approximate_hours(9, 3, &rates));
     found.row("mean time to data loss, six awake", "years", Some(7.54e5), Some(active / YEAR));
     found.row("mean time to data loss, all nine", "years", Some(2.99e8), Some(entire / YEAR));
-    found.row("the same by the chain, six awake", "years", None, Some(chain_hours(6, 2, &rates) / YEAR));
-    found.row("the same by the chain, all nine", "years", None, Some(chain_hours(9, 3, &rates) / YEAR));
-    found.row(
-        "loss in 1 hour, in units of 10⁻¹⁰",
-        "",
-        Some(1.54),
-        Some(loss_probability(1.0, active) * 1e10),
-    );
-    found.row(
-        "loss in 10 years, in units of 10⁻⁸",
-        "",
-        Some(3.34),
-        Some(loss_probability(10.0 * YEAR, entire) * 1e8),
-    );
+    found.ours("the same by the chain, six awake", "years", chain_hours(6, 2, &rates) / YEAR);
+    found.ours("the same by the chain, all nine", "years", chain_hours(9, 3, &rates) / YEAR);
+    let what = "loss in 1 hour, in units of 10⁻¹⁰";
+    found.row(what, "", Some(1.54), Some(loss_probability(1.0, active) * 1e10));
+    let what = "loss in 10 years, in units of 10⁻⁸";
+    found.row(what, "", Some(3.34), Some(loss_probability(10.0 * YEAR, entire) * 1e8));
     found
 }
 
@@ -118,13 +110,9 @@ pub fn energy() -> Experiment {
     for (workload, threshold) in WORKLOADS.iter().zip(super::runs::THRESHOLDS) {
         let estimate = estimate(workload, 3600, 1.0, threshold);
         let transitions = (workload.name == "Fin-2").then_some(1.0);
-        found.row(format!("{}: saved", workload.name), "%", None, Some(estimate.saved()));
-        found.row(
-            format!("{}: times woken", workload.name),
-            "",
-            transitions,
-            Some(estimate.transitions as f64),
-        );
+        found.ours(format!("{}: saved", workload.name), "%", estimate.saved());
+        let what = format!("{}: times woken", workload.name);
+        found.row(what, "", transitions, Some(estimate.transitions as f64));
     }
     found
 }

@@ -120,12 +120,8 @@ pub fn table_v(traces: &[Trace], seconds: u64) -> Experiment {
         found.row(format!("{name}: writes"), "%", Some(workload.write_share), Some(share));
         found.row(format!("{name}: requests"), "/s", Some(workload.per_second), Some(count / seconds as f64));
         found.row(format!("{name}: mean size"), "KiB", Some(workload.kib), Some(mean(&all)));
-        found.row(
-            format!("{name}: mean size of writes"),
-            "KiB",
-            Some(workload.write_kib),
-            Some(mean(&writes)),
-        );
+        let what = format!("{name}: mean size of writes");
+        found.row(what, "KiB", Some(workload.write_kib), Some(mean(&writes)));
     }
     found
 }

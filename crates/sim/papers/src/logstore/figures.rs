@@ -70,7 +70,7 @@ pub fn power_by_rate(runs: &Runs) -> Experiment {
     let mut chart = Chart::new("Power, modelled", Axis::new("requests/s"), Axis::new("W").from(0.0));
     for kind in [PolicyKind::TwoSpeed, PolicyKind::LogStore] {
         for (rate, watts) in watts(kind) {
-            found.row(format!("{} at {rate} requests/s", kind_name(kind)), "W", None, Some(watts));
+            found.ours(format!("{} at {rate} requests/s", kind_name(kind)), "W", watts);
         }
         chart = chart.with(Series::new(kind_name(kind), Mark::Line, watts(kind)));
     }
@@ -93,12 +93,7 @@ pub fn over_time(runs: &Runs) -> Vec<Experiment> {
         if let Some(report) = runs.system(trace, rate, PolicyKind::LogStore) {
             let off = report.samples.iter().map(|s| (s.offered_per_second - s.answered_per_second).abs());
             let offered: f64 = report.samples.iter().map(|s| s.offered_per_second).sum();
-            found.row(
-                "throughput beside load, mean difference per 30 s",
-                "%",
-                None,
-                Some(off.sum::<f64>() / offered),
-            );
+            found.ours("throughput beside load, mean difference per 30 s", "%", off.sum::<f64>() / offered);
             found.charts = state_charts(report);
         }
         found

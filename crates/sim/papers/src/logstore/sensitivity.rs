@@ -115,14 +115,9 @@ pub fn smoothing(runs: &Runs) -> Experiment {
         for (what, weight) in [(kind_name(PolicyKind::LogStore), 0.875), ("smoothing", SMOOTHING)] {
             let Some(report) = runs.get(trace, rate, what) else { continue };
             let name = format!("{} at {rate}x, {weight}", runs.traces[trace].name);
-            found.row(format!("{name}: energy"), "kJ", None, Some(kilojoules(report)));
-            found.row(format!("{name}: response time"), "ms", None, Some(millis(report)));
-            found.row(
-                format!("{name}: changes of speed"),
-                "",
-                None,
-                Some(report.energy_modelled.changes as f64),
-            );
+            found.ours(format!("{name}: energy"), "kJ", kilojoules(report));
+            found.ours(format!("{name}: response time"), "ms", millis(report));
+            found.ours(format!("{name}: changes of speed"), "", report.energy_modelled.changes as f64);
         }
     }
     found
@@ -145,8 +140,8 @@ pub fn adaptive(runs: &Runs) -> Experiment {
             let limited = |(what, _)| Some((format!("limit {what}"), runs.get(trace, rate, what)?));
             for (what, report) in fixed.into_iter().chain(LIMITS.into_iter().filter_map(limited)) {
                 let name = format!("{} at {rate}x, {what}", workload.name());
-                found.row(format!("{name}: saved against one-speed"), "%", None, Some(saved(report, one)));
-                found.row(format!("{name}: response time"), "ms", None, Some(millis(report)));
+                found.ours(format!("{name}: saved against one-speed"), "%", saved(report, one));
+                found.ours(format!("{name}: response time"), "ms", millis(report));
             }
         }
     }

@@ -59,9 +59,9 @@ pub fn traces(runs: &Runs) -> Experiment {
         let written = trace.requests.iter().filter(|request| request.kind == Kind::Write).count() as f64;
         let bytes: f64 = trace.requests.iter().map(|request| f64::from(request.len)).sum();
         found.row(format!("{}: writes after cache", trace.name), "%", Some(writes), Some(written / count));
-        found.row(format!("{}: requests after cache", trace.name), "", None, Some(count));
-        found.row(format!("{}: mean size after cache", trace.name), "B", None, Some(bytes / count));
-        found.row(format!("{}: span", trace.name), "s", None, Some(trace.span().as_secs_f64()));
+        found.ours(format!("{}: requests after cache", trace.name), "", count);
+        found.ours(format!("{}: mean size after cache", trace.name), "B", bytes / count);
+        found.ours(format!("{}: span", trace.name), "s", trace.span().as_secs_f64());
     }
     found
 }
@@ -89,12 +89,8 @@ fn system_rows(found: &mut Experiment, runs: &Runs, trace: usize, rate: u32, pap
     let of = |kind| runs.system(trace, rate, kind);
     for (n, kind) in KINDS.into_iter().enumerate() {
         let name = kind_name(kind);
-        found.row(
-            format!("{rate}x {name}: energy"),
-            "kJ",
-            paper.map(|cells| cells[n].0),
-            of(kind).map(kilojoules),
-        );
+        let what = format!("{rate}x {name}: energy");
+        found.row(what, "kJ", paper.map(|cells| cells[n].0), of(kind).map(kilojoules));
         if let Some(cells) = paper {
             let counted = runs.counted(trace, rate, name);
             found.row(format!("{rate}x {name}: response time"), "ms", Some(cells[n].1), counted);
