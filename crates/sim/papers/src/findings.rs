@@ -103,11 +103,11 @@ fn points_of<S: serde::Serializer>(charts: &[Chart], serializer: S) -> Result<S:
 }
 
 impl Experiment {
-    pub fn new(name: &str, title: &str, about: String) -> Experiment {
+    pub fn new(name: &str, title: &str, about: impl Into<String>) -> Experiment {
         Experiment {
             name: name.to_owned(),
             title: title.to_owned(),
-            about,
+            about: about.into(),
             rows: Vec::new(),
             tables: Vec::new(),
             charts: Vec::new(),

@@ -113,8 +113,7 @@ pub(super) fn sleepers_of_the_example() -> Experiment {
         "Six chunks on four servers, two copies each",
         "The paper's example, in gear 1. Naive: every two servers share a chunk, so no two can sleep. Replica groups: servers 1 and 2 \
          hold the same three chunks, 3 and 4 the others. Gear groups: one copy on 1 or 2, the other on 3 or 4, so that a lost server's \
-         chunks are on several others. Servers that can sleep are found by an exact search over the chunks."
-            .into(),
+         chunks are on several others. Servers that can sleep are found by an exact search over the chunks.",
     );
     let kinds: [(&str, f64, [[u16; 2]; 6]); 3] = [
         ("naive layout", 1.0, [[1, 2], [1, 3], [1, 4], [2, 3], [2, 4], [3, 4]]),

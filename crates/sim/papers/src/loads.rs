@@ -38,8 +38,7 @@ pub(super) fn weeks(all: &[Hourly]) -> Experiment {
         "One week of load",
         "Each series' first whole week in hours, by the week's peak. The paper draws the bytes moved by the disks of Hotmail, \
          Messenger and six volumes at Cambridge, and gives no numbers. The trough is the lowest hour of the mean day, by its \
-         highest."
-            .into(),
+         highest.",
     );
     let mut chart = Chart::new(
         "Load by the week's peak",
@@ -64,8 +63,7 @@ pub(super) fn utilisation(all: &[Hourly]) -> Experiment {
         "Time at each utilisation",
         "The cumulative distribution of the hours of Figure 1 by load: the share of the week in which the load is at most so \
          high. The paper draws it: substantial periods are spent far below the peak, so a cluster that is sized for its peak, and \
-         no larger, can save power."
-            .into(),
+         no larger, can save power.",
     );
     let mut chart = Chart::new(
         "Time at or below a utilisation",

@@ -405,8 +405,7 @@ fn reclaim(run: &Report) -> Experiment {
          is that reclaim is much faster than it must be: the required rate is the distinct bytes that sleepers lack just before each \
          up-shift, summed, by the time in the highest gear. Bytes written twice count once; a copy for each of two sleepers counts \
          twice, since each fetches its own. The queues are those of offload at the servers that hold it. Paced: the same run with \
-         reclaims that take three quarters of the time that the largest would at the required rate."
-            .into(),
+         reclaims that take three quarters of the time that the largest would at the required rate.",
     );
     let (top_seconds, distinct) = (top_seconds(run), distinct_bytes(run));
     let taken = run.offload.taken_bytes as f64;
@@ -526,8 +525,7 @@ fn migration(run: &Report) -> Experiment {
     let mut found = Experiment::new(
         "Table 3",
         "Migration of primaries in a down-shift",
-        "The down-shift of Figure 11. Clients that meet a server that is no longer primary try again at the new one."
-            .into(),
+        "The down-shift of Figure 11. Clients that meet a server that is no longer primary try again at the new one.",
     );
     let stretch = down_shift(run);
     let migration = busiest_down_shift(run).and_then(|at| {

@@ -109,7 +109,7 @@ fn paper(trace: usize) -> [Option<f64>; 5] {
 
 pub fn found(runs: &Runs) -> Experiment {
     let title = "Replicas with gears, hibernation, and stored data";
-    let mut found = Experiment::new("Beside Table VII", title, ABOUT.to_owned());
+    let mut found = Experiment::new("Beside Table VII", title, ABOUT);
     let stored = stored_bytes(&Setup::default()) as f64;
     let (mut bars, mut table) = (systems().map(|_| Vec::new()), Vec::new());
     for (trace, _) in compared(runs) {

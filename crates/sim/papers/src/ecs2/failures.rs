@@ -34,8 +34,7 @@ pub fn found(runs: &Runs) -> Vec<Experiment> {
         from all others together. The paper: response times rise with the rate, with and without ECS² (Figure 12). Here a rebuild gets what clients leave of \
         the disks: with all of Web-2's requests the rate hardly counts, and what slows answers down is that each read of the lost server's strips is one \
         of all others. A fifth of them leave room for the rates.";
-    let mut found =
-        Experiment::new("Figure 11", "A failed data server: Web-2 (with Figure 12)", about.to_owned());
+    let mut found = Experiment::new("Figure 11", "A failed data server: Web-2 (with Figure 12)", about);
     let without = runs.get(WEB, "plain").and_then(|(asleep, _)| millis(asleep));
     found.row("no failure: response, ECS²", "ms", None, without);
     for (megabits, on, asleep) in RATES {

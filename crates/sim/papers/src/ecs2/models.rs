@@ -17,7 +17,7 @@ pub fn reliability() -> Experiment {
     let about = "Formula (2) is printed with μ²; it needs μ³, and then gives 2.50·10⁸ years. The printed 2.99·10⁸ counts one of three failures \
         without its disks. The probability for an hour is 1.51·10⁻¹⁰ by formula (3), not 1.54.\n\n\
         The chain is the Markov chain of Figure 6 solved without approximation.";
-    let mut found = Experiment::new("§4.1", "Reliability", about.to_owned());
+    let mut found = Experiment::new("§4.1", "Reliability", about);
     let rates = Rates::default();
     let (active, entire) = (approximate_hours(6, 2, &rates), approximate_hours(9, 3, &rates));
     found.row("mean time to data loss, six awake", "years", Some(7.54e5), Some(active / YEAR));
@@ -102,7 +102,7 @@ pub fn most_watts_without_writes() -> f64 {
 pub fn energy() -> Experiment {
     let about = "By formulas (7) to (15). (10) is printed without the threshold at which buffers are emptied; with it, Fin-2 wakes once, as the \
         paper says. (12) adds one E_up for all parity servers, and (15) prints P_transit for E_transit.";
-    let mut found = Experiment::new("§4.3", "Energy by the model", about.to_owned());
+    let mut found = Experiment::new("§4.3", "Energy by the model", about);
     let (power, shape) = (Power::default(), Shape::new(6, 3).expect("the paper's code"));
     found.row("most that can be saved", "%", Some(0.309), Some(power.most_saved(shape, 0)));
     found.row("most with one failure", "%", Some(0.206), Some(power.most_saved(shape, 1)));

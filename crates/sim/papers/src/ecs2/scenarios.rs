@@ -128,7 +128,7 @@ fn energy_rows(found: &mut Experiment, runs: &Runs, case: &Case) {
 }
 
 fn table_vii(runs: &Runs) -> Experiment {
-    let mut found = Experiment::new("Table VII", "Power of four workloads", WHY_ENERGY.to_owned());
+    let mut found = Experiment::new("Table VII", "Power of four workloads", WHY_ENERGY);
     for (trace, workload) in WORKLOADS.iter().enumerate() {
         let name = workload.name;
         let ((on, asleep), threshold) = (TABLE_VII[trace], THRESHOLDS[trace]);
@@ -150,7 +150,7 @@ fn table_vii(runs: &Runs) -> Experiment {
 fn figure_9(runs: &Runs) -> Experiment {
     let about = "The paper draws the same; its numbers are in Table VII and the text. Fin-2's 19 s it explains by small writes. Here what is kept is \
         sent in large pieces at 40 MB/s, however it was written; with overwrites folded, Fin-2's data set never fills the buffers.";
-    let mut found = Experiment::new("Figure 9", "Power over time", about.to_owned());
+    let mut found = Experiment::new("Figure 9", "Power over time", about);
     for (trace, workload) in WORKLOADS.iter().enumerate() {
         let Some((asleep, on)) = runs.get(trace, "plain") else { continue };
         found.charts.push(watts_chart(workload.name, asleep, on));
@@ -185,7 +185,7 @@ fn times(found: &mut Experiment, name: &str, pair: Option<(&Report, &Report)>) {
 }
 
 fn figure_10(runs: &Runs) -> Experiment {
-    let mut found = Experiment::new("Figure 10", "Response times of four workloads", WHY_TIMES.to_owned());
+    let mut found = Experiment::new("Figure 10", "Response times of four workloads", WHY_TIMES);
     for (trace, workload) in WORKLOADS.iter().enumerate() {
         let pair = runs.get(trace, "plain");
         times(&mut found, workload.name, pair);
@@ -199,8 +199,7 @@ fn figure_10(runs: &Runs) -> Experiment {
 }
 
 fn table_viii(runs: &Runs) -> Experiment {
-    let mut found =
-        Experiment::new("Table VIII", "Intensities: DTRS (with Figures 13 and 14)", WHY_ENERGY.to_owned());
+    let mut found = Experiment::new("Table VIII", "Intensities: DTRS (with Figures 13 and 14)", WHY_ENERGY);
     for (rate, threshold, on, asleep) in TABLE_VIII {
         let name = intensity(rate);
         let (name, watts) = (name.as_str(), Some((on, asleep)));
@@ -229,7 +228,7 @@ fn table_viii(runs: &Runs) -> Experiment {
 fn figure_15(runs: &Runs) -> Experiment {
     let about = "The paper: with nine data servers, ECS² answers faster, since its buffers are larger and synchronisations rarer; without it, slightly \
         slower. Here each of nine disks has a third less to do than each of six, which speeds both up.";
-    let mut found = Experiment::new("Figure 15", "Data servers: DTRS", about.to_owned());
+    let mut found = Experiment::new("Figure 15", "Data servers: DTRS", about);
     times(&mut found, "9 servers, 6 of data", runs.get(DTRS, "plain"));
     times(&mut found, WIDE, runs.get(DTRS, WIDE));
     let woken = |what| runs.get(DTRS, what).map(|(asleep, _)| asleep.synchronisations as f64);
@@ -240,11 +239,8 @@ fn figure_15(runs: &Runs) -> Experiment {
 
 fn given(runs: &Runs, trace: usize) -> Experiment {
     let name = format!("Trace {}", runs.traces[trace].name);
-    let mut found = Experiment::new(
-        &name,
-        "The same on a given trace",
-        "At its own rate, with the paper's set.".to_owned(),
-    );
+    let mut found =
+        Experiment::new(&name, "The same on a given trace", "At its own rate, with the paper's set.");
     let (name, what, threshold) = ("6+3", "plain", GIVEN_THRESHOLD);
     let case = Case { name, trace, what, rate: 1.0, threshold, watts: None, woken: None };
     energy_rows(&mut found, runs, &case);

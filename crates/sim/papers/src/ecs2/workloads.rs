@@ -109,7 +109,7 @@ fn exponential(random: &mut Random) -> f64 {
 pub fn table_v(traces: &[Trace], seconds: u64) -> Experiment {
     let about = "Arrivals are random and steady, sizes exponential around the means, places uniform over the data set. The paper plays real \
         traces, whose bursts, runs and hot places are not in its table.";
-    let mut found = Experiment::new("Table V", "Traces", about.to_owned());
+    let mut found = Experiment::new("Table V", "Traces", about);
     for (workload, trace) in WORKLOADS.iter().zip(traces) {
         let count = trace.requests.len() as f64;
         let writes: Vec<f64> = of(trace, |request| request.kind == Kind::Write);

@@ -84,7 +84,7 @@ pub fn over_time(runs: &Runs) -> Vec<Experiment> {
         let mut found = Experiment::new(
             name,
             title,
-            "LogStore. Each point is 30 s; a disk's state is the one in which it was longest.".to_owned(),
+            "LogStore. Each point is 30 s; a disk's state is the one in which it was longest.",
         );
         for (kind, paper) in [PolicyKind::LogStore, PolicyKind::TwoSpeed].into_iter().zip(paper) {
             let here = runs.system(trace, rate, kind).and_then(|report| report.energy_modelled.low_share);

@@ -73,8 +73,7 @@ pub fn parameters(runs: &Runs) -> Experiment {
         "One parameter at a time. A shorter change of speed takes the same joules, or half of them: the same watts of the motor. The paper does \
          not say which. It gives figures for MaxRegular and MinLog, T_change and epochs; of the others it says that lower MinRegular and \
          MaxReplay have a smaller effect, and that lower GoUp or GoDown take more energy and less time. It names none of their values: here \
-         GoDown is lowered by a third and by two thirds."
-            .to_owned(),
+         GoDown is lowered by a third and by two thirds.",
     );
     let of = |what: &str| runs.get(STUDY.0, STUDY.1, what);
     let (Some(base), Some(one)) = (of(kind_name(PolicyKind::LogStore)), of(kind_name(PolicyKind::OneSpeed)))
@@ -108,8 +107,7 @@ pub fn smoothing(runs: &Runs) -> Experiment {
         "§2",
         "Smoothing",
         "The paper's 0.875 may weigh the old value or the new one. Ebb's default weighs the old one, as TCP's average does; 0.125 is the other \
-         reading."
-            .to_owned(),
+         reading.",
     );
     for (trace, rate) in SMOOTHED {
         for (what, weight) in [(kind_name(PolicyKind::LogStore), 0.875), ("smoothing", SMOOTHING)] {
@@ -129,8 +127,7 @@ pub fn adaptive(runs: &Runs) -> Experiment {
         "Ours",
         "Adaptive thresholds",
         "Thresholds that begin as the paper's and follow a limit of the mean response time. The limit of each run is the mean response \
-         time of the paper's fixed thresholds on the same run, or 1.2 or 4 times that."
-            .to_owned(),
+         time of the paper's fixed thresholds on the same run, or 1.2 or 4 times that.",
     );
     for (trace, (workload, rates)) in RATES.iter().enumerate() {
         for &rate in *rates {

@@ -51,8 +51,7 @@ pub fn traces(runs: &Runs) -> Experiment {
         "Table 2",
         "Traces",
         "As they are behind the cache. Its figures before the cache are those of the paper; a cache that absorbs reads leaves fewer requests, \
-         and passes on whole pages of 4 KiB. The paper gives no number or size behind it."
-            .to_owned(),
+         and passes on whole pages of 4 KiB. The paper gives no number or size behind it.",
     );
     for (trace, writes) in runs.traces.iter().zip([0.93, 0.93, 0.0]) {
         let count = trace.requests.len() as f64;
@@ -69,7 +68,7 @@ pub fn traces(runs: &Runs) -> Experiment {
 /// Tables 3 and 4.
 pub fn energies(runs: &Runs) -> Vec<Experiment> {
     let table = |name, title: &str, trace: usize, cells: &[Cells; 3]| {
-        let mut found = Experiment::new(name, title, WHY.to_owned());
+        let mut found = Experiment::new(name, title, WHY);
         for (&rate, cells) in RATES[trace].1.iter().zip(cells) {
             system_rows(&mut found, runs, trace, rate, Some(cells));
             div_row(&mut found, runs, trace, rate, cells);
@@ -178,8 +177,7 @@ pub fn search(runs: &Runs) -> Experiment {
     let mut found = Experiment::new(
         "§4.2",
         "Read-only: Search",
-        "At the highest acceleration. There is nothing to log, so LogStore is two-speed disks. The paper prints no energies, but savings."
-            .to_owned(),
+        "At the highest acceleration. There is nothing to log, so LogStore is two-speed disks. The paper prints no energies, but savings.",
     );
     let rate = RATES[2].1[0];
     let of = |kind| runs.system(2, rate, kind);
@@ -203,7 +201,7 @@ pub fn given(runs: &Runs) -> Vec<Experiment> {
         let mut found = Experiment::new(
             &format!("Trace {}", runs.traces[trace].name),
             "The four systems on a given trace",
-            "At its own rate, both disks at high speed at first. A trace of a minute or two leaves no time for many changes of speed. A system without figures cannot serve it.".to_owned(),
+            "At its own rate, both disks at high speed at first. A trace of a minute or two leaves no time for many changes of speed. A system without figures cannot serve it.",
         );
         system_rows(&mut found, runs, trace, 1, None);
         found.tables.push(table_of(runs, trace, &[1]));
