@@ -4,7 +4,7 @@ use super::findings::{Experiment, PaperError, Table};
 use super::side_by_side::side_by_side;
 use super::testbed::REPLICAS;
 use ebb_output::{Axis, Chart, Mark, Series};
-use ebb_sim::request::{DiskModel, NetworkModel, Pace, Setup, SimError, Work, closed};
+use ebb_sim::request::{DiskModel, NetworkModel, Pace, Setup, Work, closed};
 use ebb_trace::{Kind, Request};
 use ebb_types::{Bytes, Random};
 use std::time::Duration;
@@ -112,18 +112,9 @@ pub(super) fn run(one: ClientEffort, each: ClientEffort, seed: u64) -> Result<Pa
         (setup(CLIENTS, REPLICAS, 1 << 20, seed), works(CLIENTS, each, seed)),
         (setup(1, 1, 64 << 20, seed), streams),
     ];
-    let mut paces = [Vec::new(), Vec::new(), Vec::new()];
-    let numbers = [0, 1, 2];
-    side_by_side(
-        &numbers,
-        |at: &usize| closed(&jobs[*at].0, &jobs[*at].1),
-        |at, found| {
-            paces[*at] = found?;
-            Ok::<(), SimError>(())
-        },
-    )?;
-    let [small, nine, large] = paces;
-    Ok(Paces { small, large, nine })
+    let mut paces = side_by_side(&jobs, |(setup, works)| closed(setup, works), |_| ())?.into_iter();
+    let mut next = || paces.next().expect("there is one of each job");
+    Ok(Paces { small: next(), nine: next(), large: next() })
 }
 
 /// Table 4.

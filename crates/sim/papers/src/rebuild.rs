@@ -64,20 +64,12 @@ pub(super) fn rates(
     );
     let jobs: Vec<(usize, u16)> =
         (0..CHUNKS.len()).flat_map(|kind| sizes.iter().map(move |n| (kind, *n))).collect();
-    let mut copied: Vec<((usize, u16), Copied)> = Vec::new();
-    side_by_side(
-        &jobs,
-        |(kind, servers)| {
-            let setup = setup(*servers, CHUNKS[*kind].1, seed);
-            copy_chunks(&setup, &whole_chunks(&setup, bytes)?)
-        },
-        |job, done| {
-            copied.push((*job, done?));
-            tell("rebuild (Figure 12)", copied.len() as f64 / jobs.len() as f64);
-            Ok::<(), SimError>(())
-        },
-    )?;
-    copied.sort_by_key(|(job, _)| *job);
+    let run = |(kind, servers): &(usize, u16)| {
+        let setup = setup(*servers, CHUNKS[*kind].1, seed);
+        copy_chunks(&setup, &whole_chunks(&setup, bytes)?)
+    };
+    let copied = side_by_side(&jobs, run, |share| tell("rebuild (Figure 12)", share))?;
+    let copied: Vec<((usize, u16), Copied)> = jobs.into_iter().zip(copied).collect();
     let mut chart =
         Chart::new("Rebuild rate", Axis::new("servers that write").from(0.0), Axis::new("MB per second"));
     let mut means = Vec::new();

@@ -86,21 +86,10 @@ pub(super) fn run(trace: &Trace, seed: u64, tell: &mut dyn FnMut(&str, f64)) -> 
     let fewer: Vec<Setup> = (1..LOGGERS).rev().map(|loggers| Setup { loggers, ..one.clone() }).collect();
     let rest = [baseline(speed, seed), sierra(2, speed, seed)];
     let setups: Vec<Setup> = [one].into_iter().chain(rest).chain(fewer).collect();
-    let mut reports: Vec<Option<Report>> = setups.iter().map(|_| None).collect();
-    let mut done = 0;
-    tell("the trace with gears and always on (Figures 9 to 11)", 0.0);
-    let jobs: Vec<usize> = (0..setups.len()).collect();
-    side_by_side(
-        &jobs,
-        |at| simulate(trace, &setups[*at], &mut |_| true),
-        |at, report| {
-            reports[*at] = Some(report?);
-            done += 1;
-            tell("the trace with gears and always on (Figures 9 to 11)", done as f64 / jobs.len() as f64);
-            Ok::<(), SimError>(())
-        },
-    )?;
-    let mut reports = reports.into_iter().map(|report| report.expect("every job ended without an error"));
+    let mut tell_share = |share| tell("the trace with gears and always on (Figures 9 to 11)", share);
+    tell_share(0.0);
+    let reports = side_by_side(&setups, |setup| simulate(trace, setup, &mut |_| true), tell_share)?;
+    let mut reports = reports.into_iter();
     let mut next = || reports.next().expect("there is one of each setup");
     let (one, base, two) = (next(), next(), next());
     let fewer = reports.collect();

@@ -1,15 +1,16 @@
 //! Runs side by side on all processors.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 
-/// Runs all jobs, and passes each with its result to `done`, one after another and in any order. The first error of
-/// `done` ends it: jobs that have not begun are left out.
-pub fn side_by_side<J: Sync, R: Send, E>(
+/// Runs all jobs, and tells after each the share of them that has ended. Results are in the order of the jobs. The
+/// first error ends it: jobs that have not begun are left out.
+pub fn side_by_side<J: Sync, R: Send, E: Send>(
     jobs: &[J],
-    run: impl Fn(&J) -> R + Sync,
-    mut done: impl FnMut(&J, R) -> Result<(), E>,
-) -> Result<(), E> {
+    run: impl Fn(&J) -> Result<R, E> + Sync,
+    mut tell: impl FnMut(f64),
+) -> Result<Vec<R>, E> {
     let (next, run) = (AtomicUsize::new(0), &run);
     let (send, receive) = mpsc::channel();
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
@@ -17,19 +18,22 @@ pub fn side_by_side<J: Sync, R: Send, E>(
         for _ in 0..workers {
             let (send, next) = (send.clone(), &next);
             scope.spawn(move || {
-                while let Some(job) = jobs.get(next.fetch_add(1, Relaxed)) {
-                    if send.send((job, run(job))).is_err() {
+                loop {
+                    let at = next.fetch_add(1, Relaxed);
+                    let Some(job) = jobs.get(at) else { return };
+                    if send.send((at, run(job))).is_err() {
                         return;
                     }
                 }
             });
         }
         drop(send);
-        let ended = receive.into_iter().try_for_each(|(job, result)| done(job, result));
-        if ended.is_err() {
-            next.store(jobs.len(), Relaxed);
+        let mut results = BTreeMap::new();
+        for (at, result) in receive {
+            results.insert(at, result.inspect_err(|_| next.store(jobs.len(), Relaxed))?);
+            tell(results.len() as f64 / jobs.len() as f64);
         }
-        ended
+        Ok(results.into_values().collect())
     })
 }
 
@@ -40,27 +44,12 @@ mod tests {
     #[test]
     fn every_job_runs_once_and_an_error_ends_the_rest() {
         let jobs: Vec<u32> = (0..100).collect();
-        let mut found = Vec::new();
-        let all = side_by_side(
-            &jobs,
-            |job| job * 2,
-            |job, twice| {
-                found.push((*job, twice));
-                Ok::<(), ()>(())
-            },
-        );
-        found.sort();
-        assert_eq!(all, Ok(()));
-        assert_eq!(found, jobs.iter().map(|job| (*job, job * 2)).collect::<Vec<_>>());
+        let mut told = Vec::new();
+        let all = side_by_side(&jobs, |job| Ok::<u32, ()>(job * 2), |share| told.push(share));
+        assert_eq!(all, Ok(jobs.iter().map(|job| job * 2).collect()));
+        assert_eq!((told.len(), told.last()), (100, Some(&1.0)));
         let mut ended = 0;
-        let failed = side_by_side(
-            &jobs,
-            |job| *job,
-            |_, _| {
-                ended += 1;
-                Err("enough")
-            },
-        );
-        assert_eq!((failed, ended), (Err("enough"), 1));
+        let failed = side_by_side(&jobs, |_| Err::<(), &str>("enough"), |_| ended += 1);
+        assert_eq!((failed, ended), (Err("enough"), 0));
     }
 }

@@ -34,11 +34,6 @@ enum Job {
     Replicated(Box<request::Setup>),
 }
 
-enum Done {
-    Coded(Result<Box<Report>, CodedError>),
-    Replicated(Result<Box<request::Report>, request::SimError>),
-}
-
 /// A server that is on draws P_power [ECS² §4.3.1].
 pub fn power() -> PowerModel {
     let on = Watts(73.2);
@@ -116,33 +111,28 @@ impl Runs {
     /// Runs what is planned. The order in which runs end changes no result.
     pub fn run(&mut self, tell: &mut dyn FnMut(f64)) -> Result<(), PaperError> {
         let jobs = std::mem::take(&mut self.waiting);
-        let (traces, mut ended) = (&self.traces, 0);
-        let run = |((trace, _), job): &(Name, Job)| {
-            let trace = &traces[*trace];
-            match job {
-                Job::Coded(setup) => Done::Coded(
-                    simulate(&mut trace.requests.iter().map(|request| Ok(*request)), setup).map(Box::new),
-                ),
+        let run = |((trace, what), job): &(Name, Job)| {
+            let trace = &self.traces[*trace];
+            let setup = match job {
+                Job::Coded(setup) => setup,
                 Job::Replicated(setup) => {
-                    Done::Replicated(request::simulate(trace, setup, &mut |_| true).map(Box::new))
+                    let report = request::simulate(trace, setup, &mut |_| true)?;
+                    return Ok((None, Some(report)));
                 }
+            };
+            match simulate(&mut trace.requests.iter().map(|request| Ok(*request)), setup) {
+                Ok(report) => Ok((Some(report), None)),
+                // Its figures are absent.
+                Err(CodedError::Overloaded { .. }) => Ok((None, None)),
+                Err(error) => Err(PaperError::Coded { name: format!("{}, {what}", trace.name), error }),
             }
         };
-        side_by_side(&jobs, run, |(name, _), done| {
-            match done {
-                Done::Coded(Ok(report)) => drop(self.done.insert(name.clone(), *report)),
-                // Its figures are absent.
-                Done::Coded(Err(CodedError::Overloaded { .. })) => {}
-                Done::Coded(Err(error)) => {
-                    let name = format!("{}, {}", traces[name.0].name, name.1);
-                    return Err(PaperError::Coded { name, error });
-                }
-                Done::Replicated(report) => drop(self.replicated.insert(name.0, *report?)),
-            }
-            ended += 1;
-            tell(f64::from(ended) / jobs.len() as f64);
-            Ok(())
-        })
+        let reports = side_by_side(&jobs, run, tell)?;
+        for ((name, _), (coded, replicated)) in jobs.into_iter().zip(reports) {
+            self.replicated.extend(replicated.map(|report| (name.0, report)));
+            self.done.extend(coded.map(|report| (name, report)));
+        }
+        Ok(())
     }
 }
 

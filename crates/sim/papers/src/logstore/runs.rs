@@ -16,11 +16,6 @@ pub const SMOOTHING: f64 = 0.125;
 /// What a run is called: the trace, the rate, the system, and what differs from the paper's settings.
 pub type Name = (usize, u32, String);
 
-struct Job {
-    name: Name,
-    setup: Setup,
-}
-
 pub struct Runs {
     /// The workloads in the order of [`RATES`], then what is given or made for a figure.
     pub traces: Vec<Trace>,
@@ -28,7 +23,7 @@ pub struct Runs {
     pub given: Vec<usize>,
     part: u32,
     seed: u64,
-    waiting: Vec<Job>,
+    waiting: Vec<(Name, Setup)>,
     done: BTreeMap<Name, Report>,
 }
 
@@ -75,7 +70,7 @@ impl Runs {
     }
 
     pub fn plan(&mut self, trace: usize, rate: u32, what: &str, setup: Setup) {
-        self.waiting.push(Job { name: (trace, rate, what.to_owned()), setup });
+        self.waiting.push(((trace, rate, what.to_owned()), setup));
     }
 
     pub fn get(&self, trace: usize, rate: u32, what: &str) -> Option<&Report> {
@@ -98,26 +93,22 @@ impl Runs {
     /// Runs what is planned. The order in which runs end changes no result.
     pub fn run(&mut self, tell: &mut dyn FnMut(f64)) -> Result<(), PaperError> {
         let jobs = std::mem::take(&mut self.waiting);
-        let (traces, mut ended) = (&self.traces, 0);
-        let run = |job: &Job| {
-            let trace = &traces[job.name.0];
+        let run = |((trace, rate, what), setup): &(Name, Setup)| {
+            let trace = &self.traces[*trace];
             let mut reader = InMemory::new(&trace.requests, &trace.devices);
-            simulate(&trace.name, &mut reader, &job.setup, &mut |_| ())
-        };
-        side_by_side(&jobs, run, |Job { name, .. }, found| {
-            match found {
-                Ok(report) => drop(self.done.insert(name.clone(), report)),
+            match simulate(&trace.name, &mut reader, setup, &mut |_| ()) {
+                Ok(report) => Ok(Some(report)),
                 // Its figures are absent.
-                Err(MirrorError::Overloaded { .. }) => {}
+                Err(MirrorError::Overloaded { .. }) => Ok(None),
                 Err(error) => {
-                    let name = format!("{} at {}x, {}", traces[name.0].name, name.1, name.2);
-                    return Err(PaperError::Mirror { name, error });
+                    Err(PaperError::Mirror { name: format!("{} at {rate}x, {what}", trace.name), error })
                 }
             }
-            ended += 1;
-            tell(f64::from(ended) / jobs.len() as f64);
-            Ok(())
-        })
+        };
+        let reports = side_by_side(&jobs, run, tell)?;
+        let named = jobs.into_iter().zip(reports);
+        self.done.extend(named.filter_map(|((name, _), report)| Some((name, report?))));
+        Ok(())
     }
 }
 
