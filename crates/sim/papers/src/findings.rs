@@ -68,6 +68,16 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
+impl Table {
+    pub fn new(
+        caption: &str,
+        header: impl IntoIterator<Item = impl Into<String>>,
+        rows: Vec<Vec<String>>,
+    ) -> Table {
+        Table { caption: caption.to_owned(), header: header.into_iter().map(Into::into).collect(), rows }
+    }
+}
+
 /// One table or figure of the paper.
 #[derive(Clone, Debug, Serialize)]
 pub struct Experiment {

@@ -79,11 +79,7 @@ pub(super) fn errors(all: &[Hourly]) -> Result<Experiment, PaperError> {
         Axis::new("root mean square error by mean load").percent(),
     );
     let header = ["series", "forecast", "weeks", "1 day", "2 days", "3 days", "4 days", "5 days", "6 days"];
-    let mut table = Table {
-        caption: "Normalised error by days of training".into(),
-        header: header.map(str::to_owned).to_vec(),
-        rows: Vec::new(),
-    };
+    let mut table = Table::new("Normalised error by days of training", header, Vec::new());
     for (name, paper) in [("Hotmail", 1.0), ("Messenger", 0.9), ("Cambridge", 0.75)] {
         found.row(format!("right gears, hour-of-day mean: {name}"), "%", Some(paper), None);
     }

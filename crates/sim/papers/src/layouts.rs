@@ -120,8 +120,8 @@ pub(super) fn sleepers_of_the_example() -> Experiment {
         ("replica groups", 2.0, [[1, 2], [1, 2], [1, 2], [3, 4], [3, 4], [3, 4]]),
         ("gear groups", 2.0, [[1, 3], [1, 4], [2, 3], [2, 4], [1, 3], [2, 4]]),
     ];
-    let header = ["layout", "chunks on 1", "on 2", "on 3", "on 4", "asleep"].map(str::to_owned).to_vec();
-    let mut table = Table { caption: "Chunks by server".into(), header, rows: Vec::new() };
+    let header = ["layout", "chunks on 1", "on 2", "on 3", "on 4", "asleep"];
+    let mut table = Table::new("Chunks by server", header, Vec::new());
     let (servers, replicas) = FIGURE_4;
     for (name, paper, chunks) in kinds {
         let place = |n: u16| Place { rack: RackId(n), gear_group: GearGroup(u8::from(n > servers / 2)) };

@@ -70,9 +70,8 @@ pub(super) fn utilisation(all: &[Hourly]) -> Experiment {
         Axis::new("utilisation, of the peak").percent().from(0.0).to(1.0),
         Axis::new("of the time").percent().to(1.0),
     );
-    let mut header = vec!["at most".to_owned()];
-    header.extend(all.iter().map(|series| series.name.clone()));
-    let mut table = Table { caption: "Share of the time".into(), header, rows: Vec::new() };
+    let header = ["at most"].into_iter().chain(all.iter().map(|series| series.name.as_str()));
+    let mut table = Table::new("Share of the time", header, Vec::new());
     let weeks: Vec<Vec<f64>> = all.iter().map(normalised).collect();
     for level in LEVELS {
         let mut cells = vec![format!("{:.0} %", level * 100.0)];

@@ -170,11 +170,9 @@ fn by_groups(found: &mut Experiment, seed: u64) -> Result<(), PaperError> {
     let row = |(n, size): (&u32, &f64)| {
         vec![n.to_string(), size.to_string(), format!("{:.1}", size / f64::from(*n))]
     };
-    found.tables.push(Table {
-        caption: "State of a new cluster by number of chunk groups".into(),
-        header: vec!["chunk groups".into(), "bytes".into(), "bytes per group".into()],
-        rows: counts.iter().zip(&sizes).map(row).collect(),
-    });
+    let rows = counts.iter().zip(&sizes).map(row).collect();
+    let header = ["chunk groups", "bytes", "bytes per group"];
+    found.tables.push(Table::new("State of a new cluster by number of chunk groups", header, rows));
     let points = counts.iter().zip(&sizes).map(|(n, size)| (f64::from(*n), *size));
     let chart = Chart::new("Metadata state", Axis::new("chunk groups").log(), Axis::new("state").bytes());
     found.charts.push(chart.with(Series::new("of a new cluster", Mark::Line, points)));

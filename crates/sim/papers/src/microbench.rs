@@ -2,9 +2,9 @@
 
 use super::findings::{Experiment, PaperError, Table};
 use super::side_by_side::side_by_side;
-use super::testbed::REPLICAS;
+use super::testbed::{MB, REPLICAS, setup};
 use ebb_output::{Axis, Chart, Mark, Series};
-use ebb_sim::request::{DiskModel, NetworkModel, Pace, Setup, Work, closed};
+use ebb_sim::request::{DiskModel, Pace, Work, closed};
 use ebb_trace::{Kind, Request};
 use ebb_types::{Bytes, Random};
 use std::time::Duration;
@@ -29,7 +29,6 @@ const OUTSTANDING: usize = 64;
 const STREAM_BYTES: u32 = 64 << 10;
 /// The paper does not give the size of its random accesses.
 const RANDOM_BYTES: u32 = 4 << 10;
-const MB: f64 = 1024.0 * 1024.0;
 const CLIENTS: u16 = 9;
 
 /// What is measured, in this order: the first creates the files.
@@ -83,19 +82,6 @@ fn works(clients: u16, effort: ClientEffort, seed: u64) -> Vec<Work> {
     vec![work(Kind::Write, true), work(Kind::Read, true), work(Kind::Write, false), work(Kind::Read, false)]
 }
 
-fn setup(servers: u16, replicas: u8, chunk_bytes: u32, seed: u64) -> Setup {
-    Setup {
-        servers,
-        racks: replicas.into(),
-        replicas,
-        chunk_bytes,
-        disk: DiskModel::hdd_2009(),
-        network: NetworkModel::gigabit(),
-        seed,
-        ..Setup::default()
-    }
-}
-
 /// The paces of one server with chunks of 1 MiB, its streams with chunks of 64 MiB, and the paces of nine.
 pub(super) struct Paces {
     small: Vec<Pace>,
@@ -108,9 +94,9 @@ pub(super) fn run(one: ClientEffort, each: ClientEffort, seed: u64) -> Result<Pa
     let mut streams = works(1, one, seed);
     streams.truncate(2);
     let jobs = [
-        (setup(1, 1, 1 << 20, seed), works(1, one, seed)),
-        (setup(CLIENTS, REPLICAS, 1 << 20, seed), works(CLIENTS, each, seed)),
-        (setup(1, 1, 64 << 20, seed), streams),
+        (setup(1, 1, 1, 1 << 20, seed), works(1, one, seed)),
+        (setup(CLIENTS, REPLICAS.into(), REPLICAS, 1 << 20, seed), works(CLIENTS, each, seed)),
+        (setup(1, 1, 1, 64 << 20, seed), streams),
     ];
     let mut paces = side_by_side(&jobs, |(setup, works)| closed(setup, works), |_| ())?.into_iter();
     let mut next = || paces.next().expect("there is one of each job");
@@ -180,9 +166,8 @@ pub(super) fn nine_servers(paces: &Paces, effort: ClientEffort) -> Experiment {
         let copies = if writes(kind) { f64::from(REPLICAS) } else { 1.0 };
         sustained(kind, &paces.small[kind]) * f64::from(CLIENTS) / copies
     };
-    let header =
-        ["", "together", "ideal", "slowest client", "fastest client", "failed"].map(str::to_owned).to_vec();
-    let mut table = Table { caption: "Nine clients".into(), header, rows: Vec::new() };
+    let header = ["", "together", "ideal", "slowest client", "fastest client", "failed"];
+    let mut table = Table::new("Nine clients", header, Vec::new());
     for (kind, pace) in paces.nine.iter().enumerate() {
         let (here, ideal) = (sustained(kind, pace), ideal(kind));
         if writes(kind) {

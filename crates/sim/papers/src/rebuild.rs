@@ -3,36 +3,20 @@
 use super::effort::Effort;
 use super::findings::{Experiment, PaperError, Table};
 use super::side_by_side::side_by_side;
-use super::testbed::REPLICAS;
+use super::testbed::{MB, REPLICAS, setup};
 use ebb_output::{Axis, Chart, Deviations, Mark, Series};
-use ebb_sim::request::{
-    Copied, DiskModel, NetworkModel, Setup, SimError, copy_chunks, rebuild, whole_chunks,
-};
+use ebb_sim::request::{Copied, DiskModel, SimError, copy_chunks, rebuild, whole_chunks};
 use ebb_types::Bytes;
 
 const CHUNKS: [(&str, u32); 2] = [("1 MB", 1 << 20), ("64 MB", 64 << 20)];
-const MB: f64 = 1024.0 * 1024.0;
 /// The cluster in which the copying is compared with the whole protocol.
 const COMPARED_SERVERS: u16 = 9;
 /// Where one of the paper's 15 servers is lost. [Sierra §3.3]
 const PAPERS_WRITERS: f64 = 4.0;
 
-fn setup(servers: u16, chunk_bytes: u32, seed: u64) -> Setup {
-    Setup {
-        servers,
-        racks: servers,
-        replicas: REPLICAS,
-        chunk_bytes,
-        disk: DiskModel::hdd_2009(),
-        network: NetworkModel::gigabit(),
-        seed,
-        ..Setup::default()
-    }
-}
-
 /// The rate of the copying alone, by that of the whole protocol, for the same chunks.
 pub(super) fn compared(chunk_bytes: u32, bytes: u64, seed: u64) -> Result<f64, SimError> {
-    let setup = setup(COMPARED_SERVERS, chunk_bytes, seed);
+    let setup = setup(COMPARED_SERVERS, COMPARED_SERVERS, REPLICAS, chunk_bytes, seed);
     let whole = rebuild(&setup, bytes)?;
     let alone = copy_chunks(&setup, &whole.chunks)?;
     Ok(whole.took.as_secs_f64() / alone.took.as_secs_f64())
@@ -65,7 +49,7 @@ pub(super) fn rates(
     let jobs: Vec<(usize, u16)> =
         (0..CHUNKS.len()).flat_map(|kind| sizes.iter().map(move |n| (kind, *n))).collect();
     let run = |(kind, servers): &(usize, u16)| {
-        let setup = setup(*servers, CHUNKS[*kind].1, seed);
+        let setup = setup(*servers, *servers, REPLICAS, CHUNKS[*kind].1, seed);
         copy_chunks(&setup, &whole_chunks(&setup, bytes)?)
     };
     let copied = side_by_side(&jobs, run, |share| tell("rebuild (Figure 12)", share))?;
@@ -125,9 +109,5 @@ fn table(copied: &[((usize, u16), Copied)]) -> Table {
             format!("{:.1} MB/s", rate(done)),
         ]
     };
-    Table {
-        caption: "Modelled rebuilds".into(),
-        header: header.map(str::to_owned).to_vec(),
-        rows: copied.iter().map(row).collect(),
-    }
+    Table::new("Modelled rebuilds", header, copied.iter().map(row).collect())
 }

@@ -8,7 +8,7 @@
 
 use super::findings::{Experiment, PaperError, Table};
 use super::side_by_side::side_by_side;
-use super::testbed::{HOUR, REPLICAS};
+use super::testbed::{HOUR, MB, REPLICAS};
 use ebb_gear::{Load, LoadSeries, Provision, Scheme, rehearsal};
 use ebb_output::{Axis, Chart, Latency, Mark, Series};
 use ebb_sim::request::{
@@ -340,11 +340,7 @@ fn response_times(run: &Report, base: &Report, hours: &[(Load, u8)]) -> Experime
     let stretches =
         [("steady", steady(run, hours)), ("up-shift", up_shift(run)), ("down-shift", down_shift(run))];
     let header = ["stretch", "from", "requests", "", "mean", "p50", "p99", "p99.9", "highest"];
-    let mut table = Table {
-        caption: "Modelled response times".into(),
-        header: header.map(str::to_owned).to_vec(),
-        rows: Vec::new(),
-    };
+    let mut table = Table::new("Modelled response times", header, Vec::new());
     let mut bars = [(); 4].map(|()| Vec::new());
     for (at, (name, stretch)) in stretches.iter().enumerate() {
         let Some(stretch) = stretch else { continue };
@@ -383,8 +379,6 @@ fn response_times(run: &Report, base: &Report, hours: &[(Load, u8)]) -> Experime
     found.tables.push(table);
     found
 }
-
-const MB: f64 = 1024.0 * 1024.0;
 
 fn reclaim(run: &Report) -> Experiment {
     let mut found = Experiment::new(

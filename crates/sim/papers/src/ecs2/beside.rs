@@ -131,15 +131,8 @@ pub fn found(runs: &Runs) -> Experiment {
             .map(|(watts, of_stored)| format!("{} ({})", number(*watts, "W"), number(of_stored, "W/B")));
         table.push([name.clone()].into_iter().chain(printed).chain(ours).collect());
     }
-    found.tables.push(Table {
-        caption: "Watts, and watts by stored data".into(),
-        header: ["", "paper: always on", "paper: ECS²"]
-            .into_iter()
-            .chain(systems())
-            .map(Into::into)
-            .collect(),
-        rows: table,
-    });
+    let header = ["", "paper: always on", "paper: ECS²"].into_iter().chain(systems());
+    found.tables.push(Table::new("Watts, and watts by stored data", header, table));
     found.charts.push(chart(runs, bars));
     found
 }

@@ -37,16 +37,13 @@ pub fn ecs2(inputs: &Ecs2Inputs, tell: &mut dyn FnMut(&str, f64)) -> Result<Find
 }
 
 fn holders(inputs: &Ecs2Inputs) -> Vec<String> {
-    let mut lines = vec![
+    let lines = [
         "The paper's hours of Web-2, Fin-2, DTRS and RAD-BE are not public; generated ones with the figures of its Table V stand in for \
-         them."
-            .to_owned(),
+         them.",
         "A server that is on draws 73.2 W at any load, as in the paper's model; in the rows \"by its load\" its watts follow how busy its \
-         disk is. Response times are those of a modelled disk of its time."
-            .to_owned(),
+         disk is. Response times are those of a modelled disk of its time.",
     ];
-    lines.extend(inputs.traces.iter().map(given));
-    lines
+    lines.map(str::to_owned).into_iter().chain(inputs.traces.iter().map(given)).collect()
 }
 
 #[cfg(test)]

@@ -42,17 +42,13 @@ pub fn logstore(inputs: &LogStoreInputs, tell: &mut dyn FnMut(&str, f64)) -> Res
 }
 
 fn holders(inputs: &LogStoreInputs) -> Vec<String> {
-    let mut lines = vec![
+    let lines = [
         "The paper's traces are not public but for parts; generated ones with its figures stand in for them, behind a file \
-         system's cache."
-            .to_owned(),
-        "Both disks start at high speed. Writes are acknowledged by one disk, as in the paper. Logs of 3 GiB, as in the paper."
-            .to_owned(),
-        "Beside the paper's response times stand ours as it counts them: the buffer cache answers all but the reads that miss."
-            .to_owned(),
+         system's cache.",
+        "Both disks start at high speed. Writes are acknowledged by one disk, as in the paper. Logs of 3 GiB, as in the paper.",
+        "Beside the paper's response times stand ours as it counts them: the buffer cache answers all but the reads that miss.",
     ];
-    lines.extend(inputs.traces.iter().map(given));
-    lines
+    lines.map(str::to_owned).into_iter().chain(inputs.traces.iter().map(given)).collect()
 }
 
 #[cfg(test)]

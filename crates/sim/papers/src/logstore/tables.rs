@@ -154,22 +154,17 @@ fn table_of(runs: &Runs, trace: usize, rates: &[u32]) -> Table {
     };
     let all = rates.iter().flat_map(|rate| KINDS.map(|kind| (*rate, kind)));
     let rows = all.filter_map(|(rate, kind)| Some(row(rate, kind, runs.system(trace, rate, kind)?)));
-    Table {
-        caption: "Both disks together; times in seconds".to_owned(),
-        header: [
-            "",
-            "low speed",
-            "changes",
-            "busy with data",
-            "with logs",
-            "with notes",
-            "blocks logged",
-            "longest write",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-        rows: rows.collect(),
-    }
+    let header = [
+        "",
+        "low speed",
+        "changes",
+        "busy with data",
+        "with logs",
+        "with notes",
+        "blocks logged",
+        "longest write",
+    ];
+    Table::new("Both disks together; times in seconds", header, rows.collect())
 }
 
 /// The read-only trace.
