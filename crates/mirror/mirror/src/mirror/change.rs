@@ -114,10 +114,7 @@ impl Mirror {
         change.wanted |= wanted;
     }
 
-    pub(crate) fn leave_synced(&mut self, side: Side, ok: bool, out: &mut Vec<Command>) {
-        if !ok {
-            return self.lose(side, out);
-        }
+    pub(crate) fn leave_synced(&mut self, side: Side) {
         if self.is_at(side, Step::Syncing) && self.has(PlantedBug::LeaveUnnoted) {
             self.leave_noted(side);
         } else if self.is_at(side, Step::Syncing) {
@@ -229,10 +226,7 @@ impl Mirror {
         self.ops.release_held();
     }
 
-    pub(crate) fn return_synced(&mut self, side: Side, ok: bool, out: &mut Vec<Command>) {
-        if !ok {
-            return self.lose(side, out);
-        }
+    pub(crate) fn return_synced(&mut self, side: Side) {
         let copied = self.copies.as_ref().is_some_and(|copies| copies.is_settling(side));
         if self.is_at(side, Step::Settling) || copied {
             if !self.has(PlantedBug::ReturnUnmarked) {

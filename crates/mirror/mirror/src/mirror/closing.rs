@@ -35,10 +35,7 @@ impl Mirror {
         }
     }
 
-    pub(crate) fn close_synced(&mut self, side: Side, ok: bool, out: &mut Vec<Command>) {
-        if !ok {
-            self.lose(side, out);
-        }
+    pub(crate) fn close_synced(&mut self) {
         if let Closing::Syncing(left) = &mut self.closing {
             *left -= 1;
         }

@@ -44,10 +44,7 @@ impl Mirror {
         }
     }
 
-    pub(crate) fn rebuild_synced(&mut self, side: Side, ok: bool, out: &mut Vec<Command>) {
-        if !ok {
-            return self.lose(side, out);
-        }
+    pub(crate) fn rebuild_synced(&mut self, side: Side) {
         // Once everything is copied, the note that the disk is in sync must be the last.
         let copies = self.copies.as_mut().filter(|copies| !copies.settling);
         let noting = copies.and_then(|copies| copies.noting.take());

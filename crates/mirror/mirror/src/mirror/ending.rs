@@ -25,44 +25,35 @@ impl Mirror {
         let ok = found != Found::Failed;
         let wait = self.disk(side).ended(token, ok);
         self.observe(side, &wait, spent);
+        // Reads are served by the other disk; whatever else fails has failed the disk.
+        if !ok && !matches!(wait, Wait::Read { .. } | Wait::Status { .. }) {
+            self.lose(side, out);
+        }
         match wait {
             Wait::Read { op, block, slot } => self.read_done(op, side, (block, slot), found, out),
             Wait::Status { op } => self.status_done(op, found, out),
-            Wait::Part { op, .. } => {
-                if !ok {
-                    self.lose(side, out);
-                }
-                self.part_done(op, side, out);
-            }
+            Wait::Part { op, .. } => self.part_done(op, side, out),
             Wait::Batch => {
-                if !ok {
-                    self.lose(side, out);
-                }
                 for op in self.disk(side).log.landed() {
                     self.part_done(op, side, out);
                 }
             }
             Wait::Map => {
-                if !ok {
-                    self.lose(side, out);
-                }
                 let ready = self.marks.written();
                 self.ops.make_ready(ready);
             }
             Wait::Superblock => {
-                if !ok {
-                    self.lose(side, out);
-                }
                 if let Some(change) = self.members.written() {
                     self.noted(change, out);
                 }
             }
-            Wait::ReplaySync => self.replay_synced(side, ok, out),
-            Wait::ClearSync => self.clear_synced(side, ok, out),
-            Wait::ReturnSync => self.return_synced(side, ok, out),
-            Wait::LeaveSync => self.leave_synced(side, ok, out),
-            Wait::RebuildSync => self.rebuild_synced(side, ok, out),
-            Wait::CloseSync => self.close_synced(side, ok, out),
+            Wait::CloseSync => self.close_synced(),
+            _ if !ok => {}
+            Wait::ReplaySync => self.replay_synced(side, out),
+            Wait::ClearSync => self.marks.clear_synced(self.epochs.number()),
+            Wait::ReturnSync => self.return_synced(side),
+            Wait::LeaveSync => self.leave_synced(side),
+            Wait::RebuildSync => self.rebuild_synced(side),
         }
     }
 

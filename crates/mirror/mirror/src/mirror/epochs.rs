@@ -83,11 +83,4 @@ impl Mirror {
             self.issue(side, Wait::ClearSync, DiskOp::Sync, out);
         }
     }
-
-    pub(crate) fn clear_synced(&mut self, side: Side, ok: bool, out: &mut Vec<Command>) {
-        if !ok {
-            return self.lose(side, out);
-        }
-        self.marks.clear_synced(self.epochs.number());
-    }
 }

@@ -56,7 +56,7 @@ impl Mirror {
         if !replay.placed.is_empty() && (last || full) {
             replay.voiding = replay.placed.len() as u32;
             match self.has(PlantedBug::VoidUnsynced) {
-                true => self.replay_synced(side, true, out),
+                true => self.replay_synced(side, out),
                 false => self.issue(side, Wait::ReplaySync, DiskOp::Sync, out),
             }
         } else if disk.restarting == Restarting::Draining && !disk.reads_log() {
@@ -130,24 +130,15 @@ impl Mirror {
         replay.placed.push(id);
     }
 
-    pub(crate) fn replay_synced(&mut self, side: Side, ok: bool, out: &mut Vec<Command>) {
-        if !ok {
-            self.lose(side, out);
-        }
-        let disk = self.disk(side);
-        if ok && !disk.log.can_void() {
+    pub(crate) fn replay_synced(&mut self, side: Side, out: &mut Vec<Command>) {
+        let disk = &mut self.disks[side.index()];
+        if !disk.log.can_void() {
             return self.restart_full(side, out);
         }
-        for id in std::mem::take(&mut self.disk(side).replay.placed) {
+        for id in std::mem::take(&mut disk.replay.placed) {
             let Some(op) = self.ops.get_mut(id) else { continue };
-            if ok {
-                op.left[side.index()] += 1;
-                let blocks = op.blocks.clone();
-                self.disk(side).log.void(id, blocks);
-            } else {
-                self.disk(side).replay.voiding -= 1;
-                self.finish(id, Reply::Failed, out);
-            }
+            op.left[side.index()] += 1;
+            disk.log.void(id, op.blocks.clone());
         }
     }
 
