@@ -36,10 +36,6 @@ pub struct Client {
     current: Option<Current>,
     /// Number of the present try; answers to earlier ones are void.
     attempt: u64,
-    /// Voids earlier timers.
-    stamp: u64,
-    /// When its timer ends.
-    due: u64,
     seq: u64,
     /// Operations still to do.
     pub left: u32,
@@ -55,6 +51,14 @@ pub struct Client {
     looked: Option<(usize, u32, u32, Version)>,
     /// Final operations, the last one first: reads of every chunk, or what a story scripts.
     pub to_do: Vec<(ChunkId, Action)>,
+}
+
+/// The timer of a client or coder.
+#[derive(Default)]
+pub struct Timer {
+    /// Voids earlier ends.
+    stamp: u64,
+    due: u64,
 }
 
 /// A client or coder that stands still.
@@ -75,8 +79,6 @@ impl Client {
             heard: Heard::default(),
             current: None,
             attempt: 0,
-            stamp: 0,
-            due: 0,
             seq: 0,
             left: 0,
             own,
@@ -104,12 +106,6 @@ impl Client {
 
     fn give_claim_up(&mut self) {
         (self.claim, self.looked) = (0, None);
-    }
-
-    /// Returns when it would have ended.
-    pub fn stop_timer(&mut self) -> u64 {
-        self.stamp += 1;
-        self.due
     }
 
     /// The number of the operation in progress in the history.

@@ -71,10 +71,6 @@ pub struct Coder {
     heard: Heard,
     work: Option<Work>,
     attempts: u64,
-    /// Voids earlier timers.
-    stamp: u64,
-    /// When its timer ends.
-    due: u64,
     requests: u64,
     chunks: u64,
     /// Operations still to do.
@@ -97,8 +93,6 @@ impl Coder {
             heard: Heard::default(),
             work: None,
             attempts: 0,
-            stamp: 0,
-            due: 0,
             requests: 0,
             chunks: 0,
             left: 0,
@@ -111,12 +105,6 @@ impl Coder {
 
     pub fn is_done(&self) -> bool {
         self.work.is_none() && self.left == 0 && self.to_read.is_empty()
-    }
-
-    /// Returns when it would have ended.
-    pub fn stop_timer(&mut self) -> u64 {
-        self.stamp += 1;
-        self.due
     }
 
     /// The set in which it is storing something.

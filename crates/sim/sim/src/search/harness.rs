@@ -4,7 +4,7 @@
 //! [`invariants`](crate::search::invariants), how long things take in [`delays`](crate::search::delays).
 
 use crate::engine::Clock;
-use crate::search::client::{Client, Still};
+use crate::search::client::{Client, Still, Timer};
 use crate::search::coder::{CODERS, Coder};
 use crate::search::faults::Mishaps;
 use crate::search::history::History;
@@ -26,6 +26,7 @@ pub struct Search<'a> {
     pub configure: &'a Configure,
     pub clients: Vec<Client>,
     pub coders: Vec<Coder>,
+    pub timers: BTreeMap<u32, Timer>,
     /// Clients and coders that stand still.
     pub still: BTreeMap<u32, Still>,
     pub history: History,
@@ -98,6 +99,7 @@ impl<'a> World<'a> {
             configure,
             clients: Vec::new(),
             coders: Vec::new(),
+            timers: BTreeMap::new(),
             still: BTreeMap::new(),
             history: History::default(),
             invariants: Invariants::default(),

@@ -28,24 +28,23 @@ impl World<'_> {
         self.client_timer(id, MILLI);
     }
 
+    /// Sets the timer of a client or coder.
     pub fn client_timer(&mut self, id: u32, delay: u64) {
-        let now = self.now;
-        let client = self.client(id);
-        client.due = now.saturating_add(delay);
-        client.stamp += 1;
-        let stamp = client.stamp;
+        let timer = self.harness.timers.entry(id).or_default();
+        timer.due = self.now.saturating_add(delay);
+        timer.stamp += 1;
+        let stamp = timer.stamp;
         self.its_after(delay, Its::Client { client: id, stamp });
     }
 
     pub fn client_wakes(&mut self, id: u32, stamp: u64) {
-        if id >= CODERS {
-            return self.coder_wakes(id, stamp);
-        }
-        let client = self.client(id);
-        if client.stamp != stamp {
+        if self.harness.timers.get(&id).is_none_or(|timer| timer.stamp != stamp) {
             return;
         }
-        if client.current.is_none() {
+        if id >= CODERS {
+            return self.coder_wakes(id);
+        }
+        if self.client(id).current.is_none() {
             return self.next_op(id);
         }
         self.client_looks(id);

@@ -2,26 +2,22 @@
 //! it: what was due meanwhile is due only after what was left of it, and what was sent to it lies in its sockets.
 
 use super::Still;
-use crate::search::coder::CODERS;
 use crate::search::harness::World;
 use crate::world::happening::Happening;
 use crate::world::net::ADMIN;
 
 impl World<'_> {
     pub fn suspend_client(&mut self, id: u32) {
-        let left = if id >= CODERS { self.coder(id).stop_timer() } else { self.client(id).stop_timer() };
-        let left = left.saturating_sub(self.now);
+        let timer = self.harness.timers.entry(id).or_default();
+        timer.stamp += 1;
+        let left = timer.due.saturating_sub(self.now);
         self.harness.still.insert(id, Still { left, held: Vec::new() });
     }
 
     pub fn client_goes_on(&mut self, id: u32) {
         let Some(Still { left, held }) = self.harness.still.remove(&id) else { return };
         self.note(|| format!("client-{id} continues"));
-        if id >= CODERS {
-            self.coder_timer(id, left)
-        } else {
-            self.client_timer(id, left)
-        }
+        self.client_timer(id, left);
         for what in held {
             match what {
                 Happening::Deliver { from, to, generation, message } => {

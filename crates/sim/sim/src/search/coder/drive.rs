@@ -2,7 +2,7 @@
 
 use super::{CODED_OP, CODERS, Coder, Job, Part, Stored, Work, strips_of};
 use crate::engine::{MILLI, SECOND};
-use crate::search::harness::{Event as Its, World};
+use crate::search::harness::World;
 use crate::search::invariants::CODED;
 use crate::world::client::{answer_is_garbled, learn};
 use crate::world::happening::Message;
@@ -35,24 +35,11 @@ impl World<'_> {
 
     pub fn employ_coder(&mut self, id: u32, ops: u32) {
         self.coder(id).left = ops;
-        self.coder_timer(id, MILLI);
+        self.client_timer(id, MILLI);
     }
 
-    pub fn coder_timer(&mut self, id: u32, delay: u64) {
-        let now = self.now;
-        let coder = self.coder(id);
-        coder.due = now.saturating_add(delay);
-        coder.stamp += 1;
-        let stamp = coder.stamp;
-        self.its_after(delay, Its::Client { client: id, stamp });
-    }
-
-    pub fn coder_wakes(&mut self, id: u32, stamp: u64) {
-        let coder = self.coder(id);
-        if coder.stamp != stamp {
-            return;
-        }
-        if coder.work.is_none() {
+    pub fn coder_wakes(&mut self, id: u32) {
+        if self.coder(id).work.is_none() {
             return self.next_job(id);
         }
         self.coder_looks(id);
@@ -67,7 +54,7 @@ impl World<'_> {
         coder.open.retain(|chunk, _| !ruined.contains(chunk));
         if coder.view.map().sets.is_empty() {
             self.ask_map(id);
-            return self.coder_timer(id, 100 * MILLI);
+            return self.client_timer(id, 100 * MILLI);
         }
         let (job, stored) = if coder.left > 0 {
             coder.left -= 1;
@@ -204,7 +191,7 @@ impl World<'_> {
         let due =
             self.coder(id).work.iter().flat_map(|work| work.parts.values()).map(|p| p.request.due()).min();
         if let Some(due) = due {
-            self.coder_timer(id, due.since(now).as_nanos() as u64);
+            self.client_timer(id, due.since(now).as_nanos() as u64);
         }
     }
 
@@ -227,7 +214,7 @@ impl World<'_> {
             Command::Adopt { group, entry } => self.coder(id).view.adopt(group, entry),
             Command::AdoptSet { set, entry } => {
                 self.coder(id).view.adopt_set(set, entry);
-                self.coder_timer(id, 0);
+                self.client_timer(id, 0);
             }
             Command::Heard { .. } => {}
             Command::Wake { set } => {
@@ -268,7 +255,7 @@ impl World<'_> {
             work.write.taken(part, epoch);
             // The last one completes the write: all were taken under its epoch.
             work.stored.epoch = epoch;
-            return self.coder_timer(id, 0);
+            return self.client_timer(id, 0);
         }
         let (stored, last) = (work.stored, work.parts.is_empty());
         let entry = self.entry_for(id, stored.chunk);
@@ -328,7 +315,7 @@ impl World<'_> {
         let coder = self.coder(id);
         let rests = stormy && longest > 0 && coder.random.chance(RESTS);
         let pause = coder.random.below(if rests { longest } else { 80 * MILLI });
-        self.coder_timer(id, pause);
+        self.client_timer(id, pause);
     }
 
     pub fn coder_receives(&mut self, id: u32, from: Node, message: Message) {
