@@ -3,14 +3,14 @@
 //!
 //! What happens lies apart from the times that are sorted: events are large, and most runs spend their time here.
 
+use super::slab::Slab;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 pub struct Agenda<T> {
     /// Time, number, and place in `events`.
     times: BinaryHeap<Reverse<(u64, u64, u32)>>,
-    events: Vec<Option<T>>,
-    free: Vec<u32>,
+    events: Slab<T>,
     /// Of events so far.
     number: u64,
 }
@@ -24,18 +24,14 @@ pub struct Due<T> {
 
 impl<T> Default for Agenda<T> {
     fn default() -> Agenda<T> {
-        Agenda { times: BinaryHeap::new(), events: Vec::new(), free: Vec::new(), number: 0 }
+        Agenda { times: BinaryHeap::new(), events: Slab::default(), number: 0 }
     }
 }
 
 impl<T> Agenda<T> {
     pub fn put(&mut self, at: u64, what: T) {
         self.number += 1;
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.events.push(None);
-            self.events.len() as u32 - 1
-        });
-        self.events[place as usize] = Some(what);
+        let place = self.events.put(what);
         self.times.push(Reverse((at, self.number, place)));
     }
 
@@ -48,8 +44,7 @@ impl<T> Agenda<T> {
     pub fn take_by(&mut self, end: u64) -> Option<Due<T>> {
         self.next_by(end)?;
         let Reverse((at, order, place)) = self.times.pop()?;
-        self.free.push(place);
-        let what = self.events[place as usize].take().expect("each time has its event");
+        let what = self.events.take(place).expect("each time has its event");
         Some(Due { at, order, what })
     }
 }

@@ -6,6 +6,8 @@
 
 mod agenda;
 mod clock;
+mod slab;
 
 pub use agenda::{Agenda, Due};
 pub use clock::{Clock, MILLI, SECOND};
+pub use slab::Slab;

@@ -6,6 +6,7 @@
 
 mod drive;
 
+use crate::engine::Slab;
 use crate::request::measure::Done;
 use crate::world::client::Heard;
 use ebb_client_core::{Trouble, View};
@@ -57,45 +58,6 @@ pub struct Retries {
     pub busy: u64,
     /// No answer in time.
     pub timeouts: u64,
-}
-
-/// Numbered slots that are reused.
-struct Slab<T> {
-    places: Vec<Option<T>>,
-    free: Vec<u32>,
-}
-
-impl<T> Default for Slab<T> {
-    fn default() -> Self {
-        Slab { places: Vec::new(), free: Vec::new() }
-    }
-}
-
-impl<T> Slab<T> {
-    fn put(&mut self, value: T) -> u32 {
-        if let Some(place) = self.free.pop() {
-            self.places[place as usize] = Some(value);
-            return place;
-        }
-        self.places.push(Some(value));
-        self.places.len() as u32 - 1
-    }
-
-    fn get(&mut self, place: u32) -> Option<&mut T> {
-        self.places.get_mut(place as usize)?.as_mut()
-    }
-
-    fn take(&mut self, place: u32) -> Option<T> {
-        let value = self.places.get_mut(place as usize)?.take();
-        if value.is_some() {
-            self.free.push(place);
-        }
-        value
-    }
-
-    fn len(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
 }
 
 impl Clients {

@@ -16,7 +16,7 @@
 //! The data may be on a mirror of two disks ([`pair`](super::pair)). Then group commits are its durable writes, one at
 //! a time.
 
-use crate::engine::MILLI;
+use crate::engine::{MILLI, Slab};
 use crate::request::device::Device;
 use crate::request::disk::Access;
 use crate::request::measure::Gauge;
@@ -85,8 +85,7 @@ pub struct Machine {
     chunk_bytes: u64,
     segments_bytes: u64,
     chunk_places: u64,
-    jobs: Vec<Option<Job>>,
-    free: Vec<u32>,
+    jobs: Slab<Job>,
     /// Records that wait for the next group commit.
     log: VecDeque<Writing>,
     /// On a mirror also while it is in progress.
@@ -119,8 +118,7 @@ impl Machine {
             chunk_bytes: chunk_bytes.into(),
             segments_bytes,
             chunk_places: ((capacity_bytes - segments_bytes) / u64::from(chunk_bytes)).max(1),
-            jobs: Vec::new(),
-            free: Vec::new(),
+            jobs: Slab::default(),
             log: VecDeque::new(),
             commit_waits: false,
             log_at: 0,
@@ -146,19 +144,6 @@ impl Machine {
         }
     }
 
-    fn put(&mut self, job: Job) -> u32 {
-        match self.free.pop() {
-            Some(slot) => {
-                self.jobs[slot as usize] = Some(job);
-                slot
-            }
-            None => {
-                self.jobs.push(Some(job));
-                self.jobs.len() as u32 - 1
-            }
-        }
-    }
-
     /// Accepts a command, which ends in one answer of [`Machine::end`]. Returns a job without disk access, and when it
     /// is done.
     pub fn submit(&mut self, now: u64, token: StoreToken, command: StoreCommand) -> Option<(u32, u64)> {
@@ -173,13 +158,13 @@ impl Machine {
             | StoreCommand::Check { role, chunk, first, count, .. } => {
                 let (at, bytes) = (self.place(role, chunk, first), u64::from(count) * BLOCK_BYTES as u64);
                 let access = Access { write: false, at, bytes, hops: 0 };
-                let job = self.put(Job::Read { token, command, access });
+                let job = self.jobs.put(Job::Read { token, command, access });
                 self.disk.add(job, at, bytes);
                 return None;
             }
             StoreCommand::List { .. } | StoreCommand::Newer { .. } => {
                 self.in_service += 1;
-                return Some((self.put(Job::Question { token, command }), now + QUESTION));
+                return Some((self.jobs.put(Job::Question { token, command }), now + QUESTION));
             }
         };
         self.submit_write(token, role, record, payload.len() as u64);
@@ -209,7 +194,7 @@ impl Machine {
                 (unsettled.bytes, unsettled.hops) = (PAGE_BYTES, unsettled.hops + 1);
             }
             let access = Access { write: true, at, bytes: data, hops: 0 };
-            let job = self.put(Job::Direct { writing, access });
+            let job = self.jobs.put(Job::Direct { writing, access });
             return self.disk.add(job, at, data);
         }
         if role == Role::Replica && record.content != Content::Delete {
@@ -229,7 +214,7 @@ impl Machine {
     fn queue_commit(&mut self) {
         if !self.log.is_empty() && !self.commit_waits {
             self.commit_waits = true;
-            let job = self.put(Job::Commit(Vec::new()));
+            let job = self.jobs.put(Job::Commit(Vec::new()));
             self.disk.add(job, self.log_at, 0);
         }
     }
@@ -239,7 +224,7 @@ impl Machine {
     pub fn start(&mut self, now: u64) -> Option<(u32, Option<u64>)> {
         let hurry = !self.flushing.is_empty() || self.unsettled_bytes > OVERDUE * self.checkpoint_bytes;
         let job = self.disk.next(now, hurry)?;
-        let (access, durable) = match self.jobs[job as usize].as_mut().expect("a job that waits") {
+        let (access, durable) = match self.jobs.get(job).expect("a job that waits") {
             Job::Read { access, .. } | Job::Direct { access, .. } | Job::Settle(access) => (*access, false),
             Job::Question { .. } => unreachable!("it never waits for the disk"),
             Job::Commit(batch) => {
@@ -265,8 +250,7 @@ impl Machine {
 
     /// The access is done: produces the outcomes of its commands.
     pub fn end(&mut self, now: u64, job: u32, out: &mut Vec<(StoreToken, StoreOutcome)>) {
-        let done = self.jobs[job as usize].take().expect("a job that was started");
-        self.free.push(job);
+        let done = self.jobs.take(job).expect("a job that was started");
         self.in_service -= 1;
         self.accesses -= usize::from(!matches!(done, Job::Question { .. }));
         match done {
@@ -321,7 +305,7 @@ impl Machine {
         self.unsettled_bytes = 0;
         for ((_, chunk), Unsettled { bytes, hops, .. }) in std::mem::take(&mut self.unsettled) {
             let at = self.place(Role::Replica, chunk, 0);
-            let job = self.put(Job::Settle(Access { write: true, at, bytes: bytes + PAGE_BYTES, hops }));
+            let job = self.jobs.put(Job::Settle(Access { write: true, at, bytes: bytes + PAGE_BYTES, hops }));
             self.disk.add_background(job);
         }
     }

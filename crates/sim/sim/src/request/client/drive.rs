@@ -178,9 +178,7 @@ impl World<'_> {
 
     /// The map of a host has changed.
     fn look_at_pieces(&mut self, host: u32) {
-        let places = self.models().clients.pieces.places.iter().enumerate();
-        let there = places.filter(|(_, piece)| piece.as_ref().is_some_and(|piece| piece.host == host));
-        let there: Vec<u32> = there.map(|(n, _)| n as u32).collect();
+        let there = self.models().clients.pieces.numbers(|piece| piece.host == host);
         there.into_iter().for_each(|piece| self.look_at_piece(piece));
     }
 
@@ -204,9 +202,7 @@ impl World<'_> {
     pub fn look_for_timeouts(&mut self) {
         let now = Moment(self.now);
         let due = |piece: &Piece| piece.request.asked().is_some() && piece.request.due() <= now;
-        let places = self.models().clients.pieces.places.iter().enumerate();
-        let late = places.filter(|(_, piece)| piece.as_ref().is_some_and(due)).map(|(n, _)| n as u32);
-        let late: Vec<u32> = late.collect();
+        let late = self.models().clients.pieces.numbers(due);
         late.into_iter().for_each(|piece| self.look_at_piece(piece));
     }
 }
