@@ -19,7 +19,7 @@ pub struct Report {
     pub samples: Vec<Sample>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct TraceReport {
     pub name: String,
     /// Trace seconds per simulated second.

@@ -104,18 +104,8 @@ impl<'a> Run<'a> {
         trace: &mut dyn TraceReader,
         tell: &mut dyn FnMut(u64),
     ) -> Result<Report, MirrorError> {
-        let mut about = TraceReport {
-            name: name.to_owned(),
-            rate: self.setup.rate,
-            requests: 0,
-            reads: 0,
-            writes: 0,
-            empty: 0,
-            read_bytes: 0,
-            written_bytes: 0,
-            folded: 0,
-            span_seconds: 0.0,
-        };
+        let mut about =
+            TraceReport { name: name.to_owned(), rate: self.setup.rate, ..TraceReport::default() };
         for request in &mut *trace {
             let request = request?;
             if request.len == 0 {

@@ -56,8 +56,13 @@ impl fmt::Display for Report {
             percent(energy.low_share),
             energy.changes
         )?;
-        f.write_str(&self.responses())?;
-        f.write_str(&self.both_disks())?;
+        let mut tables = String::new();
+        let (header, rows) = response_rows(self);
+        table(&mut tables, &header, &rows);
+        tables.push('\n');
+        let (header, rows) = disk_rows(self);
+        table(&mut tables, &header, &rows);
+        f.write_str(&tables)?;
         if self.requests.failed > 0 {
             writeln!(f, "\n{} requests failed", self.requests.failed)?;
         }
@@ -107,20 +112,4 @@ pub(super) fn disk_rows(report: &Report) -> ([&'static str; 3], Vec<Vec<String>>
         vec![(*what).to_owned(), cell(&report.disks[0]), cell(&report.disks[1])]
     };
     (["", "disk A", "disk B"], rows.iter().map(row).collect())
-}
-
-impl Report {
-    fn responses(&self) -> String {
-        let (header, rows) = response_rows(self);
-        let mut text = String::new();
-        table(&mut text, &header, &rows);
-        text
-    }
-
-    fn both_disks(&self) -> String {
-        let (header, rows) = disk_rows(self);
-        let mut text = "\n".to_owned();
-        table(&mut text, &header, &rows);
-        text
-    }
 }

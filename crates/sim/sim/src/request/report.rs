@@ -15,7 +15,7 @@ use ebb_trace::Trace;
 use ebb_types::{Bytes, ChunkId, Schedule, ServerId, ServerState};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::time::Duration;
 
 const DAY_SECONDS: f64 = 86_400.0;
@@ -388,8 +388,8 @@ impl fmt::Display for Report {
             self.retries.total(),
             self.retries.reasons()
         )?;
-        f.write_str(&self.latency_table())?;
-        f.write_str(&self.cluster_tables())
+        self.write_latency(f)?;
+        self.write_cluster(f)
     }
 }
 
@@ -400,10 +400,11 @@ impl Report {
         failed == 0 && (unanswered == 0 || self.stopped_at_seconds.is_some())
     }
 
-    fn latency_table(&self) -> String {
-        let mut text = String::from(
-            "latency, ms (modelled)      requests      mean       p50       p95       p99     p99.9       max   retried\n",
-        );
+    fn write_latency(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "latency, ms (modelled)      requests      mean       p50       p95       p99     p99.9       max   retried"
+        )?;
         for row in &self.latency {
             let name = match (row.gear, row.phase) {
                 (Some(gear), Some(phase)) => format!("{:<6}gear {gear} {}", row.operation, phase.name()),
@@ -411,7 +412,7 @@ impl Report {
             };
             let l = &row.latency;
             writeln!(
-                text,
+                f,
                 "{name:<24}{:>12}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>10}",
                 l.count,
                 l.mean_millis,
@@ -421,28 +422,21 @@ impl Report {
                 l.p999_millis,
                 l.max_millis,
                 row.retried
-            )
-            .expect("a string takes everything");
+            )?;
         }
-        text
+        Ok(())
     }
 
-    fn cluster_tables(&self) -> String {
-        let mut text = String::new();
-        self.write_cluster(&mut text).expect("a string takes everything");
-        text
-    }
-
-    fn write_cluster(&self, text: &mut String) -> fmt::Result {
-        writeln!(text, "\nnetwork               bytes     between racks")?;
+    fn write_cluster(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nnetwork               bytes     between racks")?;
         for row in &self.traffic {
             let name = row.traffic.name();
             let (all, cross) = (Bytes(row.bytes).to_string(), Bytes(row.cross_rack_bytes).to_string());
-            writeln!(text, "{name:<15}{all:>12}{cross:>18}")?;
+            writeln!(f, "{name:<15}{all:>12}{cross:>18}")?;
         }
         if !self.holders.is_empty() {
             writeln!(
-                text,
+                f,
                 "\nholders               seconds   holders     queue   of it offload (means)   longest"
             )?;
         }
@@ -450,13 +444,13 @@ impl Report {
             let name = format!("gear {} {}", row.gear, row.phase.name());
             let HolderRow { seconds, mean_holders, mean_queue, mean_offload_queue, longest_queue, .. } = row;
             writeln!(
-                text,
+                f,
                 "{name:<20}{seconds:>11.1}{mean_holders:>10.1}{mean_queue:>10.3}{mean_offload_queue:>16.3}{longest_queue:>18}"
             )?;
         }
         if !self.shifts.is_empty() {
             writeln!(
-                text,
+                f,
                 "\nshift at, s      gears    servers     woken    asleep   primaries    took, s  why"
             )?;
         }
@@ -464,31 +458,25 @@ impl Report {
             let gears = format!("{} to {}", s.from_gear, s.to_gear);
             let servers = format!("{} to {}", s.from_servers, s.to_servers);
             writeln!(
-                text,
+                f,
                 "{:>11.0}{gears:>11}{servers:>11}{:>10}{:>10}{:>12}{:>11.2}  {}",
                 s.at_seconds, s.woken, s.put_to_sleep, s.migrations, s.took_seconds, s.why
             )?;
         }
         for r in &self.reclaims {
             let (debt, rate) = (Bytes(r.debt_bytes), Bytes(r.bytes_per_second as u64));
-            writeln!(
-                text,
-                "reclaim at {:.0} s: debt {debt}, {:.2} s, {rate}/s",
-                r.at_seconds, r.took_seconds
-            )?;
+            writeln!(f, "reclaim at {:.0} s: debt {debt}, {:.2} s, {rate}/s", r.at_seconds, r.took_seconds)?;
         }
         let (offload, energy) = (&self.offload, &self.energy_modelled);
         let (taken, back) = (Bytes(offload.taken_bytes), Bytes(offload.reclaimed_bytes));
         let (most, left) = (Bytes(offload.most_debt_bytes), Bytes(offload.debt_at_end_bytes));
-        writeln!(
-            text,
-            "\noffload: {taken} taken, {back} given back; debt at most {most}, {left} at the end"
-        )?;
-        text.push_str(&energy.text(self.trace.speed));
-        table(text, &DepthRow::HEADER, &self.depths.iter().map(DepthRow::cells).collect::<Vec<_>>());
+        writeln!(f, "\noffload: {taken} taken, {back} given back; debt at most {most}, {left} at the end")?;
+        let mut modelled = energy.text(self.trace.speed);
+        table(&mut modelled, &DepthRow::HEADER, &self.depths.iter().map(DepthRow::cells).collect::<Vec<_>>());
+        f.write_str(&modelled)?;
         match &self.pairs {
-            Some(pairs) if energy.comparable => write!(text, "{pairs}"),
-            Some(pairs) => writeln!(text, "{}", pairs.behaviour()),
+            Some(pairs) if energy.comparable => write!(f, "{pairs}"),
+            Some(pairs) => writeln!(f, "{}", pairs.behaviour()),
             None => Ok(()),
         }
     }
