@@ -311,17 +311,19 @@ impl Store {
         self.damaged.contains(&chunk) || !self.look(lacks).unwrap_or(true)
     }
 
+    /// The blocks of a group in one role, among the first `blocks` of each chunk.
+    fn blocks_of(&self, group: GroupId, role: Role, blocks: u32) -> Vec<(Place, Result<Block, Damage>)> {
+        self.look(|core| walk(core, blocks, |s, g, _| (s, g) == (role, group))).unwrap_or_default()
+    }
+
     /// All readable data of a group in one role.
     pub fn kept(&self, group: GroupId, role: Role) -> Kept {
         let mut kept = Kept::new();
-        let mut see = |place: Place, found: Result<Block, Damage>| {
-            if let ((of, role, chunk, block), Ok(found)) = (place, found)
-                && (of, role) == (group, role)
-            {
+        for ((.., chunk, block), found) in self.blocks_of(group, role, self.chunk_blocks) {
+            if let Ok(found) = found {
                 kept.entry(chunk).or_default().insert(block, found);
             }
-        };
-        self.look(|core| walk(core, self.chunk_blocks, |s, g, _| (g, s) == (group, role), &mut see));
+        }
         kept
     }
 
@@ -333,12 +335,11 @@ impl Store {
         with_damaged: bool,
     ) -> BTreeMap<ChunkId, BTreeSet<u32>> {
         let mut written: BTreeMap<ChunkId, BTreeSet<u32>> = BTreeMap::new();
-        let mut see = |place: Place, found: Result<Block, Damage>| {
+        for ((.., chunk, block), found) in self.blocks_of(group, role, self.chunk_blocks) {
             if with_damaged || found.is_ok() {
-                written.entry(place.2).or_default().insert(place.3);
+                written.entry(chunk).or_default().insert(block);
             }
-        };
-        self.look(|core| walk(core, self.chunk_blocks, |s, g, _| (g, s) == (group, role), &mut see));
+        }
         written
     }
 
@@ -356,34 +357,25 @@ impl Store {
         let mut core = open_copy(disk, &self.config)?;
         let mark = core.figures().mark;
         let (mut sound, mut damaged) = (BTreeMap::new(), BTreeMap::new());
-        let mut see = |place: Place, found: Result<Block, Damage>| match found {
-            Ok(block) => _ = sound.insert(place, block.version),
-            Err(damage) => _ = damaged.insert(place, damage),
-        };
-        walk(&mut core, self.chunk_blocks, |_, _, _| true, &mut see);
+        for (place, found) in walk(&mut core, self.chunk_blocks, |_, _, _| true) {
+            match found {
+                Ok(block) => _ = sound.insert(place, block.version),
+                Err(damage) => _ = damaged.insert(place, damage),
+            }
+        }
         Some(Found { mark, sound, damaged })
     }
 
     /// The first of a replica's blocks that the running store finds damaged, among the first `blocks` of each chunk.
     pub fn damaged_block(&self, group: GroupId, blocks: u32) -> Option<(ChunkId, u32)> {
-        let mut first = None;
-        let mut see = |place: Place, found: Result<Block, Damage>| {
-            if found.is_err() {
-                first = first.or(Some((place.2, place.3)));
-            }
-        };
-        let wanted = |s, g, _| (s, g) == (Role::Replica, group);
-        self.look(|core| walk(core, blocks.min(self.chunk_blocks), wanted, &mut see));
-        first
+        let all = self.blocks_of(group, Role::Replica, blocks.min(self.chunk_blocks));
+        all.into_iter().find(|(_, found)| found.is_err()).map(|((.., chunk, block), _)| (chunk, block))
     }
 
     /// Whether a start would find damage in the chunk.
     pub fn is_rotten(&self, chunk: ChunkId) -> bool {
         let Some(mut core) = open_copy(&self.disk, &self.config) else { return true };
-        let mut rotten = false;
-        let mut see = |_: Place, found: Result<Block, Damage>| rotten |= found.is_err();
-        walk(&mut core, self.chunk_blocks, |_, _, c| c == chunk, &mut see);
-        rotten
+        walk(&mut core, self.chunk_blocks, |_, _, c| c == chunk).iter().any(|(_, found)| found.is_err())
     }
 
     /// Whether a block is here in this version or a newer one, in any role.
@@ -399,14 +391,9 @@ impl Store {
 
     /// Whether a fault took this block from the disk, with its version, and nothing has repaired it yet.
     pub fn has_lost(&self, chunk: ChunkId, block: u32) -> bool {
-        let mut lost = false;
-        let mut see = |place: Place, found: Result<Block, Damage>| {
-            lost |= place.3 == block && found == Err(Damage::Lost);
-        };
-        if self.damaged.contains(&chunk) {
-            self.look(|core| walk(core, self.chunk_blocks, |_, _, c| c == chunk, &mut see));
-        }
-        lost
+        let all = |core: &mut StoreCore| walk(core, self.chunk_blocks, |_, _, c| c == chunk);
+        let all = if self.damaged.contains(&chunk) { self.look(all) } else { None };
+        all.into_iter().flatten().any(|(place, found)| place.3 == block && found == Err(Damage::Lost))
     }
 }
 
@@ -433,34 +420,35 @@ fn recover_copy(disk: &MemDisk, config: &Config) -> Option<(StoreCore, ebb_store
     StoreCore::open(Arc::new(copy), config.clone()).ok()
 }
 
-/// Reads all blocks of the `wanted` chunks, and reports each one that was ever written.
+/// Reads all blocks of the `wanted` chunks. Returns each one that was ever written.
 fn walk(
     core: &mut StoreCore,
     chunk_blocks: u32,
     wanted: impl Fn(Role, GroupId, ChunkId) -> bool,
-    see: &mut impl FnMut(Place, Result<Block, Damage>),
-) {
+) -> Vec<(Place, Result<Block, Damage>)> {
+    let mut all = Vec::new();
     let chunks: Vec<_> = core.chunks().into_iter().filter(|(s, g, c)| wanted(*s, *g, *c)).collect();
     for (role, group, chunk) in chunks {
         for first in (0..chunk_blocks).step_by(LOOK_BLOCKS as usize) {
             let count = LOOK_BLOCKS.min(chunk_blocks - first);
             let whole = one(core, Op::Read { role, group, chunk, first, count });
             if let Outcome::Read(blocks) = whole {
-                take_apart(blocks, |block, found| see((group, role, chunk, block), Ok(found)));
+                take_apart(blocks, |block, found| all.push(((group, role, chunk, block), Ok(found))));
                 continue;
             }
             for block in first..first + count {
                 let place = (group, role, chunk, block);
                 match one(core, Op::Read { role, group, chunk, first: block, count: 1 }) {
-                    Outcome::Read(blocks) => take_apart(blocks, |_, found| see(place, Ok(found))),
+                    Outcome::Read(blocks) => take_apart(blocks, |_, found| all.push((place, Ok(found)))),
                     Outcome::Failed(StoreError::Corrupt { .. } | StoreError::GivenUp { .. }) => {
-                        see(place, Err(Damage::Rot(version_of(core, place))));
+                        all.push((place, Err(Damage::Rot(version_of(core, place)))));
                     }
-                    _ => see(place, Err(Damage::Lost)),
+                    _ => all.push((place, Err(Damage::Lost))),
                 }
             }
         }
     }
+    all
 }
 
 /// The version of an unreadable block.
