@@ -19,7 +19,6 @@ const WARM_UP: u64 = 30 * SECOND;
 const WORK_MAX: u64 = 100 * 3600 * SECOND;
 /// How often it is checked whether a kind of work is done.
 const STEP: u64 = SECOND / 10;
-const UNIX_MILLIS: u64 = 1_700_006_400_000;
 
 /// One kind of work.
 pub struct Work {
@@ -55,7 +54,7 @@ pub fn closed(setup: &Setup, works: &[Work]) -> Result<Vec<Pace>, SimError> {
     let mut models = setup.models(&layout, feed)?;
     let hosts = works.iter().map(|work| work.clients.len()).max().unwrap_or(1);
     models.clients = Clients::new(hosts as u32);
-    let mut world = World::modelled(setup.settings(&layout, schedule), models, UNIX_MILLIS);
+    let mut world = World::modelled(setup.settings(&layout, schedule), models);
     world.its_at(CREATED + 5 * SECOND, Later::Gear { gear: setup.replicas });
     world.run_to(CREATED + WARM_UP)?;
     works.iter().map(|work| carry_out(&mut world, work)).collect()

@@ -39,7 +39,7 @@ fn goodput(per_second: f64) -> f64 {
     let layout = setup.layout().expect("a cluster that can be");
     let feed = Feed { requests: &trace.requests, next: 0, start: START, speed: 1.0 };
     let models = setup.models(&layout, feed).expect("models that can be");
-    let mut world = World::modelled(setup.settings(&layout, schedule), models, 1_700_006_400_000);
+    let mut world = World::modelled(setup.settings(&layout, schedule), models);
     let run_to = |world: &mut World, at| world.run_to(at).expect("nothing impossible happens");
     run_to(&mut world, START);
     let newest = |world: &World| world.newest_state().groups().map(|(_, e)| e.epoch).max();

@@ -28,7 +28,6 @@ const WRITE_BYTES: u32 = 1 << 20;
 const OBJECTS: u64 = 8;
 /// Share of the disks' sustained rates at which the cluster is filled.
 const FILL_SHARE: f64 = 0.4;
-const UNIX_MILLIS: u64 = 1_700_006_400_000;
 
 /// The result of a rebuild.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +49,7 @@ pub fn rebuild(setup: &Setup, bytes_each: u64) -> Result<Rebuilt, SimError> {
     let lost = lost_server(&layout);
     let feed = Feed { requests: &trace.requests, next: 0, start: WARM_UP, speed: 1.0 };
     let models = setup.models(&layout, feed)?;
-    let mut world = World::modelled(setup.settings(&layout, schedule), models, UNIX_MILLIS);
+    let mut world = World::modelled(setup.settings(&layout, schedule), models);
     world.its_at(5 * SECOND, Later::Gear { gear: setup.replicas });
     world.run_to(WARM_UP)?;
     world.its_after(0, Later::Arrivals);

@@ -32,10 +32,10 @@ const UNIX_MILLIS: u64 = 1_700_006_400_000;
 
 impl<'a> World<'a> {
     /// A newly created cluster with models of time. Its clocks are exact.
-    pub(super) fn modelled(settings: Settings, models: Models<'a>, unix_millis: u64) -> World<'a> {
+    pub(super) fn modelled(settings: Settings, models: Models<'a>) -> World<'a> {
         let mut random = Random::new(settings.seed);
         let mut world = World::bare(settings, models, 0, &mut random);
-        world.begin_at(CREATED, unix_millis);
+        world.begin_at(CREATED, UNIX_MILLIS);
         world.start_member(1, Clock::default());
         let ids: Vec<ServerId> = world.settings.bootstrap.servers.iter().map(|s| s.id).collect();
         for id in ids {
@@ -171,7 +171,7 @@ pub fn simulate(
     models.sample_every = (span / SAMPLES).max(SECOND);
     // As a replay does it: hours and days are those of the trace, and no hour has come before.
     let schedule = Schedule { hour_zero_unix_millis: UNIX_MILLIS + start / 1_000_000, ..schedule };
-    let mut world = World::modelled(setup.settings(&layout, schedule), models, UNIX_MILLIS);
+    let mut world = World::modelled(setup.settings(&layout, schedule), models);
     if let Some(gears) = gears(setup, &schedule, &series)? {
         let up = world.models().ways.values().map(|way| way.up.as_nanos() as u64).max().unwrap_or(0);
         announce(&mut world, &gears, &schedule, up, start);
