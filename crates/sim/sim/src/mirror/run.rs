@@ -9,8 +9,8 @@ use bytes::Bytes;
 use ebb_mirror::open::{Accept, Medium, create, open};
 use ebb_mirror::policy::DiskFacts;
 use ebb_mirror::{
-    BLOCK_BYTES, Command, DiskId, Event, Geometry, Mirror, MirrorId, Reply, Request, Side, Speed,
-    TwoSpeedDisk,
+    BLOCK_BYTES, Command, DiskId, Event, Geometry, Mirror, MirrorId, Reply, Request, Settings, Side, Speed,
+    TwoSpeedDisk, TwoSpeedModel,
 };
 use ebb_trace::{Kind, TraceReader};
 use ebb_types::{Bug, Moment, Random};
@@ -20,9 +20,9 @@ use std::collections::VecDeque;
 const TELL: u64 = 1 << 14;
 
 /// A new disk, as far as the mirror reads it when it opens.
-pub(crate) struct NewDisk {
-    pub bytes: u64,
-    pub written: Vec<(u64, Bytes)>,
+struct NewDisk {
+    bytes: u64,
+    written: Vec<(u64, Bytes)>,
 }
 
 impl Medium for NewDisk {
@@ -41,6 +41,27 @@ impl Medium for NewDisk {
         }
         Ok(data.into())
     }
+}
+
+/// A new mirror of disks at high speed, with empty logs. `geometry` is that of disks of this model.
+pub(crate) fn new_mirror(
+    model: &TwoSpeedModel,
+    geometry: Geometry,
+    settings: Settings,
+    mut random: Random,
+    out: &mut Vec<Command>,
+) -> (Mirror, [Disk; 2]) {
+    let (ids, bytes) = ([DiskId([1; 16]), DiskId([2; 16])], model.capacity_bytes);
+    let [mut a, mut b] =
+        create(MirrorId([0; 16]), "simulated", ids, geometry).map(|written| NewDisk { bytes, written });
+    let opened = open([Some(&mut a as &mut dyn Medium), Some(&mut b)], Accept::default());
+    let opened = opened.expect("a mirror that was just created opens");
+    let mirror = Mirror::new(settings, [DiskFacts::of(model); 2], [Speed::High; 2], opened, out);
+    let disks = Side::BOTH.map(|side| {
+        let disk = TwoSpeedDisk::new(model.clone(), Speed::High, Moment::ZERO, random.next());
+        Disk::new(side, disk, &geometry)
+    });
+    (mirror, disks)
 }
 
 pub(super) struct Run<'a> {
@@ -66,23 +87,14 @@ impl<'a> Run<'a> {
     pub fn new(setup: &'a Setup) -> Result<Run<'a>, MirrorError> {
         let bytes = setup.disk.capacity_bytes;
         let geometry = Geometry::common(bytes, bytes, setup.log_bytes)?;
-        let ids = [DiskId([1; 16]), DiskId([2; 16])];
-        let [mut a, mut b] =
-            create(MirrorId([0; 16]), "simulated", ids, geometry).map(|written| NewDisk { bytes, written });
-        let opened = open([Some(&mut a as &mut dyn Medium), Some(&mut b)], Accept::default());
-        let opened = opened.expect("a mirror that was just created opens");
         let mut out = Vec::new();
-        let facts = [DiskFacts::of(&setup.disk); 2];
-        let mirror = Mirror::new(setup.settings, facts, [Speed::High; 2], opened, &mut out);
-        let mut random = Random::new(setup.seed);
+        let random = Random::new(setup.seed);
+        let (mirror, disks) = new_mirror(&setup.disk, geometry, setup.settings, random, &mut out);
         let mut run = Run {
             setup,
             geometry,
             mirror,
-            disks: Side::BOTH.map(|side| {
-                let model = TwoSpeedDisk::new(setup.disk.clone(), Speed::High, Moment::ZERO, random.next());
-                Disk::new(side, model, &geometry)
-            }),
+            disks,
             now: Moment::ZERO,
             wake: None,
             asked: VecDeque::new(),

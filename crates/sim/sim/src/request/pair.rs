@@ -14,13 +14,11 @@
 //! a mirror after a crash.
 
 use crate::mirror::disk::{Disk, Zeroes};
-use crate::mirror::run::NewDisk;
+use crate::mirror::run::new_mirror;
 use crate::request::disk::Access;
-use ebb_mirror::open::{Accept, Medium, create, open};
-use ebb_mirror::policy::DiskFacts;
 use ebb_mirror::{
-    BLOCK_BYTES, Command, DiskId, Energy, Event, Geometry, Mirror, MirrorId, Reply, Request, Settings, Side,
-    Speed, Spent, TwoSpeedDisk, TwoSpeedModel,
+    BLOCK_BYTES, Command, Energy, Event, Geometry, Mirror, Reply, Request, Settings, Speed, Spent,
+    TwoSpeedModel,
 };
 use ebb_types::{Bug, Joules, Moment, Random};
 use std::collections::{BTreeMap, VecDeque};
@@ -130,21 +128,13 @@ impl Pair {
         geometry: Geometry,
         settings: &Settings,
         chunk_bytes: u64,
-        mut random: Random,
+        random: Random,
     ) -> Pair {
-        let ids = [DiskId([1; 16]), DiskId([2; 16])];
-        let bytes = model.capacity_bytes;
-        let [mut a, mut b] =
-            create(MirrorId([0; 16]), "simulated", ids, geometry).map(|written| NewDisk { bytes, written });
-        let opened = open([Some(&mut a as &mut dyn Medium), Some(&mut b)], Accept::default());
-        let opened = opened.expect("a mirror that was just created opens");
         let mut out = Vec::new();
+        let (mirror, disks) = new_mirror(model, geometry, *settings, random, &mut out);
         let mut pair = Pair {
-            mirror: Mirror::new(*settings, [DiskFacts::of(model); 2], [Speed::High; 2], opened, &mut out),
-            disks: Side::BOTH.map(|side| {
-                let disk = TwoSpeedDisk::new(model.clone(), Speed::High, Moment::ZERO, random.next());
-                Disk::new(side, disk, &geometry)
-            }),
+            mirror,
+            disks,
             model: model.clone(),
             geometry,
             chunk_bytes,
