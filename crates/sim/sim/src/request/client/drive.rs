@@ -6,12 +6,13 @@ use crate::request::harness::World;
 use crate::request::later::Later;
 use crate::request::measure::Done;
 use crate::request::store::zeroes;
+use crate::world::client::learn;
 use crate::world::happening::Message;
 use crate::world::net::Node;
 use bytes::Bytes;
 use ebb_client_core::{Command, Event, Patience};
 use ebb_trace::{Kind, Request};
-use ebb_types::{ChunkOp, MetaPush, MetaReply, Moment, ObjectId, RequestId, SetId, group_of, piece_crcs};
+use ebb_types::{ChunkOp, MetaRequest, Moment, ObjectId, RequestId, SetId, group_of, piece_crcs};
 
 impl World<'_> {
     /// A request of the trace arrives, at the hosts in turn. `at`: simulated time since the start of the trace.
@@ -119,14 +120,18 @@ impl World<'_> {
     /// Requests map changes from the metadata service.
     pub fn refresh_host(&mut self, host: u32) {
         let now = Moment(self.now);
-        let Some(request) = self.host(host).view.refresh(now) else { return };
-        let message = Message::AskMeta { number: 0, request };
-        self.send(Node::Client(host), Node::Member(1), message);
+        let request = self.host(host).view.refresh(now);
+        self.ask_member(host, request);
     }
 
     fn wake_set(&mut self, host: u32, set: SetId) {
         let now = Moment(self.now);
-        let Some(request) = self.host(host).view.wake(now, set) else { return };
+        let request = self.host(host).view.wake(now, set);
+        self.ask_member(host, request);
+    }
+
+    fn ask_member(&mut self, host: u32, request: Option<MetaRequest>) {
+        let Some(request) = request else { return };
         let message = Message::AskMeta { number: 0, request };
         self.send(Node::Client(host), Node::Member(1), message);
     }
@@ -148,19 +153,15 @@ impl World<'_> {
                     self.piece_event(id, Event::Answered { reply, bytes: payload });
                 }
             }
-            (Message::Push(MetaPush::Map(map)), _) => {
-                let whole = self.host(host).view.apply(&map);
-                self.host_learned(host, whole);
+            (message, _) => {
+                let is_reply = matches!(message, Message::MetaReply { .. });
+                match learn(&mut self.host(host).view, message) {
+                    Some(whole) => self.host_learned(host, whole),
+                    // Before the cluster is created, or while it has no leader.
+                    None if is_reply => self.its_after(50 * MILLI, Later::Refresh { host }),
+                    None => {}
+                }
             }
-            (Message::MetaReply { reply: MetaReply::Watch { params, map }, .. }, _) => {
-                let whole = self.host(host).view.learn(params, &map);
-                self.host_learned(host, whole);
-            }
-            // Before the cluster is created, or while it has no leader.
-            (Message::MetaReply { .. }, _) => {
-                self.its_after(50 * MILLI, Later::Refresh { host });
-            }
-            _ => {}
         }
     }
 
