@@ -384,6 +384,13 @@ impl<H: Disturb + Judge + Delays> World<H> {
         }
     }
 
+    /// The same, if there is something.
+    pub fn fail_if(&mut self, rule: &'static str, what: Option<String>) {
+        if let Some(what) = what {
+            self.fail(rule, what);
+        }
+    }
+
     pub fn note(&mut self, line: impl FnOnce() -> String) {
         let (seconds, micros) = (self.now / SECOND, self.now % SECOND / 1000);
         self.transcript.note(|| format!("{seconds:4}.{micros:06} {}", line()));

@@ -118,8 +118,7 @@ fn the_leader_is_deaf(world: &mut World) {
     let until = world.now + LASTS;
     for node in world.all_nodes() {
         if !matches!(node, Node::Member(_)) {
-            world.net.cut(node, Node::Member(leader), until, false);
-            world.net.cut(Node::Member(leader), node, until, false);
+            world.net.cut_pair((node, Node::Member(leader)), true, until, false);
         }
     }
     works(world, &format!("member-{leader} leads and hears its members only"));

@@ -125,6 +125,14 @@ impl Net {
         (*end, *last) = (until.max(*end), outlasted);
     }
 
+    /// Cuts one way, or both.
+    pub fn cut_pair(&mut self, (from, to): (Node, Node), both: bool, until: u64, outlasted: bool) {
+        self.cut(from, to, until, outlasted);
+        if both {
+            self.cut(to, from, until, outlasted);
+        }
+    }
+
     pub fn mute(&mut self, from: Node, to: Node, until: u64) {
         self.mute.insert((from, to), until);
     }

@@ -42,11 +42,8 @@ impl World<'_> {
             rest.flat_map(|r| side.iter().map(|s| (*s, *r))).collect()
         };
         let outlasted = self.fault_random.chance(500);
-        for (a, b) in pairs {
-            self.net.cut(a, b, until, outlasted);
-            if both {
-                self.net.cut(b, a, until, outlasted);
-            }
+        for pair in pairs {
+            self.net.cut_pair(pair, both, until, outlasted);
         }
     }
 
@@ -60,10 +57,7 @@ impl World<'_> {
         self.count("client cut off");
         self.note(|| format!("{client} is cut off from all servers ({})", ways(!deaf)));
         for id in self.servers.keys().copied() {
-            self.net.cut(Node::Server(id), client, until, outlasted);
-            if !deaf {
-                self.net.cut(client, Node::Server(id), until, outlasted);
-            }
+            self.net.cut_pair((Node::Server(id), client), !deaf, until, outlasted);
         }
     }
 
@@ -135,11 +129,8 @@ impl World<'_> {
             let names = |side: &[Node]| side.iter().map(Node::to_string).collect::<Vec<_>>().join(", ");
             format!("cut off from each other are {} and {}", names(&one), names(&other))
         });
-        for (a, b) in one.iter().flat_map(|a| other.iter().map(move |b| (*a, *b))) {
-            self.net.cut(a, b, until, outlasted);
-            if both {
-                self.net.cut(b, a, until, outlasted);
-            }
+        for pair in one.iter().flat_map(|a| other.iter().map(move |b| (*a, *b))) {
+            self.net.cut_pair(pair, both, until, outlasted);
         }
     }
 

@@ -57,9 +57,7 @@ impl World<'_> {
                 trouble = Some(format!("{id} counts on {}, which is asleep: {entry:?}", column.server));
             }
         }
-        if let Some(what) = trouble {
-            self.fail("R3", what);
-        }
+        self.fail_if("R3", trouble);
         fresh.into_iter().filter(|hibernates| *hibernates).for_each(|_| self.count("set hibernates"));
     }
 

@@ -11,9 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl World<'_> {
     pub fn r13_racks_apart(&mut self) {
-        if let Some(what) = self.racks_shared() {
-            self.fail("R13", what);
-        }
+        self.fail_if("R13", self.racks_shared());
     }
 
     /// A group with two copies in one rack, although a holder could be elsewhere. None moves while another copy is

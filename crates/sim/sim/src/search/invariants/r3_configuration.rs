@@ -24,9 +24,7 @@ impl World<'_> {
                 trouble = Some(fault);
             }
         }
-        if let Some(what) = trouble {
-            self.fail("R3", what);
-        }
+        self.fail_if("R3", trouble);
     }
 
     /// One step of a member may produce several configurations in a row: servers see them all.

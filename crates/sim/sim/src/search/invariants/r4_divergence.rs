@@ -17,9 +17,7 @@ impl World<'_> {
                 }
             }
         }
-        if let Some(what) = trouble {
-            self.fail("R4", what);
-        }
+        self.fail_if("R4", trouble);
         self.deletions_are_complete();
     }
 

@@ -19,9 +19,7 @@ impl World<'_> {
                 trouble = trouble.or_else(|| self.only_copy(id, group, role, entry));
             }
         }
-        if let Some(what) = trouble {
-            self.fail("R7", format!("{id} is put to sleep: {what}"));
-        }
+        self.fail_if("R7", trouble.map(|what| format!("{id} is put to sleep: {what}")));
     }
 }
 

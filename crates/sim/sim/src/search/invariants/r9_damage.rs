@@ -7,9 +7,7 @@ use ebb_types::{BLOCK_BYTES, ClientReply, Rows, ServerId, SetEntry};
 impl World<'_> {
     /// After a scrub of everything: no replica and no column has a damaged block.
     pub fn r9_all_is_sound(&mut self) {
-        if let Some(what) = self.damaged() {
-            self.fail("R9", what);
-        }
+        self.fail_if("R9", self.damaged());
     }
 
     fn damaged(&self) -> Option<String> {
