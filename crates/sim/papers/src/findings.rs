@@ -1,6 +1,6 @@
 //! Results of a paper's evaluation: rows, tables and charts, each figure beside the paper's; as a page, CSV and text.
 
-use ebb_output::{Chart, Page};
+use ebb_output::{Chart, Mark, Page, Series};
 use ebb_sim::load::{LoadError, SeriesError};
 use ebb_sim::request::SimError;
 use ebb_trace::Trace;
@@ -143,6 +143,14 @@ impl Experiment {
     pub fn hold(&mut self, band: [f64; 2]) {
         self.rows.last_mut().expect("a row to hold").band = Some(band);
     }
+}
+
+/// A chart with bars, by name.
+pub fn with_bars(
+    chart: Chart,
+    bars: impl IntoIterator<Item = (impl Into<String>, Vec<(f64, f64)>)>,
+) -> Chart {
+    bars.into_iter().fold(chart, |chart, (name, bars)| chart.with(Series::new(name, Mark::Bars, bars)))
 }
 
 /// What is said of a trace that the user gave.

@@ -1,8 +1,8 @@
 //! Figure 9: the share of servers that stays on when an oracle selects the gears.
 
-use super::findings::{Experiment, PaperError};
+use super::findings::{Experiment, PaperError, with_bars};
 use super::testbed::{Hourly, REPLICAS, SERVERS};
-use ebb_output::{Axis, Chart, Mark, Series};
+use ebb_output::{Axis, Chart};
 use ebb_sim::load::{Case, Policy, Provision, Setup, free_transitions};
 use std::time::Duration;
 
@@ -65,15 +65,13 @@ pub(super) fn oracle_power(all: &[Hourly]) -> Result<Experiment, PaperError> {
         }
     }
     let names: Vec<&str> = all.iter().map(|series| series.name.as_str()).collect();
-    let mut chart = Chart::new(
+    let chart = Chart::new(
         "Power consumed",
         Axis::new("load series").names(names),
         Axis::new("of always on").percent().to(1.0),
     );
-    for ((g_min, dedicated), bars) in kinds.into_iter().zip(bars) {
-        chart = chart.with(Series::new(format!("g_min {g_min}, {}", loggers(dedicated)), Mark::Bars, bars));
-    }
-    found.charts.push(chart);
+    let names = kinds.map(|(g_min, dedicated)| format!("g_min {g_min}, {}", loggers(dedicated)));
+    found.charts.push(with_bars(chart, names.into_iter().zip(bars)));
     Ok(found)
 }
 

@@ -6,7 +6,7 @@
 //! cluster for the trace's peak. Here the servers are given, so the trace is sped up until its peak needs all of them,
 //! each as busy as a server may be: otherwise the disks would idle and every gear would look good.
 
-use super::findings::{Experiment, PaperError, Table};
+use super::findings::{Experiment, PaperError, Table, with_bars};
 use super::side_by_side::side_by_side;
 use super::testbed::{HOUR, MB, REPLICAS};
 use ebb_gear::{Load, LoadSeries, Provision, Scheme, rehearsal};
@@ -183,16 +183,13 @@ pub(super) fn power(runs: &Runs, found: &mut Experiment) {
         bars[2].push((at as f64, energy));
     }
     let names = ["g_min 1, of 18", "g_min 2, of 18", "g_min 1, of 15", "g_min 2, of 15"];
-    let mut chart = Chart::new(
+    let chart = Chart::new(
         "Power consumed by the trace",
         Axis::new("with loggers, of 18 servers; chunk servers alone, of 15").names(names),
         Axis::new("of always on").percent().to(1.0),
     );
     let kinds = ["by the gears", "servers awake in the run", "modelled energy of the run"];
-    for (name, bars) in kinds.into_iter().zip(bars) {
-        chart = chart.with(Series::new(name, Mark::Bars, bars));
-    }
-    found.charts.push(chart);
+    found.charts.push(with_bars(chart, kinds.into_iter().zip(bars)));
 }
 
 fn paper_of(g_min: u8) -> Option<f64> {
@@ -369,13 +366,10 @@ fn response_times(run: &Report, base: &Report, hours: &[(Load, u8)]) -> Experime
         found.ours(what, "", geared.p99_millis / always.p99_millis);
     }
     let names = stretches.iter().map(|(name, _)| *name);
-    let mut chart =
+    let chart =
         Chart::new("Response time", Axis::new("").names(names), Axis::new("modelled response time").time());
     let systems = ["mean, always on", "mean, gears", "p99, always on", "p99, gears"];
-    for (name, bars) in systems.into_iter().zip(bars) {
-        chart = chart.with(Series::new(name, Mark::Bars, bars));
-    }
-    found.charts.push(chart);
+    found.charts.push(with_bars(chart, systems.into_iter().zip(bars)));
     found.tables.push(table);
     found
 }
@@ -492,15 +486,12 @@ fn loggers(runs: &Runs) -> Experiment {
         found.ours(format!("{name}: requests that failed"), "", run.requests.failed as f64);
     }
     let names = all.iter().map(|run| run.cluster.loggers.to_string());
-    let mut chart = Chart::new(
+    let chart = Chart::new(
         "Response time",
         Axis::new("loggers").names(names),
         Axis::new("modelled response time").time(),
     );
-    for (name, bars) in ["mean", "p99"].into_iter().zip(bars) {
-        chart = chart.with(Series::new(name, Mark::Bars, bars));
-    }
-    found.charts.push(chart);
+    found.charts.push(with_bars(chart, ["mean", "p99"].into_iter().zip(bars)));
     found
 }
 

@@ -1,11 +1,11 @@
 //! What the paper does not compare: the same workloads on a replicated pool with gears and on a set that sleeps as a
 //! whole, and the power that each takes for the data that it stores.
 
-use super::super::findings::{Experiment, PaperError, Table, number};
+use super::super::findings::{Experiment, PaperError, Table, number, with_bars};
 use super::runs::{Runs, THRESHOLDS, power};
 use super::scenarios::TABLE_VII;
 use ebb_gear::LoadSeries;
-use ebb_output::{Axis, Chart, Latency, Mark, Series};
+use ebb_output::{Axis, Chart, Latency};
 use ebb_sim::coded::{Report, Setup};
 use ebb_sim::request::{self, DiskModel, Gears, NetworkModel, SimError};
 use ebb_trace::Trace;
@@ -140,8 +140,7 @@ pub fn found(runs: &Runs) -> Experiment {
 fn chart(runs: &Runs, bars: [Vec<(f64, f64)>; 5]) -> Chart {
     let names = runs.traces.iter().map(|trace| trace.name.clone());
     let chart = Chart::new("Power by stored data, modelled", Axis::new("").names(names), Axis::new("W/TB"));
-    let with = |chart: Chart, (system, bars)| chart.with(Series::new(system, Mark::Bars, bars));
-    systems().into_iter().zip(bars).fold(chart, with)
+    with_bars(chart, systems().into_iter().zip(bars))
 }
 
 /// How often the set slept, and what that meant for requests.
