@@ -116,8 +116,8 @@ impl Runs {
             let setup = match job {
                 Job::Coded(setup) => setup,
                 Job::Replicated(setup) => {
-                    let report = request::simulate(trace, setup, &mut |_| true)?;
-                    return Ok((None, Some(report)));
+                    let report = request::simulate(trace, setup, &mut |_| true);
+                    return report.map(|report| (None, Some(report))).map_err(PaperError::from);
                 }
             };
             match simulate(&mut trace.requests.iter().map(|request| Ok(*request)), setup) {
