@@ -183,9 +183,9 @@ impl Ring {
             waker.wake();
         }
         let begun = Instant::now();
+        let at_once = |found| Completion { disk, token, found, elapsed: Duration::ZERO };
         if self.disks[disk].is_cut() {
-            let found = Found::Failed;
-            return self.ended.push_back(Completion { disk, token, found, elapsed: Duration::ZERO });
+            return self.ended.push_back(at_once(Found::Failed));
         }
         let file = &self.disks[disk].file;
         // Devices have no holes that could be asked for.
@@ -193,14 +193,12 @@ impl Ring {
             && file.is_device()
             && file.has(offset, bytes)
         {
-            let found = Found::Extents(vec![(bytes, false)]);
-            return self.ended.push_back(Completion { disk, token, found, elapsed: Duration::ZERO });
+            return self.ended.push_back(at_once(Found::Extents(vec![(bytes, false)])));
         }
         let Some(work) = Work::new(file, op) else {
             let (path, size) = (file.path(), file.size());
             tracing::error!("{}: an operation ends after the disk's {size} bytes", path.display());
-            let found = Found::Failed;
-            return self.ended.push_back(Completion { disk, token, found, elapsed: Duration::ZERO });
+            return self.ended.push_back(at_once(Found::Failed));
         };
         let slot = Slot { disk, token, begun, work: Some(work), iovecs: Vec::new() };
         let index = match self.free.pop() {
