@@ -188,13 +188,7 @@ impl Backend for Blocks {
     }
 
     async fn delete_moved(&self, object: ObjectId) -> Result<(), ClientError> {
-        self.under_no_claim().delete_chunk(moved(object)).await
-    }
-}
-
-impl Blocks {
-    fn under_no_claim(&self) -> Blocks {
-        Blocks { remote: self.remote.under(0), ..self.clone() }
+        self.claimed(0).delete_chunk(moved(object)).await
     }
 }
 
