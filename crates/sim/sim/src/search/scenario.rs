@@ -69,6 +69,13 @@ impl FaultMix {
         self.0.insert(fault, weight);
     }
 
+    /// With this chance per mille it strikes: how often is drawn from these weights.
+    fn sometimes(&mut self, random: &mut Random, chance: u64, fault: Fault, (least, most): (u64, u64)) {
+        if random.chance(chance) {
+            self.set(fault, random.between(least, most));
+        }
+    }
+
     fn leave_out(&mut self, faults: &[Fault]) {
         faults.iter().for_each(|fault| self.set(*fault, 0));
     }
@@ -273,12 +280,8 @@ impl Scenario {
             self.plan.faults.set(Fault::Suspend, random.between(20, 150));
             self.plan.round += random.between(0, 30) * SECOND;
         }
-        if random.chance(200) {
-            self.plan.faults.set(Fault::Reboot, random.between(20, 120));
-        }
-        if random.chance(200) {
-            self.plan.faults.set(Fault::Hang, random.between(20, 100));
-        }
+        self.plan.faults.sometimes(&mut random, 200, Fault::Reboot, (20, 120));
+        self.plan.faults.sometimes(&mut random, 200, Fault::Hang, (20, 100));
         let hibernates =
             self.settings.bootstrap.pools.iter().any(|pool| pool.hibernate_after_millis.is_some());
         if hibernates && random.chance(500) {
@@ -291,10 +294,8 @@ impl Scenario {
         self.draw_beyond(&mut Random::new(seed ^ 0x0be1));
         self.draw_metadata(&mut Random::new(seed ^ 0x3e35));
         self.draw_links(&mut Random::new(seed ^ 0x11a5));
-        let mut random = Random::new(seed ^ 0xdc44);
-        if random.chance(OVERLOADED) {
-            self.plan.faults.set(Fault::Overload, random.between(40, 150));
-        }
+        let random = &mut Random::new(seed ^ 0xdc44);
+        self.plan.faults.sometimes(random, OVERLOADED, Fault::Overload, (40, 150));
         self.draw_leaders(&mut Random::new(seed ^ 0xdcba));
         self.draw_bounds(&mut Random::new(seed ^ 0xb0d5));
     }
@@ -331,14 +332,10 @@ impl Scenario {
             (self.settings.log_bytes, self.settings.log_pace) =
                 (random.between(1, 32) as usize * 1024, random.below(20) as u32);
         }
-        if random.chance(250) {
-            self.plan.faults.set(Fault::Split, random.between(20, 120));
-        }
+        self.plan.faults.sometimes(random, 250, Fault::Split, (20, 120));
         self.settings.half_open = random.chance(150);
         self.plan.wall_jumps = if random.chance(150) { random.between(100, 800) } else { 0 };
-        if random.chance(100) {
-            self.plan.faults.set(Fault::FillAll, random.between(20, 80));
-        }
+        self.plan.faults.sometimes(random, 100, Fault::FillAll, (20, 80));
         // A server is not given up for nothing, and what is taken for lost is not also rebuilt.
         if random.chance(120) && self.plan.faults.of(Fault::Outage) == 0 {
             self.plan.faults.set(Fault::Ruin, random.between(50, 200));
@@ -349,34 +346,23 @@ impl Scenario {
 
     /// A metadata service that grows, and whose disks hang.
     fn draw_metadata(&mut self, random: &mut Random) {
-        if random.chance(200) {
-            self.plan.faults.set(Fault::Grow, random.between(20, 150));
-        }
-        if random.chance(200) {
-            self.plan.faults.set(Fault::HangLog, random.between(20, 100));
-        }
+        self.plan.faults.sometimes(random, 200, Fault::Grow, (20, 150));
+        self.plan.faults.sometimes(random, 200, Fault::HangLog, (20, 100));
     }
 
     /// Leaders of the metadata service that fail amid a change of epochs, and that do not hear some servers which the
     /// other members hear.
     fn draw_leaders(&mut self, random: &mut Random) {
-        let several = self.settings.members > 1 || self.plan.faults.of(Fault::Grow) > 0;
-        if several && random.chance(500) {
-            self.plan.faults.set(Fault::Ambush, random.between(40, 150));
-        }
-        if several && random.chance(400) {
-            self.plan.faults.set(Fault::DeafInPart, random.between(20, 100));
+        if self.settings.members > 1 || self.plan.faults.of(Fault::Grow) > 0 {
+            self.plan.faults.sometimes(random, 500, Fault::Ambush, (40, 150));
+            self.plan.faults.sometimes(random, 400, Fault::DeafInPart, (20, 100));
         }
     }
 
     /// Connections that are dead in one direction, and queues that are full.
     fn draw_links(&mut self, random: &mut Random) {
-        if random.chance(250) {
-            self.plan.faults.set(Fault::Mute, random.between(20, 150));
-        }
-        if random.chance(200) {
-            self.plan.faults.set(Fault::FullQueue, random.between(20, 120));
-        }
+        self.plan.faults.sometimes(random, 250, Fault::Mute, (20, 150));
+        self.plan.faults.sometimes(random, 200, Fault::FullQueue, (20, 120));
     }
 
     /// Failed servers are declared lost within seconds, while more of them fail at once than can be borne. Data that
