@@ -34,7 +34,7 @@
 //!
 //! `docs/trace-formats.md` compares the result with the published traces.
 
-use crate::{Format, Kind, Request, TraceError, TraceReader};
+use crate::{Kind, Request, TraceError, TraceReader};
 use ebb_types::Random;
 use std::time::Duration;
 
@@ -379,18 +379,9 @@ impl Iterator for DailyTrace {
 }
 
 impl TraceReader for DailyTrace {
-    fn format(&self) -> Option<Format> {
-        None
-    }
     fn devices(&self) -> &[String] {
         static NAME: std::sync::LazyLock<[String; 1]> = std::sync::LazyLock::new(|| ["daily".into()]);
         &*NAME
-    }
-    fn skipped(&self) -> u64 {
-        0
-    }
-    fn backwards(&self) -> u64 {
-        0
     }
 }
 

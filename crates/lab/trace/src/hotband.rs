@@ -6,7 +6,7 @@
 //! band is accessed more often towards its beginning. The other shares and the sizes are from memory, and the slope
 //! within a band is our own ([`HotBand::UNREAD`]).
 
-use crate::{Format, Kind, Request, SynthError, TraceError, TraceReader};
+use crate::{Kind, Request, SynthError, TraceError, TraceReader};
 use ebb_types::Random;
 use std::time::Duration;
 
@@ -126,18 +126,9 @@ impl Iterator for HotBand {
 }
 
 impl TraceReader for HotBand {
-    fn format(&self) -> Option<Format> {
-        None
-    }
     fn devices(&self) -> &[String] {
         static NAME: std::sync::LazyLock<[String; 1]> = std::sync::LazyLock::new(|| ["hot band".into()]);
         &*NAME
-    }
-    fn skipped(&self) -> u64 {
-        0
-    }
-    fn backwards(&self) -> u64 {
-        0
     }
 }
 

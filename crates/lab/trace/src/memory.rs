@@ -1,6 +1,6 @@
 //! Requests held in memory as a trace, for use in several passes.
 
-use crate::{Format, Kind, Request, TraceError, TraceReader};
+use crate::{Kind, Request, TraceError, TraceReader};
 use ebb_types::{LoadCount, ObjectId, Streams, pieces};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -125,33 +125,15 @@ impl Iterator for InMemory<'_> {
 }
 
 impl TraceReader for InMemory<'_> {
-    fn format(&self) -> Option<Format> {
-        None
-    }
     fn devices(&self) -> &[String] {
         self.devices
-    }
-    fn skipped(&self) -> u64 {
-        0
-    }
-    fn backwards(&self) -> u64 {
-        0
     }
 }
 
 /// A list of requests of one device: nothing is missing in it.
 impl TraceReader for std::vec::IntoIter<Result<Request, TraceError>> {
-    fn format(&self) -> Option<Format> {
-        None
-    }
     fn devices(&self) -> &[String] {
         &[]
-    }
-    fn skipped(&self) -> u64 {
-        0
-    }
-    fn backwards(&self) -> u64 {
-        0
     }
 }
 

@@ -20,13 +20,19 @@ use std::time::Duration;
 /// A stream of requests in time order, and what is known about it so far.
 pub trait TraceReader: Iterator<Item = Result<Request, TraceError>> + Send {
     /// The format being read; `None` for a synthetic trace.
-    fn format(&self) -> Option<Format>;
+    fn format(&self) -> Option<Format> {
+        None
+    }
     /// The trace's own names of the devices seen so far, numbered in order of appearance.
     fn devices(&self) -> &[String];
     /// Bad lines or records skipped so far.
-    fn skipped(&self) -> u64;
+    fn skipped(&self) -> u64 {
+        0
+    }
     /// Requests so far whose time was before their predecessor's and was raised to it.
-    fn backwards(&self) -> u64;
+    fn backwards(&self) -> u64 {
+        0
+    }
     /// Requests so far that move no data, such as a trim or a sync: they are left out.
     fn left_out(&self) -> u64 {
         0

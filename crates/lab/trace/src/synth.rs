@@ -4,7 +4,7 @@
 //! The paper does not list its five values. These cover the sizes in its figures (512 B to 64 KiB and beyond) by
 //! factors, and both ratios in quarters.
 
-use crate::{Format, Kind, Request, TraceError, TraceReader};
+use crate::{Kind, Request, TraceError, TraceReader};
 use ebb_types::Random;
 use std::time::Duration;
 
@@ -156,18 +156,9 @@ impl Iterator for Synthetic {
 }
 
 impl TraceReader for Synthetic {
-    fn format(&self) -> Option<Format> {
-        None
-    }
     fn devices(&self) -> &[String] {
         static NAME: std::sync::LazyLock<[String; 1]> = std::sync::LazyLock::new(|| ["synthetic".into()]);
         &*NAME
-    }
-    fn skipped(&self) -> u64 {
-        0
-    }
-    fn backwards(&self) -> u64 {
-        0
     }
 }
 
