@@ -5,7 +5,7 @@ use super::hwmon::Sensors;
 use super::nvme::or_why;
 use super::spec::Spec;
 use super::sysfs;
-use super::{Channel, Meter, MeterError, Quantity, Source};
+use super::{Channel, Meter, MeterError, Quantity};
 use ebb_power::Machine;
 use ebb_power::passthrough::ata_power_mode;
 use std::fs::File;
@@ -58,13 +58,11 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
         (None, Ok(_)) => {}
     }
     if drive.is_ok() {
-        channels.push(Channel {
-            name: "power-state".into(),
-            quantity: Quantity::PowerState,
-            source: Source::Measured,
-            part_of: None,
-            sees: "answer to CHECK POWER MODE: 0 standby, 128 to 131 idle, 255 active".into(),
-        });
+        channels.push(Channel::measured(
+            "power-state",
+            Quantity::PowerState,
+            "answer to CHECK POWER MODE: 0 standby, 128 to 131 idle, 255 active",
+        ));
     }
     Ok(Box::new(Ata { channels, drive: drive.ok(), sensors, absent: None }))
 }

@@ -3,7 +3,7 @@
 
 use super::spec::Spec;
 use super::sysfs;
-use super::{Channel, Meter, MeterError, Quantity, Source};
+use super::{Channel, Meter, MeterError, Quantity};
 use ebb_power::Machine;
 use std::path::{Path, PathBuf};
 
@@ -24,13 +24,8 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
             continue;
         }
         let mut channel = |quantity: Quantity, sees: &str| {
-            battery.channels.push(Channel {
-                name: format!("{name}/{}", quantity.name()),
-                quantity,
-                source: Source::Measured,
-                part_of: None,
-                sees: sees.into(),
-            });
+            let name = format!("{name}/{}", quantity.name());
+            battery.channels.push(Channel::measured(name, quantity, sees));
         };
         channel(Quantity::Power, "what the machine takes from the battery while it discharges");
         channel(Quantity::Voltage, "at the battery");

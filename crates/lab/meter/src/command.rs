@@ -40,11 +40,8 @@ pub(super) fn quantity(spec: &mut Spec) -> Result<Quantity, MeterError> {
 pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
     let command = spec.needed("the command to run")?;
     let channel = Channel {
-        name: "command".into(),
-        quantity: quantity(spec)?,
         source: Source::Stated,
-        part_of: None,
-        sees: format!("what {command:?} prints"),
+        ..Channel::measured("command", quantity(spec)?, format!("what {command:?} prints"))
     };
     let timeout = spec.duration("timeout")?.unwrap_or(Duration::from_secs(10));
     Ok(Box::new(Shell { channels: [channel], command, timeout }))

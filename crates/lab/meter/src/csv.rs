@@ -7,7 +7,7 @@
 //! would be counted and cut here anyway. What remains of the format is [`fields`] and [`quoted`].
 
 use super::recording::{MeterRecord, Recording, Sample, Track};
-use super::{Channel, Clock, MeterError, Quantity, Source};
+use super::{Channel, Clock, MeterError, Quantity};
 use std::io::{BufRead, Read, Write};
 use std::time::Duration;
 use time::{Date, Month};
@@ -95,13 +95,7 @@ fn track(name: &str, quantity: Quantity, mut samples: Vec<Sample>) -> Track {
     let mut gaps: Vec<Duration> = samples.windows(2).map(|pair| pair[1].at.since(pair[0].at)).collect();
     gaps.sort_unstable();
     Track {
-        channel: Channel {
-            name: name.to_string(),
-            quantity,
-            source: Source::Measured,
-            part_of: None,
-            sees: "what the external analyser was wired to".into(),
-        },
+        channel: Channel::measured(name, quantity, "what the external analyser was wired to"),
         interval: gaps.get(gaps.len() / 2).copied().unwrap_or_default(),
         samples,
     }
@@ -266,6 +260,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Source;
 
     #[test]
     fn made_up_files_are_refused_or_read() {

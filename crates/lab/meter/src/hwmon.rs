@@ -6,7 +6,7 @@
 
 use super::spec::Spec;
 use super::sysfs;
-use super::{Channel, Meter, MeterError, Quantity, Source};
+use super::{Channel, Meter, MeterError, Quantity};
 use ebb_power::Machine;
 use std::path::{Path, PathBuf};
 
@@ -55,13 +55,11 @@ impl Sensors {
             let label = sysfs::text(&dir.join(format!("{kind}{number}_label")))?;
             let label = label.filter(|l| !l.is_empty()).unwrap_or_else(|| format!("{kind}{number}"));
             let counted = *kind == "power" && present(&format!("energy{number}_input"));
+            let sees = format!("sensor {kind}{number} of the chip {chip}");
             sensors.channels.push(Channel {
-                name: format!("{chip}/{label}"),
-                quantity: *quantity,
-                source: Source::Measured,
                 // A sensor that counts joules also reports its watts: the counter is preferred.
                 part_of: counted.then(|| format!("{chip}/energy{number}")),
-                sees: format!("sensor {kind}{number} of the chip {chip}"),
+                ..Channel::measured(format!("{chip}/{label}"), *quantity, sees)
             });
             sensors.files.push((dir.join(name), *scale));
         }

@@ -5,7 +5,7 @@
 
 use super::command::{failed, leading_number};
 use super::spec::Spec;
-use super::{Channel, Meter, MeterError, Quantity, Source};
+use super::{Channel, Meter, MeterError, Quantity};
 use ebb_power::Machine;
 use ebb_power::ipmitool::{Ipmitool, over_lan};
 use std::time::{Duration, Instant};
@@ -101,13 +101,6 @@ fn listed(target: &Ipmitool) -> Result<Vec<(String, Quantity, Option<f64>)>, Met
 pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
     let target = target(spec)?;
     let way = if spec.flag("sensors")? { Way::Sensors } else { Way::Dcmi };
-    let channel = |name: String, quantity: Quantity, sees: &str| Channel {
-        name,
-        quantity,
-        source: Source::Measured,
-        part_of: None,
-        sees: sees.to_string(),
-    };
     let unavailable = |error: MeterError| {
         let remedy = match &error {
             MeterError::Command { why, .. } if why.contains("could not be started") => "install ipmitool",
@@ -134,13 +127,13 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
             let sees = "the whole machine at its power supplies' inputs";
             let watts = dcmi_watts(&answer);
             absent = watts.is_none().then(|| why_no_watts(&answer));
-            (vec![channel("power".into(), Quantity::Power, sees)], vec![watts])
+            (vec![Channel::measured("power", Quantity::Power, sees)], vec![watts])
         }
         Way::Sensors => listed(&target)
             .map_err(unavailable)?
             .into_iter()
             .map(|(name, quantity, value)| {
-                (channel(name, quantity, "a sensor of the management controller"), value)
+                (Channel::measured(name, quantity, "a sensor of the management controller"), value)
             })
             .unzip(),
     };

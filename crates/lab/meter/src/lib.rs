@@ -124,6 +124,14 @@ pub struct Channel {
     pub sees: String,
 }
 
+impl Channel {
+    /// Of a device that measures it, and no part of another channel.
+    fn measured(name: impl Into<String>, quantity: Quantity, sees: impl Into<String>) -> Channel {
+        let (name, sees) = (name.into(), sees.into());
+        Channel { name, quantity, source: Source::Measured, part_of: None, sees }
+    }
+}
+
 /// A driver. It may block up to its own timeout; the recorder gives each meter a thread.
 pub trait Meter: Send {
     /// The same at every call.

@@ -119,12 +119,10 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
     };
     let at = now();
     let ticks = busy.ticks(at)?;
+    let sees = format!("{:.1} to {:.1}, by how busy {busy_is} is", figures.idle, figures.busy);
     let channel = Channel {
-        name: "machine".into(),
-        quantity: Quantity::Energy { range: None },
         source: Source::Modelled,
-        part_of: None,
-        sees: format!("{:.1} to {:.1}, by how busy {busy_is} is", figures.idle, figures.busy),
+        ..Channel::measured("machine", Quantity::Energy { range: None }, sees)
     };
     let (energy, since) = (Joules(0.0), (at, ticks));
     Ok(Box::new(Model { channels: [channel], figures, busy, energy, at, since, utilisation: 0.0 }))

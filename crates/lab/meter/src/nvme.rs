@@ -4,7 +4,7 @@
 use super::hwmon::Sensors;
 use super::spec::Spec;
 use super::sysfs;
-use super::{Channel, Meter, MeterError, Quantity, Source};
+use super::{Channel, Meter, MeterError, Quantity};
 use ebb_power::Machine;
 use ebb_power::passthrough::{Admin, AdminCommand, nvme_power_state};
 use std::fs::File;
@@ -84,17 +84,11 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
     let sensors = hwmon_of(&in_sysfs).map(|dir| Sensors::of_chip(&dir, &name, "temp")).transpose()?;
     let sensors = sensors.filter(|sensors| !sensors.channels().is_empty());
     let drive = File::open(machine.dev.join(&name)).and_then(|drive| power_state(&drive).map(|_| drive));
-    let channel = |name: &str, quantity, sees: &str| Channel {
-        name: name.into(),
-        quantity,
-        source: Source::Measured,
-        part_of: None,
-        sees: sees.into(),
-    };
     let mut channels = match (&sensors, &drive) {
         (Some(sensors), _) => sensors.channels().to_vec(),
         (None, Ok(_)) => {
-            vec![channel("temperature", Quantity::Temperature, "the drive's composite temperature")]
+            let sees = "the drive's composite temperature";
+            vec![Channel::measured("temperature", Quantity::Temperature, sees)]
         }
         (None, Err(error)) => {
             return Err(spec.unavailable(
@@ -104,11 +98,8 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
         }
     };
     if drive.is_ok() {
-        channels.push(channel(
-            "power-state",
-            Quantity::PowerState,
-            "number of the NVMe power state; 0 draws most",
-        ));
+        let sees = "number of the NVMe power state; 0 draws most";
+        channels.push(Channel::measured("power-state", Quantity::PowerState, sees));
     }
     Ok(Box::new(Nvme { channels, drive: drive.ok(), sensors, absent: None }))
 }

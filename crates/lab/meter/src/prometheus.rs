@@ -6,7 +6,7 @@
 use super::command::quantity;
 use super::http::{self, Http};
 use super::spec::Spec;
-use super::{Channel, Meter, MeterError, Quantity, Source};
+use super::{Channel, Meter, MeterError, Quantity};
 use ebb_power::Machine;
 use serde_json::Value;
 
@@ -59,13 +59,8 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
     let quantity: Quantity = quantity(spec)?;
     let http = Http::open(&url, spec)?;
     let api = format!("{}{}/api/v1/query", url.origin, url.path.trim_end_matches('/'));
-    let channel = |(name, _)| Channel {
-        name,
-        quantity,
-        source: Source::Measured,
-        part_of: None,
-        sees: format!("a series of {query}, as old as its last scrape"),
-    };
+    let sees = format!("a series of {query}, as old as its last scrape");
+    let channel = |(name, _): (String, _)| Channel::measured(name, quantity, &sees);
     let channels: Vec<Channel> = ask(&http, &api, &query)?.into_iter().map(channel).collect();
     if channels.is_empty() {
         return Err(spec.unavailable(

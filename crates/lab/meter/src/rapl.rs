@@ -7,7 +7,7 @@
 
 use super::spec::Spec;
 use super::sysfs;
-use super::{Channel, Meter, MeterError, Quantity, Source};
+use super::{Channel, Meter, MeterError, Quantity};
 use ebb_power::Machine;
 use std::path::PathBuf;
 
@@ -84,11 +84,8 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
             ));
         }
         rapl.channels.push(Channel {
-            name: zone.full_name(&zones),
-            quantity: Quantity::Energy { range },
-            source: Source::Measured,
             part_of: zone.part_of(&zones),
-            sees: zone.sees().into(),
+            ..Channel::measured(zone.full_name(&zones), Quantity::Energy { range }, zone.sees())
         });
         rapl.counters.push(counter);
     }

@@ -7,7 +7,7 @@
 
 use super::http::{self, Http};
 use super::spec::Spec;
-use super::{Channel, Meter, MeterError, Quantity, Source};
+use super::{Channel, Meter, MeterError, Quantity};
 use ebb_power::Machine;
 use serde_json::Value;
 
@@ -54,9 +54,7 @@ impl Redfish {
         let same = |known: &Channel| known.name == name || known.name.starts_with(&format!("{name} #"));
         let before = self.channels.iter().filter(|known| same(known)).count();
         let name = if before == 0 { name } else { format!("{name} #{}", before + 1) };
-        let channel =
-            Channel { name, quantity, source: Source::Measured, part_of: None, sees: sees.to_string() };
-        self.channels.push(channel);
+        self.channels.push(Channel::measured(name, quantity, sees));
         self.places.push((index, pointer));
     }
 
