@@ -86,11 +86,11 @@ pub fn read(meters: Vec<ServerMeter>, deadline: Duration) -> Result<BTreeMap<Ser
 /// The power that the meter measures now.
 fn watts(spec: &str) -> Answer {
     let mut open = ebb_meter::open(spec).map_err(|error| error.to_string())?;
-    let readings = open.meter.read().map_err(|error| error.to_string())?;
+    let readings = open.meter.read(&mut None).map_err(|error| error.to_string())?;
     let counts = |channel: &ebb_meter::Channel| {
         channel.quantity == Quantity::Power && channel.source == Source::Measured && channel.part_of.is_none()
     };
-    let channels = open.meter.channels().iter().zip(readings).filter(|(channel, _)| counts(channel));
+    let channels = open.channels.iter().zip(readings).filter(|(channel, _)| counts(channel));
     let all: Vec<Option<f64>> = channels.map(|(_, watts)| watts).collect();
     match all.iter().copied().collect::<Option<Vec<f64>>>() {
         Some(all) if !all.is_empty() => Ok(Watts(all.iter().sum())),

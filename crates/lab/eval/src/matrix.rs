@@ -801,7 +801,7 @@ size_mib = 64
         assert_eq!((matrix.runs(), &matrix.levels[..]), (3 * 7 * 5, &[100.0][..]));
         let [meter] = &matrix.targets[0].meters[..] else { panic!("{:?}", matrix.targets) };
         let open = ebb_meter::open(meter).unwrap();
-        let quantity = open.meter.channels()[0].quantity;
+        let quantity = open.channels[0].quantity;
         assert_eq!((open.name.as_str(), quantity), ("disk", ebb_meter::Quantity::Energy { range: None }));
     }
 

@@ -5,7 +5,7 @@ use super::hwmon::Sensors;
 use super::nvme::or_why;
 use super::spec::Spec;
 use super::sysfs;
-use super::{Channel, Meter, MeterError, Quantity};
+use super::{Channel, Meter, MeterError, Opened, Quantity};
 use ebb_power::Machine;
 use ebb_power::passthrough::ata_power_mode;
 use std::fs::File;
@@ -19,10 +19,8 @@ fn power_mode(drive: &File) -> io::Result<f64> {
 }
 
 struct Ata {
-    channels: Vec<Channel>,
     drive: Option<File>,
     sensors: Option<Sensors>,
-    absent: Option<String>,
 }
 
 /// Disks that may be ATA drives.
@@ -31,7 +29,7 @@ pub(super) fn disks(machine: &Machine) -> Vec<String> {
     names.into_iter().filter(|name| name.starts_with("sd")).collect()
 }
 
-pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
     let address = spec.needed("the drive, such as /dev/sda")?;
     let name = address.strip_prefix("/dev/").unwrap_or(&address).to_string();
     let in_sysfs = machine.sys.join("block").join(&name);
@@ -44,7 +42,7 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
     let chips = in_sysfs.join("device/hwmon");
     let chip = sysfs::names(&chips).into_iter().next();
     let sensors = chip.map(|chip| Sensors::of_chip(&chips.join(chip), &name, "temp")).transpose()?;
-    let sensors = sensors.filter(|sensors| !sensors.channels().is_empty());
+    let sensors = sensors.filter(|sensors| !sensors.channels.is_empty());
     let drive = File::open(machine.dev.join(&name)).and_then(|drive| power_mode(&drive).map(|_| drive));
     let mut channels = Vec::new();
     match (&sensors, &drive) {
@@ -54,7 +52,7 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
                 "load the module drivetemp for the temperature, and run as root for the power state",
             ));
         }
-        (Some(sensors), _) => channels.extend_from_slice(sensors.channels()),
+        (Some(sensors), _) => channels.extend_from_slice(&sensors.channels),
         (None, Ok(_)) => {}
     }
     if drive.is_ok() {
@@ -64,25 +62,16 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
             "answer to CHECK POWER MODE: 0 standby, 128 to 131 idle, 255 active",
         ));
     }
-    Ok(Box::new(Ata { channels, drive: drive.ok(), sensors, absent: None }))
+    Ok((channels, Box::new(Ata { drive: drive.ok(), sensors })))
 }
 
 impl Meter for Ata {
-    fn channels(&self) -> &[Channel] {
-        &self.channels
-    }
-
-    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
-        self.absent = None;
-        let mut readings = self.sensors.as_mut().map_or(Ok(Vec::new()), |sensors| sensors.read())?;
+    fn read(&mut self, absent: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
+        let mut readings = self.sensors.as_mut().map_or(Ok(Vec::new()), |sensors| sensors.read(absent))?;
         if let Some(drive) = &self.drive {
-            readings.push(or_why(power_mode(drive), "power mode", &mut self.absent));
+            readings.push(or_why(power_mode(drive), "power mode", absent));
         }
         Ok(readings)
-    }
-
-    fn why_absent(&self) -> Option<String> {
-        self.absent.clone().or_else(|| self.sensors.as_ref()?.why_absent())
     }
 }
 
@@ -100,8 +89,8 @@ mod tests {
         write(&dir, "sys/block/sda/device/hwmon/hwmon4/name", "drivetemp");
         write(&dir, "sys/block/sda/device/hwmon/hwmon4/temp1_input", "33000");
         let mut open = open_on(&machine, "ata:/dev/sda").unwrap();
-        assert_eq!(open.meter.channels()[0].name, "sda/temp1");
-        assert_eq!(open.meter.read().unwrap(), [Some(33.0)]);
+        assert_eq!(open.channels[0].name, "sda/temp1");
+        assert_eq!(open.meter.read(&mut None).unwrap(), [Some(33.0)]);
         let error = open_on(&machine, "ata:/dev/../etc").map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("no drive"), "{error}");
     }

@@ -3,19 +3,17 @@
 
 use super::spec::Spec;
 use super::sysfs;
-use super::{Channel, Meter, MeterError, Quantity};
+use super::{Channel, Meter, MeterError, Opened, Quantity};
 use ebb_power::Machine;
 use std::path::{Path, PathBuf};
 
 struct Battery {
-    channels: Vec<Channel>,
     dirs: Vec<PathBuf>,
-    absent: Option<String>,
 }
 
-pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
     let root = machine.sys.join("class/power_supply");
-    let mut battery = Battery { channels: Vec::new(), dirs: Vec::new(), absent: None };
+    let (mut channels, mut dirs) = (Vec::new(), Vec::new());
     for name in sysfs::names(&root) {
         let dir = root.join(&name);
         let is = |file: &str, word: &str| Ok(sysfs::text(&dir.join(file))?.as_deref() == Some(word));
@@ -25,18 +23,18 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
         }
         let mut channel = |quantity: Quantity, sees: &str| {
             let name = format!("{name}/{}", quantity.name());
-            battery.channels.push(Channel::measured(name, quantity, sees));
+            channels.push(Channel::measured(name, quantity, sees));
         };
         channel(Quantity::Power, "what the machine takes from the battery while it discharges");
         channel(Quantity::Voltage, "at the battery");
         channel(Quantity::Current, "out of the battery while it discharges");
         channel(Quantity::Temperature, "of the battery");
-        battery.dirs.push(dir);
+        dirs.push(dir);
     }
-    if battery.dirs.is_empty() {
+    if dirs.is_empty() {
         return Err(spec.unavailable("this machine has no battery", "use another meter"));
     }
-    Ok(Box::new(battery))
+    Ok((channels, Box::new(Battery { dirs })))
 }
 
 fn read(dir: &Path, absent: &mut Option<String>) -> Result<[Option<f64>; 4], MeterError> {
@@ -58,21 +56,12 @@ fn read(dir: &Path, absent: &mut Option<String>) -> Result<[Option<f64>; 4], Met
 }
 
 impl Meter for Battery {
-    fn channels(&self) -> &[Channel] {
-        &self.channels
-    }
-
-    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
-        self.absent = None;
+    fn read(&mut self, absent: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
         let mut readings = Vec::new();
         for dir in &self.dirs {
-            readings.extend(read(dir, &mut self.absent)?);
+            readings.extend(read(dir, absent)?);
         }
         Ok(readings)
-    }
-
-    fn why_absent(&self) -> Option<String> {
-        self.absent.clone()
     }
 }
 
@@ -99,12 +88,13 @@ mod tests {
             write(&dir, &format!("{at}/BAT0/{file}"), text);
         }
         let mut open = open_on(&machine, "battery").unwrap();
-        assert_eq!(open.meter.read().unwrap(), [Some(18.0), Some(12.0), Some(1.5), None]);
+        let mut why = None;
+        assert_eq!(open.meter.read(&mut why).unwrap(), [Some(18.0), Some(12.0), Some(1.5), None]);
         write(&dir, &format!("{at}/BAT0/power_now"), "17000000");
-        assert_eq!(open.meter.read().unwrap()[0], Some(17.0));
-        assert_eq!(open.meter.why_absent(), None);
+        assert_eq!(open.meter.read(&mut why).unwrap()[0], Some(17.0));
+        assert_eq!(why, None);
         write(&dir, &format!("{at}/BAT0/status"), "Charging");
-        assert_eq!(open.meter.read().unwrap(), [None, Some(12.0), None, None]);
-        assert!(open.meter.why_absent().unwrap().contains("BAT0 says \"Charging\""));
+        assert_eq!(open.meter.read(&mut why).unwrap(), [None, Some(12.0), None, None]);
+        assert!(why.unwrap().contains("BAT0 says \"Charging\""));
     }
 }

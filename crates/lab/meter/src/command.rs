@@ -4,14 +4,13 @@
 //! output is an absent reading.
 
 use super::spec::Spec;
-use super::{Channel, Meter, MeterError, Quantity, Source};
+use super::{Channel, Meter, MeterError, Opened, Quantity, Source};
 use ebb_power::Machine;
 use ebb_power::program::{self, ProgramError};
 use std::process::Command;
 use std::time::Duration;
 
 struct Shell {
-    channels: [Channel; 1],
     command: String,
     timeout: Duration,
 }
@@ -37,22 +36,18 @@ pub(super) fn quantity(spec: &mut Spec) -> Result<Quantity, MeterError> {
     })
 }
 
-pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
     let command = spec.needed("the command to run")?;
     let channel = Channel {
         source: Source::Stated,
         ..Channel::measured("command", quantity(spec)?, format!("what {command:?} prints"))
     };
     let timeout = spec.duration("timeout")?.unwrap_or(Duration::from_secs(10));
-    Ok(Box::new(Shell { channels: [channel], command, timeout }))
+    Ok((vec![channel], Box::new(Shell { command, timeout })))
 }
 
 impl Meter for Shell {
-    fn channels(&self) -> &[Channel] {
-        &self.channels
-    }
-
-    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+    fn read(&mut self, _: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(&self.command);
         let output = program::run(shell, self.timeout).map_err(|error| failed(&self.command, error))?;
@@ -94,7 +89,7 @@ mod tests {
     use std::time::Instant;
 
     fn read(spec: &str) -> Result<Vec<Option<f64>>, MeterError> {
-        open_on(&machine().1, spec)?.meter.read()
+        open_on(&machine().1, spec)?.meter.read(&mut None)
     }
 
     #[test]
@@ -102,8 +97,8 @@ mod tests {
         assert_eq!(read("command:echo 12.5").unwrap(), [Some(12.5)]);
         assert_eq!(read("command:printf '\\n 41.5 W, more\\n99\\n'").unwrap(), [Some(41.5)]);
         let open = open_on(&machine().1, "command,quantity=temperature:echo 30°C").unwrap();
-        assert_eq!(open.meter.channels()[0].quantity, Quantity::Temperature);
-        assert_eq!(open.meter.channels()[0].source, Source::Stated);
+        assert_eq!(open.channels[0].quantity, Quantity::Temperature);
+        assert_eq!(open.channels[0].source, Source::Stated);
         assert_eq!(leading_number("30°C"), Some(30.0));
         assert_eq!(leading_number("inf"), None);
     }

@@ -6,7 +6,7 @@
 
 use super::spec::Spec;
 use super::sysfs;
-use super::{Channel, Meter, MeterError, Quantity};
+use super::{Channel, Meter, MeterError, Opened, Quantity};
 use ebb_power::Machine;
 use std::path::{Path, PathBuf};
 
@@ -22,9 +22,8 @@ const SENSORS: &[(&str, &str, Quantity, f64)] = &[
 
 /// Sensor files with their channels; also used by other drivers that read a chip.
 pub(super) struct Sensors {
-    channels: Vec<Channel>,
+    pub channels: Vec<Channel>,
     files: Vec<(PathBuf, f64)>,
-    absent: Option<String>,
 }
 
 /// A chip's "unknown" in microwatts: it counts in these, in milliwatts or in watts.
@@ -41,7 +40,7 @@ fn chip_name(dir: &Path) -> Result<Option<String>, MeterError> {
 impl Sensors {
     /// The sensors of the chip in `dir` whose files start with `prefix`; channels are named `CHIP/LABEL`.
     pub(super) fn of_chip(dir: &Path, chip: &str, prefix: &str) -> Result<Sensors, MeterError> {
-        let mut sensors = Sensors { channels: Vec::new(), files: Vec::new(), absent: None };
+        let mut sensors = Sensors { channels: Vec::new(), files: Vec::new() };
         let names = sysfs::names(dir);
         let present = |name: &str| names.iter().any(|other| other == name);
         for name in &names {
@@ -87,29 +86,20 @@ impl Sensors {
 }
 
 impl Meter for Sensors {
-    fn channels(&self) -> &[Channel] {
-        &self.channels
-    }
-
-    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
-        self.absent = None;
+    fn read(&mut self, absent: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
         let read = |(channel, (path, scale)): (&Channel, &(PathBuf, f64))| {
-            let value = sysfs::sensor(path, *scale, &mut self.absent)?;
+            let value = sysfs::sensor(path, *scale, absent)?;
             let unknown = |value: &f64| {
                 channel.quantity == Quantity::Power && UNKNOWN.contains(&((value / scale).round() as i64))
             };
             if value.as_ref().is_some_and(unknown) {
-                self.absent =
+                *absent =
                     Some(format!("{}: the chip says that it does not know (0xFFFFFFFF)", path.display()));
                 return Ok(None);
             }
             Ok(value)
         };
         self.channels.iter().zip(&self.files).map(read).collect()
-    }
-
-    fn why_absent(&self) -> Option<String> {
-        self.absent.clone()
     }
 }
 
@@ -126,13 +116,13 @@ pub(super) fn chips(machine: &Machine) -> Result<Vec<(PathBuf, String)>, MeterEr
     Ok(chips)
 }
 
-pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
     let chips = chips(machine)?;
     let wanted = |chip: &str| {
         spec.address()
             .is_none_or(|a| chip == a || chip.split_once('@').is_some_and(|(driver, _)| driver == a))
     };
-    let mut all = Sensors { channels: Vec::new(), files: Vec::new(), absent: None };
+    let mut all = Sensors { channels: Vec::new(), files: Vec::new() };
     for (dir, chip) in chips.iter().filter(|(_, chip)| wanted(chip)) {
         all.append(Sensors::of_chip(dir, chip, "")?);
     }
@@ -153,7 +143,7 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
         };
         return Err(spec.unavailable(why, remedy));
     }
-    Ok(Box::new(all))
+    Ok((all.channels.clone(), Box::new(all)))
 }
 
 #[cfg(test)]
@@ -176,19 +166,20 @@ mod tests {
         write(&dir, &format!("{at}/temp1_max"), "90000\n");
         std::os::unix::fs::symlink("../../0000:04:00.0", dir.path().join(at).join("device")).unwrap();
         let mut open = open_on(&machine, "hwmon:amdgpu").unwrap();
-        let names: Vec<_> = open.meter.channels().iter().map(|c| c.name.clone()).collect();
+        let names: Vec<_> = open.channels.iter().map(|c| c.name.clone()).collect();
         let chip = "amdgpu@0000:04:00.0";
         let expected = ["curr1", "in0", "slowPPT", "temp1", "temp2", "temp10"];
         assert_eq!(names, expected.map(|label| format!("{chip}/{label}")));
         let expected = [Some(0.5), Some(1.225), Some(31.0), Some(41.5), Some(0.001), Some(-2.0)];
         let near = |a: &Option<f64>, b: &Option<f64>| (a.unwrap() - b.unwrap()).abs() < 1e-9;
-        assert!(open.meter.read().unwrap().iter().zip(&expected).all(|(a, b)| near(a, b)));
+        assert!(open.meter.read(&mut None).unwrap().iter().zip(&expected).all(|(a, b)| near(a, b)));
         std::fs::remove_file(dir.path().join(at).join("power1_average")).unwrap();
-        assert_eq!(open.meter.read().unwrap()[2], None);
-        let why = open.meter.why_absent().unwrap();
+        let mut why = None;
+        assert_eq!(open.meter.read(&mut why).unwrap()[2], None);
+        let why = why.unwrap();
         assert!(why.contains("power1_average: No such file"), "{why}");
         write(&dir, &format!("{at}/in0_input"), "much\n");
-        assert!(open.meter.read().unwrap_err().to_string().contains("much"));
+        assert!(open.meter.read(&mut None).unwrap_err().to_string().contains("much"));
         let error = open_on(&machine, "hwmon:k10temp").map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("there are amdgpu@0000:04:00.0"), "{error}");
         write(&dir, "sys/class/hwmon/hwmon4/name", "acpitz");
@@ -206,13 +197,15 @@ mod tests {
         let mut open = open_on(&machine, "hwmon").unwrap();
         for unknown in ["4294967295", "4294967295000", "4294967295000000"] {
             write(&dir, &format!("{at}/power1_average"), unknown);
-            assert_eq!(open.meter.read().unwrap(), [None, Some(41.5)], "{unknown}");
-            let why = open.meter.why_absent().unwrap();
+            let mut why = None;
+            assert_eq!(open.meter.read(&mut why).unwrap(), [None, Some(41.5)], "{unknown}");
+            let why = why.unwrap();
             assert!(why.contains("power1_average") && why.contains("does not know"), "{why}");
         }
         write(&dir, &format!("{at}/power1_average"), "4294967294");
-        assert!(open.meter.read().unwrap()[0].is_some());
-        assert_eq!(open.meter.why_absent(), None);
+        let mut why = None;
+        assert!(open.meter.read(&mut why).unwrap()[0].is_some());
+        assert_eq!(why, None);
     }
 
     #[test]
@@ -228,8 +221,7 @@ mod tests {
             write(&dir, &format!("{at}/{file}"), value);
         }
         let open = open_on(&machine, "hwmon").unwrap();
-        let parts: Vec<_> =
-            open.meter.channels().iter().map(|c| (c.name.as_str(), c.part_of.as_deref())).collect();
+        let parts: Vec<_> = open.channels.iter().map(|c| (c.name.as_str(), c.part_of.as_deref())).collect();
         assert_eq!(parts, [("ina/energy1", None), ("ina/power1", Some("ina/energy1"))]);
     }
 }

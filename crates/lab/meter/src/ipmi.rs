@@ -5,7 +5,7 @@
 
 use super::command::{failed, leading_number};
 use super::spec::Spec;
-use super::{Channel, Meter, MeterError, Quantity};
+use super::{Channel, Meter, MeterError, Opened, Quantity};
 use ebb_power::Machine;
 use ebb_power::ipmitool::{Ipmitool, over_lan};
 use std::time::{Duration, Instant};
@@ -21,8 +21,7 @@ struct Ipmi {
     way: Way,
     channels: Vec<Channel>,
     /// When it was opened, and what the controller said then; until the first reading.
-    opened: Option<(Instant, Vec<Option<f64>>)>,
-    absent: Option<String>,
+    opened: Option<(Instant, Vec<Option<f64>>, Option<String>)>,
 }
 
 #[derive(Clone, Copy)]
@@ -98,7 +97,7 @@ fn listed(target: &Ipmitool) -> Result<Vec<(String, Quantity, Option<f64>)>, Met
     ask(target, &["-c", "sdr", "list", "full"]).map(|output| sensors(&output))
 }
 
-pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
     let target = target(spec)?;
     let way = if spec.flag("sensors")? { Way::Sensors } else { Way::Dcmi };
     let unavailable = |error: MeterError| {
@@ -143,25 +142,23 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
             "leave the option sensors away, or use Redfish",
         ));
     }
-    Ok(Box::new(Ipmi { target, way, channels, opened: Some((Instant::now(), readings)), absent }))
+    let opened = Some((Instant::now(), readings, absent));
+    Ok((channels.clone(), Box::new(Ipmi { target, way, channels, opened })))
 }
 
 impl Meter for Ipmi {
-    fn channels(&self) -> &[Channel] {
-        &self.channels
-    }
-
-    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
-        if let Some((at, readings)) = self.opened.take()
+    fn read(&mut self, absent: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
+        if let Some((at, readings, why)) = self.opened.take()
             && at.elapsed() < FRESH
         {
+            *absent = why;
             return Ok(readings);
         }
         match self.way {
             Way::Dcmi => {
                 let answer = ask(&self.target, DCMI)?;
                 let watts = dcmi_watts(&answer);
-                self.absent = watts.is_none().then(|| why_no_watts(&answer));
+                *absent = watts.is_none().then(|| why_no_watts(&answer));
                 Ok(vec![watts])
             }
             Way::Sensors => {
@@ -170,10 +167,6 @@ impl Meter for Ipmi {
                 Ok(self.channels.iter().map(reading).collect())
             }
         }
-    }
-
-    fn why_absent(&self) -> Option<String> {
-        self.absent.clone()
     }
 }
 

@@ -1,12 +1,12 @@
 //! The kinds of meters, and how a description opens one: a driver is a file and a row here.
 
 use super::spec::Spec;
-use super::{Meter, MeterError, OpenMeter};
+use super::{MeterError, OpenMeter, Opened};
 use super::{ata, battery, command, hwmon, ipmi, model, nvme, prometheus, rapl, redfish};
 use ebb_power::Machine;
 use std::time::Duration;
 
-type Open = fn(&Machine, &mut Spec) -> Result<Box<dyn Meter>, MeterError>;
+type Open = fn(&Machine, &mut Spec) -> Result<Opened, MeterError>;
 
 /// A kind of meter: its syntax, what it covers and what it does not.
 pub struct Kind {
@@ -131,9 +131,9 @@ pub fn open_on(machine: &Machine, text: &str) -> Result<OpenMeter, MeterError> {
     };
     let name = spec.value("name")?.unwrap_or_else(|| text.to_string());
     let interval = spec.duration("interval")?.unwrap_or(kind.interval);
-    let meter = (kind.open)(machine, &mut spec)?;
+    let (channels, meter) = (kind.open)(machine, &mut spec)?;
     if let Some((option, _)) = spec.options.first() {
         return Err(spec.wrong(format!("{} has no option {option:?}", kind.name)));
     }
-    Ok(OpenMeter { name, interval, meter })
+    Ok(OpenMeter { name, interval, channels, meter })
 }

@@ -134,16 +134,13 @@ impl Channel {
 
 /// A driver. It may block up to its own timeout; the recorder gives each meter a thread.
 pub trait Meter: Send {
-    /// The same at every call.
-    fn channels(&self) -> &[Channel];
-    /// One reading per channel, in the order of [`Meter::channels`], each in its quantity's unit. `None`: that channel
-    /// has no reading now. An error: no channel has one.
-    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError>;
-    /// Why a channel had no reading last time, where the driver knows.
-    fn why_absent(&self) -> Option<String> {
-        None
-    }
+    /// One reading per channel, in the order of [`OpenMeter::channels`], each in its quantity's unit. `None`: that
+    /// channel has no reading now; `absent` then says why, where the driver knows. An error: no channel has one.
+    fn read(&mut self, absent: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError>;
 }
+
+/// What a driver opens: its channels, and what reads them.
+type Opened = (Vec<Channel>, Box<dyn Meter>);
 
 /// A meter that is ready to be read.
 pub struct OpenMeter {
@@ -151,6 +148,7 @@ pub struct OpenMeter {
     pub name: String,
     /// Time between readings.
     pub interval: Duration,
+    pub channels: Vec<Channel>,
     pub meter: Box<dyn Meter>,
 }
 

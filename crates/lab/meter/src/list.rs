@@ -42,7 +42,7 @@ fn listed(machine: &Machine, kind: &Kind) -> Vec<Listed> {
         Listed { spec, options, sees, does_not_see, channels, unavailable }
     };
     let tried = |spec: String| {
-        let outcome = open_on(machine, &spec).map(|open| open.meter.channels().to_vec()).map_err(reason);
+        let outcome = open_on(machine, &spec).map(|open| open.channels).map_err(reason);
         one(spec, outcome)
     };
     match kind.name {

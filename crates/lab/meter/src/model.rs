@@ -6,7 +6,7 @@
 //! sampled.
 
 use super::spec::Spec;
-use super::{Channel, Meter, MeterError, Quantity, Source, now};
+use super::{Channel, Meter, MeterError, Opened, Quantity, Source, now};
 use ebb_power::Machine;
 use ebb_power::PowerModel;
 use ebb_types::{Joules, Moment, numbers_in_words};
@@ -66,7 +66,6 @@ fn cpu_ticks(text: &str) -> Option<Ticks> {
 }
 
 struct Model {
-    channels: [Channel; 1],
     figures: PowerModel,
     busy: Busy,
     /// Up to `at`.
@@ -104,7 +103,7 @@ fn file(path: &Path, spec: &Spec) -> Result<(PowerModel, Option<String>), MeterE
     Ok((figures, file.busy_is))
 }
 
-pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
     let (figures, busy_is) = match spec.address() {
         Some(path) => file(Path::new(path), spec)?,
         None => (PowerModel::default(), None),
@@ -125,15 +124,11 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
         ..Channel::measured("machine", Quantity::Energy { range: None }, sees)
     };
     let (energy, since) = (Joules(0.0), (at, ticks));
-    Ok(Box::new(Model { channels: [channel], figures, busy, energy, at, since, utilisation: 0.0 }))
+    Ok((vec![channel], Box::new(Model { figures, busy, energy, at, since, utilisation: 0.0 })))
 }
 
 impl Meter for Model {
-    fn channels(&self) -> &[Channel] {
-        &self.channels
-    }
-
-    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+    fn read(&mut self, _: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
         let at = now();
         let ticks = self.busy.ticks(at)?;
         Ok(vec![Some(self.advance(at, ticks).0)])
@@ -152,12 +147,10 @@ mod tests {
         let (dir, machine) = machine();
         write(&dir, "proc/stat", "cpu  100 0 0 900 0 0 0 0 0 0\ncpu0 100 0 0 900 0 0 0 0 0 0\n");
         let open = open_on(&machine, "model").unwrap();
-        assert_eq!(open.meter.channels()[0].source, Source::Modelled);
-        let channels = [open.meter.channels()[0].clone()];
+        assert_eq!(open.channels[0].source, Source::Modelled);
         let ticks = |busy: u64, all: u64| Ticks { busy, all };
         let at = |seconds: u64| Moment(seconds * 1_000_000_000);
         let mut model = Model {
-            channels,
             figures,
             busy: Busy::Cpu("".into()),
             energy: Joules(0.0),
@@ -192,8 +185,8 @@ mod tests {
         write(&dir, "m.toml", "busy_is = \"disk:sdb\"\nidle = 4.0\nlight = 6.0\nbusy = 7.0\n");
         let spec = format!("model:{}", dir.path().join("m.toml").display());
         let mut open = open_on(&machine, &spec).unwrap();
-        assert_eq!(open.meter.channels()[0].sees, "4.0 W to 7.0 W, by how busy disk:sdb is");
-        assert!(open.meter.read().unwrap()[0].is_some());
+        assert_eq!(open.channels[0].sees, "4.0 W to 7.0 W, by how busy disk:sdb is");
+        assert!(open.meter.read(&mut None).unwrap()[0].is_some());
         let error = |text: &str| {
             write(&dir, "m.toml", text);
             open_on(&machine, &spec).map(|_| ()).unwrap_err().to_string()

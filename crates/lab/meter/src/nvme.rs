@@ -4,7 +4,7 @@
 use super::hwmon::Sensors;
 use super::spec::Spec;
 use super::sysfs;
-use super::{Channel, Meter, MeterError, Quantity};
+use super::{Channel, Meter, MeterError, Opened, Quantity};
 use ebb_power::Machine;
 use ebb_power::passthrough::{Admin, AdminCommand, nvme_power_state};
 use std::fs::File;
@@ -41,10 +41,8 @@ pub(super) fn or_why<T>(answer: io::Result<T>, what: &str, absent: &mut Option<S
 }
 
 struct Nvme {
-    channels: Vec<Channel>,
     drive: Option<File>,
     sensors: Option<Sensors>,
-    absent: Option<String>,
 }
 
 /// `nvme0` of `/dev/nvme0`, `/dev/nvme0n1` and `nvme0`.
@@ -69,7 +67,7 @@ pub(super) fn controllers(machine: &Machine) -> Vec<String> {
     sysfs::names(&machine.sys.join("class/nvme"))
 }
 
-pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
     let address = spec.needed("the drive, such as /dev/nvme0")?;
     let name = controller(&address)
         .ok_or_else(|| spec.wrong(format!("{address} is not an NVMe drive: give /dev/nvme0")))?
@@ -82,10 +80,10 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
         ));
     }
     let sensors = hwmon_of(&in_sysfs).map(|dir| Sensors::of_chip(&dir, &name, "temp")).transpose()?;
-    let sensors = sensors.filter(|sensors| !sensors.channels().is_empty());
+    let sensors = sensors.filter(|sensors| !sensors.channels.is_empty());
     let drive = File::open(machine.dev.join(&name)).and_then(|drive| power_state(&drive).map(|_| drive));
     let mut channels = match (&sensors, &drive) {
-        (Some(sensors), _) => sensors.channels().to_vec(),
+        (Some(sensors), _) => sensors.channels.clone(),
         (None, Ok(_)) => {
             let sees = "the drive's composite temperature";
             vec![Channel::measured("temperature", Quantity::Temperature, sees)]
@@ -101,31 +99,22 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
         let sees = "number of the NVMe power state; 0 draws most";
         channels.push(Channel::measured("power-state", Quantity::PowerState, sees));
     }
-    Ok(Box::new(Nvme { channels, drive: drive.ok(), sensors, absent: None }))
+    Ok((channels, Box::new(Nvme { drive: drive.ok(), sensors })))
 }
 
 impl Meter for Nvme {
-    fn channels(&self) -> &[Channel] {
-        &self.channels
-    }
-
-    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
-        self.absent = None;
+    fn read(&mut self, absent: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
         let mut readings = match (&mut self.sensors, &self.drive) {
-            (Some(sensors), _) => sensors.read()?,
+            (Some(sensors), _) => sensors.read(absent)?,
             (None, Some(drive)) => {
-                vec![or_why(smart_temperature(drive), "temperature", &mut self.absent).flatten()]
+                vec![or_why(smart_temperature(drive), "temperature", absent).flatten()]
             }
             (None, None) => Vec::new(),
         };
         if let Some(drive) = &self.drive {
-            readings.push(or_why(power_state(drive), "power state", &mut self.absent));
+            readings.push(or_why(power_state(drive), "power state", absent));
         }
         Ok(readings)
-    }
-
-    fn why_absent(&self) -> Option<String> {
-        self.absent.clone().or_else(|| self.sensors.as_ref()?.why_absent())
     }
 }
 
@@ -164,8 +153,8 @@ mod tests {
             write(&dir, &format!("{at}/temp1_input"), "36850");
             write(&dir, &format!("{at}/temp1_label"), "Composite");
             let mut open = open_on(&machine, "nvme:/dev/nvme0n1").unwrap();
-            assert_eq!(open.meter.channels()[0].name, "nvme0/Composite");
-            assert_eq!(open.meter.read().unwrap(), [Some(36.85)]);
+            assert_eq!(open.channels[0].name, "nvme0/Composite");
+            assert_eq!(open.meter.read(&mut None).unwrap(), [Some(36.85)]);
         }
         let (dir, machine) = machine();
         let error = |spec| open_on(&machine, spec).map(|_| ()).unwrap_err().to_string();

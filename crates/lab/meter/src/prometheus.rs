@@ -6,7 +6,7 @@
 use super::command::quantity;
 use super::http::{self, Http};
 use super::spec::Spec;
-use super::{Channel, Meter, MeterError, Quantity};
+use super::{Channel, Meter, MeterError, Opened, Quantity};
 use ebb_power::Machine;
 use serde_json::Value;
 
@@ -15,7 +15,6 @@ struct Prometheus {
     api: String,
     query: String,
     channels: Vec<Channel>,
-    absent: Option<String>,
 }
 
 /// `{instance="a:9100",sensor="psu"}` without braces; `result` for a series without labels.
@@ -52,7 +51,7 @@ fn ask(http: &Http, api: &str, query: &str) -> Result<Vec<(String, Option<f64>)>
     })
 }
 
-pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
     let url = http::parse(&spec.needed("the server and the query: http://host:9090?QUERY")?, spec)?;
     let query = url.query.clone().filter(|query| !query.is_empty());
     let query = query.ok_or_else(|| spec.wrong("the query is missing: http://host:9090?QUERY"))?;
@@ -68,30 +67,21 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
             "check the query, and that Prometheus scrapes the machine's exporter",
         ));
     }
-    Ok(Box::new(Prometheus { http, api, query, channels, absent: None }))
+    Ok((channels.clone(), Box::new(Prometheus { http, api, query, channels })))
 }
 
 impl Meter for Prometheus {
-    fn channels(&self) -> &[Channel] {
-        &self.channels
-    }
-
-    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+    fn read(&mut self, absent: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
         let now = ask(&self.http, &self.api, &self.query)?;
-        self.absent = None;
         let reading = |channel: &Channel| {
             let found = now.iter().find(|(name, _)| *name == channel.name);
             let value = found.and_then(|(_, value)| *value);
             if value.is_none() {
                 let what = if found.is_some() { "has no finite value" } else { "is no longer in the answer" };
-                self.absent = Some(format!("the series {} of {} {what}", channel.name, self.query));
+                *absent = Some(format!("the series {} of {} {what}", channel.name, self.query));
             }
             value
         };
         Ok(self.channels.iter().map(reading).collect())
-    }
-
-    fn why_absent(&self) -> Option<String> {
-        self.absent.clone()
     }
 }

@@ -7,14 +7,12 @@
 
 use super::spec::Spec;
 use super::sysfs;
-use super::{Channel, Meter, MeterError, Quantity};
+use super::{Channel, Meter, MeterError, Opened, Quantity};
 use ebb_power::Machine;
 use std::path::PathBuf;
 
 struct Rapl {
-    channels: Vec<Channel>,
     counters: Vec<PathBuf>,
-    absent: Option<String>,
 }
 
 struct Zone {
@@ -55,7 +53,7 @@ impl Zone {
     }
 }
 
-pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
     let root = machine.sys.join("class/powercap");
     let mut zones = Vec::new();
     for id in sysfs::names(&root) {
@@ -71,7 +69,7 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
             "on a physical machine load the module intel_rapl_msr; a virtual machine has none",
         ));
     }
-    let mut rapl = Rapl { channels: Vec::new(), counters: Vec::new(), absent: None };
+    let (mut channels, mut counters) = (Vec::new(), Vec::new());
     for zone in &zones {
         let dir = root.join(&zone.id);
         let range =
@@ -83,27 +81,18 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>,
                 "run as root, or allow it until the next boot: chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj",
             ));
         }
-        rapl.channels.push(Channel {
+        channels.push(Channel {
             part_of: zone.part_of(&zones),
             ..Channel::measured(zone.full_name(&zones), Quantity::Energy { range }, zone.sees())
         });
-        rapl.counters.push(counter);
+        counters.push(counter);
     }
-    Ok(Box::new(rapl))
+    Ok((channels, Box::new(Rapl { counters })))
 }
 
 impl Meter for Rapl {
-    fn channels(&self) -> &[Channel] {
-        &self.channels
-    }
-
-    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
-        self.absent = None;
-        self.counters.iter().map(|path| sysfs::sensor(path, 1e-6, &mut self.absent)).collect()
-    }
-
-    fn why_absent(&self) -> Option<String> {
-        self.absent.clone()
+    fn read(&mut self, absent: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
+        self.counters.iter().map(|path| sysfs::sensor(path, 1e-6, absent)).collect()
     }
 }
 
@@ -128,18 +117,17 @@ mod tests {
         zone("intel-rapl-mmio:0", "package-0", "5000000");
         write(&dir, "sys/class/powercap/intel-rapl/enabled", "1");
         let mut open = open_on(&machine, "rapl").unwrap();
-        let parts: Vec<_> =
-            open.meter.channels().iter().map(|c| (c.name.as_str(), c.part_of.as_deref())).collect();
+        let parts: Vec<_> = open.channels.iter().map(|c| (c.name.as_str(), c.part_of.as_deref())).collect();
         assert_eq!(
             parts,
             [("package-0", None), ("package-0/core", Some("package-0")), ("package-0/dram", None)]
         );
-        assert_eq!(open.meter.channels()[0].quantity, Quantity::Energy { range: Some(262143.32885) });
-        assert_eq!(open.meter.read().unwrap(), [Some(5.0), Some(2.0), Some(1.0)]);
+        assert_eq!(open.channels[0].quantity, Quantity::Energy { range: Some(262143.32885) });
+        assert_eq!(open.meter.read(&mut None).unwrap(), [Some(5.0), Some(2.0), Some(1.0)]);
 
         zone("intel-rapl:1", "psys", "9000000");
         let open = open_on(&machine, "rapl").unwrap();
-        let parts: Vec<_> = open.meter.channels().iter().map(|c| c.part_of.as_deref()).collect();
+        let parts: Vec<_> = open.channels.iter().map(|c| c.part_of.as_deref()).collect();
         assert_eq!(parts, [Some("psys"), None, Some("package-0"), Some("psys")]);
     }
 

@@ -106,12 +106,11 @@ impl Drop for Recorder {
 
 impl Sampler {
     fn start(open: OpenMeter) -> Result<Sampler, MeterError> {
-        let OpenMeter { name, interval, meter } = open;
-        let track =
-            |channel: &super::Channel| Track { channel: channel.clone(), interval, samples: Vec::new() };
+        let OpenMeter { name, interval, channels, meter } = open;
+        let track = |channel| Track { channel, interval, samples: Vec::new() };
         let record = Arc::new(Mutex::new(MeterRecord {
             name: name.clone(),
-            tracks: meter.channels().iter().map(track).collect(),
+            tracks: channels.into_iter().map(track).collect(),
             reads: 0,
             failed_reads: 0,
             last_failure: None,
@@ -151,8 +150,9 @@ fn run(
             Err(RecvTimeoutError::Disconnected) => return,
         };
         let before = now();
-        let readings = meter.read();
-        file(&mut lock(record), [before, now()], readings, meter.why_absent());
+        let mut absent = None;
+        let readings = meter.read(&mut absent);
+        file(&mut lock(record), [before, now()], readings, absent);
         drop(asker);
     }
 }
@@ -202,16 +202,11 @@ mod tests {
 
     /// Returns the values that the test sets.
     struct Fake {
-        channels: Vec<Channel>,
         next: Box<dyn FnMut() -> Result<Vec<Option<f64>>, MeterError> + Send>,
     }
 
     impl Meter for Fake {
-        fn channels(&self) -> &[Channel] {
-            &self.channels
-        }
-
-        fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+        fn read(&mut self, _: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
             (self.next)()
         }
     }
@@ -228,8 +223,8 @@ mod tests {
             part_of: None,
             sees: String::new(),
         };
-        let meter = Box::new(Fake { channels: vec![channel], next: Box::new(next) });
-        OpenMeter { name: name.into(), interval, meter }
+        let meter = Box::new(Fake { next: Box::new(next) });
+        OpenMeter { name: name.into(), interval, channels: vec![channel], meter }
     }
 
     const NEVER: Duration = Duration::from_secs(3600);

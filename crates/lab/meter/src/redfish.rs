@@ -7,7 +7,7 @@
 
 use super::http::{self, Http};
 use super::spec::Spec;
-use super::{Channel, Meter, MeterError, Quantity};
+use super::{Channel, Meter, MeterError, Opened, Quantity};
 use ebb_power::Machine;
 use serde_json::Value;
 
@@ -169,7 +169,7 @@ fn of_machine(meter: &Redfish, machine: &Value, spec: &Spec) -> Result<Vec<(Stri
     Ok(chassis)
 }
 
-pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, MeterError> {
+pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
     let url = http::parse(&spec.needed("the controller: https://USER@HOST")?, spec)?;
     let http = Http::open(&url, spec)?;
     let mut meter = Redfish {
@@ -203,15 +203,11 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Box<dyn Meter>, Meter
             "try `ipmi`, or update the controller's firmware",
         ));
     }
-    Ok(Box::new(meter))
+    Ok((meter.channels.clone(), Box::new(meter)))
 }
 
 impl Meter for Redfish {
-    fn channels(&self) -> &[Channel] {
-        &self.channels
-    }
-
-    fn read(&mut self) -> Result<Vec<Option<f64>>, MeterError> {
+    fn read(&mut self, _: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
         let pages: Vec<Value> = self.pages.iter().map(|path| self.get(path)).collect::<Result<_, _>>()?;
         let reading = |(page, pointer): &(usize, String)| pages[*page].pointer(pointer)?.as_f64();
         Ok(self.places.iter().map(reading).collect())

@@ -105,8 +105,8 @@ fn redfish_tree() -> Vec<(&'static str, Value)> {
 }
 
 fn readings(open: &mut OpenMeter) -> Vec<(String, Option<f64>)> {
-    let names = open.meter.channels().iter().map(|c| c.name.clone()).collect::<Vec<_>>();
-    names.into_iter().zip(open.meter.read().unwrap()).collect()
+    let names = open.channels.iter().map(|c| c.name.clone()).collect::<Vec<_>>();
+    names.into_iter().zip(open.meter.read(&mut None).unwrap()).collect()
 }
 
 fn expected(list: &[(&str, Option<f64>)]) -> Vec<(String, Option<f64>)> {
@@ -147,7 +147,7 @@ fn redfish_old_and_new_with_a_blade_in_its_enclosure() {
     let option = password(&dir, "pass word");
     let mut meter = open(&format!("redfish,insecure,{option}:http://admin@{address}")).unwrap();
     assert_eq!(readings(&mut meter), tree_readings());
-    let part = |name: &str| meter.meter.channels().iter().find(|c| c.name == name).unwrap().part_of.clone();
+    let part = |name: &str| meter.channels.iter().find(|c| c.name == name).unwrap().part_of.clone();
     assert_eq!(part("Enc/power"), None);
     assert_eq!(part("Enc/power #2").as_deref(), Some("Enc/power"));
     assert_eq!(part("Blade1/power").as_deref(), Some("Enc/power"));
@@ -158,12 +158,12 @@ fn redfish_old_and_new_with_a_blade_in_its_enclosure() {
         .lock()
         .unwrap()
         .insert(power.clone(), json!({ "PowerControl": [{}, { "PowerConsumedWatts": 40 }] }));
-    assert_eq!(meter.meter.read().unwrap()[..2], [None, Some(40.0)]);
+    assert_eq!(meter.meter.read(&mut None).unwrap()[..2], [None, Some(40.0)]);
     pages.lock().unwrap().remove(&power);
-    assert!(matches!(meter.meter.read(), Err(MeterError::Http { .. })));
+    assert!(matches!(meter.meter.read(&mut None), Err(MeterError::Http { .. })));
 
     let blade = format!("redfish,insecure,{option}:http://admin@{address}/redfish/v1/Chassis/Blade1");
-    assert_eq!(open(&blade).unwrap().meter.channels().len(), 4);
+    assert_eq!(open(&blade).unwrap().channels.len(), 4);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn prometheus_has_a_channel_per_series() {
     assert_eq!(meter.name, "rack");
     assert_eq!(readings(&mut meter), expected(&[(names[0], Some(101.5)), (names[1], Some(99.0))]));
     pages.lock().unwrap().insert(path.into(), answer(vec![one(right, "NaN")]));
-    assert_eq!(meter.meter.read().unwrap(), [None, None]);
+    assert_eq!(meter.meter.read(&mut None).unwrap(), [None, None]);
 
     let scalar = json!({ "status": "success", "data": { "resultType": "scalar", "result": [1, "42"] } });
     let bad = json!({ "status": "error", "error": "parse error" });
@@ -240,7 +240,7 @@ fn prometheus_has_a_channel_per_series() {
     let (address, _) =
         serve(&[(&query("up"), scalar), (&query("bad"), bad), (&query("none"), answer(vec![]))], None);
     let mut meter = open(&format!("prometheus,quantity=temperature:http://{address}?up")).unwrap();
-    assert_eq!(meter.meter.channels()[0].quantity, Quantity::Temperature);
+    assert_eq!(meter.channels[0].quantity, Quantity::Temperature);
     assert_eq!(readings(&mut meter), expected(&[("result", Some(42.0))]));
     assert!(failure(&format!("prometheus:http://{address}?bad")).contains("parse error"));
     assert!(failure(&format!("prometheus:http://{address}?none")).contains("no series"));
@@ -432,7 +432,7 @@ fn ipmi_by_ipmi_sim() {
     assert_eq!(readings(&mut dcmi), expected(&[("power", Some(214.0))]));
     let mut sensors = open(&spec(&format!("sensors,{option}"))).unwrap();
     assert_eq!(readings(&mut sensors), expected(&[("CPU Temp", Some(41.0)), ("Sys Power", Some(168.0))]));
-    let quantities: Vec<_> = sensors.meter.channels().iter().map(|c| c.quantity).collect();
+    let quantities: Vec<_> = sensors.channels.iter().map(|c| c.quantity).collect();
     assert_eq!(quantities, [Quantity::Temperature, Quantity::Power]);
     let text = failure(&spec(&password(&dir, "hidden")));
     assert!(text.contains("check host, user and password") && !text.contains("hidden"), "{text}");
