@@ -17,14 +17,9 @@ struct Shell {
 
 /// `power`, `energy` (a counter), `temperature`, `voltage` or `current`.
 pub fn parse_quantity(name: &str) -> Option<Quantity> {
-    match name {
-        "power" => Some(Quantity::Power),
-        "energy" => Some(Quantity::Energy { range: None }),
-        "temperature" => Some(Quantity::Temperature),
-        "voltage" => Some(Quantity::Voltage),
-        "current" => Some(Quantity::Current),
-        _ => None,
-    }
+    use Quantity::{Current, Energy, Power, Temperature, Voltage};
+    let all = [Power, Energy { range: None }, Temperature, Voltage, Current];
+    all.into_iter().find(|quantity| quantity.name() == name)
 }
 
 /// The option `quantity`: the meaning of a number that does not state it.

@@ -83,10 +83,7 @@ pub fn import(input: impl BufRead, options: &Import, clock: Clock) -> Result<Met
         name: options.name.clone(),
         tracks: tracks.collect(),
         reads: rows as u64,
-        failed_reads: 0,
-        last_failure: None,
-        why_absent: None,
-        slowest_read: Duration::ZERO,
+        ..MeterRecord::default()
     })
 }
 

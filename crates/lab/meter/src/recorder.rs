@@ -111,11 +111,7 @@ impl Sampler {
         let record = Arc::new(Mutex::new(MeterRecord {
             name: name.clone(),
             tracks: channels.into_iter().map(track).collect(),
-            reads: 0,
-            failed_reads: 0,
-            last_failure: None,
-            why_absent: None,
-            slowest_read: Duration::ZERO,
+            ..MeterRecord::default()
         }));
         let (ask, asked) = channel();
         let shared = record.clone();

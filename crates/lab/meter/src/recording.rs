@@ -31,7 +31,7 @@ pub struct Track {
 }
 
 /// Everything recorded from one meter.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeterRecord {
     pub name: String,
     pub tracks: Vec<Track>,
