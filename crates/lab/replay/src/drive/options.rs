@@ -140,13 +140,17 @@ impl DriveOptions {
         {
             return Err(DriveError::Speed(speed));
         }
-        let in_flight = match self.pacing {
-            Pacing::Times { .. } => self.in_flight,
-            Pacing::Peak { depth } => depth,
-        };
-        match in_flight {
+        match self.most_in_flight() {
             1..=MAX_IN_FLIGHT => Ok(()),
             other => Err(DriveError::InFlight(other)),
+        }
+    }
+
+    /// At a peak the queue's depth.
+    pub(super) fn most_in_flight(&self) -> usize {
+        match self.pacing {
+            Pacing::Times { .. } => self.in_flight,
+            Pacing::Peak { depth } => depth,
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::check::Check;
 use super::feed::Feed;
 use super::ledger::Ticket;
-use super::options::{DriveError, DriveOptions, NAP, Pacing};
+use super::options::{DriveError, DriveOptions, NAP};
 use super::place::{LONGEST, Op};
 use super::record::{Issue, Recorder, Shared};
 use super::report::PlacedReport;
@@ -121,10 +121,7 @@ pub(crate) async fn run(
     feed.fetch().await;
     let mut engine = Engine::new(course);
     let options = engine.course.options;
-    let most = match options.pacing {
-        Pacing::Times { .. } => options.in_flight,
-        Pacing::Peak { depth } => depth,
-    };
+    let most = options.most_in_flight();
     let end = options.duration.map(|duration| (options.warmup + duration).as_nanos() as u64);
     let finished = loop {
         let now = engine.recorder.now();

@@ -17,7 +17,7 @@ use super::options::NAP;
 use super::place::{LONGEST, Op};
 use super::record::{Issue, Recorder, Shared};
 use super::report::PlacedReport;
-use super::{DriveError, DriveOptions, Pacing};
+use super::{DriveError, DriveOptions};
 use ebb_trace::Kind;
 use io_uring::types::{Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
@@ -152,10 +152,7 @@ impl Buffers {
 
 impl<'a> Engine<'a> {
     fn new(file: &File, options: &DriveOptions, shared: &'a Shared) -> io::Result<Engine<'a>> {
-        let in_flight = match options.pacing {
-            Pacing::Times { .. } => options.in_flight,
-            Pacing::Peak { depth } => depth,
-        };
+        let in_flight = options.most_in_flight();
         let (ring, mut buffers) = (ring(in_flight)?, Buffers::new(in_flight)?);
         ring.submitter().register_files(&[file.as_raw_fd()])?;
         buffers.register(&ring);
