@@ -425,14 +425,7 @@ impl<'a, T: Target> Run<'a, T> {
     fn info(&self) -> TargetInfo {
         let ranges = self.trace.touched_ranges();
         let bytes = ranges.iter().filter_map(|ranges| ranges.last_key_value()).map(|(_, end)| end).sum();
-        TargetInfo {
-            name: "cluster".into(),
-            size_bytes: bytes,
-            block_bytes: 1,
-            direct: None,
-            checkable: true,
-            notes: Vec::new(),
-        }
+        TargetInfo::new("cluster", bytes)
     }
 
     /// Records what the cluster does, until it is dropped.

@@ -120,22 +120,12 @@ impl Nbd {
             }
             guard::empty(target, &ends[0], &ends[1])?;
         }
-        let mut notes = Vec::new();
+        let mut info = TargetInfo::new(target, size_bytes - size_bytes % u64::from(block));
+        info.block_bytes = block;
         if export.flags & READ_ONLY != 0 {
-            notes.push("the export is read-only: writes will fail".to_owned());
+            info.notes.push("the export is read-only: writes will fail".to_owned());
         }
-        let size_bytes = size_bytes - size_bytes % u64::from(block);
-        Ok((
-            TargetInfo {
-                name: target.to_owned(),
-                size_bytes,
-                block_bytes: block,
-                direct: None,
-                checkable: true,
-                notes,
-            },
-            nbd,
-        ))
+        Ok((info, nbd))
     }
 
     fn start(stream: TcpStream, longest: u32) -> Nbd {

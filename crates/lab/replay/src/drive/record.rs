@@ -114,6 +114,7 @@ impl Collected {
     }
 }
 
+#[derive(Default)]
 struct Kept {
     requests: u64,
     bytes: u64,
@@ -122,10 +123,6 @@ struct Kept {
 }
 
 impl Kept {
-    fn new() -> Kept {
-        Kept { requests: 0, bytes: 0, service: Histogram::default(), queue: Histogram::default() }
-    }
-
     fn report(&self) -> KindReport {
         KindReport {
             requests: self.requests,
@@ -143,8 +140,8 @@ impl Recorder {
             start: Instant::now(),
             warm: options.warmup.as_nanos() as u64,
             open_loop: matches!(options.pacing, Pacing::Times { .. }),
-            reads: Kept::new(),
-            writes: Kept::new(),
+            reads: Kept::default(),
+            writes: Kept::default(),
             lateness: Histogram::default(),
             warmup_requests: 0,
             requests: 0,

@@ -25,6 +25,14 @@ pub struct TargetInfo {
     pub notes: Vec<String>,
 }
 
+impl TargetInfo {
+    /// Takes requests of any place and length, and gives back what was written.
+    pub(crate) fn new(name: &str, size_bytes: u64) -> TargetInfo {
+        let (name, notes) = (name.to_owned(), Vec::new());
+        TargetInfo { name, size_bytes, block_bytes: 1, direct: None, checkable: true, notes }
+    }
+}
+
 /// Requests of the trace that are not issued, and what had to be done to the others to place them on the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PlacedReport {

@@ -81,19 +81,10 @@ impl S3 {
         let size_bytes = size.unwrap_or(SIZE).next_multiple_of(OBJECT);
         let failed = |error| TargetError::S3 { target: target.to_owned(), error };
         s3.prepare(size_bytes, progress).await.map_err(failed)?;
-        let notes = vec![
-            "reads are ranged GETs of objects of 1 MiB, writes are PUTs of objects of their own length"
-                .to_owned(),
-        ];
-        let info = TargetInfo {
-            name: target.to_owned(),
-            size_bytes,
-            block_bytes: 1,
-            direct: None,
-            checkable: false,
-            notes,
-        };
-        Ok((info, s3))
+        let note =
+            "reads are ranged GETs of objects of 1 MiB, writes are PUTs of objects of their own length";
+        let notes = vec![note.to_owned()];
+        Ok((TargetInfo { checkable: false, notes, ..TargetInfo::new(target, size_bytes) }, s3))
     }
 
     async fn prepare(&self, size: u64, progress: &mut dyn FnMut(DriveProgress)) -> Result<(), HttpError> {

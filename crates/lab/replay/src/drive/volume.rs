@@ -77,15 +77,7 @@ impl Device {
         if size_bytes == 0 || size_bytes > whole {
             return Err(TargetError::TooSmall { target: target.to_owned(), size: whole, block: 1 });
         }
-        let info = TargetInfo {
-            name: target.to_owned(),
-            size_bytes,
-            block_bytes: 1,
-            direct: None,
-            checkable: true,
-            notes: Vec::new(),
-        };
-        Ok((info, device))
+        Ok((TargetInfo::new(target, size_bytes), device))
     }
 
     async fn fill(&self, size: u64, progress: &mut dyn FnMut(DriveProgress)) -> Result<(), VolumeError> {
