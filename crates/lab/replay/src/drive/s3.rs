@@ -15,7 +15,7 @@ use super::storage::{Answering, Failure, Storage};
 use bytes::Bytes;
 use ebb_bench::http::{Connection, HttpError, Response};
 use ebb_bench::sign::Signer;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Keys of an S3 endpoint.
@@ -34,13 +34,8 @@ const SIZE: u64 = 256 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
 const TOLD_EVERY: Duration = Duration::from_millis(200);
 
-/// An open bucket. All clones share their connections.
-#[derive(Clone)]
+/// An open bucket.
 pub(super) struct S3 {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     address: String,
     signer: Signer,
     bucket: String,
@@ -71,12 +66,10 @@ impl S3 {
     ) -> Result<(TargetInfo, S3), TargetError> {
         let address = endpoint.strip_prefix("http://").unwrap_or(endpoint).to_owned();
         let s3 = S3 {
-            shared: Arc::new(Shared {
-                signer: Signer::new(address.clone(), &keys.access_key, &keys.secret_key, &keys.region),
-                address,
-                bucket: bucket.to_owned(),
-                idle: Mutex::new(Vec::new()),
-            }),
+            signer: Signer::new(address.clone(), &keys.access_key, &keys.secret_key, &keys.region),
+            address,
+            bucket: bucket.to_owned(),
+            idle: Mutex::new(Vec::new()),
         };
         let size_bytes = size.unwrap_or(SIZE).next_multiple_of(OBJECT);
         let failed = |error| TargetError::S3 { target: target.to_owned(), error };
@@ -123,20 +116,19 @@ impl S3 {
         body: &[u8],
         sink: &mut (impl FnMut(&[u8]) + Send),
     ) -> Result<(), HttpError> {
-        let shared = &self.shared;
-        let path = format!("/{}{path}", shared.bucket);
-        let mut head = shared.signer.head(method, &path, body.len(), SystemTime::now());
+        let path = format!("/{}{path}", self.bucket);
+        let mut head = self.signer.head(method, &path, body.len(), SystemTime::now());
         if let Some((offset, len)) = range {
             // An unsigned header, before the empty line that ends the head.
             head.truncate(head.len() - 2);
             head.push_str(&format!("range: bytes={offset}-{}\r\n\r\n", offset + len - 1));
         }
-        let mut idle = shared.idle.lock().expect("no holder panics").pop();
+        let mut idle = self.idle.lock().expect("no holder panics").pop();
         let exchange = async {
             loop {
                 let (mut connection, is_new) = match idle.take() {
                     Some(connection) => (connection, false),
-                    None => (Connection::open(&shared.address).await?, true),
+                    None => (Connection::open(&self.address).await?, true),
                 };
                 match connection.exchange(head.as_bytes(), body, sink).await {
                     // A server may close an idle connection at any time: GET and PUT are safe to repeat [RFC 9110
@@ -149,7 +141,7 @@ impl S3 {
         let (connection, response) =
             tokio::time::timeout(LIMIT, exchange).await.unwrap_or(Err(HttpError::Late))?;
         if connection.is_open() {
-            shared.idle.lock().expect("no holder panics").push(connection);
+            self.idle.lock().expect("no holder panics").push(connection);
         }
         response.success()
     }
