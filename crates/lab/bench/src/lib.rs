@@ -164,6 +164,7 @@ struct Work {
 }
 
 /// Result of one worker.
+#[derive(Default)]
 struct Outcome {
     latencies: Histogram,
     done: Vec<u64>,
@@ -223,13 +224,7 @@ impl Shared {
     /// Works until the cell ends. A failed connection is reopened for the next operation.
     async fn worker(self: Arc<Shared>, work: Work, connection: Connection) -> Outcome {
         let mut connection = Some(connection);
-        let mut outcome = Outcome {
-            latencies: Histogram::default(),
-            done: Vec::new(),
-            failed: 0,
-            wrong: 0,
-            errors: Vec::new(),
-        };
+        let mut outcome = Outcome::default();
         while let Some(object) = work.take() {
             let started = Instant::now();
             let result = tokio::time::timeout(OPERATION_LIMIT, async {

@@ -8,9 +8,10 @@ use ebb_types::Bytes;
 use serde::Serialize;
 use std::fmt;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
+    #[default]
     Put,
     Get,
     Delete,
@@ -38,7 +39,7 @@ pub struct BenchReport {
 }
 
 /// One operation, one size, one concurrency.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CellReport {
     pub operation: Operation,
     pub size_bytes: u64,
@@ -84,24 +85,7 @@ impl BenchReport {
 
 impl CellReport {
     pub(super) fn new(operation: Operation, size_bytes: u64, concurrency: u64) -> CellReport {
-        CellReport {
-            operation,
-            size_bytes,
-            concurrency,
-            operations: 0,
-            failed: 0,
-            wrong: 0,
-            errors: Vec::new(),
-            seconds: 0.0,
-            objects_per_second: 0.0,
-            megabytes_per_second: None,
-            latency: None,
-            server_cpu_seconds_per_1000: None,
-            server_voluntary_switches_per_operation: None,
-            server_involuntary_switches_per_operation: None,
-            server_written_bytes_per_operation: None,
-            client_cpu_seconds_per_1000: None,
-        }
+        CellReport { operation, size_bytes, concurrency, ..CellReport::default() }
     }
 
     pub(super) fn measure(
