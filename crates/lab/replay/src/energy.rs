@@ -130,7 +130,7 @@ pub struct Account {
 impl Account {
     /// Of servers that were in these states. A failed server still draws power; one that wakes or drains is on.
     pub fn of_states(&self, states: &States) -> Result<ModelledEnergy, ModelError> {
-        self.of_changes(&changes(states, self.speed, is_on))
+        self.of_changes(&self.changes(states, is_on))
     }
 
     /// Of one gear for each hour.
@@ -161,7 +161,7 @@ impl Account {
 
     /// Share of the time in which fewer servers served than the load needed.
     pub fn short(&self, states: &States) -> f64 {
-        let (policy, serves) = (self.policy(), changes(states, self.speed, ServerState::is_live));
+        let (policy, serves) = (self.policy(), self.changes(states, ServerState::is_live));
         let geared: BTreeSet<ServerId> = self.geared().map(|server| server.id).collect();
         let mut short = Duration::ZERO;
         pieces(&self.load, &serves, self.end, |from, to, serving, _| {
@@ -187,19 +187,18 @@ impl Account {
         let mut line: Vec<&Member> = self.geared().collect();
         line.sort_by_key(|server| (server.gear_group.0, server.id));
         let others = self.servers.iter().filter(|server| server.gear_group == NO_GEAR);
-        let mut changes: Vec<Change> =
-            others.map(|server| Change { at: Duration::ZERO, server: server.id, on: true }).collect();
-        let mut last = None;
-        for (index, count) in counts.into_iter().enumerate() {
-            for (place, server) in (0..).zip(&line) {
-                let on = place < count;
-                if last.is_none_or(|last| on != (place < last)) {
-                    changes.push(Change { at: step * index as u32, server: server.id, on });
-                }
-            }
-            last = Some(count);
-        }
-        self.of_changes(&changes)
+        let others = others.map(|server| Change { at: Duration::ZERO, server: server.id, on: true });
+        let steps = (0u32..).zip(counts).flat_map(|(index, count)| {
+            let at = step * index;
+            (0..).zip(&line).map(move |(place, server)| Change { at, server: server.id, on: place < count })
+        });
+        self.of_changes(&only_changes(others.chain(steps)))
+    }
+
+    /// When `is_so` begins and ceases to hold of servers in these states, in trace time.
+    fn changes(&self, states: &States, is_so: impl Fn(ServerState) -> bool) -> Vec<Change> {
+        let all = states.iter().map(|&(at, server, state)| (at.mul_f64(self.speed), server, is_so(state)));
+        only_changes(all.map(|(at, server, on)| Change { at, server, on }))
     }
 
     fn geared(&self) -> impl Iterator<Item = &Member> {
@@ -216,17 +215,10 @@ fn is_on(state: ServerState) -> bool {
     !matches!(state, ServerState::Asleep | ServerState::Lost)
 }
 
-/// When `is_so` begins and ceases to hold of servers in these states, in trace time.
-fn changes(states: &States, speed: f64, is_so: impl Fn(ServerState) -> bool) -> Vec<Change> {
-    let mut so: BTreeMap<ServerId, bool> = BTreeMap::new();
-    let mut changes = Vec::new();
-    for (at, server, state) in states {
-        let on = is_so(*state);
-        if so.insert(*server, on) != Some(on) {
-            changes.push(Change { at: at.mul_f64(speed), server: *server, on });
-        }
-    }
-    changes
+/// Without those after which a server is what it was.
+fn only_changes(all: impl Iterator<Item = Change>) -> Vec<Change> {
+    let mut known: BTreeMap<ServerId, bool> = BTreeMap::new();
+    all.filter(|change| known.insert(change.server, change.on) != Some(change.on)).collect()
 }
 
 /// Modelled energy from time zero to `end`. The load is spread evenly over the servers that are on.
@@ -288,18 +280,10 @@ fn moment(at: Duration) -> Moment {
 /// The changes for one gear per hour; shifts happen at the start of hours. Gear groups are awake in their order;
 /// servers of erasure-coded pools, which gears do not concern, always.
 pub fn changes_of(gears: &[u8], hour: Duration, servers: &[(ServerId, GearGroup)]) -> Vec<Change> {
-    let mut changes = Vec::new();
-    let mut last = None;
-    for (index, gear) in gears.iter().enumerate() {
-        let on = |group: GearGroup, gear: u8| group == NO_GEAR || group.0 < gear;
-        for (server, group) in servers {
-            if last.is_none_or(|last| on(*group, last) != on(*group, *gear)) {
-                changes.push(Change { at: hour * index as u32, server: *server, on: on(*group, *gear) });
-            }
-        }
-        last = Some(*gear);
-    }
-    changes
+    only_changes((0u32..).zip(gears).flat_map(|(index, &gear)| {
+        let on = move |group: GearGroup| group == NO_GEAR || group.0 < gear;
+        servers.iter().map(move |&(server, group)| Change { at: hour * index, server, on: on(group) })
+    }))
 }
 
 #[cfg(test)]
