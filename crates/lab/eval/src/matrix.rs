@@ -12,6 +12,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
@@ -219,26 +220,21 @@ impl Matrix {
 #[serde(deny_unknown_fields)]
 struct Raw {
     name: Spanned<String>,
-    #[serde(default = "one_second")]
-    run_seconds: Spanned<f64>,
+    /// Absent: a second.
+    run_seconds: Option<Spanned<f64>>,
     /// Absent: as long as a run.
     peak_seconds: Option<Spanned<f64>>,
-    #[serde(default = "no_seconds")]
-    settle_seconds: Spanned<f64>,
+    settle_seconds: Option<Spanned<f64>>,
     #[serde(default = "one")]
     repetitions: Spanned<u32>,
     procedure: Option<Spanned<Procedure>>,
     levels: Option<Spanned<Vec<Spanned<f64>>>>,
     #[serde(default)]
     filter: Filter,
-    #[serde(default = "depth")]
-    depth: Spanned<u32>,
-    #[serde(default = "seed")]
-    seed: u64,
-    #[serde(default = "minute")]
-    interval_seconds: Spanned<u32>,
-    #[serde(default = "depository")]
-    depository: PathBuf,
+    depth: Option<Spanned<u32>>,
+    seed: Option<u64>,
+    interval_seconds: Option<Spanned<u32>>,
+    depository: Option<PathBuf>,
     idle_seconds: Option<Spanned<f64>>,
     #[serde(default)]
     collector: Collector,
@@ -252,32 +248,8 @@ struct Raw {
     targets: Spanned<Vec<RawTarget>>,
 }
 
-fn one_second() -> Spanned<f64> {
-    Spanned::new(0..0, 1.0)
-}
-
-fn no_seconds() -> Spanned<f64> {
-    Spanned::new(0..0, 0.0)
-}
-
 fn one() -> Spanned<u32> {
     Spanned::new(0..0, 1)
-}
-
-fn depth() -> Spanned<u32> {
-    Spanned::new(0..0, 16)
-}
-
-fn seed() -> u64 {
-    1
-}
-
-fn minute() -> Spanned<u32> {
-    Spanned::new(0..0, 60)
-}
-
-fn depository() -> PathBuf {
-    "traces".into()
 }
 
 /// Bytes of a request: a number, or a text with a unit.
@@ -421,7 +393,7 @@ impl Check<'_> {
             repetitions: *raw.repetitions.get_ref(),
             targets,
             agents,
-            depository: self.beside(&raw.depository),
+            depository: self.beside(raw.depository.as_deref().unwrap_or(Path::new("traces"))),
         };
         if matrix.runs() > RUNS_MAX {
             let problem = format!("these are {} runs, more than {RUNS_MAX}", matrix.runs());
@@ -456,15 +428,14 @@ impl Check<'_> {
             return Err(self.wrong(named, "--scale", format!("{scale} is not above 0 and at most 1")));
         }
         let followed = Followed { procedure: *named.get_ref(), scale };
-        let given = |seconds: &Spanned<f64>| !seconds.span().is_empty();
         let has_phases = !followed.phases().is_empty();
         let prescribed = [
             ("levels", raw.levels.is_some()),
-            ("run_seconds", given(&raw.run_seconds)),
+            ("run_seconds", raw.run_seconds.is_some()),
             ("peak_seconds", raw.peak_seconds.is_some()),
-            ("settle_seconds", given(&raw.settle_seconds)),
+            ("settle_seconds", raw.settle_seconds.is_some()),
             ("idle_seconds", raw.idle_seconds.is_some()),
-            ("interval_seconds", !raw.interval_seconds.span().is_empty()),
+            ("interval_seconds", raw.interval_seconds.is_some()),
             ("synthetic", has_phases && raw.synthetic.is_some()),
             ("trace", has_phases && !raw.traces.is_empty()),
             ("repetitions", has_phases && *raw.repetitions.get_ref() != 1),
@@ -476,46 +447,49 @@ impl Check<'_> {
     }
 
     fn settings(&self, raw: &Raw) -> Result<Settings, MatrixError> {
-        let seconds = |value: &Spanned<f64>, key, least: f64| {
-            let seconds = *value.get_ref();
-            let problem = || format!("{seconds} is not between {least} and 86400 seconds");
-            (least..=86_400.0)
-                .contains(&seconds)
-                .then_some(seconds)
-                .ok_or_else(|| self.wrong(value, key, problem()))
+        let seconds = |given: &Option<Spanned<f64>>, key: &str, least: f64| {
+            let problem = |seconds: f64| format!("{seconds} is not between {least} and 86400 seconds");
+            self.within(given, key, least..=86_400.0, problem)
         };
-        if !(1..=4096).contains(raw.depth.get_ref()) {
-            return Err(self.wrong(&raw.depth, "depth", "is not between 1 and 4096 requests in flight"));
+        let problem = |_| "is not between 1 and 4096 requests in flight".to_owned();
+        let depth = self.within(&raw.depth, "depth", 1..=4096, problem)?;
+        let problem = |_| "is not between 1 and 86400".to_owned();
+        let interval = self.within(&raw.interval_seconds, "interval_seconds", 1..=86_400, problem)?;
+        let run_seconds = seconds(&raw.run_seconds, "run_seconds", 0.01)?.unwrap_or(1.0);
+        if let Some(value) = &raw.peak_seconds
+            && raw.synthetic.is_some()
+            && *value.get_ref() < run_seconds
+        {
+            let problem =
+                format!("is shorter than run_seconds, {run_seconds}: runs replay the trace of the peak run");
+            return Err(self.wrong(value, "peak_seconds", problem));
         }
-        if !(1..=86_400).contains(raw.interval_seconds.get_ref()) {
-            return Err(self.wrong(&raw.interval_seconds, "interval_seconds", "is not between 1 and 86400"));
-        }
-        let run_seconds = seconds(&raw.run_seconds, "run_seconds", 0.01)?;
-        let peak_seconds = match &raw.peak_seconds {
-            Some(value) if raw.synthetic.is_some() && *value.get_ref() < run_seconds => {
-                let problem = format!(
-                    "is shorter than run_seconds, {run_seconds}: runs replay the trace of the peak run"
-                );
-                return Err(self.wrong(value, "peak_seconds", problem));
-            }
-            Some(value) => seconds(value, "peak_seconds", 0.01)?,
-            None => run_seconds,
-        };
         Ok(Settings {
             run_seconds,
-            peak_seconds,
-            interval_seconds: *raw.interval_seconds.get_ref(),
-            idle_seconds: match &raw.idle_seconds {
-                Some(value) => Some(seconds(value, "idle_seconds", 0.01)?),
-                None => None,
-            },
+            peak_seconds: seconds(&raw.peak_seconds, "peak_seconds", 0.01)?.unwrap_or(run_seconds),
+            interval_seconds: interval.unwrap_or(60),
+            idle_seconds: seconds(&raw.idle_seconds, "idle_seconds", 0.01)?,
             collector: raw.collector,
-            settle_seconds: seconds(&raw.settle_seconds, "settle_seconds", 0.0)?,
+            settle_seconds: seconds(&raw.settle_seconds, "settle_seconds", 0.0)?.unwrap_or(0.0),
             filter: raw.filter,
-            depth: *raw.depth.get_ref(),
-            seed: raw.seed,
+            depth: depth.unwrap_or(16),
+            seed: raw.seed.unwrap_or(1),
             procedure: None,
         })
+    }
+
+    /// The number, if one is given.
+    fn within<T: Copy + PartialOrd>(
+        &self,
+        given: &Option<Spanned<T>>,
+        key: &str,
+        bounds: RangeInclusive<T>,
+        problem: impl Fn(T) -> String,
+    ) -> Result<Option<T>, MatrixError> {
+        match given {
+            Some(at) if !bounds.contains(at.get_ref()) => Err(self.wrong(at, key, problem(*at.get_ref()))),
+            given => Ok(given.as_ref().map(|given| *given.get_ref())),
+        }
     }
 
     /// Names appear in results, messages and on command lines.
@@ -636,11 +610,8 @@ impl Check<'_> {
             if let Err(error) = target.at.get_ref().parse::<TargetSpec>() {
                 return Err(self.wrong(&target.at, "target.at", error.to_string()));
             }
-            let mib = target.size_mib.as_ref().map_or(1024, |size| *size.get_ref());
-            if !(1..=1 << 30).contains(&mib) {
-                let at = target.size_mib.as_ref().expect("the default is in the range");
-                return Err(self.wrong(at, "target.size_mib", "is not between 1 MiB and 1 PiB"));
-            }
+            let problem = |_| "is not between 1 MiB and 1 PiB".to_owned();
+            let mib = self.within(&target.size_mib, "target.size_mib", 1..=1 << 30, problem)?;
             if let Some(given) = &target.instrumented
                 && let Some(problem) = given.get_ref().problem()
             {
@@ -660,7 +631,7 @@ impl Check<'_> {
                 set_disks: target.set_disks.clone(),
                 instrumented: target.instrumented.as_ref().map(|known| *known.get_ref()),
                 at: target.at.get_ref().clone(),
-                size_bytes: mib << 20,
+                size_bytes: mib.unwrap_or(1024) << 20,
                 overwrite: target.overwrite,
                 generator: agent(&target.generator, "target.generator")?,
                 meters: target.meters.clone(),
