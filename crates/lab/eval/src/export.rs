@@ -1,19 +1,18 @@
 //! Results as CSV: a header with the column names, one line per run, empty fields for unknown values.
 
-use super::record::{COLUMNS, Record, SERIES_COLUMNS, SeriesRow};
+use super::record::{Record, SeriesRow};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write;
 
 /// All records as CSV (RFC 4180, lines end in a line feed).
 pub fn csv(records: &[Record]) -> String {
-    let header: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
-    table(&header, records)
+    table(Record::COLUMNS, records)
 }
 
 /// The series of the longer runs as CSV: a line per interval.
 pub fn series_csv(rows: &[SeriesRow]) -> String {
-    table(&SERIES_COLUMNS, rows)
+    table(SeriesRow::COLUMNS, rows)
 }
 
 fn table(header: &[&str], rows: &[impl Serialize]) -> String {
@@ -75,8 +74,8 @@ mod tests {
         };
         let text = csv(&[record]);
         let header: Vec<&str> = text.lines().next().unwrap().split(',').collect();
-        assert_eq!(header.len(), COLUMNS.len());
-        let row: Vec<&str> = text.split_once('\n').unwrap().1.splitn(COLUMNS.len(), ',').collect();
+        assert_eq!(header.len(), Record::COLUMNS.len());
+        let row: Vec<&str> = text.split_once('\n').unwrap().1.splitn(Record::COLUMNS.len(), ',').collect();
         let of = |name: &str| row[header.iter().position(|column| *column == name).unwrap()];
         assert_eq!((of("campaign"), of("load_percent"), of("iops"), of("watts")), ("c", "33.3", "0.0", ""));
         assert_eq!(of("error"), "\"a, \"\"b\"\"\nc\"\n");

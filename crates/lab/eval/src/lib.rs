@@ -40,7 +40,7 @@ pub use order::{
 };
 pub use procedure::{Activity, Figure, Followed, Phase, Procedure};
 pub use proportion::{Proportion, proportions};
-pub use record::{COLUMNS, LateLoads, Peak, Record, SeriesRow, late_loads};
+pub use record::{LateLoads, Peak, Record, SeriesRow, late_loads};
 pub use run::{Bench, Benches, Outcome, Progress, Watched, run};
 pub use score::{Score, ScoredPhase, ScoredTarget, score};
 pub use select::{Range, Selection};

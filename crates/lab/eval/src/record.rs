@@ -6,26 +6,39 @@ use serde::Serialize;
 use std::borrow::Borrow;
 use std::fmt;
 
-macro_rules! columns {
-    ($($(#[$doc:meta])* $name:ident: $type:ty, $sql:literal;)*) => {
-        /// A row of the table `result`. Fields carry their unit in their name, as the columns do.
+/// A table's row, with a field for each column.
+macro_rules! row {
+    ($(#[$about:meta])* $row:ident: $($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
+        $(#[$about])*
         #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-        pub struct Record { $($(#[$doc])* pub $name: $type,)* }
+        pub struct $row { $($(#[$doc])* pub $name: $type,)* }
 
-        /// Names and SQL types, in order.
-        pub const COLUMNS: &[(&str, &str)] = &[$((stringify!($name), $sql),)*];
+        impl $row {
+            /// Names of the columns, in order.
+            pub(super) const COLUMNS: &[&str] = &[$(stringify!($name),)*];
 
-        impl Record {
-            /// Values in the order of [`COLUMNS`].
+            /// Values in that order.
             pub(super) fn values(&self) -> Vec<&dyn ToSql> {
                 vec![$(&self.$name,)*]
             }
 
             /// From a row that has all columns, in any order.
-            pub(super) fn from_row(row: &Row<'_>) -> rusqlite::Result<Record> {
-                Ok(Record { $($name: row.get(stringify!($name))?,)* })
+            pub(super) fn from_row(row: &Row<'_>) -> rusqlite::Result<$row> {
+                Ok($row { $($name: row.get(stringify!($name))?,)* })
             }
         }
+    };
+}
+
+macro_rules! columns {
+    ($($(#[$doc:meta])* $name:ident: $type:ty, $sql:literal;)*) => {
+        row! {
+            /// A row of the table `result`. Fields carry their unit in their name, as the columns do.
+            Record: $($(#[$doc])* $name: $type,)*
+        }
+
+        /// Names and SQL types, in order.
+        pub(super) const COLUMNS: &[(&str, &str)] = &[$((stringify!($name), $sql),)*];
     };
 }
 
@@ -172,42 +185,28 @@ impl Full {
     }
 }
 
-/// Names of the table `series`, in order.
-pub(super) const SERIES_COLUMNS: [&str; 10] = [
-    "campaign",
-    "target",
-    "workload",
-    "load_percent",
-    "repetition",
-    "from_seconds",
-    "seconds",
-    "iops",
-    "mb_per_second",
-    "failed_requests",
-];
-
-/// One interval of a longer run: a row of the table `series`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SeriesRow {
-    pub campaign: String,
-    pub target: String,
-    pub workload: String,
-    pub load_percent: f64,
-    pub repetition: u32,
-    pub from_seconds: f64,
-    pub seconds: f64,
-    pub iops: f64,
-    pub mb_per_second: f64,
-    pub failed_requests: u64,
+row! {
+    /// One interval of a longer run: a row of the table `series`.
+    SeriesRow:
+    campaign: String,
+    target: String,
+    workload: String,
+    load_percent: f64,
+    repetition: u32,
+    from_seconds: f64,
+    seconds: f64,
+    iops: f64,
+    mb_per_second: f64,
+    failed_requests: u64,
 }
 
-/// A workload's peak on a target: the trace that its levels replay was collected at this rate.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Peak {
-    pub iops: f64,
-    pub mb_per_second: f64,
+row! {
+    /// A workload's peak on a target: the trace that its levels replay was collected at this rate.
+    Peak:
+    iops: f64,
+    mb_per_second: f64,
     /// The mode vector. For a trace: the average of its requests in the first run's length.
-    pub request_bytes: f64,
-    pub random_percent: f64,
-    pub read_percent: f64,
+    request_bytes: f64,
+    random_percent: f64,
+    read_percent: f64,
 }

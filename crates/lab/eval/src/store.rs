@@ -221,30 +221,28 @@ impl Store {
 
     /// Stores a result and its series durably; it replaces a failed one.
     pub fn add(&mut self, record: &Record, series: &[Interval]) -> Result<(), StoreError> {
-        let names: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
+        let names = Record::COLUMNS;
         let places: Vec<String> = (1..=names.len()).map(|n| format!("?{n}")).collect();
         let sql =
             format!("INSERT OR REPLACE INTO result ({}) VALUES ({})", names.join(", "), places.join(", "));
         let intervals = "INSERT OR REPLACE INTO series VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
-        let Record { campaign, target, workload, load_percent, repetition, .. } = record;
         let all = |connection: &mut Connection| {
             let transaction = connection.transaction()?;
             transaction.execute(&sql, record.values().as_slice())?;
             for &Interval { from_seconds, seconds, requests, bytes, failed } in series {
-                let (iops, mb_per_second) = (requests as f64 / seconds, bytes as f64 / 1e6 / seconds);
-                let values = params![
-                    campaign,
-                    target,
-                    workload,
-                    load_percent,
-                    repetition,
+                let row = SeriesRow {
+                    campaign: record.campaign.clone(),
+                    target: record.target.clone(),
+                    workload: record.workload.clone(),
+                    load_percent: record.load_percent,
+                    repetition: record.repetition,
                     from_seconds,
                     seconds,
-                    iops,
-                    mb_per_second,
-                    failed
-                ];
-                transaction.execute(intervals, values)?;
+                    iops: requests as f64 / seconds,
+                    mb_per_second: bytes as f64 / 1e6 / seconds,
+                    failed_requests: failed,
+                };
+                transaction.execute(intervals, row.values().as_slice())?;
             }
             transaction.commit()
         };
@@ -273,21 +271,9 @@ impl Store {
         }
         let sql = "SELECT * FROM series WHERE (?1 IS NULL OR campaign = ?1) AND (?2 IS NULL OR target = ?2)
                    ORDER BY campaign, target, workload, load_percent, repetition, from_seconds";
-        let read = |row: &rusqlite::Row<'_>| {
-            Ok(SeriesRow {
-                campaign: row.get(0)?,
-                target: row.get(1)?,
-                workload: row.get(2)?,
-                load_percent: row.get(3)?,
-                repetition: row.get(4)?,
-                from_seconds: row.get(5)?,
-                seconds: row.get(6)?,
-                iops: row.get(7)?,
-                mb_per_second: row.get(8)?,
-                failed_requests: row.get(9)?,
-            })
+        let all = || {
+            self.connection.prepare(sql)?.query_map(params![campaign, target], SeriesRow::from_row)?.collect()
         };
-        let all = || self.connection.prepare(sql)?.query_map(params![campaign, target], read)?.collect();
         self.sqlite(all())
     }
 
@@ -330,33 +316,14 @@ impl Store {
         peak: &Peak,
     ) -> Result<(), StoreError> {
         let sql = "INSERT OR REPLACE INTO peak VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-        let Peak { iops, mb_per_second, request_bytes, random_percent, read_percent } = peak;
-        let values = params![
-            campaign,
-            target,
-            workload,
-            iops,
-            mb_per_second,
-            request_bytes,
-            random_percent,
-            read_percent
-        ];
-        self.sqlite(self.connection.execute(sql, values)).map(drop)
+        let values = [params![campaign, target, workload], peak.values().as_slice()].concat();
+        self.sqlite(self.connection.execute(sql, values.as_slice())).map(drop)
     }
 
     pub fn peak(&self, campaign: &str, target: &str, workload: &str) -> Result<Option<Peak>, StoreError> {
-        let sql = "SELECT iops, mb_per_second, request_bytes, random_percent, read_percent FROM peak
-                   WHERE campaign = ?1 AND target = ?2 AND workload = ?3";
-        let read = |row: &rusqlite::Row<'_>| {
-            Ok(Peak {
-                iops: row.get(0)?,
-                mb_per_second: row.get(1)?,
-                request_bytes: row.get(2)?,
-                random_percent: row.get(3)?,
-                read_percent: row.get(4)?,
-            })
-        };
-        let found = self.connection.query_row(sql, params![campaign, target, workload], read);
+        let columns = Peak::COLUMNS.join(", ");
+        let sql = format!("SELECT {columns} FROM peak WHERE campaign = ?1 AND target = ?2 AND workload = ?3");
+        let found = self.connection.query_row(&sql, params![campaign, target, workload], Peak::from_row);
         self.sqlite(found.optional())
     }
 
