@@ -159,6 +159,15 @@ pub struct ResultComparison {
 }
 
 /// The mean of the values; `None`: there are none.
+/// Repetitions are together. Positive numbers are ordered as their bits are.
+pub(super) fn by_level<'a>(records: &[&'a Record]) -> Vec<(f64, Vec<&'a Record>)> {
+    let mut levels: BTreeMap<u64, Vec<&Record>> = BTreeMap::new();
+    for record in records {
+        levels.entry(record.load_percent.to_bits()).or_default().push(record);
+    }
+    levels.into_iter().map(|(level, records)| (f64::from_bits(level), records)).collect()
+}
+
 pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
     (count > 0).then(|| sum / f64::from(count))

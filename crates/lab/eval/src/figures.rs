@@ -1,6 +1,6 @@
 //! The report: the figures of TRACER's evaluation [TRACER §VI] from any results, in one self-contained page.
 
-use super::compare::{Metric, mean};
+use super::compare::{Metric, by_level, mean};
 use super::idle::{self, is_idle};
 use super::proportion;
 use super::record::{Record, SeriesRow, late_loads};
@@ -280,14 +280,6 @@ fn summary_table(page: &mut Page, records: &[&Record]) {
         })
         .collect();
     page.table("Means over all workloads; IOPS % and bytes % are the measured load", &header, &rows);
-}
-
-fn by_level<'a>(records: &[&'a Record]) -> Vec<(f64, Vec<&'a Record>)> {
-    let mut levels: BTreeMap<u64, Vec<&Record>> = BTreeMap::new();
-    for record in records {
-        levels.entry(record.load_percent.to_bits()).or_default().push(record);
-    }
-    levels.into_iter().map(|(level, records)| (f64::from_bits(level), records)).collect()
 }
 
 fn number(value: Option<f64>) -> String {

@@ -6,6 +6,7 @@
 //! straight line from nothing at rest to the watts at 100 % [Ryckbosch, Polfliet, Eeckhout 2011]: 1 is proportional, 0
 //! draws the same at every load.
 
+use super::compare::{by_level, mean};
 use super::idle;
 use super::record::Record;
 use ebb_output::{Axis, Chart, Mark, Series};
@@ -72,16 +73,11 @@ pub fn proportions(records: &[Record]) -> Vec<Proportion> {
 /// 100 % there is no such line, and no chart; a load without watts is a gap.
 pub(super) fn chart(records: &[Record], workload: &str) -> Option<Chart> {
     let runs: Vec<&Record> = records.iter().filter(|r| r.error.is_none() && r.workload == workload).collect();
-    let mut levels: BTreeMap<u64, Vec<&Record>> = BTreeMap::new();
-    for run in runs.iter().filter(|run| run.load_percent <= 100.0) {
-        levels.entry(run.load_percent.to_bits()).or_default().push(run);
-    }
-    let of =
-        |runs: &[&Record], value: fn(&Record) -> Option<f64>| mean(runs.iter().filter_map(|run| value(run)));
-    let full = levels.get(&100f64.to_bits()).and_then(|runs| of(runs, |run| run.watts))?;
+    let levels = levels(&runs);
+    let full = full(&levels, |run| run.watts)?;
     let idle = mean(idle::watts(records.iter()).into_iter()).map(|watts| (0.0, watts));
     let measured = levels.iter().map(|(level, runs)| {
-        let load = of(runs, |run| run.load_percent_iops).unwrap_or(f64::from_bits(*level));
+        let load = of(runs, |run| run.load_percent_iops).unwrap_or(*level);
         (load, of(runs, |run| run.watts).unwrap_or(f64::NAN))
     });
     let sources = runs.iter().filter_map(|run| run.watts_source.as_deref());
@@ -106,20 +102,28 @@ struct Point {
     watts: f64,
 }
 
+type Level<'a> = (f64, Vec<&'a Record>);
+
+/// More than 100 % is beyond the curve.
+fn levels<'a>(runs: &[&'a Record]) -> Vec<Level<'a>> {
+    by_level(runs).into_iter().filter(|(level, _)| *level <= 100.0).collect()
+}
+
+fn of(runs: &[&Record], value: fn(&Record) -> Option<f64>) -> Option<f64> {
+    mean(runs.iter().filter_map(|run| value(run)))
+}
+
+fn full(levels: &[Level<'_>], value: fn(&Record) -> Option<f64>) -> Option<f64> {
+    levels.iter().find(|(level, _)| *level == 100.0).and_then(|(_, runs)| of(runs, value))
+}
+
 /// By level, repetitions averaged.
 fn curve(runs: &[&Record]) -> Vec<Point> {
-    let mut levels: BTreeMap<u64, Vec<&Record>> = BTreeMap::new();
-    // Positive numbers are ordered as their bits are. More than 100 % is beyond the curve.
-    for run in runs.iter().filter(|run| run.load_percent <= 100.0) {
-        levels.entry(run.load_percent.to_bits()).or_default().push(run);
-    }
-    let of = |runs: &Vec<&Record>, value: fn(&Record) -> Option<f64>| {
-        mean(runs.iter().filter_map(|run| value(run)))
-    };
-    let full = levels.get(&100f64.to_bits()).and_then(|runs| of(runs, |run| run.iops));
-    let point = |(level, runs): (&u64, &Vec<&Record>)| {
+    let levels = levels(runs);
+    let full = full(&levels, |run| run.iops);
+    let point = |(level, runs): &Level<'_>| {
         let (iops, watts) = (of(runs, |run| run.iops)?, of(runs, |run| run.watts)?);
-        Some(Point { level: f64::from_bits(*level), load: iops / full?, iops, watts })
+        Some(Point { level: *level, load: iops / full?, iops, watts })
     };
     levels.iter().filter_map(point).collect()
 }
@@ -132,11 +136,6 @@ fn area(idle_watts: f64, curve: &[Point]) -> f64 {
         (load, watts) = (point.load, point.watts);
     }
     area
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let values: Vec<f64> = values.collect();
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 #[cfg(test)]

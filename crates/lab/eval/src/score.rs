@@ -6,7 +6,7 @@ use super::procedure::{Activity, Figure, Phase, Procedure};
 use super::proportion::{Proportion, proportions};
 use super::record::{Record, SeriesRow};
 use super::store::{Store, StoreError};
-use ebb_output::table;
+use ebb_output::{Deviations, table};
 use serde::Serialize;
 use std::fmt;
 
@@ -118,17 +118,14 @@ fn scored_phase(target: &Target, phase: &Phase, records: &[Record], series: &[Se
 /// Of the least-squares line through the throughput in whole intervals, over all of them.
 fn drift_percent(rows: &[&SeriesRow]) -> Option<f64> {
     let longest = rows.iter().map(|row| row.seconds).fold(0.0, f64::max);
-    let whole: Vec<_> = rows.iter().filter(|row| row.seconds == longest).collect();
-    if whole.len() < 3 {
+    let whole = rows.iter().filter(|row| row.seconds == longest);
+    let points: Vec<(f64, f64)> = whole.map(|row| (row.from_seconds, row.iops)).collect();
+    if points.len() < 3 {
         return None;
     }
-    let count = whole.len() as f64;
-    let mean = |value: fn(&SeriesRow) -> f64| whole.iter().map(|row| value(row)).sum::<f64>() / count;
-    let (at, iops) = (mean(|row| row.from_seconds), mean(|row| row.iops));
-    let both: f64 = whole.iter().map(|row| (row.from_seconds - at) * (row.iops - iops)).sum();
-    let spread: f64 = whole.iter().map(|row| (row.from_seconds - at).powi(2)).sum();
-    let span = count * longest;
-    (iops > 0.0).then(|| 100.0 * both / spread * span / iops)
+    let Deviations { mean: (_, iops), xx, xy, .. } = Deviations::of(&points);
+    let span = points.len() as f64 * longest;
+    (iops > 0.0).then(|| 100.0 * xy / xx * span / iops)
 }
 
 impl fmt::Display for Score {
