@@ -124,25 +124,22 @@ impl Generator for RemoteGenerator {
 
     fn prepare(&mut self, place: &Place) -> Result<Machine, RunError> {
         let filling = Duration::from_secs(place.size_bytes / FILL_BYTES_PER_SECOND);
-        match self.0.ask(&Request::Prepare(place.clone()), PATIENCE + filling)? {
-            Reply::Prepared(machine) => Ok(machine),
-            _ => Err(self.0.strange()),
-        }
+        let reply = self.0.ask(&Request::Prepare(place.clone()), PATIENCE + filling)?;
+        let Reply::Prepared(machine) = reply else { return Err(self.0.strange()) };
+        Ok(machine)
     }
 
     fn holds(&mut self, trace: &Path) -> Result<bool, RunError> {
-        match self.0.ask(&Request::Holds(trace.to_owned()), PATIENCE)? {
-            Reply::Holds(holds) => Ok(holds),
-            _ => Err(self.0.strange()),
-        }
+        let reply = self.0.ask(&Request::Holds(trace.to_owned()), PATIENCE)?;
+        let Reply::Holds(holds) = reply else { return Err(self.0.strange()) };
+        Ok(holds)
     }
 
     fn run(&mut self, order: &Order, tell: &mut dyn FnMut(Live)) -> Result<Performance, RunError> {
         let patience = PATIENCE.saturating_add(order.length);
-        match self.0.ask_and_hear(&Request::Run(order.clone()), patience, tell)? {
-            Reply::Ran(performance) => Ok(performance),
-            _ => Err(self.0.strange()),
-        }
+        let reply = self.0.ask_and_hear(&Request::Run(order.clone()), patience, tell)?;
+        let Reply::Ran(performance) = reply else { return Err(self.0.strange()) };
+        Ok(performance)
     }
 }
 
