@@ -25,25 +25,8 @@ use std::time::{Duration, Instant};
 
 const INIT: &str = include_str!("vm-init.sh");
 /// Drivers of the guest's disk and files, with what they need.
-const MODULES: [&str; 17] = [
-    "virtio",
-    "virtio_ring",
-    "virtio_pci",
-    "virtio_pci_modern_dev",
-    "virtio_pci_legacy_dev",
-    "virtio_blk",
-    "9p",
-    "9pnet",
-    "9pnet_virtio",
-    "netfs",
-    "fscache",
-    "ext4",
-    "jbd2",
-    "mbcache",
-    "crc16",
-    "crc32c_generic",
-    "libcrc32c",
-];
+const MODULES: &str = "virtio virtio_ring virtio_pci virtio_pci_modern_dev virtio_pci_legacy_dev virtio_blk \
+                       9p 9pnet 9pnet_virtio netfs fscache ext4 jbd2 mbcache crc16 crc32c_generic libcrc32c";
 const PROGRAMS: [&str; 5] = ["qemu-system-x86_64", "busybox", "cpio", "mkfs.ext4", "find"];
 const MEMORY_MIB: u32 = 1024;
 /// Size of a guest's disk by unit of scale; only what is written takes room.
@@ -316,7 +299,7 @@ fn pack(directory: &Path, kernel: &Kernel) -> std::io::Result<()> {
     let output = Command::new("/bin/sh")
         .args(["-euc", SCRIPT, "pack"])
         .args([root.as_os_str(), kernel.modules.as_os_str()])
-        .args([kernel.release.as_str(), &MODULES.join(" ")])
+        .args([kernel.release.as_str(), MODULES])
         .output()?;
     said(&output)
 }
@@ -363,16 +346,8 @@ fn qemu(
     let mut command = Command::new("qemu-system-x86_64");
     command
         .args(["-accel", accel, "-machine", "q35", "-cpu", cpu, "-smp", &cores.to_string()])
-        .args([
-            "-m",
-            &MEMORY_MIB.to_string(),
-            "-nodefaults",
-            "-display",
-            "none",
-            "-no-reboot",
-            "-serial",
-            "stdio",
-        ])
+        .args(["-m", &MEMORY_MIB.to_string()])
+        .args("-nodefaults -display none -no-reboot -serial stdio".split(' '))
         .arg("-kernel")
         .arg(&kernel.image)
         .arg("-initrd")

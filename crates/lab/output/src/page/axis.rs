@@ -262,31 +262,12 @@ fn nice(rough: f64) -> f64 {
 
 /// Steps that divide clock and calendar units.
 fn clock_step(rough: f64) -> f64 {
-    const STEPS: [f64; 22] = [
-        2.0,
-        5.0,
-        10.0,
-        15.0,
-        30.0,
-        60.0,
-        120.0,
-        300.0,
-        600.0,
-        900.0,
-        1800.0,
-        3600.0,
-        7200.0,
-        10800.0,
-        21600.0,
-        43200.0,
-        86400.0,
-        172_800.0,
-        432_000.0,
-        604_800.0,
-        1_209_600.0,
-        2_592_000.0,
+    const STEPS: [u32; 22] = [
+        2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800,
+        432_000, 604_800, 1_209_600, 2_592_000,
     ];
-    STEPS.into_iter().find(|step| *step >= rough).unwrap_or_else(|| nice(rough / 86400.0) * 86400.0)
+    let mut steps = STEPS.into_iter().map(f64::from);
+    steps.find(|step| *step >= rough).unwrap_or_else(|| nice(rough / 86400.0) * 86400.0)
 }
 
 #[cfg(test)]
