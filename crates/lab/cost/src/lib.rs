@@ -318,9 +318,9 @@ fn points_of(cores: &[usize]) -> usize {
 /// Computes the cost from the measurements.
 fn judge(measured: &Measured, options: &CostOptions, cores: usize, all: usize) -> Result<Run, CostError> {
     let sectors: u64 = measured.sectors.values().sum();
-    let own = measured.own_io.unwrap_or_default();
+    let own = measured.own.io.unwrap_or_default();
     // Where the kernel hides what a service did, the disks are all that there is.
-    let seen = measured.own_io.map_or(IoSource::Devices, |own| seen_by(sectors, &own));
+    let seen = measured.own.io.map_or(IoSource::Devices, |own| seen_by(sectors, &own));
     let source = options.io.unwrap_or(seen);
     let (machine_ios, own_ios, own_source) = match source {
         IoSource::Devices => (sectors, own.storage / IO_BYTES, IoSource::Storage),
@@ -349,8 +349,8 @@ fn judge(measured: &Measured, options: &CostOptions, cores: usize, all: usize) -
         modelled_energy_per_io: energy(&cpio),
         cpio,
     };
-    let own_times = &measured.own;
-    let own_cycles = measured.own_cycles.filter(|(user, system)| user.0 + system.0 > 0.0);
+    let own_times = &measured.own.times;
+    let own_cycles = measured.own.cycles.filter(|(user, system)| user.0 + system.0 > 0.0);
     let (user, system) = own_cycles.unwrap_or_else(|| (cycles(own_times.user), cycles(own_times.system)));
     let spent = Spent { user, system, ..Spent::default() };
     let command = Cpio::new(&spent, own_ios).map(|cpio| View {
@@ -367,7 +367,7 @@ fn judge(measured: &Measured, options: &CostOptions, cores: usize, all: usize) -
         wall_seconds: measured.wall.as_secs_f64(),
         machine,
         command,
-        command_source: measured.own_source,
+        command_source: measured.own.source,
         command_cycles_counted: own_cycles.is_some(),
         disks: measured.sectors.clone(),
         frequency_hertz: measured.frequency.0,
@@ -407,11 +407,11 @@ impl Notes {
             )),
         }
         measured.notes.iter().for_each(|note| self.add(note.clone()));
-        if measured.own_io.is_none() {
+        if measured.own.io.is_none() {
             self.add("the kernel does not report the command's own I/O (/proc/PID/io)".into());
         }
         let busy = measured.used.busy() + measured.others.busy();
-        let own = measured.own.user + measured.own.system;
+        let own = measured.own.times.user + measured.own.times.system;
         if busy < ENOUGH_BUSY {
             self.add(
                 "a run took less than a second of CPU time, in which the kernel's clock has few ticks: \

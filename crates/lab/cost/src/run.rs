@@ -67,11 +67,7 @@ pub(super) struct Measured {
     pub frequency_source: FrequencySource,
     /// Sectors of each disk that moved any.
     pub sectors: BTreeMap<String, u64>,
-    pub own_io: Option<ProcessIo>,
-    pub own: OwnTimes,
-    pub own_source: OwnSource,
-    /// Its user and kernel cycles, where they were counted apart from the machine's.
-    pub own_cycles: Option<(Cycles, Cycles)>,
+    pub own: Own,
     /// Anything that did not go as intended.
     pub notes: Vec<String>,
 }
@@ -144,6 +140,7 @@ pub(super) struct Own {
     pub io: Option<ProcessIo>,
     pub times: OwnTimes,
     pub source: OwnSource,
+    /// User and kernel cycles, where they were counted apart from the machine's.
     pub cycles: Option<(Cycles, Cycles)>,
 }
 
@@ -204,20 +201,7 @@ impl<'a> Readings<'a> {
         let counted = cycles.as_ref().ok().map(|(user, kernel)| Cycles(user.0 + kernel.0));
         let (frequency, frequency_source) =
             self.sampled.decide(given, counted, &used, self.machine, self.cpus)?;
-        Ok(Measured {
-            wall,
-            used,
-            others,
-            cycles,
-            frequency,
-            frequency_source,
-            sectors,
-            own_io: own.io,
-            own: own.times,
-            own_source: own.source,
-            own_cycles: own.cycles,
-            notes,
-        })
+        Ok(Measured { wall, used, others, cycles, frequency, frequency_source, sectors, own, notes })
     }
 }
 

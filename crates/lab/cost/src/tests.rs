@@ -1,4 +1,5 @@
 use super::machine::{CpuTimes, OwnTimes};
+use super::run::Own;
 use super::*;
 
 /// Ten seconds of two cores of four at 2 GHz: 3 s user, 5 s system, 8 s idle, 4 s waiting for 1,000,000 sectors.
@@ -18,10 +19,12 @@ pub(super) fn measured() -> Measured {
         frequency: Hertz(2e9),
         frequency_source: FrequencySource::Cpufreq,
         sectors: BTreeMap::from([("sda".into(), 1_000_000)]),
-        own_io: Some(ProcessIo { calls: 600 << 20, storage: 256_000_000 }),
-        own: OwnTimes { user: seconds(2), system: seconds(3) },
-        own_source: OwnSource::Cgroup,
-        own_cycles: None,
+        own: Own {
+            io: Some(ProcessIo { calls: 600 << 20, storage: 256_000_000 }),
+            times: OwnTimes { user: seconds(2), system: seconds(3) },
+            source: OwnSource::Cgroup,
+            cycles: None,
+        },
         notes: Vec::new(),
     }
 }
@@ -77,10 +80,11 @@ fn io_is_what_the_disks_moved_or_what_the_command_did_where_they_saw_nothing() {
     assert_eq!(seen_by(2000, &io(1 << 20, 1 << 20)), IoSource::Devices);
     assert_eq!(seen_by(2000, &io(1 << 20, 0)), IoSource::Calls, "memory, or the page cache");
     assert_eq!(seen_by(3, &io(1 << 20, 1 << 20)), IoSource::Storage, "a network file system");
-    let tmpfs = Measured { own_io: Some(io(5120, 0)), ..measured() };
+    let tmpfs = Measured { own: Own { io: Some(io(5120, 0)), ..measured().own }, ..measured() };
     let run = judge(&tmpfs, &CostOptions::default(), 2, 4).unwrap();
     assert_eq!((run.machine.ios, run.machine.io_source), (10, IoSource::Calls));
-    let still = Measured { own_io: Some(io(0, 0)), sectors: BTreeMap::new(), ..measured() };
+    let own = Own { io: Some(io(0, 0)), ..measured().own };
+    let still = Measured { own, sectors: BTreeMap::new(), ..measured() };
     let error = judge(&still, &CostOptions::default(), 2, 4).unwrap_err();
     assert!(matches!(error, CostError::NoIo(_)), "{error}");
     let chosen = CostOptions { io: Some(IoSource::Calls), ..CostOptions::default() };
@@ -270,14 +274,15 @@ fn what_ends_within_the_window_is_told_with_its_time() {
 
 #[test]
 fn counted_cycles_of_a_service_are_its_own() {
-    let counted = Measured { own_cycles: Some((Cycles(1e9), Cycles(3e9))), ..measured() };
+    let own = Own { cycles: Some((Cycles(1e9), Cycles(3e9))), ..measured().own };
+    let counted = Measured { own, ..measured() };
     let run = judge(&counted, &CostOptions::default(), 2, 4).unwrap();
     let own = run.command.unwrap();
     // 256,000,000 bytes are 500,000 I/Os.
     assert_eq!((own.cpio.user.0, own.cpio.system.0), (2000.0, 6000.0));
     assert!(run.command_cycles_counted);
     // Where the kernel hides what a service moved, the disks count.
-    let hidden = Measured { own_io: None, ..measured() };
+    let hidden = Measured { own: Own { io: None, ..measured().own }, ..measured() };
     let run = judge(&hidden, &CostOptions::default(), 2, 4).unwrap();
     assert_eq!((run.machine.io_source, run.machine.ios, run.command), (IoSource::Devices, 1_000_000, None));
 }
