@@ -209,11 +209,6 @@ impl Projection {
             at: PROJECTED_CORES.map(at).to_vec(),
         })
     }
-
-    /// The line at the most cores.
-    pub fn farthest(&self) -> Option<&Projected> {
-        self.at.last()
-    }
 }
 
 #[cfg(test)]
@@ -296,7 +291,7 @@ mod tests {
         };
         near_all(&found.at[0], 128, 13_633.48, 10.581_31, 16.685_65);
         near_all(&found.at[1], 256, 26_377.83, 20.186_82, 32.568_84);
-        near_all(found.farthest().unwrap(), 1024, 102_843.9, 77.810_4, 127.877_4);
+        near_all(found.at.last().unwrap(), 1024, 102_843.9, 77.810_4, 127.877_4);
     }
 
     #[test]
@@ -320,7 +315,7 @@ mod tests {
         assert_eq!(Projection::new(&two), None, "any line fits two");
         let falling = [(1, 10.0), (2, 9.0), (4, 7.0)].map(|(cores, cycles)| (cores, Cycles(cycles)));
         let falling = Projection::new(&falling).unwrap();
-        let at = falling.farthest().unwrap();
+        let at = falling.at.last().unwrap();
         assert_eq!((at.cycles, at.growth), (None, None));
     }
 }

@@ -8,7 +8,6 @@
 use super::machine::{Machine, OwnTimes, ProcessIo, ProcessStat};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::ops::{Add, Sub};
 use std::path::{Path, PathBuf};
 
 /// Which processes belong to the service.
@@ -27,20 +26,14 @@ pub(super) struct Tally {
     pub io: ProcessIo,
 }
 
-impl Add for Tally {
-    type Output = Tally;
-
-    fn add(self, other: Tally) -> Tally {
+impl Tally {
+    fn plus(&self, other: &Tally) -> Tally {
         Tally { times: self.times.plus(&other.times), io: self.io.plus(&other.io) }
     }
-}
-
-impl Sub for Tally {
-    type Output = Tally;
 
     /// Never below zero.
-    fn sub(self, other: Tally) -> Tally {
-        Tally { times: self.times.since(&other.times), io: self.io.since(&other.io) }
+    fn since(&self, before: &Tally) -> Tally {
+        Tally { times: self.times.since(&before.times), io: self.io.since(&before.io) }
     }
 }
 
@@ -158,14 +151,14 @@ impl Tracker {
             ended.iter().filter_map(|pid| Some((*pid, self.members.remove(pid)?))).collect();
         let parents: BTreeMap<u32, u32> = gone.iter().map(|(pid, member)| (*pid, member.parent)).collect();
         for (_, member) in &gone {
-            self.bases = self.bases + member.base;
+            self.bases = self.bases.plus(&member.base);
             let mut parent = member.parent;
             // At most as many steps as have ended: numbers that are used again could make a circle.
             for _ in &gone {
                 parent = parents.get(&parent).copied().unwrap_or(parent);
             }
             if !self.members.contains_key(&parent) {
-                self.lasts = self.lasts + member.last;
+                self.lasts = self.lasts.plus(&member.last);
             }
         }
     }
@@ -191,13 +184,9 @@ impl Tracker {
 
     /// What the service did since the window began, as of the last sample.
     pub fn done(&self) -> Tally {
-        let mut done = self.lasts;
-        let mut bases = self.bases;
-        for member in self.members.values() {
-            done = done + member.last;
-            bases = bases + member.base;
-        }
-        done - bases
+        let members = || self.members.values();
+        let lasts = members().fold(self.lasts, |sum, member| sum.plus(&member.last));
+        lasts.since(&members().fold(self.bases, |sum, member| sum.plus(&member.base)))
     }
 
     /// Its bytes. `None`: the kernel hides those of some process.
