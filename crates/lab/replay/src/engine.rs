@@ -616,9 +616,8 @@ impl<T: Target> Run<'_, T> {
         let gear_of = |answered: &Answered| self.seen.gear_at(since(answered));
         let gears: BTreeSet<u8> = self.answered.iter().map(gear_of).collect();
         let by_gear = gears.into_iter().map(|gear| {
-            let KindLatency { reads, writes } =
-                KindLatency::of(self.answered.iter().filter(|answered| gear_of(answered) == gear));
-            GearLatency { gear, reads, writes }
+            let of = KindLatency::of(self.answered.iter().filter(|answered| gear_of(answered) == gear));
+            GearLatency { gear, of }
         });
         let answered =
             self.answered.iter().map(|answered| (since(answered), answered.kind, answered.service));

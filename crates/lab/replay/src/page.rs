@@ -83,23 +83,15 @@ impl ReplayReport {
 
     /// The classes of requests that were not empty.
     fn latency_classes<'a>(&'a self) -> Vec<(String, &'a Latency)> {
-        let by_gear = self.latency.by_gear.iter().flat_map(|gear| {
-            [
-                (format!("gear {}, reads", gear.gear), &gear.reads),
-                (format!("gear {}, writes", gear.gear), &gear.writes),
-            ]
-        });
+        let by_gear = self.latency.by_gear.iter().map(|gear| (format!("gear {}", gear.gear), &gear.of));
         let named = |suffix: &'static str, stretches: &'a StretchLatency| {
-            stretches.named().into_iter().flat_map(move |(name, of)| {
-                [
-                    (format!("{name}{suffix}, reads"), &of.reads),
-                    (format!("{name}{suffix}, writes"), &of.writes),
-                ]
-            })
+            stretches.named().into_iter().map(move |(name, of)| (format!("{name}{suffix}"), of))
         };
         let own = named("", &self.latency.stretches);
         let beside = self.always_on.iter().flat_map(|beside| named(", always on", &beside.latency));
-        let all = by_gear.chain(own).chain(beside);
+        let all = by_gear.chain(own).chain(beside).flat_map(|(name, of)| {
+            [(format!("{name}, reads"), &of.reads), (format!("{name}, writes"), &of.writes)]
+        });
         all.filter_map(|(name, latency)| Some((name, latency.as_ref()?))).collect()
     }
 }

@@ -170,8 +170,8 @@ pub struct KindLatency {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GearLatency {
     pub gear: u8,
-    pub reads: Option<Latency>,
-    pub writes: Option<Latency>,
+    #[serde(flatten)]
+    pub of: KindLatency,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -370,7 +370,7 @@ impl ReplayReport {
         )?;
         line(f, "all", &self.performance.reads.service, &self.performance.writes.service)?;
         for gear in &self.latency.by_gear {
-            line(f, &format!("gear {}", gear.gear), &gear.reads, &gear.writes)?;
+            line(f, &format!("gear {}", gear.gear), &gear.of.reads, &gear.of.writes)?;
         }
         let own = self.latency.stretches.named();
         own.iter().try_for_each(|(name, of)| line(f, name, &of.reads, &of.writes))?;

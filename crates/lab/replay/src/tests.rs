@@ -520,7 +520,8 @@ async fn sleep_is_seen_and_its_energy_counted_in_trace_time() {
     assert!(saved > 30.0 && saved < 45.0, "{energy:?}");
     let gears: Vec<u8> = report.latency.by_gear.iter().map(|gear| gear.gear).collect();
     assert_eq!(gears, [1, 2, 3]);
-    let counts = report.latency.by_gear.iter().map(|g| g.reads.unwrap().count + g.writes.unwrap().count);
+    let counts =
+        report.latency.by_gear.iter().map(|g| g.of.reads.unwrap().count + g.of.writes.unwrap().count);
     let counts: Vec<u64> = counts.collect();
     // A quarter, a half, a quarter of the time; the gear is sampled ten times per hour.
     for (count, right) in counts.iter().zip([200, 99, 100]) {
@@ -555,7 +556,8 @@ async fn a_prelude_leaves_its_state_and_is_in_no_figure_and_its_bytes_are_checke
     assert!((3581.0..3583.0).contains(&report.trace.span_seconds), "{:?}", report.trace);
     let [hour] = &report.hours[..] else { panic!("{report}") };
     assert_eq!((hour.hour, hour.reads + hour.writes, hour.gear), (1, 200, Some(1)));
-    let counts = report.latency.by_gear.iter().map(|g| g.reads.unwrap().count + g.writes.unwrap().count);
+    let counts =
+        report.latency.by_gear.iter().map(|g| g.of.reads.unwrap().count + g.of.writes.unwrap().count);
     assert_eq!(counts.sum::<u64>(), 200);
     let gears: Vec<u8> = report.latency.by_gear.iter().map(|gear| gear.gear).collect();
     assert_eq!(gears, [1, 2], "it begins in the gear of the prelude");
