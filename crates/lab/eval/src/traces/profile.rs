@@ -99,44 +99,40 @@ const INTERVALS: usize = 1024;
 /// are merged and all intervals become twice as long.
 struct Loading {
     width: Duration,
-    reads: Vec<u64>,
-    writes: Vec<u64>,
-    bytes: Vec<u64>,
+    load: Load,
 }
 
 impl Loading {
     fn new() -> Loading {
         let none = || vec![0; INTERVALS];
-        Loading { width: Duration::from_micros(1), reads: none(), writes: none(), bytes: none() }
+        let load = Load { interval_seconds: 0.0, reads: none(), writes: none(), bytes: none() };
+        Loading { width: Duration::from_micros(1), load }
     }
 
     fn add(&mut self, request: &Request) {
+        let Load { reads, writes, bytes, .. } = &mut self.load;
         while request.at >= self.width * INTERVALS as u32 {
             self.width *= 2;
-            for counts in [&mut self.reads, &mut self.writes, &mut self.bytes] {
+            for counts in [&mut *reads, &mut *writes, &mut *bytes] {
                 let joined = counts.chunks(2).map(|pair| pair.iter().sum()).collect::<Vec<u64>>();
                 counts.fill(0);
                 counts[..joined.len()].copy_from_slice(&joined);
             }
         }
         let interval = (request.at.as_nanos() / self.width.as_nanos()) as usize;
-        let counts = if request.kind == Kind::Read { &mut self.reads } else { &mut self.writes };
+        let counts = if request.kind == Kind::Read { reads } else { writes };
         counts[interval] += 1;
-        self.bytes[interval] += u64::from(request.len);
+        bytes[interval] += u64::from(request.len);
     }
 
     fn finish(mut self, span: Duration, requests: u64) -> Load {
         let intervals =
             if requests == 0 { 0 } else { (span.as_nanos() / self.width.as_nanos()) as usize + 1 };
-        for counts in [&mut self.reads, &mut self.writes, &mut self.bytes] {
+        let Load { reads, writes, bytes, .. } = &mut self.load;
+        for counts in [reads, writes, bytes] {
             counts.truncate(intervals);
         }
-        Load {
-            interval_seconds: self.width.as_secs_f64(),
-            reads: self.reads,
-            writes: self.writes,
-            bytes: self.bytes,
-        }
+        Load { interval_seconds: self.width.as_secs_f64(), ..self.load }
     }
 }
 
