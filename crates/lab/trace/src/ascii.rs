@@ -19,7 +19,7 @@ fn read_if(bit: bool) -> Kind {
 pub(crate) fn ssdsim(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Reason> {
     let [time, device, sector, length, operation] = words(line)?;
     let device = integer(device, "device")?;
-    let raw = Raw {
+    Ok(Some(Raw {
         time: integer(time, "time")?,
         offset: sectors(sector, "sector")?,
         len: sectors(length, "size")?,
@@ -29,22 +29,20 @@ pub(crate) fn ssdsim(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, 
             _ => return Err(Reason::Operation),
         },
         device: devices.numbered(device, || device.to_string())?,
-    };
-    Ok(Some(raw))
+    }))
 }
 
 /// `time device block blocks flags`: milliseconds with a fraction, 512-byte blocks, bit 0 of the flags = read.
 pub(crate) fn disksim(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Reason> {
     let [time, device, block, length, flags] = words(line)?;
     let device = integer(device, "device")?;
-    let raw = Raw {
+    Ok(Some(Raw {
         time: decimal(time, 6, "time")?,
         offset: sectors(block, "block")?,
         len: sectors(length, "size")?,
         kind: read_if(hex_or_decimal(flags)? & 1 == 1),
         device: devices.numbered(device, || device.to_string())?,
-    };
-    Ok(Some(raw))
+    }))
 }
 
 /// DiskSim prints its flags in hexadecimal; other tools write 0 or 1.
@@ -61,14 +59,13 @@ pub(crate) fn fiu(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Rea
     if major > u64::from(u32::MAX) || minor > u64::from(u32::MAX) {
         return Err(Reason::Overflow { field: "device number" });
     }
-    let raw = Raw {
+    Ok(Some(Raw {
         time: integer(time, "time")?,
         offset: sectors(lba, "LBA")?,
         len: sectors(length, "size")?,
         kind: kind(operation)?,
         device: devices.numbered(major << 32 | minor, || format!("{major},{minor}"))?,
-    };
-    Ok(Some(raw))
+    }))
 }
 
 /// blkparse's default text: `maj,min cpu seq s.ns pid action RWBS sector + sectors …`; only the queue events (`Q`)

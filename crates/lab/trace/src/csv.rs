@@ -20,14 +20,13 @@ pub(crate) fn kind(word: &[u8]) -> Result<Kind, Reason> {
 pub(crate) fn spc(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Reason> {
     let [asu, lba, size, op, time] = fields(line, b',')?;
     let asu = integer(asu, "ASU")?;
-    let raw = Raw {
+    Ok(Some(Raw {
         time: decimal(time, 9, "timestamp")?,
         offset: times(integer(lba, "LBA")?, SECTOR, "LBA")?,
         len: integer(size, "size")?,
         kind: kind(op)?,
         device: devices.numbered(asu, || asu.to_string())?,
-    };
-    Ok(Some(raw))
+    }))
 }
 
 /// `Timestamp,Host,Disk,Type,Offset,Size,ResponseTime`: FILETIME in 100 ns ticks, bytes. A device is host and disk.
@@ -38,28 +37,26 @@ pub(crate) fn msr(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Rea
     }
     // The pair is named by the text between the type and the timestamp, which needs no copy.
     let name = &line[time.len() + 1..time.len() + 1 + host.len() + 1 + disk.len()];
-    let raw = Raw {
+    Ok(Some(Raw {
         time: times(integer(time, "timestamp")?, 100, "timestamp")?,
         offset: integer(offset, "offset")?,
         len: integer(size, "size")?,
         kind: kind(op)?,
         device: devices.named(name)?,
-    };
-    Ok(Some(raw))
+    }))
 }
 
 /// `device_id,opcode,offset,length,timestamp`: bytes, Unix microseconds.
 pub(crate) fn alibaba(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>, Reason> {
     let [device, op, offset, size, time] = fields(line, b',')?;
     let device = integer(device, "device")?;
-    let raw = Raw {
+    Ok(Some(Raw {
         time: times(integer(time, "timestamp")?, 1_000, "timestamp")?,
         offset: integer(offset, "offset")?,
         len: integer(size, "length")?,
         kind: kind(op)?,
         device: devices.numbered(device, || device.to_string())?,
-    };
-    Ok(Some(raw))
+    }))
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -141,7 +138,7 @@ pub(crate) fn tencent(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>,
     let time = times(integer(time, "timestamp")?, SECOND, "timestamp")?;
     // The spreading adds up to a second.
     time.checked_add(SECOND).ok_or(Reason::Overflow { field: "timestamp" })?;
-    let raw = Raw {
+    Ok(Some(Raw {
         time,
         offset: times(integer(offset, "offset")?, SECTOR, "offset")?,
         len: times(integer(size, "size")?, SECTOR, "size")?,
@@ -151,8 +148,7 @@ pub(crate) fn tencent(line: &[u8], devices: &mut Devices) -> Result<Option<Raw>,
             _ => return Err(Reason::Operation),
         },
         device: devices.numbered(volume, || volume.to_string())?,
-    };
-    Ok(Some(raw))
+    }))
 }
 
 #[cfg(test)]

@@ -301,7 +301,6 @@ pub(crate) struct Reader<D> {
     order: BinaryHeap<Reverse<(u64, usize)>>,
     devices: Devices,
     started: bool,
-    done: bool,
     start: Option<u64>,
     latest: u64,
     /// What positions and sizes count by definition, and what they are said to count instead.
@@ -325,7 +324,6 @@ impl<D: Decode> Reader<D> {
             order: BinaryHeap::new(),
             devices: Devices::default(),
             started: false,
-            done: false,
             start: None,
             latest: 0,
             skip_bad,
@@ -420,18 +418,13 @@ impl<D: Decode> Iterator for Reader<D> {
     type Item = Result<Request, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
         match self.advance() {
             Ok(Some(raw)) => Some(Ok(self.relative(raw))),
-            Ok(None) => {
-                self.done = true;
-                None
-            }
-            Err(error) => {
-                self.done = true;
-                Some(Err(error))
+            end => {
+                // Nothing follows an end or an error.
+                self.lanes.clear();
+                self.order.clear();
+                end.err().map(Err)
             }
         }
     }
