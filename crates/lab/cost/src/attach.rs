@@ -138,5 +138,5 @@ pub(super) fn attach_once(
             command: false,
         });
     }
-    readings.end(given, || Ok(watched.end(machine)), notes)
+    readings.end(given, |_| Ok(watched.end(machine)), notes)
 }

@@ -184,12 +184,12 @@ impl<'a> Readings<'a> {
     pub fn end(
         mut self,
         given: Option<Hertz>,
-        own: impl FnOnce() -> Result<Own, CostError>,
-        notes: Vec<String>,
+        own: impl FnOnce(&mut Vec<String>) -> Result<Own, CostError>,
+        mut notes: Vec<String>,
     ) -> Result<Measured, CostError> {
         // The writes belong to the run, including those still in memory.
         rustix::fs::sync();
-        let (wall, own) = (self.start.elapsed(), own()?);
+        let (wall, own) = (self.start.elapsed(), own(&mut notes)?);
         let counters = self.counters.as_mut().map_err(|e| e.clone());
         let cycles = counters.and_then(|open| open.read().map_err(|e| e.to_string()));
         let moved = |(disk, now): (String, u64)| {
@@ -233,30 +233,25 @@ pub(super) fn run_once(
         }
         let mut notes = Vec::new();
         let (times, source) = own_times(&group, (usage, OwnSource::Rusage), &mut notes);
-        return readings.end(given, || Ok(Own { io, times, source, cycles: None }), notes);
+        return readings.end(given, |_| Ok(Own { io, times, source, cycles: None }), notes);
     };
     let mut tracker = Tracker::open_at_start(machine, child);
-    let measured = watch(readings, &mut tracker, (child, window), given, &group, tell);
+    let measured = watch(readings, &mut tracker, (child, &command[0], window), given, &group, tell);
     let status = stop(child, &mut tracker, group.as_ref().ok());
-    match measured {
-        // It ended by itself.
-        Err(CostError::Ended { after, .. }) => {
-            let status = status?;
-            let command = command[0].clone();
-            if !status.success() {
-                return Err(CostError::Failed { command, status });
-            }
-            Err(CostError::Ended { what: command, after, window, command: true })
+    if let Err(CostError::Ended { .. }) = measured {
+        let status = status?;
+        if !status.success() {
+            return Err(CostError::Failed { command: command[0].clone(), status });
         }
-        measured => measured,
     }
+    measured
 }
 
 /// Measures a window of the command that has just been started.
 fn watch(
     mut readings: Readings<'_>,
     tracker: &mut Tracker,
-    (child, window): (u32, Duration),
+    (child, name, window): (u32, &str, Duration),
     given: Option<Hertz>,
     group: &Result<Group, String>,
     tell: &mut dyn FnMut(Duration),
@@ -268,19 +263,16 @@ fn watch(
     })?;
     if ended {
         let after = readings.elapsed();
-        return Err(CostError::Ended { what: String::new(), after, window, command: true });
+        return Err(CostError::Ended { what: name.to_owned(), after, window, command: true });
     }
     let notes = vec!["a window was measured, after which the command was stopped".to_owned()];
-    let mut more = Vec::new();
-    let own = || {
+    let own = |notes: &mut Vec<String>| {
         tracker.sample();
         let processes = (tracker.done().times, OwnSource::Processes);
-        let (times, source) = own_times(group, processes, &mut more);
+        let (times, source) = own_times(group, processes, notes);
         Ok(Own { io: tracker.io(), times, source, cycles: None })
     };
-    let mut measured = readings.end(given, own, notes)?;
-    measured.notes.extend(more);
-    Ok(measured)
+    readings.end(given, own, notes)
 }
 
 /// The CPU time of the command's cgroup, or else what is known from the processes.

@@ -275,7 +275,7 @@ fn window(
     }
     // What QEMU itself spent is part of the machine's figures; no process is singled out.
     let none = Own { io: None, times: OwnTimes::default(), source: OwnSource::Processes, cycles: None };
-    let measured = readings.end(given, || Ok(none), Vec::new()).map_err(|e| e.to_string())?;
+    let measured = readings.end(given, |_| Ok(none), Vec::new()).map_err(|e| e.to_string())?;
     Ok(Measured { sectors, ..measured })
 }
 
