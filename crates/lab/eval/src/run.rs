@@ -288,14 +288,12 @@ impl<'b> Lane<'_, 'b> {
         for (at, &idle) in work.idle.iter().enumerate() {
             self.show(before + at, &format!("{} {}", target.name, idle.name()));
             let mut record = Record {
-                campaign: self.matrix.name.clone(),
                 target: target.name.clone(),
                 workload: idle.name(),
                 repetition: idle.repetition,
-                started_unix_millis: unix_millis(SystemTime::now()),
                 filter: settings.filter.name().into(),
                 program_version: env!("CARGO_PKG_VERSION").into(),
-                ..Record::default()
+                ..self.row(SystemTime::now(), &Machine::default())
             };
             match idle::measure(target, idle, settle, Duration::from_secs_f64(length), analyzer.as_mut()) {
                 Ok(draw) => {
