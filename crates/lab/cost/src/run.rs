@@ -236,7 +236,7 @@ pub(super) fn run_once(
         return readings.end(given, |_| Ok(Own { io, times, source, cycles: None }), notes);
     };
     let mut tracker = Tracker::open_at_start(machine, child);
-    let measured = watch(readings, &mut tracker, (child, &command[0], window), given, &group, tell);
+    let measured = watch(readings, &mut tracker, (child, command[0].as_str(), window), given, &group, tell);
     let status = stop(child, &mut tracker, group.as_ref().ok());
     if let Err(CostError::Ended { .. }) = measured {
         let status = status?;
