@@ -97,20 +97,14 @@ impl Redfish {
                 summary.into_iter().flatten().filter(|(_, v)| v.get("Reading").is_some()).map(|(k, _)| k)
             {
                 let pointer = format!("/TemperatureSummaryCelsius/{place}/Reading");
-                self.add(&path, pointer, format!("{id}/{place}"), Quantity::Temperature, "of the chassis");
+                self.add_temperature(&path, pointer, format!("{id}/{place}"), "of the chassis");
             }
         }
         if let Some((path, page)) = &environment
             && page.pointer("/TemperatureCelsius/Reading").is_some()
         {
-            let name = format!("{id}/temperature");
-            self.add(
-                path,
-                "/TemperatureCelsius/Reading".into(),
-                name,
-                Quantity::Temperature,
-                "of the chassis",
-            );
+            let (pointer, name) = ("/TemperatureCelsius/Reading".into(), format!("{id}/temperature"));
+            self.add_temperature(path, pointer, name, "of the chassis");
         }
         if self.channels.len() == before
             && let Some((path, page)) = self.follow(chassis, "/Thermal")?
@@ -120,17 +114,15 @@ impl Redfish {
         Ok(())
     }
 
+    fn add_temperature(&mut self, page: &str, pointer: String, name: String, sees: &str) {
+        self.add(page, pointer, name, Quantity::Temperature, sees);
+    }
+
     fn add_list(&mut self, path: &str, page: &Value, list: &str, field: &str, name: &str, id: &str) {
         for (index, sensor) in page[list].as_array().into_iter().flatten().enumerate() {
             let label = sensor[name].as_str().map_or_else(|| format!("temperature {index}"), str::to_string);
             let pointer = format!("/{list}/{index}/{field}");
-            self.add(
-                path,
-                pointer,
-                format!("{id}/{label}"),
-                Quantity::Temperature,
-                "a sensor of the chassis",
-            );
+            self.add_temperature(path, pointer, format!("{id}/{label}"), "a sensor of the chassis");
         }
     }
 
