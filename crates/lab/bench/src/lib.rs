@@ -190,10 +190,6 @@ impl Work {
 }
 
 impl Shared {
-    async fn connect(&self) -> std::io::Result<Connection> {
-        Connection::open(&self.address).await
-    }
-
     fn body(&self, object: u64, size: u64) -> &[u8] {
         let from = (object % VARIANTS * VARIANT_STEP) as usize;
         &self.pattern[from..from + size as usize]
@@ -230,7 +226,7 @@ impl Shared {
             let result = tokio::time::timeout(OPERATION_LIMIT, async {
                 let mut open = match connection.take() {
                     Some(connection) => connection,
-                    None => self.connect().await?,
+                    None => Connection::open(&self.address).await?,
                 };
                 let right = self.carry(&work, object, &mut open).await?;
                 connection = Some(open).filter(Connection::is_open);
@@ -287,7 +283,7 @@ impl<'a> Bench<'a> {
 
     async fn connect(&self) -> Result<Connection, BenchError> {
         let failed = |error| BenchError::Connect { endpoint: self.options.endpoint.clone(), error };
-        self.shared.connect().await.map_err(failed)
+        Connection::open(&self.shared.address).await.map_err(failed)
     }
 
     /// Sends a request on its own connection.
