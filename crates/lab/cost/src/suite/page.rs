@@ -30,17 +30,18 @@ fn paper_of(row: &Row) -> String {
     row.paper.clone().unwrap_or_else(|| "–".into())
 }
 
-/// What a table shows of each workload.
-type Columns<'a> = &'a [(&'a str, &'a dyn Fn(&Row) -> String)];
+/// What a table shows of each workload, behind its name.
+type Columns<'a> = &'a [(&'static str, &'a dyn Fn(&Row) -> String)];
 
 /// A series' name, and its value of a workload.
 type Value<'a> = (&'a str, &'a dyn Fn(&Row) -> Option<f64>);
 
 impl SuiteReport {
-    fn rows(&self, columns: Columns<'_>) -> (Vec<String>, Vec<Vec<String>>) {
-        let header = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
-        let row = |row: &Row| columns.iter().map(|(_, of)| of(row)).collect();
-        (header, self.figures.rows.iter().map(row).collect())
+    fn rows(&self, columns: Columns<'_>) -> (Vec<&'static str>, Vec<Vec<String>>) {
+        let header = ["workload"].into_iter().chain(columns.iter().map(|(name, _)| *name));
+        let row =
+            |row: &Row| [row.name.clone()].into_iter().chain(columns.iter().map(|(_, of)| of(row))).collect();
+        (header.collect(), self.figures.rows.iter().map(row).collect())
     }
 
     fn machine(&self) -> String {
@@ -118,7 +119,6 @@ impl SuiteReport {
     /// The figure's table of workloads, and the paper's values beside ours.
     fn tables(&self, page: &mut Page, figure: u8, columns: Columns<'_>) {
         let (header, rows) = self.rows(columns);
-        let header: Vec<&str> = header.iter().map(String::as_str).collect();
         page.table("By workload", &header, &rows);
         let beside: Vec<Vec<String>> =
             self.figures.beside.iter().filter(|line| line.figure == figure).map(beside_cells).collect();
@@ -143,7 +143,6 @@ impl SuiteReport {
             page,
             1,
             &[
-                ("workload", &|row| row.name.clone()),
                 ("stands for", &paper_of),
                 ("user", &|row| percent(row.shares.user)),
                 ("system", &|row| percent(row.shares.system)),
@@ -172,7 +171,6 @@ impl SuiteReport {
             page,
             2,
             &[
-                ("workload", &|row| row.name.clone()),
                 ("stands for", &paper_of),
                 ("cycles per I/O", &|row| number(row.cpio_cycles)),
                 ("emio, idle power 0", &|row| number(row.emio_without_idle_power_joules) + " J"),
@@ -201,7 +199,6 @@ impl SuiteReport {
             page,
             3,
             &[
-                ("workload", &|row| row.name.clone()),
                 ("stands for", &paper_of),
                 ("user and idle", &|row| number(row.emio_without_system_joules) + " J"),
                 ("with system", &|row| number(row.emio_joules) + " J"),
@@ -249,7 +246,6 @@ impl SuiteReport {
             page,
             4,
             &[
-                ("workload", &|row| row.name.clone()),
                 ("stands for", &paper_of),
                 ("cpio, one guest", &cell(1, |g| g.cpio_increase)),
                 ("cpio, two", &cell(2, |g| g.cpio_increase)),
@@ -298,7 +294,6 @@ impl SuiteReport {
             page,
             5,
             &[
-                ("workload", &|row| row.name.clone()),
                 ("measured, by cores", &measured),
                 ("on 128 cores (95 %)", &at(0)),
                 ("on 256", &at(1)),
@@ -319,7 +314,6 @@ impl Display for SuiteReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.machine())?;
         let (header, rows) = self.rows(&[
-            ("workload", &|row| row.name.clone()),
             ("stands for", &paper_of),
             ("user", &|row| percent(row.shares.user)),
             ("system", &|row| percent(row.shares.system)),
@@ -332,7 +326,6 @@ impl Display for SuiteReport {
             ("system adds", &|row| row.system_overhead.map_or("–".into(), signed)),
             ("1,024 cores", &|row| cell(row.projected.last().and_then(|at| at.growth))),
         ]);
-        let header: Vec<&str> = header.iter().map(String::as_str).collect();
         let mut text = String::new();
         table(&mut text, &header, &rows);
         text.push('\n');
