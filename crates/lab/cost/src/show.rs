@@ -45,14 +45,7 @@ pub(super) fn number(value: f64) -> String {
     let (whole, rest) =
         text.split_once('.').map_or((text.as_str(), String::new()), |(w, r)| (w, format!(".{r}")));
     let (sign, whole) = whole.strip_prefix('-').map_or(("", whole), |whole| ("-", whole));
-    let mut out = String::new();
-    for (at, digit) in whole.chars().enumerate() {
-        if at > 0 && (whole.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    format!("{sign}{out}{rest}")
+    format!("{sign}{}{rest}", ebb_output::grouped(whole))
 }
 
 fn cores(count: usize) -> String {

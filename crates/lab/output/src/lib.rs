@@ -14,7 +14,7 @@ mod table;
 
 pub use deviations::Deviations;
 pub use latency::{Histogram, Latency, distribution};
-pub use lines::wrapped;
+pub use lines::{grouped, wrapped};
 pub use machine::{Machine, host};
 pub use page::{Axis, Chart, Mark, Page, Series, Ticks};
 pub use progress::{Progress, clear_line};

@@ -3,6 +3,18 @@
 /// Most columns of a line that is broken.
 const WIDTH: usize = 100;
 
+/// Digits with a comma before each three.
+pub fn grouped(digits: &str) -> String {
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// `head` and the text beside it, broken at blanks; what does not fit stands below the text's beginning.
 pub fn wrapped(head: &str, text: &str) -> String {
     let indent = head.chars().count();

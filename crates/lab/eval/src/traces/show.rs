@@ -21,15 +21,7 @@ pub(super) fn percent(share: Option<f64>) -> String {
 
 /// A number with thousands separators.
 pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    ebb_output::grouped(&number.to_string())
 }
 
 /// Three significant digits: 0.0123, 1.23, 12.3, 123, 1,234.
