@@ -9,7 +9,7 @@ pub enum BenchError {
     #[error("cannot connect to {endpoint}: {error}; check that the S3 endpoint is running there")]
     Connect { endpoint: String, error: std::io::Error },
     #[error("cannot create the bucket {bucket}: {error}")]
-    Bucket { bucket: String, error: HttpError },
+    Bucket { bucket: &'static str, error: HttpError },
     #[error("nothing to do: sizes and concurrencies must not be empty or zero")]
     Empty,
     #[error(

@@ -45,6 +45,9 @@ const QUIET_LIMIT: Duration = Duration::from_secs(5);
 const FREED_WINDOW: Duration = Duration::from_secs(5);
 const FREED_LIMIT: Duration = Duration::from_secs(60);
 const ERRORS_TOLD: usize = 5;
+/// Created if it does not exist; all objects put into it are deleted again.
+const BUCKET: &str = "ebb-bench";
+const REGION: &str = "us-east-1";
 
 /// How long a cell lasts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,9 +63,6 @@ pub struct BenchOptions {
     pub endpoint: String,
     pub access_key: String,
     pub secret_key: String,
-    pub region: String,
-    /// Created if it does not exist; all objects put into it are deleted again.
-    pub bucket: String,
     /// Location of a bucket that is created: a pool of the service, or a region.
     pub location: Option<String>,
     /// Bytes per object.
@@ -83,8 +83,6 @@ impl BenchOptions {
             endpoint: endpoint.to_owned(),
             access_key: access_key.to_owned(),
             secret_key: secret_key.to_owned(),
-            region: "us-east-1".to_owned(),
-            bucket: "ebb-bench".to_owned(),
             location: None,
             sizes: vec![4 << 10, 64 << 10, 1 << 20, 16 << 20],
             concurrency: vec![1, 8, 32],
@@ -128,7 +126,7 @@ pub async fn bench_s3(
     }
     if created {
         // A leftover bucket does no harm.
-        let _ = bench.ask("DELETE", &format!("/{}", options.bucket), &[]).await;
+        let _ = bench.ask("DELETE", &format!("/{BUCKET}"), &[]).await;
     }
     Ok(report)
 }
@@ -137,7 +135,6 @@ pub async fn bench_s3(
 struct Shared {
     address: String,
     signer: Signer,
-    bucket: String,
     /// Prefix of this run's objects.
     run: String,
     pattern: Vec<u8>,
@@ -197,7 +194,7 @@ impl Shared {
 
     /// Carries out one operation. Returns whether the response was correct.
     async fn carry(&self, work: &Work, object: u64, connection: &mut Connection) -> Result<bool, HttpError> {
-        let path = format!("/{}/{}/{}/{object}", self.bucket, self.run, work.folder);
+        let path = format!("/{BUCKET}/{}/{}/{object}", self.run, work.folder);
         let body = self.body(object, work.size);
         let (method, sent) = match work.operation {
             Operation::Put => ("PUT", body),
@@ -272,8 +269,7 @@ impl<'a> Bench<'a> {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let shared = Arc::new(Shared {
             address,
-            signer: Signer::new(host, &options.access_key, &options.secret_key, &options.region),
-            bucket: options.bucket.clone(),
+            signer: Signer::new(host, &options.access_key, &options.secret_key, REGION),
             run: format!("run-{}", unix.as_millis()),
             pattern,
             full_check: options.full_check,
@@ -300,18 +296,17 @@ impl<'a> Bench<'a> {
 
     /// Returns whether the bucket is new.
     async fn create_bucket(&self) -> Result<bool, BenchError> {
-        let bucket = self.options.bucket.clone();
         let location = self.options.location.as_ref().map_or(String::new(), |location| {
             format!(
                 "<CreateBucketConfiguration><LocationConstraint>{location}</LocationConstraint></CreateBucketConfiguration>"
             )
         });
-        let answer = self.ask("PUT", &format!("/{bucket}"), location.as_bytes()).await?;
+        let answer = self.ask("PUT", &format!("/{BUCKET}"), location.as_bytes()).await?;
         match answer {
             Ok(response) if response.status == 409 => Ok(false),
             other => match other.and_then(|response| response.success()) {
                 Ok(()) => Ok(true),
-                Err(error) => Err(BenchError::Bucket { bucket, error }),
+                Err(error) => Err(BenchError::Bucket { bucket: BUCKET, error }),
             },
         }
     }
