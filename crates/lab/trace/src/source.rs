@@ -28,18 +28,10 @@ pub(crate) struct Source {
 
 /// The stream's content, decompressed if its first bytes show gz, xz, bz2 or zst; names are ignored.
 pub fn decompress(mut stream: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
-    let mut head = [0u8; 6];
-    let mut have = 0;
-    while have < head.len() {
-        match stream.read(&mut head[have..]) {
-            Ok(0) => break,
-            Ok(n) => have += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    let whole = io::Cursor::new(head).take(have as u64).chain(stream);
-    Ok(match &head[..have] {
+    let mut head = Vec::new();
+    stream.by_ref().take(6).read_to_end(&mut head)?;
+    let whole = io::Cursor::new(head.clone()).chain(stream);
+    Ok(match head.as_slice() {
         [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(whole)),
         [0xfd, b'7', b'z', b'X', b'Z', 0] => {
             Box::new(lzma_rust2::XzReader::new_mem_limit(whole, true, (MAX_WINDOW >> 10) as u32))
