@@ -335,15 +335,11 @@ impl<'a> Bench<'a> {
     }
 
     fn work(&self, operation: Operation, size: u64, concurrency: usize, objects: Arc<Vec<u64>>) -> Work {
-        let limit = match (operation, self.options.extent) {
-            (Operation::Delete, _) => objects.len() as u64,
-            (_, Extent::Operations(count)) => count,
-            (Operation::Put, Extent::Time(_)) => (self.options.most_bytes / size).max(1),
-            (Operation::Get, Extent::Time(_)) => u64::MAX,
-        };
-        let time = match (operation, self.options.extent) {
-            (Operation::Put | Operation::Get, Extent::Time(time)) => Some(time),
-            _ => None,
+        let (limit, time) = match (operation, self.options.extent) {
+            (Operation::Delete, _) => (objects.len() as u64, None),
+            (_, Extent::Operations(count)) => (count, None),
+            (Operation::Put, Extent::Time(time)) => ((self.options.most_bytes / size).max(1), Some(time)),
+            (Operation::Get, Extent::Time(time)) => (u64::MAX, Some(time)),
         };
         Work {
             operation,
