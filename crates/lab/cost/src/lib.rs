@@ -264,12 +264,13 @@ fn report(
         return Err(CostError::Cores { asked, allowed: allowed.len() });
     }
     let runs = options.runs.max(1);
+    let of = cores.len() * runs;
     let mut notes = Notes::default();
     let mut points = Vec::new();
     for (at, cores) in cores.iter().copied().enumerate() {
         let mut point = Point { cores, runs: Vec::new() };
         for run in 0..runs {
-            let (run, of) = (at * runs + run + 1, points_of(&options.cores) * runs);
+            let run = at * runs + run + 1;
             let measured = once(&allowed[..cores], &mut |elapsed| {
                 tell(Progress { cores, run, of, elapsed });
             })?;
@@ -309,10 +310,6 @@ fn report(
         points,
         notes: notes.0,
     })
-}
-
-fn points_of(cores: &[usize]) -> usize {
-    cores.len().max(1)
 }
 
 /// Computes the cost from the measurements.
