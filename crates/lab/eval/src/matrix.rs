@@ -750,7 +750,8 @@ size_mib = 64
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/tracer-matrix.toml");
         let matrix = Matrix::load(&path, 1.0).unwrap();
         assert_eq!(matrix.runs(), 1250);
-        assert_eq!(matrix.workloads, Mode::all().map(Workload::from).collect::<Vec<_>>());
+        let of_mode = |Mode { size, random, reads }| Workload::Synthetic { size, random, reads };
+        assert_eq!(matrix.workloads, Mode::all().map(of_mode).collect::<Vec<_>>());
         let names: std::collections::BTreeSet<String> = matrix.workloads.iter().map(Workload::name).collect();
         assert_eq!(names.len(), 125);
         assert_eq!(matrix.levels, [100., 10., 20., 30., 40., 50., 60., 70., 80., 90.]);

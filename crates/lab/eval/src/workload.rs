@@ -1,6 +1,5 @@
 //! What a run asks of its target.
 
-use ebb_trace::Mode;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,11 +40,5 @@ impl Workload {
             Workload::HotBand => "hot-band".to_owned(),
             Workload::Fill { .. } => "fill".to_owned(),
         }
-    }
-}
-
-impl From<Mode> for Workload {
-    fn from(mode: Mode) -> Workload {
-        Workload::Synthetic { size: mode.size, random: mode.random, reads: mode.reads }
     }
 }
