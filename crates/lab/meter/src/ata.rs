@@ -2,10 +2,10 @@
 //! MODE, sent through SCSI pass-through, which requires root. The command does not wake a drive in standby.
 
 use super::hwmon::Sensors;
-use super::nvme::or_why;
+use super::nvme::{Ask, Drive};
 use super::spec::Spec;
 use super::sysfs;
-use super::{Channel, Meter, MeterError, Opened, Quantity};
+use super::{Channel, MeterError, Opened, Quantity};
 use ebb_power::Machine;
 use ebb_power::passthrough::ata_power_mode;
 use std::fs::File;
@@ -14,13 +14,8 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-fn power_mode(drive: &File) -> io::Result<f64> {
-    ata_power_mode(drive, TIMEOUT).map(f64::from)
-}
-
-struct Ata {
-    drive: Option<File>,
-    sensors: Option<Sensors>,
+fn power_mode(drive: &File) -> io::Result<Option<f64>> {
+    ata_power_mode(drive, TIMEOUT).map(|mode| Some(f64::from(mode)))
 }
 
 /// Disks that may be ATA drives.
@@ -62,17 +57,8 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Opened, MeterEr
             "answer to CHECK POWER MODE: 0 standby, 128 to 131 idle, 255 active",
         ));
     }
-    Ok((channels, Box::new(Ata { drive: drive.ok(), sensors })))
-}
-
-impl Meter for Ata {
-    fn read(&mut self, absent: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
-        let mut readings = self.sensors.as_mut().map_or(Ok(Vec::new()), |sensors| sensors.read(absent))?;
-        if let Some(drive) = &self.drive {
-            readings.push(or_why(power_mode(drive), "power mode", absent));
-        }
-        Ok(readings)
-    }
+    let ask: Ask = ("power mode", power_mode);
+    Ok((channels, Box::new(Drive { sensors, file: drive.ok(), asks: vec![ask] })))
 }
 
 #[cfg(test)]

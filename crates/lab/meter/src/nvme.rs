@@ -17,8 +17,8 @@ const SMART_LOG: u32 = 0x02;
 const SMART_BYTES: u32 = 512;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-fn power_state(drive: &File) -> io::Result<f64> {
-    nvme_power_state(drive, TIMEOUT).map(f64::from)
+fn power_state(drive: &File) -> io::Result<Option<f64>> {
+    nvme_power_state(drive, TIMEOUT).map(|state| Some(f64::from(state)))
 }
 
 fn smart_temperature(drive: &File) -> io::Result<Option<f64>> {
@@ -36,13 +36,18 @@ fn composite(log: &[u8; SMART_BYTES as usize]) -> Option<f64> {
 }
 
 /// A drive's answer; `None`: it failed, and `absent` says why.
-pub(super) fn or_why<T>(answer: io::Result<T>, what: &str, absent: &mut Option<String>) -> Option<T> {
+fn or_why<T>(answer: io::Result<T>, what: &str, absent: &mut Option<String>) -> Option<T> {
     answer.inspect_err(|error| *absent = Some(format!("the drive does not tell its {what}: {error}"))).ok()
 }
 
-struct Nvme {
-    drive: Option<File>,
-    sensors: Option<Sensors>,
+/// What a drive itself is asked: the name of the answer, and how.
+pub(super) type Ask = (&'static str, fn(&File) -> io::Result<Option<f64>>);
+
+/// A drive with its sensors, behind which stand the drive's own answers.
+pub(super) struct Drive {
+    pub sensors: Option<Sensors>,
+    pub file: Option<File>,
+    pub asks: Vec<Ask>,
 }
 
 /// `nvme0` of `/dev/nvme0`, `/dev/nvme0n1` and `nvme0`.
@@ -82,9 +87,11 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Opened, MeterEr
     let sensors = hwmon_of(&in_sysfs).map(|dir| Sensors::of_chip(&dir, &name, "temp")).transpose()?;
     let sensors = sensors.filter(|sensors| !sensors.channels.is_empty());
     let drive = File::open(machine.dev.join(&name)).and_then(|drive| power_state(&drive).map(|_| drive));
+    let mut asks: Vec<Ask> = Vec::new();
     let mut channels = match (&sensors, &drive) {
         (Some(sensors), _) => sensors.channels.clone(),
         (None, Ok(_)) => {
+            asks.push(("temperature", smart_temperature));
             let sees = "the drive's composite temperature";
             vec![Channel::measured("temperature", Quantity::Temperature, sees)]
         }
@@ -96,23 +103,18 @@ pub(super) fn open(machine: &Machine, spec: &mut Spec) -> Result<Opened, MeterEr
         }
     };
     if drive.is_ok() {
+        asks.push(("power state", power_state));
         let sees = "number of the NVMe power state; 0 draws most";
         channels.push(Channel::measured("power-state", Quantity::PowerState, sees));
     }
-    Ok((channels, Box::new(Nvme { drive: drive.ok(), sensors })))
+    Ok((channels, Box::new(Drive { sensors, file: drive.ok(), asks })))
 }
 
-impl Meter for Nvme {
+impl Meter for Drive {
     fn read(&mut self, absent: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
-        let mut readings = match (&mut self.sensors, &self.drive) {
-            (Some(sensors), _) => sensors.read(absent)?,
-            (None, Some(drive)) => {
-                vec![or_why(smart_temperature(drive), "temperature", absent).flatten()]
-            }
-            (None, None) => Vec::new(),
-        };
-        if let Some(drive) = &self.drive {
-            readings.push(or_why(power_state(drive), "power state", absent));
+        let mut readings = self.sensors.as_mut().map_or(Ok(Vec::new()), |sensors| sensors.read(absent))?;
+        if let Some(file) = &self.file {
+            readings.extend(self.asks.iter().map(|(what, ask)| or_why(ask(file), what, absent).flatten()));
         }
         Ok(readings)
     }
