@@ -21,7 +21,9 @@ struct Ipmi {
     way: Way,
     channels: Vec<Channel>,
     /// When it was opened, and what the controller said then; until the first reading.
-    opened: Option<(Instant, Vec<Option<f64>>, Option<String>)>,
+    opened: Option<(Instant, Vec<Option<f64>>)>,
+    /// Why it said nothing then.
+    why: Option<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -113,7 +115,7 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
         };
         spec.unavailable(error.to_string(), remedy)
     };
-    let mut absent = None;
+    let mut why = None;
     let (channels, readings): (Vec<Channel>, Vec<Option<f64>>) = match way {
         Way::Dcmi => {
             let answer = ask(&target, DCMI).map_err(unavailable)?;
@@ -125,7 +127,7 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
             }
             let sees = "the whole machine at its power supplies' inputs";
             let watts = dcmi_watts(&answer);
-            absent = watts.is_none().then(|| why_no_watts(&answer));
+            why = watts.is_none().then(|| why_no_watts(&answer));
             (vec![Channel::measured("power", Quantity::Power, sees)], vec![watts])
         }
         Way::Sensors => listed(&target)
@@ -142,16 +144,16 @@ pub(super) fn open(_: &Machine, spec: &mut Spec) -> Result<Opened, MeterError> {
             "leave the option sensors away, or use Redfish",
         ));
     }
-    let opened = Some((Instant::now(), readings, absent));
-    Ok((channels.clone(), Box::new(Ipmi { target, way, channels, opened })))
+    let opened = Some((Instant::now(), readings));
+    Ok((channels.clone(), Box::new(Ipmi { target, way, channels, opened, why })))
 }
 
 impl Meter for Ipmi {
     fn read(&mut self, absent: &mut Option<String>) -> Result<Vec<Option<f64>>, MeterError> {
-        if let Some((at, readings, why)) = self.opened.take()
+        if let Some((at, readings)) = self.opened.take()
             && at.elapsed() < FRESH
         {
-            *absent = why;
+            *absent = self.why.take();
             return Ok(readings);
         }
         match self.way {
