@@ -484,13 +484,13 @@ fn mode_name(mode: Mode) -> String {
 fn record(args: &RecordArgs) -> Result<ExitCode, NodeError> {
     let time = Duration::from_secs(args.seconds);
     let mut starting = || eprintln!("recording {} for {} s", args.device.display(), args.seconds);
-    let found = traces::record(&Recorder::default(), &args.device, &args.out, time, &mut starting);
-    let found = found.map_err(refused)?;
-    let mut reader = traces::open(&found.files, &Options::default(), &reading()).map_err(refused)?;
+    let files = traces::record(&Recorder::default(), &args.device, &args.out, time, &mut starting);
+    let files = files.map_err(refused)?;
+    let mut reader = traces::open(&files, &Options::default(), &reading()).map_err(refused)?;
     let name = args.out.display().to_string();
     let profile = traces::profile(&name, reader.as_mut()).map_err(refused)?;
-    let text = format!("{} files, {}.blktrace.*\n\n{profile}", found.files.len(), args.out.display());
-    print_or(&json!({ "files": found.files, "trace": profile }), args.json, &Inputs::default(), text);
+    let text = format!("{} files, {}.blktrace.*\n\n{profile}", files.len(), args.out.display());
+    print_or(&json!({ "files": files, "trace": profile }), args.json, &Inputs::default(), text);
     Ok(ExitCode::SUCCESS)
 }
 

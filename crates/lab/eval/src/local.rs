@@ -176,7 +176,7 @@ impl Watch {
 }
 
 /// blktrace at work beside a peak run.
-struct Kernel(std::thread::JoinHandle<Result<traces::Recorded, traces::RecordError>>);
+struct Kernel(std::thread::JoinHandle<Result<Vec<PathBuf>, traces::RecordError>>);
 
 /// Longest start of blktrace, which says nothing once it has started; it records as much longer.
 const START: Duration = Duration::from_secs(1);
@@ -206,7 +206,7 @@ impl Kernel {
     /// The files of all CPUs.
     fn end(self) -> Result<Vec<PathBuf>, RunError> {
         let recorded = self.0.join().map_err(|_| RunError::Failed("blktrace's thread has failed".into()))?;
-        Ok(recorded.map_err(|error| RunError::Lost(error.to_string()))?.files)
+        recorded.map_err(|error| RunError::Lost(error.to_string()))
     }
 }
 

@@ -25,7 +25,7 @@ pub use catalogue::{Bound, CATALOGUE, Catalogue, CatalogueError, Entry, Query, S
 pub use open::{ReadProgress, TraceFileError, heard, load, name_of, open, silent};
 pub use page::page;
 pub use profile::{DeviceProfile, Figures, Load, Profile, SizeClass, profile};
-pub use record::{RecordError, Recorded, Recorder, record, recordable};
+pub use record::{RecordError, Recorder, record, recordable};
 pub use spread::Spread;
 pub use tally::{Tallied, Tally};
 pub use write::{Target, TraceWriteError, WriteOptions, WrittenTrace, write};

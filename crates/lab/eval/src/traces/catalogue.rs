@@ -109,10 +109,10 @@ impl Catalogue {
     pub fn find(&self, query: &Query) -> Vec<(&Entry, &Figures)> {
         let traces = self.entries.iter().filter_map(|entry| Some((entry, entry.figures.as_ref()?)));
         let mut found: Vec<_> = traces.filter(|(_, figures)| query.wants(figures)).collect();
-        if let Some(sort) = query.sort {
+        if let Some(Sort(figure)) = query.sort {
             // Largest first; traces without the figure come last.
             found.sort_by(|(_, a), (_, b)| {
-                let key = |figures: &Figures| sort.key(figures).unwrap_or(f64::NEG_INFINITY);
+                let key = |figures: &Figures| figure(figures).unwrap_or(f64::NEG_INFINITY);
                 key(b).total_cmp(&key(a))
             });
         }
@@ -230,43 +230,19 @@ fn look(
 }
 
 /// The figure that a list is sorted by, largest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
-    Requests,
-    Span,
-    Rate,
-    Reads,
-    Random,
-    Size,
-    Burst,
-    Distinct,
-}
+#[derive(Clone, Copy, Debug)]
+pub struct Sort(fn(&Figures) -> Option<f64>);
 
 const SORTS: [(&str, Sort); 8] = [
-    ("requests", Sort::Requests),
-    ("span", Sort::Span),
-    ("rate", Sort::Rate),
-    ("reads", Sort::Reads),
-    ("random", Sort::Random),
-    ("size", Sort::Size),
-    ("burst", Sort::Burst),
-    ("distinct", Sort::Distinct),
+    ("requests", Sort(|figures| Some(figures.requests as f64))),
+    ("span", Sort(|figures| Some(figures.span_seconds))),
+    ("rate", Sort(|figures| figures.requests_per_second)),
+    ("reads", Sort(|figures| figures.read_share)),
+    ("random", Sort(|figures| figures.random_share)),
+    ("size", Sort(|figures| figures.mean_size_bytes)),
+    ("burst", Sort(|figures| figures.peak_to_mean)),
+    ("distinct", Sort(|figures| Some(figures.unique_bytes as f64))),
 ];
-
-impl Sort {
-    fn key(self, figures: &Figures) -> Option<f64> {
-        match self {
-            Sort::Requests => Some(figures.requests as f64),
-            Sort::Span => Some(figures.span_seconds),
-            Sort::Rate => figures.requests_per_second,
-            Sort::Reads => figures.read_share,
-            Sort::Random => figures.random_share,
-            Sort::Size => figures.mean_size_bytes,
-            Sort::Burst => figures.peak_to_mean,
-            Sort::Distinct => Some(figures.unique_bytes as f64),
-        }
-    }
-}
 
 impl FromStr for Sort {
     type Err = String;

@@ -27,13 +27,6 @@ impl Default for Recorder {
     }
 }
 
-/// A recording.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Recorded {
-    /// One file per CPU.
-    pub files: Vec<PathBuf>,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error("cannot examine {}: {error}; name a block device such as /dev/nvme0n1", device.display())]
@@ -66,15 +59,15 @@ pub enum RecordError {
     Nothing { out: PathBuf, words: String },
 }
 
-/// Records `device` for `time` into `OUT.blktrace.CPU`. Returns when the time is over. `starting` is called once all
-/// prerequisites are met.
+/// Records `device` for `time` into `OUT.blktrace.CPU`. Returns the files of all CPUs when the time is over. `starting`
+/// is called once all prerequisites are met.
 pub fn record(
     recorder: &Recorder,
     device: &Path,
     out: &Path,
     time: Duration,
     starting: &mut dyn FnMut(),
-) -> Result<Recorded, RecordError> {
+) -> Result<Vec<PathBuf>, RecordError> {
     recordable(recorder, device)?;
     if let Some(path) = recorded_files(out).into_iter().next() {
         return Err(RecordError::Exists { path });
@@ -110,7 +103,7 @@ fn possible(recorder: &Recorder) -> Result<(), RecordError> {
     }
 }
 
-fn run(recorder: &Recorder, device: &Path, out: &Path, time: Duration) -> Result<Recorded, RecordError> {
+fn run(recorder: &Recorder, device: &Path, out: &Path, time: Duration) -> Result<Vec<PathBuf>, RecordError> {
     let directory = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let result = Command::new(&recorder.blktrace)
         .arg("-d")
@@ -131,11 +124,10 @@ fn run(recorder: &Recorder, device: &Path, out: &Path, time: Duration) -> Result
     if !result.status.success() || words.contains("BLKTRACESETUP") || words.contains("FAILED to start") {
         return Err(why(recorder, device, words));
     }
-    let files = recorded_files(out);
-    if files.is_empty() {
-        return Err(RecordError::Nothing { out: out.into(), words });
+    match recorded_files(out) {
+        files if files.is_empty() => Err(RecordError::Nothing { out: out.into(), words }),
+        files => Ok(files),
     }
-    Ok(Recorded { files })
 }
 
 /// Interprets blktrace's output.
@@ -231,7 +223,7 @@ mod tests {
         let recorder = recorder(dir.path(), script);
         let out = dir.path().join("disk");
         let found = run(&recorder, Path::new("/dev/x"), &out, Duration::from_secs(1)).unwrap();
-        let names: Vec<_> = found.files.iter().map(|path| super::super::open::name_of(path)).collect();
+        let names: Vec<_> = found.iter().map(|path| super::super::open::name_of(path)).collect();
         assert_eq!(names, ["disk.blktrace.0", "disk.blktrace.2", "disk.blktrace.10"]);
     }
 }
