@@ -4,7 +4,7 @@
 //! such open uses it. A file is locked (`flock`), which keeps out processes that lock it, too. Positional I/O needs no
 //! more than the descriptor; [`crate::Ring`] does it.
 
-use rustix::fs::{AtFlags, FlockOperation, StatxFlags, flock, ioctl_blksszget, statx};
+use rustix::fs::{AtFlags, FlockOperation, StatxFlags, flock, statx};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
@@ -13,14 +13,13 @@ use std::sync::Arc;
 
 /// Assumed where a file system does not say how direct I/O must be aligned, in bytes.
 const DIRECT_ALIGN: u32 = 4096;
-const SECTOR_BYTES: u32 = 512;
 
 /// How a disk is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caching {
     /// Through the page cache.
     Cached,
-    /// Past it (`O_DIRECT`). Offsets and lengths must be multiples of [`DiskFile::sector_bytes`]; memory may lie
+    /// Past it (`O_DIRECT`). Offsets and lengths must be multiples of the device's logical sector; memory may lie
     /// anywhere.
     Direct,
 }
@@ -51,7 +50,6 @@ pub struct DiskFile {
     path: PathBuf,
     is_device: bool,
     size: u64,
-    sector: u32,
     align: u32,
 }
 
@@ -77,13 +75,8 @@ impl DiskFile {
             lock(path, &file)?;
         }
         let size = file.seek(SeekFrom::End(0)).map_err(io("find the size of"))?;
-        let mut sector = SECTOR_BYTES;
-        if is_device {
-            sector = ioctl_blksszget(&file).map_err(|error| io("find the sectors of")(error.into()))?;
-        }
         let align = if caching == Caching::Direct { direct_align(&file) } else { 1 };
-        let sector = sector.max(align);
-        Ok(DiskFile { file: Arc::new(file), path: path.to_owned(), is_device, size, sector, align })
+        Ok(DiskFile { file: Arc::new(file), path: path.to_owned(), is_device, size, align })
     }
 
     pub fn path(&self) -> &Path {
@@ -98,11 +91,6 @@ impl DiskFile {
     /// Bytes, as found when it was opened.
     pub fn size(&self) -> u64 {
         self.size
-    }
-
-    /// The smallest unit of a read or write, in bytes: the device's logical sector, or what direct I/O needs.
-    pub fn sector_bytes(&self) -> u32 {
-        self.sector
     }
 
     /// Reads exactly `bytes` bytes, before a [`crate::Ring`] has the disk. Blocks; for disks opened
