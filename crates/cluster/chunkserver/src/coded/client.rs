@@ -4,7 +4,7 @@
 //! A block that is here is right under any epoch, because rows are immutable. That a block was never written is said
 //! only by a server with a lease: without one, it may have been replaced, and others may have written since.
 
-use super::known::DELETION;
+use super::known::{DELETION, cleared};
 use super::page::runs_of;
 use super::read::{Next, Read};
 use super::rebuild::{Blocks, Candidate, Ended, For};
@@ -330,11 +330,8 @@ impl CodedSet {
             return cx.bug("a read that does not exist cleared a block");
         };
         let Blocks { column, chunk, .. } = read.of;
-        let group = self.known.group(column);
-        let (version, content) = (Version::ZERO, Content::Zero);
-        let record = Record { group, chunk, first: block, count: 1, version, request: None, content };
-        let role = self.known.role_for(cx.me, column);
-        let command = StoreCommand::Repair { role, record, payload: Bytes::new(), lost: Version::MAX };
+        let (group, role) = (self.known.group(column), self.known.role_for(cx.me, column));
+        let command = cleared(group, role, (chunk, block), Version::ZERO);
         cx.store(Wait::Column(ColumnWait::Cleared { read: id }), command);
     }
 

@@ -3,10 +3,12 @@
 //! Invariant: `fence >= entry.epoch`. Messages and requests of an epoch below the fence are refused (R1).
 
 use super::memory::Memory;
+use crate::common::api::StoreCommand;
+use bytes::Bytes;
 use ebb_erasure::{Code, Codes};
 use ebb_types::{
-    ChunkId, ClusterMap, Column, Epoch, GroupId, Kind, Record, Refusal, Role, Run, ServerId, SetEntry, SetId,
-    SlotState, Version,
+    ChunkId, ClusterMap, Column, Content, Epoch, GroupId, Kind, Record, Refusal, Role, Run, ServerId,
+    SetEntry, SetId, SlotState, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -257,6 +259,13 @@ impl Known {
 /// that counted as one might be enough to make content that was never written (seed 32500010034).
 pub(super) fn is_cleared(kind: Kind, version: Version) -> bool {
     kind == Kind::Zero && version.seq == DELETION
+}
+
+/// A damaged block becomes zeroes of this version.
+pub(super) fn cleared(group: GroupId, role: Role, at: (ChunkId, u32), version: Version) -> StoreCommand {
+    let ((chunk, first), content) = (at, Content::Zero);
+    let record = Record { group, chunk, first, count: 1, version, request: None, content };
+    StoreCommand::Repair { role, record, payload: Bytes::new(), lost: Version::MAX }
 }
 
 /// Whether a store's answer is that it has no strip of these blocks.

@@ -14,7 +14,7 @@
 //! column is scrubbed only while all data columns are in sync. No server is woken for it, and a set that hibernates is
 //! not scrubbed. What is kept for other columns is not scrubbed: it is read and checked when they return.
 
-use super::known::{DELETION, is_no_strip, is_sane};
+use super::known::{DELETION, cleared, is_no_strip, is_sane};
 use super::page::{Scrub, Step, WINDOW, Why, Window, blocks_of, runs_of, same};
 use super::rebuild::{Blocks, Candidate, Ended};
 use super::set::CodedSet;
@@ -24,8 +24,8 @@ use crate::common::due::Scrubbed;
 use crate::common::wait::{ColumnWait, Wait};
 use bytes::Bytes;
 use ebb_types::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, ClusterMap, Column, Content, Cursor, Epoch, GroupId, ListPage, PeerMessage,
-    Record, Role, Rows, ServerId, SlotState, Version,
+    BLOCK_BYTES, CHUNK_BYTES_MAX, ClusterMap, Column, Cursor, Epoch, GroupId, ListPage, PeerMessage, Record,
+    Role, Rows, ServerId, SlotState, Version,
 };
 
 impl CodedSet {
@@ -293,11 +293,9 @@ impl CodedSet {
         let Some(scrub) = &mut self.scrub else {
             return cx.bug("a scrub that does not exist cleared a block");
         };
-        let (token, group, role) = (cx.shared.token(), self.known.group(scrub.column), Role::Replica);
+        let (token, group) = (cx.shared.token(), self.known.group(scrub.column));
         scrub.step = Step::Reading { token, window };
-        let (chunk, content) = (window.chunk, Content::Zero);
-        let record = Record { group, chunk, first: block, count: 1, version, request: None, content };
-        let command = StoreCommand::Repair { role, record, payload: Bytes::new(), lost: Version::MAX };
+        let command = cleared(group, Role::Replica, (window.chunk, block), version);
         cx.store(Wait::Column(ColumnWait::ScrubCleared { token }), command);
     }
 
