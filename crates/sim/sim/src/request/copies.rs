@@ -1,7 +1,7 @@
 //! A rebuild fetch by fetch, without the protocol's messages: the disks, the store's accesses and the network are those
 //! of the request level; which server takes which chunk group is [`rebuild_choice`]'s answer, as in the cluster. What
 //! is left out (leases, listings, heartbeats, other clients) takes no time beside the copying, so this reaches sizes at
-//! which [`rebuild`](super::rebuild) would take hours; a test compares the two.
+//! which [`rebuild`](super::rebuild()) would take hours; a test compares the two.
 
 use crate::engine::{Agenda, Due};
 use crate::request::feed::Feed;

@@ -1,4 +1,4 @@
-//! A server's disk that is a mirror of two two-speed disks [LogStore], in the cluster's virtual time.
+//! A server's disk that is a mirror of two two-speed disks (LogStore), in the cluster's virtual time.
 //!
 //! The mirror is the production one ([`ebb_mirror::Mirror`]), with its policy, logs, marks and superblocks; its disks
 //! are modelled ones, each with a queue of its own, as in [`mirror`](crate::mirror).
