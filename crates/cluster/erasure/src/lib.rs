@@ -1,4 +1,4 @@
-//! Erasure-coded sets of servers whose parity servers sleep [ECS²].
+//! Erasure-coded sets of servers whose parity servers sleep (ECS²).
 //!
 //! A set has k data servers and m parity servers. [`Code`] makes m parity strips from k data strips, of which any k of
 //! all k + m suffice. While the parity servers sleep, the data servers keep the parity for them: [`Awake`] says which

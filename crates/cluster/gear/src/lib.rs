@@ -1,5 +1,5 @@
 //! Which servers hold which data, how loaded the cluster is, and how many servers it needs: Sierra's layout and
-//! gear scheduler; and which servers form the sets of erasure-coded pools ([`sets`]).
+//! gear scheduler; and which servers form the sets of erasure-coded pools ([`sets()`]).
 //!
 //! Pure functions and two decision makers, [`Fleet`] (server by server) and [`Scheduler`] (whole gears), with one
 //! interface, [`Decider`]: no clock, no randomness, no I/O. Time and seeds are arguments, so the simulator, the dry run

@@ -15,7 +15,7 @@
 //! what is committed.
 //!
 //! **Generations.** A member that lost the majority of the others for good can be made the only one of a new generation
-//! ([`rescue`]). Members of different generations do not listen to each other: one that hears of a later generation
+//! ([`rescue()`]). Members of different generations do not listen to each other: one that hears of a later generation
 //! than its own stops.
 
 mod error;

@@ -1,5 +1,5 @@
-//! What each scale of power-proportionality saves: servers that sleep [Sierra], and disks that slow down inside servers
-//! that are awake [LogStore].
+//! What each scale of power-proportionality saves: servers that sleep (Sierra), and disks that slow down inside servers
+//! that are awake (LogStore).
 //!
 //! A power model gives a server's watts with its disks, which have one speed. So the model's energy is that of a
 //! cluster whose servers sleep and whose disks do not slow down. What such disks take of it is taken out, and what the

@@ -98,7 +98,7 @@ pub struct About {
     pub settle: Option<Settle>,
     /// The packet that wakes it, which other servers send, too.
     pub magic: Option<Magic>,
-    /// The meter that the same controller is, as [`crate::meter::open`] takes it.
+    /// The meter that the same controller is, as `ebb_meter::open` takes it.
     pub meter: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! Volumes: block devices kept in the cluster.
 //!
 //! A volume's bytes are in the replicated chunks of one object, its **front**. A volume with a home in an erasure-coded
-//! pool keeps there what is seldom written: the [mover](mover) writes a whole **slice** of 1 MiB as an object of its
+//! pool keeps there what is seldom written: the [mover] writes a whole **slice** of 1 MiB as an object of its
 //! own, names that in the namespace, and frees the slice's blocks in the front. So an overwrite costs what it costs in
 //! the replicated pool and wakes no parity server, and data at rest costs what it costs in the coded one. A device that
 //! mixes both so is HP AutoRAID's idea; ECS² overwrites strips in place.
@@ -9,7 +9,7 @@
 //! Invariants:
 //! - A block that the front has is the newest. Any other is in the slice's object; if there is none, it is zero.
 //! - A slice's object is written once, before it is named, and deleted after another one is named.
-//! - One process serves a volume ([`Owner`](owner::Owner)). Blocks leave the front only up to the version that the
+//! - One process serves a volume ([`Owner`]). Blocks leave the front only up to the version that the
 //!   slice's object was made from, so even a server that was taken over and does not know it yet removes nothing newer.
 //!
 //! - Requests that write the same block are carried out in order of arrival, whatever becomes of their callers

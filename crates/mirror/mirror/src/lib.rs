@@ -1,4 +1,4 @@
-//! A mirror of two-speed disks whose writes wait in a log [LogStore]. Pure.
+//! A mirror of two-speed disks whose writes wait in a log (LogStore). Pure.
 //!
 //! [`Mirror`] is the state machine: clients' requests and disks' answers in ([`api`]), commands to both out. [`policy`]
 //! decides about modes, speeds and reads, by the thresholds of [`settings`]. [`open`] finds out what two disks have

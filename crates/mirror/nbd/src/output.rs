@@ -11,8 +11,8 @@ pub enum Output {
     Send(Bytes),
     /// The client has opened an export: its place among those of the session. Requests follow.
     Opened { export: usize },
-    /// Carry it out, and answer with [`Session::reply`]. Ids are never used again; the driver may overlap and reorder
-    /// requests as it likes, but for what a flush promises.
+    /// Carry it out, and answer with [`Session::reply`](crate::Session::reply). Ids are never used again; the driver
+    /// may overlap and reorder requests as it likes, but for what a flush promises.
     Request { id: u64, request: Request },
     /// Close the connection when everything before is sent. Nothing follows.
     Close(CloseReason),

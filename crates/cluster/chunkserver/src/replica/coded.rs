@@ -1,4 +1,4 @@
-//! What concerns erasure-coded sets goes to their [`Set`]s.
+//! What concerns erasure-coded sets goes to their [`CodedSet`]s.
 
 use super::Replica;
 use crate::coded::CodedSet;

@@ -37,7 +37,7 @@ pub enum Event {
         token: Token,
         set: SetId,
     },
-    /// Everything that arrived together has been delivered, or [`Controller::next_wake`] is reached: decide.
+    /// Everything that arrived together has been delivered, or `Controller::next_wake` is reached: decide.
     Tick,
 }
 

@@ -9,7 +9,7 @@
 pub(super) struct Lineage {
     /// The cluster; `None`: this member is joining and does not know it yet.
     pub instance: Option<u64>,
-    /// How often it was rescued from a minority ([`super::rescue`]).
+    /// How often it was rescued from a minority ([`super::rescue()`]).
     pub generation: u32,
 }
 

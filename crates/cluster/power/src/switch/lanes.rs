@@ -7,7 +7,7 @@
 //! run at once: the next one begins when the one before has ended.
 //!
 //! A process that stood still in the middle of an order to sleep gives it up: another leader may have woken the server
-//! meanwhile, and its power would be cut under load [R16].
+//! meanwhile, and its power would be cut under load (R16).
 
 use super::{Clock, SwitchError};
 use ebb_types::{Depth, ServerId};
@@ -43,7 +43,7 @@ struct Shared {
     lanes: Mutex<BTreeMap<Key, Lane>>,
     /// Something began to wait.
     came: Condvar,
-    /// Runs on while the machine is suspended [R15].
+    /// Runs on while the machine is suspended (R15).
     time: fn() -> Duration,
 }
 

@@ -4,7 +4,7 @@
 //! [`Pair`] puts the parts together: [`utilisation`] measures, [`forecast`] predicts, [`manager`] is the paper's
 //! mode/speed manager, [`reads`] distributes reads, and [`adaptive`] moves thresholds such that a response limit holds,
 //! where the user names one. The systems that the paper compares LogStore with are the same code with parts left out:
-//! [`PolicyKind`](crate::PolicyKind).
+//! [`PolicyKind`].
 //!
 //! Once per epoch the caller passes what has happened to [`Pair::end_epoch`] and carries out the decisions at once:
 //! first the mode, then the speed. While the speed changes, nothing is decided for the disk. An epoch in which one disk
@@ -15,7 +15,7 @@
 //! [LogStore §4.1]; its energies say always: in each of its six runs DIV takes half of one-speed's and half of
 //! two-speed's, to within 4.6 %.
 //!
-//! Disks that sleep at low speed ([`Sleep`](crate::Sleep); ours, not the paper's) go by the same thresholds. What low
+//! Disks that sleep at low speed ([`Sleep`]; ours, not the paper's) go by the same thresholds. What low
 //! speed would lead to is then the load of the other disk, which serves all reads alone; and the sleeper goes up when
 //! that disk is as busy as GoUp.
 //!
