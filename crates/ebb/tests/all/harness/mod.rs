@@ -21,7 +21,7 @@ use ebb_power::Launch;
 use ebb_types::{ClusterStatus, GroupEntry, ServerState, SlotState};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
-use std::net::{TcpListener, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -454,7 +454,16 @@ impl Cluster {
                 && !s.gear.emergency
                 && s.servers.iter().all(|v| matches!(v.state, ServerState::Awake | ServerState::Lost))
         });
+        self.wait_until_awake_servers_listen();
         since.elapsed()
+    }
+
+    /// A leader that has just begun knows from its map that a server was awake, and nothing else: the process may still
+    /// be starting.
+    fn wait_until_awake_servers_listen(&self) {
+        for server in self.status().servers.iter().filter(|v| v.state == ServerState::Awake) {
+            wait(&format!("{} listens", server.id), PATIENCE, || TcpStream::connect(&server.address).ok());
+        }
     }
 
     /// Compares all replicas block by block.
