@@ -47,12 +47,21 @@ impl Settlement {
 
     /// The runs to ask the own store about: which parts of them are newer than what it has?
     pub fn questions(&self) -> Vec<Run> {
-        let foreign = self.foreign.iter().map(|t| t.run).filter(|run| run.kind != Kind::Note);
+        let foreign = self.foreign.iter().map(|t| self.beyond(t.run)).filter(|run| run.kind != Kind::Note);
         let claims = self.claims().flat_map(|(_, run)| [run, end_of_epoch(run)]);
         let written = self.own.iter().chain(&self.foreign).map(|t| t.run);
         let written = written.filter(|run| matches!(run.kind, Kind::Data | Kind::Zero));
         let chunks: BTreeSet<ChunkId> = written.map(|run| run.chunk).collect();
         foreign.chain(claims).chain(chunks.into_iter().map(any_deletion)).collect()
+    }
+
+    /// What this replica must have of a record's blocks for the record to count as settled: the record; or something
+    /// newer, if it is of an earlier epoch than what is committed here. A deletion stays what it is: what is newer than
+    /// that is not deleted again.
+    fn beyond(&self, run: Run) -> Run {
+        let is_earlier = run.kind != Kind::Delete && run.version.epoch < self.committed.epoch;
+        let seq = run.version.seq + u64::from(is_earlier);
+        Run { version: Version { seq, ..run.version }, ..run }
     }
 
     /// The records that may show that a request took effect, newest first.
@@ -93,9 +102,14 @@ impl Settlement {
 
     /// The rewrites to order: every block in any tail that some target may not have at the version that this replica
     /// has. This replica has every acknowledged write; a write that it does not have was never acknowledged.
+    ///
+    /// A record of another tail and of an earlier epoch than what is committed here may be on all targets, or have been
+    /// left out. This replica has that very version in either case, if a settlement repaired its block with that record
+    /// and was interrupted before it ordered the block again (seed 39000030859). So only something newer settles it.
     pub fn rewrites(&self, newer: &[Run]) -> Unsettled {
         let newer = Newer::new(newer);
-        let open = self.foreign.iter().filter(|t| t.run.version > self.committed || newer.meets(&t.run));
+        let is_open = |t: &&TailRun| t.run.version > self.committed || newer.meets(&self.beyond(t.run));
+        let open = self.foreign.iter().filter(is_open);
         // One for each request, however many records of it earlier settlements left: else each would double them.
         let mut deletions: BTreeSet<(ChunkId, Option<RequestId>)> = BTreeSet::new();
         let mut blocks: BTreeMap<ChunkId, Vec<(u32, u32)>> = BTreeMap::new();
@@ -270,6 +284,26 @@ mod tests {
         };
         assert_eq!(rewrites(&[any_deletion(ChunkId::default())]), [Kind::Data]);
         assert_eq!(rewrites(&[]), [Kind::Delete]);
+    }
+
+    /// The very version may be here by a repair alone, of a settlement that was interrupted (seed 39000030859).
+    #[test]
+    fn what_others_doubt_is_ordered_again_unless_something_newer_is_here() {
+        let rewritten = |committed: u32, has: u64| {
+            let foreign = vec![record(3, 2, 0, 1, 10)];
+            let settlement =
+                Settlement::new(Version { epoch: Epoch(committed), seq: 5 }, Vec::new(), foreign);
+            let has = Version { epoch: Epoch(3), seq: has };
+            let is_news = |run: &Run| run.version > has || run.kind == Kind::Delete;
+            let newer: Vec<Run> = settlement.questions().into_iter().filter(is_news).collect();
+            !settlement.rewrites(&newer).is_empty()
+        };
+        assert_eq!([1, 2, 3].map(|has| rewritten(9, has)), [true, true, false]);
+        assert_eq!(
+            [1, 2, 3].map(|has| rewritten(3, has)),
+            [true, false, false],
+            "on all targets of its epoch"
+        );
     }
 
     #[test]

@@ -144,7 +144,7 @@ fn a_lost_replica_whose_peers_sleep_on_is_found() {
 
 #[test]
 fn a_leader_that_wakes_and_drains_a_server_over_and_over_is_found() {
-    in_member(1170, MetaBug::ForgetRelief, &["R3"]);
+    in_member(2150, MetaBug::ForgetRelief, &["R3"]);
 }
 
 #[test]
