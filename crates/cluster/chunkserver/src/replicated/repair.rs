@@ -16,6 +16,10 @@
 //! lost all of them says so, and is no reason for halves. Who has none of all the blocks is not asked for halves:
 //! in a large cluster that is nearly everyone (seed 32000001331).
 //!
+//! Of the blocks of an operation that no copy has, those that are sound here are not given up: one that is damaged
+//! makes the store refuse all that were read with it, and what a settlement gives up is lost for good
+//! (seed 40000060231).
+//!
 //! Meanwhile the store may lose more of them, which were newer: it replaces lost blocks only up to the version that
 //! is known here.
 //!
@@ -60,6 +64,8 @@ struct Repair {
     parts: Vec<(u32, u32)>,
     /// Parts that no copy has.
     given_up: Vec<(u32, u32)>,
+    /// Those of them that are still to be read here. The last one is being read.
+    unread: Vec<(u32, u32)>,
     /// Copies to ask for the part in progress, and how many were asked.
     copies: Vec<Copy>,
     tried: usize,
@@ -115,9 +121,17 @@ struct Wanted {
     count: u32,
     /// The version of some blocks is not known: they were not newer than this one.
     lost: Option<Version>,
-    /// The blocks are not damaged here but missing, as if never written, and the client of `op` knows that they were
-    /// written.
-    sought: bool,
+    why: Why,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// Some of them are damaged here.
+    Damaged,
+    /// They are missing here, as if never written, and the client of `op` knows that they were written.
+    Missing,
+    /// They are older here.
+    Older,
 }
 
 enum Step {
@@ -127,6 +141,8 @@ enum Step {
     Writing { left: usize },
     /// Reading the blocks back.
     Checking,
+    /// Reading what would be given up.
+    Looking,
 }
 
 /// How a repair ended.
@@ -238,7 +254,7 @@ impl Repairs {
         if self.running.values().any(same) {
             return Ended::Not;
         }
-        let wanted = Wanted { op, chunk, first, count, lost, sought: false };
+        let wanted = Wanted { op, chunk, first, count, lost, why: Why::Damaged };
         self.begin(cx, member, wanted, copies(cx, member, lost))
     }
 
@@ -272,7 +288,7 @@ impl Repairs {
         cx.shared.stats.damage.sought += 1;
         let mut copies = copies(cx, member, lost);
         copies.retain(|copy| !copy.partial);
-        let wanted = Wanted { op: Some(op), chunk, first, count, lost, sought: true };
+        let wanted = Wanted { op: Some(op), chunk, first, count, lost, why: Why::Missing };
         self.begin(cx, member, wanted, copies)
     }
 
@@ -284,7 +300,7 @@ impl Repairs {
         (op, source): (u64, Source),
         (chunk, first, count): (ChunkId, u32, u32),
     ) -> Ended {
-        let wanted = Wanted { op: Some(op), chunk, first, count, lost: None, sought: false };
+        let wanted = Wanted { op: Some(op), chunk, first, count, lost: None, why: Why::Older };
         self.begin(cx, member, wanted, vec![Copy::any(source)])
     }
 
@@ -293,6 +309,7 @@ impl Repairs {
         let repair = Repair {
             parts: vec![(wanted.first, wanted.count)],
             given_up: Vec::new(),
+            unread: Vec::new(),
             copies,
             tried: 0,
             held: Vec::new(),
@@ -341,17 +358,57 @@ impl Repairs {
     fn go_on(&mut self, cx: &mut Context, member: &Member, id: u64) -> Ended {
         let Some(repair) = self.running.get_mut(&id) else { return Ended::Not };
         if repair.parts.is_empty() {
-            return self.end(cx, id);
+            // A single block is known to be damaged.
+            let Wanted { op, count, why, .. } = repair.wanted;
+            if why == Why::Damaged && op.is_some() && count > 1 {
+                repair.unread = std::mem::take(&mut repair.given_up);
+            }
+            return self.look(cx, member, id);
         }
         (repair.tried, repair.refused) = (0, false);
         self.ask_next(cx, member, id, false)
+    }
+
+    /// Reads the next part that would be given up, and ends when none is left.
+    fn look(&mut self, cx: &mut Context, member: &Member, id: u64) -> Ended {
+        let Some(repair) = self.running.get_mut(&id) else { return Ended::Not };
+        let Some(&(first, count)) = repair.unread.last() else { return self.end(cx, id) };
+        repair.step = Step::Looking;
+        let (group, chunk) = (member.id(), repair.wanted.chunk);
+        let command = StoreCommand::Read { role: Role::Replica, group, chunk, first, count };
+        cx.store(Wait::RepairChecked { repair: id }, command);
+        Ended::Not
+    }
+
+    /// What would be given up was read: the damaged block is, and what lies on both sides of it is read.
+    fn on_looked(&mut self, cx: &mut Context, member: &Member, id: u64, outcome: &StoreOutcome) -> Ended {
+        let Some(repair) = self.running.get_mut(&id) else { return Ended::Not };
+        let Some((first, count)) = repair.unread.pop() else {
+            cx.bug("a repair that reads nothing has read");
+            return Ended::Not;
+        };
+        match *outcome {
+            StoreOutcome::Read { .. } => {}
+            StoreOutcome::Damaged { block, all: false, .. } if (first..first + count).contains(&block) => {
+                repair.given_up.push((block, 1));
+                let sides = [(block + 1, first + count), (first, block)];
+                let sides = sides.into_iter().filter(|(start, end)| start < end);
+                repair.unread.extend(sides.map(|(start, end)| (start, end - start)));
+            }
+            StoreOutcome::Damaged { .. } => repair.given_up.push((first, count)),
+            _ => {
+                repair.unsure = true;
+                repair.given_up.push((first, count));
+            }
+        }
+        self.look(cx, member, id)
     }
 
     fn end(&mut self, cx: &mut Context, id: u64) -> Ended {
         let Some(Repair { wanted, given_up, unsure, stale, .. }) = self.running.remove(&id) else {
             return Ended::Not;
         };
-        let Wanted { op, sought, .. } = wanted;
+        let Wanted { op, why, .. } = wanted;
         if given_up.is_empty() {
             return Ended::Repaired(op);
         }
@@ -359,6 +416,7 @@ impl Repairs {
         if op.is_none() && !stale {
             self.given_up = Some(cx.now);
         }
+        let sought = why == Why::Missing;
         Ended::GivenUp(GivenUp { op, parts: given_up, sure: !unsure, stale, sought })
     }
 
@@ -379,7 +437,7 @@ impl Repairs {
     ) -> Ended {
         let Some(repair) = self.running.get_mut(&id) else { return Ended::Not };
         repair.note_barren(&result);
-        let Wanted { lost, sought, .. } = repair.wanted;
+        let Wanted { lost, why, .. } = repair.wanted;
         let Copy { source, whole, partial, .. } = repair.copies[repair.tried - 1];
         repair.refused |= matches!(result, Err(Refusal::Corrupt));
         let has_none = |refusal: &Refusal| matches!(refusal, Refusal::Corrupt | Refusal::Lost);
@@ -388,7 +446,9 @@ impl Repairs {
         let parts = result.ok().and_then(|r| sound_parts(cx.group, repair.part(), r, payload));
         let Some(mut parts) = parts else { return self.ask_next(cx, member, id, false) };
         // "Never written" counts only from a copy that would have the block.
-        parts.retain(|(record, _)| !record.is_never_written() || (whole && lost.is_some() && !sought));
+        parts.retain(|(record, _)| {
+            !record.is_never_written() || (whole && lost.is_some() && why != Why::Missing)
+        });
         let since = member.asked_since(source, Epoch(0));
         parts.retain(|(record, _)| record.is_never_written() || record.version.epoch >= since);
         parts.retain(|(record, _)| !partial || lost.is_none_or(|newest| record.version >= newest));
@@ -440,6 +500,9 @@ impl Repairs {
     /// The blocks were read back.
     pub fn on_checked(&mut self, cx: &mut Context, member: &Member, id: u64, outcome: StoreOutcome) -> Ended {
         let Some(repair) = self.running.get_mut(&id) else { return Ended::Not };
+        if let Step::Looking = repair.step {
+            return self.on_looked(cx, member, id, &outcome);
+        }
         match outcome {
             // The copy was older than the damaged blocks, or had only some of them.
             StoreOutcome::Damaged { lost, .. } => {
@@ -450,7 +513,7 @@ impl Repairs {
                 self.ask_next(cx, member, id, false)
             }
             StoreOutcome::Read { records, .. } => {
-                if repair.wanted.sought && records.iter().any(Record::is_never_written) {
+                if repair.wanted.why == Why::Missing && records.iter().any(Record::is_never_written) {
                     return self.ask_next(cx, member, id, false);
                 }
                 repair.parts.pop();

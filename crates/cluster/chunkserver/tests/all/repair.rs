@@ -797,24 +797,74 @@ fn settles(own: Vec<TailRun>, states: &[(ServerId, ServerState)]) -> (Server, Ve
     (primary, commands)
 }
 
+/// The own store is read until nothing of it is asked for any more: these blocks are sound.
+fn own_blocks(primary: &mut Server, mut commands: Vec<Command>, sound: &[u32]) -> Vec<Command> {
+    let read = |c: &Command| match c {
+        Command::Store { token, command: StoreCommand::Read { first, count, .. } } => {
+            Some((*token, *first, *count))
+        }
+        _ => None,
+    };
+    while let Some(at) = commands.iter().position(|c| read(c).is_some()) {
+        let (token, first, count) = read(&commands.swap_remove(at)).expect("it is a read");
+        let damaged: Vec<u32> = (first..first + count).filter(|block| !sound.contains(block)).collect();
+        let (chunk, lost, given_up) = (CHUNK, Some(NEW), false);
+        let outcome = match damaged.first() {
+            Some(&block) => {
+                let all = damaged.len() == count as usize;
+                StoreOutcome::Damaged { chunk, block, lost, given_up, all }
+            }
+            None => {
+                let records = vec![Record { first, count, ..record(NEW, None) }];
+                StoreOutcome::Read { records, payload: Bytes::new() }
+            }
+        };
+        commands.extend(primary.stored(token, outcome));
+    }
+    commands
+}
+
+/// What is ordered of the other replica: first block, count, and whether as lost.
+fn ordered(commands: &[Command]) -> Vec<(u32, u32, bool)> {
+    let record = |c: &Command| match c {
+        Command::Send { to: OTHER, message: PeerMessage::Replicate { record, .. }, .. } => {
+            assert_eq!(record.version.epoch, Epoch(9), "{record:?}");
+            Some((record.first, record.count, is_lost(record)))
+        }
+        _ => None,
+    };
+    commands.iter().filter_map(record).collect()
+}
+
+/// A block that is damaged makes the store refuse all that are read with it. What is ordered as lost is lost for good
+/// (seed 40000060231).
+#[test]
+fn what_is_sound_beside_a_block_that_no_copy_has_is_ordered_as_it_is() {
+    for refusal in [Refusal::Corrupt, Refusal::Lost] {
+        let (mut primary, commands) = settles(Vec::new(), &[]);
+        let (_, commands) = all_refuse(&mut primary, commands, refusal);
+        let commands = own_blocks(&mut primary, commands, &[1]);
+        let mut ordered = ordered(&commands);
+        ordered.sort_unstable();
+        assert_eq!(ordered, [(0, 1, true), (1, 1, false)], "{refusal:?}: {commands:?}");
+    }
+}
+
 /// It is not passed over: the request in it would count as carried out, and who never had it as complete.
 #[test]
 fn what_no_copy_has_is_ordered_again_as_lost() {
     // A copy that has lost all of it is asked once.
     let halves = 3;
-    for (refusal, asked, ordered) in
-        [(Refusal::Corrupt, COPIES * halves, vec![(0, 1), (1, 1)]), (Refusal::Lost, COPIES, vec![(0, 2)])]
-    {
+    for (refusal, asked, expected) in [
+        (Refusal::Corrupt, COPIES * halves, vec![(0, 1, true), (1, 1, true)]),
+        (Refusal::Lost, COPIES, vec![(0, 2, true)]),
+    ] {
         let (mut primary, commands) = settles(Vec::new(), &[]);
         let (questions, commands) = all_refuse(&mut primary, commands, refusal);
         assert_eq!(questions, asked, "{refusal:?}");
-        let records = commands.into_iter().filter_map(|c| match c {
-            Command::Send { to: OTHER, message: PeerMessage::Replicate { record, .. }, .. } => Some(record),
-            _ => None,
-        });
-        let records: Vec<Record> = records.collect();
-        assert!(records.iter().all(is_lost) && records.iter().all(|r| r.version.epoch == Epoch(9)));
-        assert_eq!(records.iter().map(|r| (r.first, r.count)).collect::<Vec<_>>(), ordered);
+        let mut ordered = ordered(&own_blocks(&mut primary, commands, &[]));
+        ordered.sort_unstable();
+        assert_eq!(ordered, expected);
     }
 }
 
@@ -824,6 +874,7 @@ fn what_no_copy_has_waits_for_a_member_that_is_away() {
     for state in [ServerState::Failed, ServerState::Asleep] {
         let (mut primary, commands) = settles(Vec::new(), &[(HOLDER, state)]);
         let commands = nobody_has_it(&mut primary, commands);
+        let commands = own_blocks(&mut primary, commands, &[]);
         assert!(store(&commands).is_none(), "{state:?}: {commands:?}");
         let (_, again) = store(&primary.ticks()).expect("it is tried again");
         assert!(matches!(again, StoreCommand::Read { first: 0, count: 2, .. }), "{again:?}");
@@ -837,6 +888,7 @@ fn what_a_copy_refuses_to_show_is_not_given_up() {
     let question = asked(&commands).expect("a copy is asked");
     let commands = primary.answers(question, Err(Refusal::NotReady), Bytes::new());
     let commands = nobody_has_it(&mut primary, commands);
+    let commands = own_blocks(&mut primary, commands, &[]);
     assert!(store(&commands).is_none(), "{commands:?}");
 }
 

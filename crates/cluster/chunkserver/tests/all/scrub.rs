@@ -453,10 +453,12 @@ fn a_window_of_which_the_primary_can_read_nothing_is_checked_by_the_others() {
     let asked = primary.listed(asked, &[run(V)]);
     let (token, _) = store(&asked).expect("the own blocks are read");
     let lost = StoreOutcome::Damaged { chunk: CHUNK, block: 0, lost: Some(V), given_up: false, all: true };
-    let mut asked = primary.on(Event::Stored { token, outcome: lost });
+    let mut asked = primary.on(Event::Stored { token, outcome: lost.clone() });
     while let Some((to, token)) = fetch(&asked) {
         asked = primary.peer(to, PeerMessage::FetchReply { group: GROUP, token, result: Err(Refusal::Lost) });
     }
+    let (token, _) = reads(&asked)[0];
+    let asked = primary.on(Event::Stored { token, outcome: lost });
     assert!(reads(&asked).is_empty());
     primary.checked(&asked, OTHER, Err(Refusal::Corrupt));
     let mut ended = primary.checked(&asked, HOLDER, Err(Refusal::Corrupt));
