@@ -26,6 +26,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::coop::consume_budget;
+use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 pub use crate::error::{TransportError, cannot_listen};
@@ -150,8 +151,21 @@ impl Listener {
         self.listener.local_addr()
     }
 
-    /// The next caller, not yet authenticated: run [`Incoming::handshake`] in a separate task, so that a
-    /// slow or hostile caller does not hold up others. Survives running out of file descriptors.
+    /// Serves each caller that authenticates itself in a task of its own on the local set, for as long as this runs: a
+    /// slow or hostile one does not hold up others.
+    pub async fn serve<S: Future<Output = ()>>(self, serve: impl Fn(Connection) -> S + Clone + 'static) {
+        loop {
+            let (incoming, serve) = (self.accept().await, serve.clone());
+            spawn_local(async move {
+                match incoming.handshake().await {
+                    Ok(connection) => serve(connection).await,
+                    Err(error) => tracing::debug!("a caller was refused: {error}"),
+                }
+            });
+        }
+    }
+
+    /// The next caller, not yet authenticated. Survives running out of file descriptors.
     pub async fn accept(&self) -> Incoming {
         loop {
             match self.listener.accept().await {

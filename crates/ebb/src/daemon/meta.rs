@@ -155,7 +155,8 @@ pub async fn run(config: &Config, id: Option<u64>, start: Start) -> Result<(), N
     let (queue, events) = Queue::new();
     let about = About { own, secret, addresses };
     let shared: Shared = Rc::new(Handle { about, queue, served: Cell::new(0) });
-    spawn_local(accept(shared.clone(), listener));
+    let served = shared.clone();
+    spawn_local(listener.serve(move |connection| serve(served.clone(), connection)));
     spawn_local(heap::give_back_when_quiet());
     for other in config.meta.iter().filter(|m| m.id != section.id) {
         spawn_local(follow_member(shared.clone(), other.id));
@@ -509,19 +510,6 @@ impl Driver {
         let About { own, secret, addresses } = &self.shared.about;
         let (address, secret) = (addresses.get(&leader)?.clone(), secret.clone());
         Some(Way { address, secret, own: Identity { party, ..*own } })
-    }
-}
-
-async fn accept(shared: Shared, listener: Listener) {
-    loop {
-        let incoming = listener.accept().await;
-        let shared = shared.clone();
-        spawn_local(async move {
-            match incoming.handshake().await {
-                Ok(connection) => serve(shared, connection).await,
-                Err(error) => tracing::debug!("a caller was refused: {error}"),
-            }
-        });
     }
 }
 

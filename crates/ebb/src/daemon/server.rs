@@ -156,7 +156,8 @@ async fn run_once(
     for (index, address) in config.meta_addresses().into_iter().enumerate() {
         spawn_local(follow_meta(shared.clone(), index, address, own, params.lease_millis));
     }
-    spawn_local(accept(shared.clone(), listener));
+    let served = shared.clone();
+    spawn_local(listener.serve(move |connection| serve(served.clone(), connection)));
     spawn_local(heap::give_back_when_quiet());
     metrics::open(section.metrics.as_deref(), Scraped(shared.clone())).await?;
     // A task of the same set as the connections: waking it costs no more than an entry in the set's queue.
@@ -208,19 +209,6 @@ impl Source for Scraped {
 fn open_files() -> usize {
     const ENOUGH: u64 = 4096;
     files::raise_limit().map_or(ENOUGH, |files| ENOUGH.min(files / 2)) as usize
-}
-
-async fn accept(shared: Shared, listener: Listener) {
-    loop {
-        let incoming = listener.accept().await;
-        let shared = shared.clone();
-        spawn_local(async move {
-            match incoming.handshake().await {
-                Ok(connection) => serve(shared, connection).await,
-                Err(error) => tracing::debug!("a caller was refused: {error}"),
-            }
-        });
-    }
 }
 
 /// Serves one connection, whichever side opened it.

@@ -33,11 +33,21 @@ fn least_size() -> Option<TransitionDefaultMinimumObjectSize> {
     Some(TransitionDefaultMinimumObjectSize::from_static(LEAST_SIZE))
 }
 
-/// Writes the library's trait from a table of operations: what each one takes, what it returns, and how.
+/// Writes the library's trait from a table of operations: what each one takes, what it returns, and how. An operation
+/// that one call carries out is a row: `answer` returns what the call does, `done` nothing more. Of a bucket, `unset`
+/// says that it has none of that, by the code that clients know, and `empty` that all is as it was.
 macro_rules! operations {
     (|$gateway:ident, $req:ident| $(
         $(#[$about:meta])*
         fn $name:ident($input:ident $(,)?) -> $output:ident { $($body:tt)* }
+    )* $(
+        answer $answer:ident($answer_input:ident) -> $answer_output:ident = $call:expr;
+    )* $(
+        done $done:ident($done_input:ident) -> $done_output:ident = $act:expr;
+    )* $(
+        unset $unset:ident($unset_input:ident) -> $unset_output:ident, $code:literal, $what:literal;
+    )* $(
+        empty $empty:ident($empty_input:ident) -> $empty_output:ident;
     )*) => {
         #[async_trait::async_trait]
         impl<B: Backend> S3 for Operations<B> {$(
@@ -45,6 +55,24 @@ macro_rules! operations {
             async fn $name(&self, $req: S3Request<$input>) -> S3Result<S3Response<$output>> {
                 let $gateway = &*self.0;
                 $($body)*
+            }
+        )*$(
+            async fn $answer(&self, $req: S3Request<$answer_input>) -> S3Result<S3Response<$answer_output>> {
+                let $gateway = &*self.0;
+                answer($call.await)
+            }
+        )*$(
+            async fn $done(&self, $req: S3Request<$done_input>) -> S3Result<S3Response<$done_output>> {
+                let $gateway = &*self.0;
+                done($act.await)
+            }
+        )*$(
+            async fn $unset(&self, $req: S3Request<$unset_input>) -> S3Result<S3Response<$unset_output>> {
+                self.0.buckets.unset($req.input.bucket, $code, $what).await
+            }
+        )*$(
+            async fn $empty(&self, $req: S3Request<$empty_input>) -> S3Result<S3Response<$empty_output>> {
+                done(self.0.buckets.check($req.input.bucket).await)
             }
         )*}
     };
@@ -62,10 +90,6 @@ operations! {
         let location = Some(format!("/{}", req.input.bucket));
         gateway.buckets.create(req.input).await?;
         answer(Ok(CreateBucketOutput { location }))
-    }
-
-    fn delete_bucket(DeleteBucketInput) -> DeleteBucketOutput {
-        done(gateway.buckets.delete(req.input.bucket).await)
     }
 
     fn head_bucket(HeadBucketInput) -> HeadBucketOutput {
@@ -88,14 +112,6 @@ operations! {
         done(gateway.buckets.check(req.input.bucket).await)
     }
 
-    fn list_objects(ListObjectsInput) -> ListObjectsOutput {
-        answer(list::v1(&gateway.names, req.input).await)
-    }
-
-    fn list_objects_v2(ListObjectsV2Input) -> ListObjectsV2Output {
-        answer(list::v2(&gateway.names, req.input).await)
-    }
-
     /// Forms come here, too; their answer tells where the object is.
     fn put_object(PutObjectInput) -> PutObjectOutput {
         let place = || format!("/{}/{}", req.input.bucket, url_encoded(&req.input.key));
@@ -105,10 +121,6 @@ operations! {
             response.extensions.insert(Place(place));
         }
         Ok(response)
-    }
-
-    fn get_object(GetObjectInput) -> GetObjectOutput {
-        answer(gateway.objects.get(req).await)
     }
 
     fn head_object(HeadObjectInput) -> HeadObjectOutput {
@@ -122,89 +134,9 @@ operations! {
         Ok(S3Response { status, ..S3Response::new(RestoreObjectOutput::default()) })
     }
 
-    fn get_object_attributes(GetObjectAttributesInput) -> GetObjectAttributesOutput {
-        answer(gateway.objects.attributes(req).await)
-    }
-
-    fn delete_object(DeleteObjectInput) -> DeleteObjectOutput {
-        answer(gateway.objects.delete(req).await)
-    }
-
-    fn delete_objects(DeleteObjectsInput) -> DeleteObjectsOutput {
-        answer(gateway.objects.delete_many(req).await)
-    }
-
-    fn copy_object(CopyObjectInput) -> CopyObjectOutput {
-        answer(gateway.objects.copy(req).await)
-    }
-
-    fn create_multipart_upload(CreateMultipartUploadInput) -> CreateMultipartUploadOutput {
-        answer(gateway.uploads.create(req).await)
-    }
-
-    fn upload_part(UploadPartInput) -> UploadPartOutput {
-        answer(gateway.uploads.put_part(req).await)
-    }
-
-    fn upload_part_copy(UploadPartCopyInput) -> UploadPartCopyOutput {
-        answer(gateway.uploads.copy_part(req).await)
-    }
-
-    fn complete_multipart_upload(CompleteMultipartUploadInput) -> CompleteMultipartUploadOutput {
-        answer(gateway.uploads.complete(req).await)
-    }
-
-    fn abort_multipart_upload(AbortMultipartUploadInput) -> AbortMultipartUploadOutput {
-        done(gateway.uploads.abort(req.input).await)
-    }
-
-    fn list_parts(ListPartsInput) -> ListPartsOutput {
-        answer(gateway.uploads.list_parts(req.input).await)
-    }
-
-    fn list_multipart_uploads(ListMultipartUploadsInput) -> ListMultipartUploadsOutput {
-        answer(gateway.uploads.list(req.input).await)
-    }
-
-    fn list_object_versions(ListObjectVersionsInput) -> ListObjectVersionsOutput {
-        answer(list::versions(&gateway.names, req.input).await)
-    }
-
-    fn get_object_tagging(GetObjectTaggingInput) -> GetObjectTaggingOutput {
-        answer(tags::get(&gateway.names, req.input).await)
-    }
-
-    fn put_object_tagging(PutObjectTaggingInput) -> PutObjectTaggingOutput {
-        done(tags::set(&gateway.names, req.input).await)
-    }
-
-    fn delete_object_tagging(DeleteObjectTaggingInput) -> DeleteObjectTaggingOutput {
-        done(tags::remove(&gateway.names, req.input).await)
-    }
-
-    fn get_bucket_tagging(GetBucketTaggingInput) -> GetBucketTaggingOutput {
-        answer(gateway.buckets.tags(req.input.bucket).await)
-    }
-
-    fn put_bucket_tagging(PutBucketTaggingInput) -> PutBucketTaggingOutput {
-        done(gateway.buckets.set_tags(req.input.bucket, req.input.tagging).await)
-    }
-
-    fn delete_bucket_tagging(DeleteBucketTaggingInput) -> DeleteBucketTaggingOutput {
-        done(gateway.buckets.set(req.input.bucket, BucketSetting::Tags, None).await)
-    }
-
     fn get_bucket_cors(GetBucketCorsInput) -> GetBucketCorsOutput {
         let cors_rules = Some(cors::rules(&gateway.buckets, req.input.bucket).await?);
         answer(Ok(GetBucketCorsOutput { cors_rules }))
-    }
-
-    fn put_bucket_cors(PutBucketCorsInput) -> PutBucketCorsOutput {
-        done(cors::set(&gateway.buckets, req.input.bucket, req.input.cors_configuration).await)
-    }
-
-    fn delete_bucket_cors(DeleteBucketCorsInput) -> DeleteBucketCorsOutput {
-        done(gateway.buckets.set(req.input.bucket, BucketSetting::Cors, None).await)
     }
 
     fn get_bucket_lifecycle_configuration(
@@ -221,10 +153,6 @@ operations! {
         lifecycle::set(&gateway.buckets, req.input).await?;
         let transition_default_minimum_object_size = least_size();
         answer(Ok(PutBucketLifecycleConfigurationOutput { transition_default_minimum_object_size }))
-    }
-
-    fn delete_bucket_lifecycle(DeleteBucketLifecycleInput) -> DeleteBucketLifecycleOutput {
-        done(gateway.buckets.set(req.input.bucket, BucketSetting::Lifecycle, None).await)
     }
 
     fn get_bucket_acl(GetBucketAclInput) -> GetBucketAclOutput {
@@ -264,77 +192,72 @@ operations! {
         answer(Ok(GetBucketRequestPaymentOutput { payer: Some(Payer::from_static(Payer::BUCKET_OWNER)) }))
     }
 
-    fn get_bucket_policy(GetBucketPolicyInput) -> GetBucketPolicyOutput {
-        gateway.buckets.unset(req.input.bucket, "NoSuchBucketPolicy", "policy").await
-    }
+    answer list_objects(ListObjectsInput) -> ListObjectsOutput = list::v1(&gateway.names, req.input);
+    answer list_objects_v2(ListObjectsV2Input) -> ListObjectsV2Output = list::v2(&gateway.names, req.input);
+    answer get_object(GetObjectInput) -> GetObjectOutput = gateway.objects.get(req);
+    answer get_object_attributes(GetObjectAttributesInput) -> GetObjectAttributesOutput =
+        gateway.objects.attributes(req);
+    answer delete_object(DeleteObjectInput) -> DeleteObjectOutput = gateway.objects.delete(req);
+    answer delete_objects(DeleteObjectsInput) -> DeleteObjectsOutput = gateway.objects.delete_many(req);
+    answer copy_object(CopyObjectInput) -> CopyObjectOutput = gateway.objects.copy(req);
+    answer create_multipart_upload(CreateMultipartUploadInput) -> CreateMultipartUploadOutput =
+        gateway.uploads.create(req);
+    answer upload_part(UploadPartInput) -> UploadPartOutput = gateway.uploads.put_part(req);
+    answer upload_part_copy(UploadPartCopyInput) -> UploadPartCopyOutput = gateway.uploads.copy_part(req);
+    answer complete_multipart_upload(CompleteMultipartUploadInput) -> CompleteMultipartUploadOutput =
+        gateway.uploads.complete(req);
+    answer list_parts(ListPartsInput) -> ListPartsOutput = gateway.uploads.list_parts(req.input);
+    answer list_multipart_uploads(ListMultipartUploadsInput) -> ListMultipartUploadsOutput =
+        gateway.uploads.list(req.input);
+    answer list_object_versions(ListObjectVersionsInput) -> ListObjectVersionsOutput =
+        list::versions(&gateway.names, req.input);
+    answer get_object_tagging(GetObjectTaggingInput) -> GetObjectTaggingOutput = tags::get(&gateway.names, req.input);
+    answer get_bucket_tagging(GetBucketTaggingInput) -> GetBucketTaggingOutput = gateway.buckets.tags(req.input.bucket);
 
-    fn get_bucket_policy_status(GetBucketPolicyStatusInput) -> GetBucketPolicyStatusOutput {
-        gateway.buckets.unset(req.input.bucket, "NoSuchBucketPolicy", "policy").await
-    }
+    done delete_bucket(DeleteBucketInput) -> DeleteBucketOutput = gateway.buckets.delete(req.input.bucket);
+    done abort_multipart_upload(AbortMultipartUploadInput) -> AbortMultipartUploadOutput =
+        gateway.uploads.abort(req.input);
+    done put_object_tagging(PutObjectTaggingInput) -> PutObjectTaggingOutput = tags::set(&gateway.names, req.input);
+    done delete_object_tagging(DeleteObjectTaggingInput) -> DeleteObjectTaggingOutput =
+        tags::remove(&gateway.names, req.input);
+    done put_bucket_tagging(PutBucketTaggingInput) -> PutBucketTaggingOutput =
+        gateway.buckets.set_tags(req.input.bucket, req.input.tagging);
+    done delete_bucket_tagging(DeleteBucketTaggingInput) -> DeleteBucketTaggingOutput =
+        gateway.buckets.set(req.input.bucket, BucketSetting::Tags, None);
+    done put_bucket_cors(PutBucketCorsInput) -> PutBucketCorsOutput =
+        cors::set(&gateway.buckets, req.input.bucket, req.input.cors_configuration);
+    done delete_bucket_cors(DeleteBucketCorsInput) -> DeleteBucketCorsOutput =
+        gateway.buckets.set(req.input.bucket, BucketSetting::Cors, None);
+    done delete_bucket_lifecycle(DeleteBucketLifecycleInput) -> DeleteBucketLifecycleOutput =
+        gateway.buckets.set(req.input.bucket, BucketSetting::Lifecycle, None);
 
-    fn get_bucket_website(GetBucketWebsiteInput) -> GetBucketWebsiteOutput {
-        gateway.buckets.unset(req.input.bucket, "NoSuchWebsiteConfiguration", "website").await
-    }
+    // What no bucket can have here.
+    unset get_bucket_policy(GetBucketPolicyInput) -> GetBucketPolicyOutput, "NoSuchBucketPolicy", "policy";
+    unset get_bucket_policy_status(GetBucketPolicyStatusInput) -> GetBucketPolicyStatusOutput,
+        "NoSuchBucketPolicy", "policy";
+    unset get_bucket_website(GetBucketWebsiteInput) -> GetBucketWebsiteOutput, "NoSuchWebsiteConfiguration", "website";
+    unset get_bucket_encryption(GetBucketEncryptionInput) -> GetBucketEncryptionOutput,
+        "ServerSideEncryptionConfigurationNotFoundError", "encryption";
+    unset get_bucket_replication(GetBucketReplicationInput) -> GetBucketReplicationOutput,
+        "ReplicationConfigurationNotFoundError", "replication";
+    unset get_object_lock_configuration(GetObjectLockConfigurationInput) -> GetObjectLockConfigurationOutput,
+        "ObjectLockConfigurationNotFoundError", "object lock";
+    unset get_object_retention(GetObjectRetentionInput) -> GetObjectRetentionOutput,
+        "NoSuchObjectLockConfiguration", "object lock";
+    unset get_object_legal_hold(GetObjectLegalHoldInput) -> GetObjectLegalHoldOutput,
+        "NoSuchObjectLockConfiguration", "object lock";
+    unset get_public_access_block(GetPublicAccessBlockInput) -> GetPublicAccessBlockOutput,
+        "NoSuchPublicAccessBlockConfiguration", "public access block";
 
-    fn get_bucket_encryption(GetBucketEncryptionInput) -> GetBucketEncryptionOutput {
-        let code = "ServerSideEncryptionConfigurationNotFoundError";
-        gateway.buckets.unset(req.input.bucket, code, "encryption").await
-    }
-
-    fn get_bucket_replication(GetBucketReplicationInput) -> GetBucketReplicationOutput {
-        gateway.buckets.unset(req.input.bucket, "ReplicationConfigurationNotFoundError", "replication").await
-    }
-
-    fn get_object_lock_configuration(GetObjectLockConfigurationInput) -> GetObjectLockConfigurationOutput {
-        gateway.buckets.unset(req.input.bucket, "ObjectLockConfigurationNotFoundError", "object lock").await
-    }
-
-    fn get_object_retention(GetObjectRetentionInput) -> GetObjectRetentionOutput {
-        gateway.buckets.unset(req.input.bucket, "NoSuchObjectLockConfiguration", "object lock").await
-    }
-
-    fn get_object_legal_hold(GetObjectLegalHoldInput) -> GetObjectLegalHoldOutput {
-        gateway.buckets.unset(req.input.bucket, "NoSuchObjectLockConfiguration", "object lock").await
-    }
-
-    fn get_public_access_block(GetPublicAccessBlockInput) -> GetPublicAccessBlockOutput {
-        let code = "NoSuchPublicAccessBlockConfiguration";
-        gateway.buckets.unset(req.input.bucket, code, "public access block").await
-    }
-
-    fn get_bucket_logging(GetBucketLoggingInput) -> GetBucketLoggingOutput {
-        done(gateway.buckets.check(req.input.bucket).await)
-    }
-
-    fn get_bucket_notification_configuration(
-        GetBucketNotificationConfigurationInput,
-    ) -> GetBucketNotificationConfigurationOutput {
-        done(gateway.buckets.check(req.input.bucket).await)
-    }
-
-    fn get_bucket_accelerate_configuration(
-        GetBucketAccelerateConfigurationInput,
-    ) -> GetBucketAccelerateConfigurationOutput {
-        done(gateway.buckets.check(req.input.bucket).await)
-    }
-
-    fn delete_bucket_policy(DeleteBucketPolicyInput) -> DeleteBucketPolicyOutput {
-        done(gateway.buckets.check(req.input.bucket).await)
-    }
-
-    fn delete_bucket_website(DeleteBucketWebsiteInput) -> DeleteBucketWebsiteOutput {
-        done(gateway.buckets.check(req.input.bucket).await)
-    }
-
-    fn delete_bucket_encryption(DeleteBucketEncryptionInput) -> DeleteBucketEncryptionOutput {
-        done(gateway.buckets.check(req.input.bucket).await)
-    }
-
-    fn delete_bucket_replication(DeleteBucketReplicationInput) -> DeleteBucketReplicationOutput {
-        done(gateway.buckets.check(req.input.bucket).await)
-    }
-
-    fn delete_public_access_block(DeletePublicAccessBlockInput) -> DeletePublicAccessBlockOutput {
-        done(gateway.buckets.check(req.input.bucket).await)
-    }
+    // Off, and stays off.
+    empty get_bucket_logging(GetBucketLoggingInput) -> GetBucketLoggingOutput;
+    empty get_bucket_notification_configuration(GetBucketNotificationConfigurationInput)
+        -> GetBucketNotificationConfigurationOutput;
+    empty get_bucket_accelerate_configuration(GetBucketAccelerateConfigurationInput)
+        -> GetBucketAccelerateConfigurationOutput;
+    empty delete_bucket_policy(DeleteBucketPolicyInput) -> DeleteBucketPolicyOutput;
+    empty delete_bucket_website(DeleteBucketWebsiteInput) -> DeleteBucketWebsiteOutput;
+    empty delete_bucket_encryption(DeleteBucketEncryptionInput) -> DeleteBucketEncryptionOutput;
+    empty delete_bucket_replication(DeleteBucketReplicationInput) -> DeleteBucketReplicationOutput;
+    empty delete_public_access_block(DeletePublicAccessBlockInput) -> DeletePublicAccessBlockOutput;
 }
