@@ -316,6 +316,13 @@ impl Store {
         self.look(|core| walk(core, blocks, |s, g, _| (s, g) == (role, group))).unwrap_or_default()
     }
 
+    /// The readable data of one chunk. A check that asks for each chunk reads no others with it.
+    pub fn kept_of(&self, group: GroupId, role: Role, chunk: ChunkId) -> BTreeMap<u32, Block> {
+        let here = |s, g, c| (s, g, c) == (role, group, chunk);
+        let all = self.look(|core| walk(core, self.chunk_blocks, here)).unwrap_or_default();
+        all.into_iter().filter_map(|((.., block), found)| Some((block, found.ok()?))).collect()
+    }
+
     /// All readable data of a group in one role.
     pub fn kept(&self, group: GroupId, role: Role) -> Kept {
         let mut kept = Kept::new();

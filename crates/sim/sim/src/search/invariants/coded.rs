@@ -216,8 +216,8 @@ impl World<'_> {
                 let left = places.find(|(group, server)| {
                     let roles = server.store.roles().into_iter().filter(|(of, _)| of == group);
                     roles.into_iter().any(|(group, role)| {
-                        let kept = server.store.kept(group, role).remove(chunk);
-                        kept.is_some_and(|blocks| blocks.values().any(|block| block.data.is_some()))
+                        let kept = server.store.kept_of(group, role, *chunk);
+                        kept.values().any(|block| block.data.is_some())
                     }) || in_memory(server, *group, *chunk)
                 });
                 if let Some(what) = left
@@ -247,7 +247,7 @@ impl World<'_> {
             return None;
         }
         let group = GroupId::of_column(set, column);
-        let mut kept = store.kept(group, role).remove(&stored.chunk).unwrap_or_default();
+        let mut kept = store.kept_of(group, role, stored.chunk);
         for block in self.servers[&server].replica().kept_in_memory(group, role) {
             if block.chunk == stored.chunk {
                 kept.insert(block.block, Block { version: block.version, data: block.data });

@@ -44,7 +44,7 @@ impl World<'_> {
         let spared = |chunk: &&ChunkId| is_damaged(chunk) || self.harness.invariants.ruined.contains(*chunk);
         let mut all = left.keys().chain(right.keys()).filter(|chunk| !spared(chunk));
         let chunk = *all.find(|chunk| left.get(chunk) != right.get(chunk))?;
-        let blocks = |id| store(id).kept(group, Role::Replica).remove(&chunk).unwrap_or_default();
+        let blocks = |id| store(id).kept_of(group, Role::Replica, chunk);
         let (one, other) = (blocks(a), blocks(b));
         let data = |block: Option<&Block>| block.and_then(|b| b.data.clone());
         let differs = |n: &&u32| data(one.get(n)) != data(other.get(n));
@@ -62,8 +62,8 @@ impl World<'_> {
             let group = ebb_types::group_of(chunk, self.settings.params().groups);
             let entry = self.newest_state().group(group).expect("every group is configured");
             let keeps = |id: &ebb_types::ServerId| {
-                let kept = self.servers[id].store.kept(group, Role::Replica).remove(&chunk);
-                kept.is_some_and(|blocks| blocks.values().any(|block| block.data.is_some()))
+                let kept = self.servers[id].store.kept_of(group, Role::Replica, chunk);
+                kept.values().any(|block| block.data.is_some())
             };
             if let Some(id) = entry.slots.iter().map(|s| s.server).find(|id| keeps(id)) {
                 return self.fail("R4", format!("{chunk} was deleted and {id} still has blocks of it"));
