@@ -82,8 +82,8 @@ pub struct Invariants {
     entries: Entries,
     /// Map version of each member that was checked last.
     looked: BTreeMap<u64, u64>,
-    /// Newest fence of each run of each server.
-    fences: BTreeMap<(ServerId, u64, GroupId), Epoch>,
+    /// The present run of each server, and its newest fence in each group.
+    fences: BTreeMap<ServerId, (u64, Vec<Epoch>)>,
     /// The newest epoch of each group in which a primary served, or could serve once it was on record.
     served: BTreeMap<GroupId, Epoch>,
     /// The run of each server, and the epoch of each group in the first map that includes it.

@@ -8,15 +8,21 @@ use crate::search::harness::World;
 use crate::world::brief::brief_entry;
 use crate::world::server::record_of;
 use ebb_chunkserver::StoreCommand;
-use ebb_types::{BLOCK_BYTES, Content, GroupId, PeerMessage, ServerId, Version, crc32c, lost_block_crc};
+use ebb_types::{
+    BLOCK_BYTES, Content, Epoch, GroupId, PeerMessage, ServerId, Version, crc32c, lost_block_crc,
+};
 
 impl World<'_> {
     pub(super) fn r1_fences(&mut self, id: ServerId) {
         let server = &self.servers[&id];
-        let life = server.life;
-        for group in (0..self.settings.params().groups).map(GroupId) {
+        let (life, fences) = self.harness.invariants.fences.entry(id).or_default();
+        if *life != server.life {
+            (*life, *fences) = (server.life, Vec::new());
+        }
+        let groups = self.settings.params().groups;
+        fences.resize(groups as usize, Epoch::default());
+        for (group, last) in (0..groups).map(GroupId).zip(fences) {
             let fence = server.replica().fence_of(group);
-            let last = self.harness.invariants.fences.entry((id, life, group)).or_default();
             // A group that no longer concerns the server is forgotten until a message about it arrives.
             if fence < *last && fence.0 > 0 {
                 let what = format!("{id} went back from {last} to {fence} in {group}");
@@ -99,8 +105,7 @@ mod tests {
         let id = primary(&world);
         world.r1_fences(id);
         assert_eq!(broken(&mut world), None);
-        let life = world.servers[&id].life;
-        world.harness.invariants.fences.insert((id, life, GROUP), Epoch(99));
+        world.harness.invariants.fences.get_mut(&id).unwrap().1[GROUP.0 as usize] = Epoch(99);
         world.r1_fences(id);
         assert_eq!(broken(&mut world), Some("R1"));
     }

@@ -11,15 +11,20 @@ impl World<'_> {
             let server = &self.servers[id];
             server.up && server.replica().serves(server.clock.at(now), group)
         };
+        let server = &self.servers[&id];
+        if !server.up {
+            return;
+        }
+        let (at, replica) = (server.clock.at(now), server.replica());
         for group in (0..self.settings.params().groups).map(GroupId) {
-            if !serves(&id, group) {
+            if !replica.serves(at, group) {
                 continue;
             }
             let other = self.servers.keys().find(|other| **other != id && serves(other, group));
             if let Some(other) = other.copied() {
                 return self.fail("R2", format!("{id} and {other} both serve {group}"));
             }
-            let epoch = self.servers[&id].replica().fence_of(group);
+            let epoch = replica.fence_of(group);
             let newest = self.harness.invariants.served.entry(group).or_default();
             *newest = epoch.max(*newest);
         }
