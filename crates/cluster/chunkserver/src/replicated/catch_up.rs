@@ -42,6 +42,9 @@ pub(crate) struct CatchUp {
     /// blocks may be missing.
     awaited: BTreeSet<StoreToken>,
     reported: Option<Moment>,
+    /// Every member has been there since the listing began. Else a source may have listed as lost what it could not
+    /// repair for want of a copy that is back by now: its bound is no version that anything had.
+    all_along: bool,
     /// Since when only blocks that no copy has are missing.
     lost_since: Option<Moment>,
     lost_pause: Duration,
@@ -87,6 +90,7 @@ impl CatchUp {
             fetches: Fetches::default(),
             awaited: BTreeSet::new(),
             reported: None,
+            all_along: member.all_live(cx),
             lost_since: None,
             lost_pause: LOST_PAUSE,
         }
@@ -111,7 +115,8 @@ impl CatchUp {
     }
 
     /// Requests sent under an older epoch are sent again.
-    pub fn new_epoch(&mut self, cx: &mut Context) {
+    pub fn new_epoch(&mut self, cx: &mut Context, member: &Member) {
+        self.all_along &= member.all_live(cx);
         self.fetches.new_epoch(cx);
         self.reported = None;
         if let Listing::Asking { token, due, .. } = &mut self.listing {
@@ -180,8 +185,9 @@ impl CatchUp {
 
     pub fn tick(&mut self, cx: &mut Context, member: &Member) {
         let sources = sources::sources(cx, member, None);
+        self.all_along &= member.all_live(cx);
         let mut stuck = self.is_stuck(cx.now) && !sources.is_empty();
-        if stuck && member.all_live(cx) {
+        if stuck && self.all_along {
             // A source that has lost them lists them so. Every copy is asked before they are stored as lost here, too.
             self.fetches.missing.seek_lost();
             stuck = false;

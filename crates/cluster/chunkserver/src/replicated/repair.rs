@@ -337,6 +337,9 @@ impl Repairs {
             cx.map.is_live(copy.source.0) && !copy.barren && (!copy.second || (answered && *n == tried))
         };
         let next = repair.copies.iter().enumerate().skip(tried).find(may).map(|(n, copy)| (n, *copy));
+        // Who went away meanwhile is not asked.
+        let passed = tried..next.map_or(repair.copies.len(), |(n, _)| n);
+        repair.unsure |= repair.copies[passed].iter().any(|copy| !cx.map.is_live(copy.source.0));
         if next.is_none_or(|(_, copy)| !copy.second) {
             repair.held.clear();
         }
@@ -389,8 +392,14 @@ impl Repairs {
         };
         match *outcome {
             StoreOutcome::Read { .. } => {}
-            StoreOutcome::Damaged { block, all: false, .. } if (first..first + count).contains(&block) => {
-                repair.given_up.push((block, 1));
+            StoreOutcome::Damaged { block, all: false, lost, .. }
+                if (first..first + count).contains(&block) =>
+            {
+                // A damaged block among lost ones has a version still: the operation reads again, and it is repaired by
+                // itself.
+                if lost.is_some() || repair.wanted.lost.is_none() {
+                    repair.given_up.push((block, 1));
+                }
                 let sides = [(block + 1, first + count), (first, block)];
                 let sides = sides.into_iter().filter(|(start, end)| start < end);
                 repair.unread.extend(sides.map(|(start, end)| (start, end - start)));
@@ -443,7 +452,10 @@ impl Repairs {
         let has_none = |refusal: &Refusal| matches!(refusal, Refusal::Corrupt | Refusal::Lost);
         repair.unsure |= result.as_ref().is_err_and(|refusal| !has_none(refusal));
         repair.stale |= matches!(result, Err(Refusal::Stale { .. }));
+        let answered = result.is_ok();
         let parts = result.ok().and_then(|r| sound_parts(cx.group, repair.part(), r, payload));
+        // What was garbled on the way says nothing of the copy.
+        repair.unsure |= answered && parts.is_none();
         let Some(mut parts) = parts else { return self.ask_next(cx, member, id, false) };
         // "Never written" counts only from a copy that would have the block.
         parts.retain(|(record, _)| {
@@ -452,18 +464,18 @@ impl Repairs {
         let since = member.asked_since(source, Epoch(0));
         parts.retain(|(record, _)| record.is_never_written() || record.version.epoch >= since);
         parts.retain(|(record, _)| !partial || lost.is_none_or(|newest| record.version >= newest));
-        if lost.is_some() {
-            let before = parts.len();
-            let had = |r: &Record| member.tail.newest_of(r.chunk, (r.first, r.count));
-            parts.retain(|(record, _)| record.version >= had(record));
-            repair.refused |= parts.len() < before;
-        }
         parts.append(&mut repair.held);
         if repair.copies.get(repair.tried).is_some_and(|next| next.second) {
             repair.held = parts;
             return self.ask_next(cx, member, id, true);
         }
-        let parts = newest(&parts);
+        // Of a pair only the newer part of a block counts, and where that is refused, the older one is all the more.
+        let mut parts = newest(&parts);
+        if lost.is_some() {
+            let sent = blocks(&parts);
+            parts = as_new_as_was_here(&parts, member);
+            repair.refused |= blocks(&parts) < sent;
+        }
         if parts.is_empty() {
             return self.ask_next(cx, member, id, true);
         }
@@ -553,6 +565,25 @@ fn newest(parts: &[(Record, Bytes)]) -> Vec<(Record, Bytes)> {
             if (covers.version, other) > (record.version, nth) {
                 pieces = without(pieces, covers.first, covers.first + covers.count);
             }
+        }
+        all.extend(pieces.into_iter().map(|piece| part_of(record, payload, piece)));
+    }
+    all
+}
+
+fn blocks(parts: &[(Record, Bytes)]) -> u32 {
+    parts.iter().map(|(record, _)| record.count).sum()
+}
+
+/// The blocks that are not older than what is known to have been here, one by one: a record may have one of each kind.
+fn as_new_as_was_here(parts: &[(Record, Bytes)], member: &Member) -> Vec<(Record, Bytes)> {
+    let mut all = Vec::new();
+    for (record, payload) in parts {
+        let end = record.first + record.count;
+        let is_older = |block: &u32| record.version < member.tail.newest_of(record.chunk, (*block, 1));
+        let mut pieces = vec![(record.first, end)];
+        for block in (record.first..end).filter(is_older) {
+            pieces = without(pieces, block, block + 1);
         }
         all.extend(pieces.into_iter().map(|piece| part_of(record, payload, piece)));
     }

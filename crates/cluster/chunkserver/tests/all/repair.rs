@@ -46,15 +46,19 @@ impl Server {
 
     /// `OTHER` is in this state.
     fn beside(state: SlotState, id: ServerId, tail: RecoveredTail, covered: bool) -> (Server, Vec<Command>) {
-        let config = Config::new(id, Incarnation(1), StoreId(1), 1 << 20, 1);
-        let recovered = Recovered { tails: [(GROUP, tail)].into(), ..Recovered::default() };
-        let mut server = Server { replica: Replica::new(config, recovered), now: 1 };
-        server.on(Event::Lease { until: Moment(u64::MAX) });
         let holder = Some(Holder::new(HOLDER, covered));
         let slots = vec![
             Slot { server: ME, state: SlotState::InSync, holder: None },
             Slot { server: OTHER, state, holder },
         ];
+        Server::member_of(slots, id, tail)
+    }
+
+    fn member_of(slots: Vec<Slot>, id: ServerId, tail: RecoveredTail) -> (Server, Vec<Command>) {
+        let config = Config::new(id, Incarnation(1), StoreId(1), 1 << 20, 1);
+        let recovered = Recovered { tails: [(GROUP, tail)].into(), ..Recovered::default() };
+        let mut server = Server { replica: Replica::new(config, recovered), now: 1 };
+        server.on(Event::Lease { until: Moment(u64::MAX) });
         let entry = GroupEntry { epoch: Epoch(9), primary: Some(ME), slots, ..GroupEntry::unknown() };
         let servers = [1, 2, 3, 4].map(|id| crate::server(id, id as u8 % 2, ServerState::Awake));
         let delta = MapDelta {
@@ -81,7 +85,8 @@ impl Server {
 
     fn is(&mut self, id: ServerId, state: ServerState) -> Vec<Command> {
         let servers = vec![crate::server(id.0, id.0 as u8 % 2, state)];
-        self.on(Event::Map(MapDelta { from: 1, to: 2, servers, groups: Vec::new(), ..MapDelta::default() }))
+        let from = self.replica.map().version;
+        self.on(Event::Map(MapDelta { from, to: from + 1, servers, ..MapDelta::default() }))
     }
 
     fn ticks(&mut self) -> Vec<Command> {
@@ -773,7 +778,10 @@ fn a_block_that_a_former_holder_may_have_stays_missing() {
 /// what it asks the copies.
 fn settles(own: Vec<TailRun>, states: &[(ServerId, ServerState)]) -> (Server, Vec<Command>) {
     let tail = RecoveredTail { open: own, ..RecoveredTail::default() };
-    let (mut primary, _) = Server::recovered(ME, tail);
+    settles_as(Server::recovered(ME, tail).0, states)
+}
+
+fn settles_as(mut primary: Server, states: &[(ServerId, ServerState)]) -> (Server, Vec<Command>) {
     let epoch = Epoch(9);
     let version = Version { seq: 4, ..NEW };
     let open = Run { chunk: CHUNK, first: 0, count: 2, version, kind: Kind::Data };
@@ -997,4 +1005,91 @@ fn a_fetch_does_not_wait_for_a_copy_that_falls_asleep() {
         commands = replica.ticks();
     }
     panic!("no server is asked any more");
+}
+
+/// Of a record that both blocks of a pair's second copy are in, one may be older than what was here. The other block is
+/// not what the first copy has of it (seed 41000055230).
+#[test]
+fn where_one_block_of_a_pair_is_refused_the_other_is_not_the_older_one() {
+    let newest = Version { seq: 9, ..NEW };
+    let run = Run { chunk: CHUNK, first: 0, count: 1, version: newest, kind: Kind::Data };
+    let (mut primary, mut commands) = settles(vec![TailRun { run, request: None }], &[]);
+    for seq in [3, 5] {
+        let question = asked(&commands).expect("a copy of the pair is asked");
+        assert_eq!(question.blocks, (0, 2));
+        let data = Bytes::from(vec![seq as u8; 2 * BLOCK_BYTES]);
+        let both = Record { count: 2, ..record(Version { seq, ..NEW }, Some(&data)) };
+        commands = primary.answers(question, Ok(vec![both]), data);
+    }
+    let stored: Vec<StoreCommand> = commands.iter().filter_map(stored_by).map(|(_, c)| c).collect();
+    let [StoreCommand::Repair { record, payload, .. }] = &stored[..] else { panic!("{stored:?}") };
+    assert_eq!((record.first, record.count, record.version.seq, payload[0]), (1, 1, 5, 5));
+}
+
+/// A source lists as lost what it could not repair while a member was away. That one may have it, in an older version
+/// than the source can rule out.
+#[test]
+fn what_was_listed_as_lost_while_a_member_was_away_is_listed_again() {
+    let lists = |commands: &Vec<Command>| {
+        commands.iter().any(|c| matches!(c, Command::Send { message: PeerMessage::List { .. }, .. }))
+    };
+    let (mut replica, _) = catches_up(&[Kind::Lost]);
+    replica.is(ME, ServerState::Failed);
+    let commands = (0..200).map(|_| replica.ticks()).find(lists).expect("it begins again");
+    let (mut replica, _) = misses(&[run_of(0, 1, Kind::Lost)], (replica, commands));
+    replica.is(ME, ServerState::Awake);
+    let next = (0..200).map(|_| replica.ticks()).find(|c| asked(c).is_some() || lists(c));
+    let next = next.expect("it goes on");
+    assert!(asked(&next).is_none(), "{next:?}");
+}
+
+/// A store that has failed says nothing of what it has.
+#[test]
+fn what_a_copy_that_failed_may_have_is_not_stored_as_lost() {
+    let (mut replica, commands) = catches_up(&[Kind::Data]);
+    let (_, commands) = all_refuse(&mut replica, commands, Refusal::Poisoned);
+    assert!(store(&commands).is_none() && !has_caught_up(&commands), "{commands:?}");
+    let again = (0..200).map(|_| replica.ticks()).find(|c| asked(c).is_some());
+    assert!(again.is_some(), "it is asked for again");
+}
+
+/// It was passed over, and is there again before the others have said that they have none.
+#[test]
+fn what_a_copy_that_was_away_at_its_turn_may_have_is_not_given_up() {
+    let (mut primary, commands) = settles_as(Server::started(ME, RecoveredTail::default(), false).0, &[]);
+    let question = asked(&commands).expect("a copy is asked");
+    primary.is(FORMER, ServerState::Failed);
+    let commands = primary.answers(question, Err(Refusal::Lost), Bytes::new());
+    let commands = nobody_has_it(&mut primary, commands);
+    primary.is(FORMER, ServerState::Awake);
+    let commands = own_blocks(&mut primary, commands, &[]);
+    assert_eq!(ordered(&commands), [], "{commands:?}");
+}
+
+/// A source said that it has lost the block. That no other copy has it is not known before they are asked.
+#[test]
+fn what_a_primary_that_catches_up_is_told_is_lost_is_not_ordered_as_lost() {
+    let state = SlotState::CatchingUp { since: Epoch(5) };
+    let slots = vec![
+        Slot { server: ME, state, holder: Some(Holder::new(HOLDER, true)) },
+        Slot { server: OTHER, state: SlotState::InSync, holder: None },
+    ];
+    let started = Server::member_of(slots, ME, RecoveredTail::default());
+    let (mut primary, _) = misses(&[run_of(0, 1, Kind::Lost)], started);
+    let (group, epoch, forgotten) = (GROUP, Epoch(9), Version::ZERO);
+    let open = Run { version: Version { seq: 9, ..NEW }, ..run_of(0, 1, Kind::Data) };
+    let mut commands = Vec::new();
+    for from in [OTHER, HOLDER] {
+        let tail = vec![TailRun { run: open, request: None }];
+        let fenced = PeerMessage::FenceReply { group, epoch, tail, done: Vec::new(), forgotten };
+        commands.extend(primary.on(Event::Peer { from, message: fenced, payload: Bytes::new() }));
+    }
+    while let Some(at) = commands.iter().position(|c| stored_by(c).is_some()) {
+        let (token, command) = stored_by(&commands.swap_remove(at)).expect("it is one");
+        let StoreCommand::Newer { runs, .. } = command else { panic!("{command:?}") };
+        commands.extend(primary.stored(token, StoreOutcome::Newer(runs)));
+    }
+    assert_eq!(ordered(&commands), [], "{commands:?}");
+    let question = (0..200).map(|_| primary.ticks()).find_map(|c| asked(&c));
+    assert!(question.is_some(), "the copies are asked");
 }

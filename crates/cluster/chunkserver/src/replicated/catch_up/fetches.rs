@@ -33,6 +33,8 @@ struct Fetch {
     applying: usize,
     /// The source asked last cannot answer now: the tick starts over.
     refused: bool,
+    /// A source failed to answer what it was asked: that it has none of the blocks is not known.
+    unsure: bool,
     /// Sources asked so far; the last one owes the reply.
     asked: Vec<Source>,
     /// Those that have none of the blocks: they are not asked for a part of them.
@@ -166,7 +168,8 @@ impl Fetches {
             // has.
             Kind::Data | Kind::Note | Kind::Lost => {
                 let may = cx.map.is_live(missing.source.0) && !barren.contains(&missing.source);
-                let fetch = Fetch { missing, applying: 0, refused: false, asked: barren.clone(), barren };
+                let asked = barren.clone();
+                let fetch = Fetch { missing, applying: 0, refused: false, unsure: false, asked, barren };
                 let before = self.fetches.insert(token, fetch);
                 debug_assert!(before.is_none(), "a token is of one fetch");
                 if may {
@@ -179,7 +182,8 @@ impl Fetches {
             Kind::Delete => Content::Delete,
         };
         let (asked, barren) = (Vec::new(), Vec::new());
-        self.fetches.insert(token, Fetch { missing, applying: 1, refused: false, asked, barren });
+        let fetch = Fetch { missing, applying: 1, refused: false, unsure: false, asked, barren };
+        self.fetches.insert(token, fetch);
         let record = Record { group: member.id(), chunk, first, count, version, request: None, content };
         apply(cx, member, token, record, Bytes::new());
         Fetched::Nothing
@@ -222,17 +226,23 @@ impl Fetches {
             Err(Refusal::Corrupt) if fetch.missing.run.count > 1 => {
                 return self.fetch_halves(cx, member, token);
             }
-            Err(Refusal::Corrupt | Refusal::Lost | Refusal::Poisoned) => None,
+            Err(Refusal::Corrupt | Refusal::Lost) => None,
+            Err(Refusal::Poisoned) => {
+                fetch.unsure = true;
+                None
+            }
             Err(_) => {
                 fetch.refused = true;
                 return Fetched::Nothing;
             }
         };
-        let sound = |(record, payload): &(Record, Bytes)| match &record.content {
-            _ if record.version < least => false,
+        let arrived = |(record, payload): &(Record, Bytes)| match &record.content {
             Content::Data { crcs } => record.fault(payload.len()).is_none() && *crcs == block_crcs(payload),
             _ => record.count > 0,
         };
+        // What was garbled on the way says nothing of the copy.
+        fetch.unsure |= parts.as_ref().is_some_and(|parts| !parts.iter().all(arrived));
+        let sound = |part: &(Record, Bytes)| part.0.version >= least && arrived(part);
         let Some(mut parts) = parts.filter(|p| !p.is_empty() && p.iter().all(sound)) else {
             return self.fetch_elsewhere(cx, member, token);
         };
@@ -312,6 +322,10 @@ impl Fetches {
     /// No live copy has any of the blocks. They stay missing while a member is away that may have them, and the rest
     /// continues. Else they are stored as lost, so that they are here what they are on the others.
     fn give_up_blocks(&mut self, cx: &mut Context, member: &mut Member, token: u64) -> Fetched {
+        if let Some(fetch) = self.fetches.get_mut(&token).filter(|fetch| fetch.unsure) {
+            fetch.refused = true;
+            return Fetched::Nothing;
+        }
         if let Some(fetch) = self.fetches.get_mut(&token).filter(|_| member.all_live(cx)) {
             fetch.applying = 1;
             let (Run { chunk, first, count, version, .. }, group) = (fetch.missing.run, member.id());

@@ -67,7 +67,7 @@ impl Group {
         let was_catching_up = self.member.epoch() == old.epoch.next() && before == now;
         match &mut self.catch_up {
             Some(catch_up) if was_catching_up && catch_up.continues(cx, &self.member) => {
-                catch_up.new_epoch(cx);
+                catch_up.new_epoch(cx, &self.member);
             }
             other => {
                 if let Some(catch_up) = other {

@@ -190,7 +190,8 @@ impl Group {
             op.become_fetching(cx);
             let lost = needs.iter().find_map(|&(first, count)| catch_up.lost(chunk, first, count));
             if let Some(blocks) = lost {
-                return self.fail_damaged(cx, id, ChunkError::Corrupt, (&[blocks], true, false));
+                // A source said so of its own copy: that others have none either, the catch-up finds out.
+                return self.fail_damaged(cx, id, ChunkError::Corrupt, (&[blocks], false, false));
             }
             for (first, count) in needs {
                 self.demand(cx, (chunk, first, count));
