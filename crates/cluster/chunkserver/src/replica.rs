@@ -342,8 +342,9 @@ impl Replica {
         }
         self.follow_sets(now, &delta, out);
         // A suspended or hung server keeps its connections but answers nothing on them.
-        for server in delta.servers.iter().filter(|server| !server.state.is_live()) {
-            self.peer_lost(now, server.id, out);
+        let gone = delta.servers.iter().filter(|server| !server.state.is_live()).map(|server| server.id);
+        for server in gone.chain(delta.removed.iter().copied()) {
+            self.peer_lost(now, server, out);
         }
     }
 

@@ -27,7 +27,8 @@ pub use raft::{
     Birth, DiskLog, LOG_BYTES, LogEnd, LogFile, MemoryLog, RaftError, SEAT_MAX, joining_id, log_end,
 };
 pub use state::{
-    Change, Command, PathRecord, PowerFact, PowerRecord, Recalled, Reply, SetChange, Slept, State,
+    Change, Command, Joiner, PathRecord, PowerFact, PowerRecord, Recalled, Reply, SeatChange, SeatRefusal,
+    SetChange, Slept, State,
 };
 
 #[cfg(test)]

@@ -113,6 +113,7 @@ impl Rescue {
                 from: 0,
                 to: newest.to,
                 servers: newest.servers.clone(),
+                removed: Vec::new(),
                 pools: newest.pools.clone(),
                 groups: groups.into_iter().map(|(id, entry)| (id, entry.clone())).collect(),
                 sets: sets.into_iter().map(|(id, entry)| (id, entry.clone())).collect(),

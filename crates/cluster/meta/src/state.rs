@@ -7,22 +7,24 @@
 
 mod power;
 mod rescue;
+mod seats;
 mod sets;
 
 use crate::api::Planted;
 use crate::namespace::names::Names;
-use crate::{Bootstrap, Namespace, NewPool, NewServer};
+use crate::{Bootstrap, Namespace, NewPool};
 use ebb_gear::forecast::DAYS_KEPT;
 use ebb_types::{
     ClusterParams, Epoch, GearWish, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand,
-    NamespaceReply, ObjectId, PoolEntry, PoolId, Schedule, ServerEntry, ServerId, ServerState, SetEntry,
-    SetId, ShiftRecord, Slot, SlotState, Stage, StoreId, StoreMark,
+    NamespaceReply, ObjectId, PoolEntry, PoolId, Schedule, Seat, ServerEntry, ServerId, ServerState, SetEntry,
+    SetId, ShiftRecord, Slot, SlotState, Stage, StoreMark,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use power::{PathRecord, PowerFact, PowerRecord, Slept};
 pub use rescue::Recalled;
+pub use seats::{Joiner, SeatChange, SeatRefusal};
 pub(crate) use rescue::Unsure;
 pub use sets::SetChange;
 
@@ -76,6 +78,8 @@ pub enum Command {
     /// The pool's settings that may change become those of this entry.
     SetPool(PoolEntry),
     AddPool(NewPool),
+    /// Who is a server of the replicated pool, and what for.
+    ChangeSeat(SeatChange),
     /// Something about a server's power switch; at this time by the leader's clock.
     NotePower {
         server: ServerId,
@@ -151,6 +155,14 @@ pub struct State {
     positions: BTreeMap<ServerId, u64>,
     /// What is known of servers' switches. Not part of the map either.
     power: BTreeMap<ServerId, PowerRecord>,
+    /// What an administrator set of servers of the replicated pool, where it is not the default.
+    seats: BTreeMap<ServerId, Seat>,
+    arrangement: u64,
+    /// Servers that left, and the map version as of which they are gone. Not more than there are numbers.
+    removed: BTreeMap<ServerId, u64>,
+    roster: u64,
+    /// Power cycles of servers that left.
+    retired_cycles: u64,
     groups: Vec<Versioned<GroupEntry>>,
     pools: BTreeMap<PoolId, Versioned<PoolEntry>>,
     sets: Vec<Versioned<SetEntry>>,
@@ -187,10 +199,6 @@ impl State {
         self.servers.get(&id).map_or(0, |v| v.changed)
     }
 
-    pub(crate) fn server_count(&self) -> usize {
-        self.servers.len()
-    }
-
     /// In order of their ids.
     pub fn servers(&self) -> impl Iterator<Item = &ServerEntry> + '_ {
         self.servers.values().map(|v| &v.item)
@@ -222,7 +230,9 @@ impl State {
 
     /// Whether a server or a pool changed after map version `from`: that concerns every server.
     pub(crate) fn concerns_all_since(&self, from: u64) -> bool {
-        self.servers.values().any(|v| v.changed > from) || self.pools.values().any(|v| v.changed > from)
+        self.roster > from
+            || self.servers.values().any(|v| v.changed > from)
+            || self.pools.values().any(|v| v.changed > from)
     }
 
     /// The servers of the sets that changed after map version `from`.
@@ -278,11 +288,12 @@ impl State {
     pub fn delta(&self, from: u64) -> MapDelta {
         let from = if from > self.version { 0 } else { from };
         let servers = self.servers.values().filter(|v| v.changed > from).map(|v| v.item.clone()).collect();
+        let removed = self.removed.iter().filter(|(_, at)| **at > from).map(|(id, _)| *id).collect();
         let groups = self.groups_since(from).map(|(id, entry)| (id, entry.clone())).collect();
         let pools = self.pools.values().filter(|v| v.changed > from).map(|v| v.item.clone()).collect();
         let sets = (0u16..).map(SetId).zip(&self.sets).filter(|(_, v)| v.changed > from);
         let sets = sets.map(|(id, v)| (id, v.item.clone())).collect();
-        MapDelta { from, to: self.version, servers, groups, pools, sets }
+        MapDelta { from, to: self.version, servers, removed, groups, pools, sets }
     }
 
     /// The same commands give the same state on every member, and a refused one changes nothing.
@@ -360,6 +371,7 @@ impl State {
             }
             Command::SetPool(pool) => self.set_pool(pool),
             Command::AddPool(new) => self.add_pool(new),
+            Command::ChangeSeat(change) => self.change_seat(change),
             Command::NotePower { server, at_unix_millis, fact } => {
                 self.note_power(*server, *at_unix_millis, fact)
             }
@@ -393,23 +405,6 @@ impl State {
         self.schedule = bootstrap.schedule;
         self.params = Some(bootstrap.params.clone());
         Reply::Done
-    }
-
-    /// As of the present version of the map.
-    fn add_servers(&mut self, new: &[NewServer]) {
-        for server in new {
-            let item = ServerEntry {
-                id: server.id,
-                rack: server.rack,
-                pool: server.pool,
-                gear_group: server.gear_group,
-                address: server.address.clone(),
-                state: ServerState::Waking,
-                incarnation: Incarnation(0),
-                store: StoreId(0),
-            };
-            self.servers.insert(server.id, Versioned { item, changed: self.version });
-        }
     }
 
     fn set_schedule(&mut self, schedule: &Schedule) -> Reply {
@@ -492,11 +487,20 @@ impl State {
         let holds = |rule: &'static str, holds: bool| if holds { Ok(()) } else { Err(rule) };
         let r = self.params.as_ref().map_or(0, |p| usize::from(p.replicas));
         holds("the epoch grows by one", new.epoch == change.expected.epoch.next())?;
-        holds("r slots", new.slots.len() == r)?;
+        holds("r slots, and a newcomer", new.slots.len() == r + usize::from(new.moving.is_some()))?;
         let members: BTreeSet<ServerId> = new.slots.iter().map(|s| s.server).collect();
-        holds("one slot per server", members.len() == r)?;
+        holds("one slot per server", members.len() == new.slots.len())?;
+        let served = new.fallback.as_deref();
+        holds("r slots served", served.is_none_or(|served| served.len() == r))?;
+        if let (Some(k), Some(newcomer)) = (new.moving, new.newcomer()) {
+            holds("a slot moves", usize::from(k) < r)?;
+            holds("a newcomer has no holder", newcomer.holder.is_none())?;
+            let copies = matches!(newcomer.state, SlotState::InSync | SlotState::CatchingUp { since: Epoch(0) });
+            holds("a newcomer takes part, and copies everything", copies)?;
+        }
         let mut targets = BTreeSet::new();
         for (k, slot) in new.slots.iter().enumerate() {
+            let k = new.moving.filter(|_| k == r).map_or(k, usize::from);
             let server = self.server(slot.server).ok_or("a slot's server is part of the cluster")?;
             holds("slot k stays in gear group k", usize::from(server.gear_group.0) == k)?;
             if let Some(holder) = slot.holder {

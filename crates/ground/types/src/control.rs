@@ -479,6 +479,8 @@ pub struct GroupCounts {
     pub at_risk: u32,
     /// Two copies of current writes are in one rack (R13).
     pub sharing_rack: u32,
+    /// A slot moves to another server.
+    pub moving: u32,
     pub newest_epoch: Epoch,
 }
 

@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 pub const MAGIC: [u8; 4] = *b"EBB1";
 /// Version of the message enums. Peers refuse any other.
-pub const WIRE_VERSION: u8 = 32;
+pub const WIRE_VERSION: u8 = 33;
 pub const HEADER_BYTES: usize = 20;
 /// Bounds on what one frame may make the receiver allocate.
 pub const BODY_MAX: usize = 16 << 20;

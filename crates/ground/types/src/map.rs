@@ -9,7 +9,7 @@ use crate::{
     Role, ServerId, SetEntry, SetId, StoreId,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Parameters set when a cluster is created; they never change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,7 +163,7 @@ impl Holder {
     }
 }
 
-/// One of the r places of a chunk group. Slot k belongs to gear group k and never leaves it.
+/// One of the r places of a chunk group, or a newcomer's. Slot k belongs to gear group k and never leaves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
     pub server: ServerId,
@@ -195,7 +195,7 @@ pub struct GroupEntry {
     /// No complete copy is left, and an administrator wants the newest data that is: until a slot is in sync again,
     /// members take whatever is newer from all others.
     pub salvage: bool,
-    /// The slots of the newest epoch that may have served, while the present one has not and a slot has lost its
+    /// The r slots of the newest epoch that may have served, while the present one has not and a slot has lost its
     /// complete copy since. Nothing was ordered after that epoch. `None`: the present epoch may serve.
     pub fallback: Option<Vec<Slot>>,
     /// Nothing that was written is left: every server that may have had any of it was declared lost, and none has been
@@ -203,6 +203,10 @@ pub struct GroupEntry {
     pub gone: bool,
     /// How far each member's memory of requests reaches. Maintained by [`GroupEntry::follow`].
     pub received: Vec<Received>,
+    /// The slot that moves. Then the last of `slots` is beyond the r: a newcomer of the same gear group, which takes
+    /// every write and copies all older ones, and takes the slot's place once it has all. Until then it counts as no
+    /// copy.
+    pub moving: Option<u8>,
 }
 
 /// The epochs (`from..until`) of which a member received every record of the group. `until`: the first epoch before the
@@ -279,6 +283,16 @@ impl GroupEntry {
         self.slots.iter().find(|s| s.server == server)
     }
 
+    /// The r slots, without a newcomer.
+    pub fn copies(&self) -> &[Slot] {
+        &self.slots[..self.slots.len() - usize::from(self.moving.is_some() && !self.slots.is_empty())]
+    }
+
+    /// The slot on its way to take another one's place.
+    pub fn newcomer(&self) -> Option<&Slot> {
+        self.moving.and(self.slots.last())
+    }
+
     /// Every server that may have records of this group, with the role in which it has them.
     pub fn members(&self) -> impl Iterator<Item = (ServerId, Role)> + '_ {
         self.slots.iter().flat_map(|slot| {
@@ -291,18 +305,20 @@ impl GroupEntry {
     /// Every server that may have something that was acknowledged. A holder that was chosen in an epoch which has never
     /// served, for a slot that was in sync before, has nothing.
     pub fn keepers(&self) -> impl Iterator<Item = ServerId> + '_ {
-        let served = self.fallback.as_deref().unwrap_or(&self.slots);
+        let served = self.fallback.as_deref().unwrap_or(self.copies());
         let has_not_served = self.fallback.is_some();
         let both = |slot: &Slot, holder: Option<Holder>| {
             std::iter::once(slot.server).chain(holder.into_iter().flat_map(|holder| holder.servers()))
         };
-        let present = self.slots.iter().zip(served).flat_map(move |(slot, before)| {
+        let present = self.copies().iter().zip(served).flat_map(move |(slot, before)| {
             let was_in_sync = before.server == slot.server && before.state == SlotState::InSync;
             both(slot, slot.holder.filter(|_| !(has_not_served && was_in_sync)))
         });
-        present.chain(served.iter().flat_map(move |slot| both(slot, slot.holder)))
+        let copied = self.newcomer().map(|newcomer| newcomer.server);
+        present.chain(served.iter().flat_map(move |slot| both(slot, slot.holder))).chain(copied)
     }
 
+    /// A newcomer, too.
     pub fn is_in_sync(&self) -> bool {
         self.slots.iter().all(|s| s.state == SlotState::InSync)
     }
@@ -312,7 +328,7 @@ impl GroupEntry {
     pub fn is_complete(&self) -> bool {
         let complete =
             |s: &Slot| s.state == SlotState::InSync || s.holder.is_some_and(|holder| holder.covered);
-        self.slots.iter().all(complete)
+        self.copies().iter().all(complete)
     }
 }
 
@@ -339,6 +355,8 @@ pub struct MapDelta {
     pub from: u64,
     pub to: u64,
     pub servers: Vec<ServerEntry>,
+    /// Servers that left the cluster.
+    pub removed: Vec<ServerId>,
     pub groups: Vec<(GroupId, GroupEntry)>,
     pub pools: Vec<PoolEntry>,
     pub sets: Vec<(SetId, SetEntry)>,
@@ -353,6 +371,14 @@ impl ClusterMap {
         }
         if delta.from > self.version {
             return false;
+        }
+        if delta.from == 0 {
+            // Whom it does not name has left.
+            let named: BTreeSet<ServerId> = delta.servers.iter().map(|server| server.id).collect();
+            self.servers.retain(|id, _| named.contains(id));
+        }
+        for id in &delta.removed {
+            self.servers.remove(id);
         }
         for server in &delta.servers {
             self.servers.insert(server.id, server.clone());
@@ -386,6 +412,7 @@ impl ClusterMap {
             from: 0,
             to: self.version,
             servers: self.servers.values().cloned().collect(),
+            removed: Vec::new(),
             groups: (0u32..).map(GroupId).zip(self.groups.iter().cloned()).collect(),
             pools: self.pools.values().cloned().collect(),
             sets: (0u16..).map(SetId).zip(self.sets.iter().cloned()).collect(),

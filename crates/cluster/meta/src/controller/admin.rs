@@ -12,7 +12,7 @@ use ebb_gear::check_wish;
 use ebb_types::{
     AdminReply, AdminRequest, ClusterStatus, Column, GearMode, GearStatus, GroupCounts, GroupId, MetaFailure,
     MetaReply, Moment, PoolEntry, PoolId, PoolStatus, RackId, ServerEntry, ServerId, ServerState,
-    ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Vitals,
+    ServerStatus, SetEntry, SetId, SetStatus, SlotState, StoreMark, Tenure, Vitals,
 };
 use std::collections::BTreeSet;
 
@@ -203,6 +203,7 @@ fn empty_servers(state: &State) -> Option<String> {
         e.pool == PoolId::REPLICATED
             && !e.is_logger()
             && e.state != ServerState::Lost
+            && state.seat(e.id).tenure == Tenure::InUse
             && !used.contains(&e.id)
     });
     let names: Vec<String> = empty.iter().map(ServerId::to_string).collect();

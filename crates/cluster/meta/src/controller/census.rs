@@ -41,6 +41,8 @@ pub(crate) struct Census {
     pub catching_up: BTreeSet<GroupId>,
     /// Groups with two replicas in one rack.
     pub sharing_rack: BTreeSet<GroupId>,
+    /// Groups with a slot that moves.
+    pub moving: BTreeSet<GroupId>,
 }
 
 impl Census {
@@ -59,7 +61,8 @@ impl Census {
         let since = if self.counted.is_empty() { 0 } else { self.version };
         self.version = state.version();
         let places = state.servers().last().map_or(0, |server| usize::from(server.id.0) + 1);
-        self.parts.resize_with(places, Part::default);
+        // A server that has left since may be in an entry that was counted before.
+        self.parts.resize_with(places.max(self.parts.len()), Part::default);
         for (group, entry) in state.groups_since(since) {
             let place = group.0 as usize;
             if let Some(before) = self.counted.get_mut(place) {
@@ -73,10 +76,20 @@ impl Census {
             }
             self.count(group, entry, state);
         }
+        debug_assert!(
+            self.parts[places..].iter().all(|part| *part == Part::default()),
+            "no configuration names a server that has left"
+        );
+        self.parts.truncate(places);
         debug_assert_eq!(self.groups.total as usize, self.counted.len(), "each group counts once");
         debug_assert_eq!(
-            [&self.headless, &self.lacking, &self.catching_up].map(|groups| groups.len() as u32),
-            [self.groups.without_primary, self.groups.without_target, self.groups.catching_up],
+            [&self.headless, &self.lacking, &self.catching_up, &self.moving].map(|groups| groups.len() as u32),
+            [
+                self.groups.without_primary,
+                self.groups.without_target,
+                self.groups.catching_up,
+                self.groups.moving
+            ],
             "a group that counts in a condition is in its set"
         );
         true
@@ -92,12 +105,13 @@ impl Census {
             *self.owed.entry(stands_for).or_default() += 1;
         }
         add(&mut self.groups, &conditions(entry, state));
-        let any = |what: fn(&Slot) -> bool| entry.slots.iter().any(what);
+        let any = |what: fn(&Slot) -> bool| entry.copies().iter().any(what);
         let in_set = [
             (&mut self.headless, entry.primary.is_none()),
             (&mut self.lacking, any(|s| s.target().is_none())),
             (&mut self.catching_up, any(|s| matches!(s.state, SlotState::CatchingUp { .. }))),
             (&mut self.sharing_rack, shares_rack(entry, state)),
+            (&mut self.moving, entry.moving.is_some()),
         ];
         for (set, _) in in_set.into_iter().filter(|(_, is_in)| *is_in) {
             set.insert(group);
@@ -114,9 +128,14 @@ impl Census {
             take_one(&mut self.owed, stands_for);
         }
         subtract(&mut self.groups, &conditions(entry, state));
-        for set in [&mut self.headless, &mut self.lacking, &mut self.catching_up, &mut self.sharing_rack] {
-            set.remove(&group);
-        }
+        let in_set = [
+            &mut self.headless,
+            &mut self.lacking,
+            &mut self.catching_up,
+            &mut self.sharing_rack,
+            &mut self.moving,
+        ];
+        in_set.into_iter().for_each(|set| _ = set.remove(&group));
     }
 
     fn part(&mut self, server: ServerId) -> &mut Part {
@@ -172,15 +191,17 @@ fn holders(entry: &GroupEntry) -> impl Iterator<Item = (ServerId, ServerId)> + '
     entry.slots.iter().flat_map(move |slot| of(slot).map(|holder| (holder, slot.server)))
 }
 
-/// Of one group: each condition that holds counts one.
+/// Of one group: each condition that holds counts one. A newcomer is no copy yet.
 fn conditions(entry: &GroupEntry, state: &State) -> GroupCounts {
     let rack = |server: ServerId| state.server(server).map(|e| e.rack);
-    let targets: Vec<Option<RackId>> = entry.targets().map(rack).collect();
+    let copies = entry.copies();
+    let targets: Vec<Option<RackId>> =
+        copies.iter().filter_map(Slot::target).map(|(server, _)| rack(server)).collect();
     let shares = (1..targets.len()).any(|k| targets[..k].contains(&targets[k]));
-    let any = |what: fn(&Slot) -> bool| u32::from(entry.slots.iter().any(what));
+    let any = |what: fn(&Slot) -> bool| u32::from(copies.iter().any(what));
     GroupCounts {
         total: 1,
-        in_sync: u32::from(entry.is_in_sync()),
+        in_sync: u32::from(copies.iter().all(|s| s.state == SlotState::InSync)),
         away: any(|s| matches!(s.state, SlotState::Away { .. })),
         catching_up: any(|s| matches!(s.state, SlotState::CatchingUp { .. })),
         without_primary: u32::from(entry.primary.is_none()),
@@ -190,6 +211,7 @@ fn conditions(entry: &GroupEntry, state: &State) -> GroupCounts {
             matches!(s.state, SlotState::Away { .. }) && s.holder.is_some_and(|holder| !holder.covered)
         }),
         sharing_rack: u32::from(shares),
+        moving: u32::from(entry.moving.is_some()),
         newest_epoch: entry.epoch,
     }
 }
@@ -204,6 +226,7 @@ fn each(sum: &mut GroupCounts, one: &GroupCounts, op: fn(u32, u32) -> u32) {
         (&mut sum.without_target, one.without_target),
         (&mut sum.at_risk, one.at_risk),
         (&mut sum.sharing_rack, one.sharing_rack),
+        (&mut sum.moving, one.moving),
     ] {
         *sum = op(*sum, one);
     }
@@ -221,6 +244,7 @@ fn subtract(sum: &mut GroupCounts, one: &GroupCounts) {
 
 /// A server never changes its rack.
 fn shares_rack(entry: &GroupEntry, state: &State) -> bool {
-    let rack = |k: usize| state.server(entry.slots[k].server).map(|server| server.rack);
-    (1..entry.slots.len()).any(|k| (0..k).any(|j| rack(j) == rack(k)))
+    let copies = entry.copies();
+    let rack = |k: usize| state.server(copies[k].server).map(|server| server.rack);
+    (1..copies.len()).any(|k| (0..k).any(|j| rack(j) == rack(k)))
 }

@@ -53,6 +53,10 @@ impl Figures {
         room != before
     }
 
+    pub fn forget(&mut self, server: ServerId) {
+        self.servers.remove(&server);
+    }
+
     /// By its last heartbeat; `None`: this leader has not heard it.
     pub fn vitals(&self, server: ServerId) -> Option<&Vitals> {
         self.servers.get(&server).map(|(vitals, _)| vitals)

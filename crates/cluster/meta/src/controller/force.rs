@@ -60,6 +60,7 @@ impl Leading {
         let salvaged: Vec<Change> = stuck
             .into_iter()
             .filter_map(|(group, entry)| {
+                let entry = &without_newcomer(entry, awake);
                 let seated = match entry.slots.iter().any(|s| awake(s.server)) {
                     true => entry.clone(),
                     false => heirs.seat_one(entry)?,
@@ -159,6 +160,23 @@ impl Heirs<'_> {
         seated.slots[nth].server = heir;
         Some(seated)
     }
+}
+
+/// A newcomer has copied some of the slot that moves. It stays in its place if that slot's server is gone, and nothing
+/// is kept for it.
+fn without_newcomer(entry: &GroupEntry, awake: impl Fn(ServerId) -> bool) -> GroupEntry {
+    let mut entry = entry.clone();
+    let moving = entry.moving.take().map(usize::from);
+    if let Some((k, newcomer)) = moving.and_then(|k| Some((k, entry.slots.pop()?))) {
+        let known = entry.fallback.as_ref().map_or(entry.slots[k], |served| served[k]);
+        let is_free = [known, entry.slots[k]].iter().all(|slot| slot.holder.is_none() && !awake(slot.server));
+        if is_free && awake(newcomer.server) {
+            let copied = Slot { state: SlotState::CatchingUp { since: Epoch(0) }, ..newcomer };
+            entry.slots[k] = copied;
+            entry.fallback.iter_mut().for_each(|served| served[k] = copied);
+        }
+    }
+    entry
 }
 
 /// `None`: none of its servers is awake. A member that is alone has the newest data by definition.

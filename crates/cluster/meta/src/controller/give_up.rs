@@ -96,7 +96,7 @@ fn reason_to_wait(entry: &ServerEntry, servers: &Servers, state: &State) -> Opti
     }
     let fresh = |s: &Slot| s.state == SlotState::CatchingUp { since: Epoch(0) };
     let orphan = |s: &Slot| servers.get(&s.server).is_some_and(|e| e.state == ServerState::Lost);
-    let rebuilds = state.groups().any(|(_, g)| g.slots.iter().any(|s| fresh(s) || orphan(s)));
+    let rebuilds = state.groups().any(|(_, g)| g.copies().iter().any(|s| fresh(s) || orphan(s)));
     if rebuilds {
         return Some("another server is being rebuilt".into());
     }

@@ -48,8 +48,10 @@ pub struct Candidate {
     pub rack: RackId,
     /// Its gear group sleeps in some gear: offload that it holds would have to move then.
     pub sleeps: bool,
-    /// Its disk is nearly full: it cannot be a holder (R10).
+    /// Its disk is nearly full: it cannot be a holder (R10). Nor can one that leaves the cluster.
     pub full: bool,
+    /// It leaves the cluster: no slot moves to it.
+    pub leaves: bool,
     /// It holds as much offload as it should.
     pub indebted: bool,
     /// It is there to hold offload.
@@ -76,13 +78,18 @@ pub struct Facts {
     pub covered: BTreeSet<ServerId>,
     /// A group without a primary waits: servers that have not reported yet may still do so.
     pub wait: bool,
+    /// No slot is to move any more.
+    pub recalled: bool,
 }
 
 /// What `entry` should become; `None`: it is right as it is.
 pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Option<GroupEntry> {
     let epoch = entry.epoch.next();
-    let mut slots = entry.slots.clone();
+    let mut slots = entry.copies().to_vec();
     let mut served = entry.fallback.clone().unwrap_or_else(|| slots.clone());
+    let newcomer = follow_newcomer(entry, facts, world);
+    let mut newcomer =
+        newcomer.filter(|newcomer| !settle_in(entry, newcomer, facts, [&mut slots, &mut served], world));
     for (slot, before) in slots.iter_mut().zip(&mut served) {
         if learn(slot, facts, world) && !has_lost(before, slot) {
             *before = *slot;
@@ -100,8 +107,11 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
         "a new primary has everything that was acknowledged, or can fetch it"
     );
     if is_able(&slots, primary, world) {
+        // What it has copied is worth keeping only while nothing waits for it.
+        newcomer = newcomer.filter(|newcomer| standing(world, newcomer.server) != Standing::Down);
+        let taken = newcomer.map(|newcomer| newcomer.server);
         for (k, before) in served.iter().enumerate() {
-            send_away(&mut slots, k, before, primary, epoch, world);
+            send_away(&mut slots, k, before, (primary, taken), epoch, world);
             release_source(&mut slots, k, world);
         }
         let takes_part = |server: ServerId| standing(world, server) != Standing::Down;
@@ -110,9 +120,11 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
             "a write goes to servers that take part"
         );
     }
+    let moving = entry.moving.filter(|_| newcomer.is_some());
+    let from = |k: usize| moving.is_none() && entry.moving.map(usize::from) == Some(k);
     debug_assert!(
-        slots.iter().zip(&entry.slots).all(|(slot, old)| slot.server == old.server),
-        "no slot moves"
+        slots.iter().zip(&entry.slots).enumerate().all(|(k, (slot, old))| slot.server == old.server || from(k)),
+        "no slot moves but to a newcomer that has everything"
     );
     let lost = served.iter().zip(&slots).any(|(before, slot)| has_lost(before, slot));
     let fallback = lost.then_some(served);
@@ -120,6 +132,7 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     let given_back = facts.released && primary == entry.primary;
     let again = primary.is_some() && (restarted || given_back);
     let gone = primary.is_none() && nothing_is_left(entry, world);
+    slots.extend(newcomer);
     let same = primary == entry.primary && slots == entry.slots && fallback == entry.fallback;
     if same && gone == entry.gone && !again {
         return None;
@@ -133,7 +146,45 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     // Another store received nothing.
     let emptied = |server: ServerId| world.get(server).is_some_and(|c| c.emptied);
     let received = entry.received.iter().filter(|t| !emptied(t.server)).copied().collect();
-    Some(GroupEntry { epoch, primary, slots, salvage, fallback, gone, received })
+    Some(GroupEntry { epoch, primary, slots, salvage, fallback, gone, received, moving })
+}
+
+/// What is known of the newcomer; `None`: there is none, or it is wanted no more.
+fn follow_newcomer(entry: &GroupEntry, facts: &Facts, world: &World) -> Option<Slot> {
+    let newcomer = entry.newcomer()?;
+    let candidate = world.get(newcomer.server);
+    if facts.recalled || candidate.is_none_or(|c| c.leaves) {
+        return None;
+    }
+    let state = match newcomer.state {
+        _ if candidate.is_some_and(|c| c.emptied) => SlotState::CatchingUp { since: Epoch(0) },
+        _ if facts.caught_up.contains(&newcomer.server) => SlotState::InSync,
+        state => state,
+    };
+    Some(Slot { state, ..*newcomer })
+}
+
+/// A newcomer that has everything takes the place of the slot's server, unless that is primary still: then it hands
+/// over first. Returns whether it has. It had everything in the newest epoch that may have served, too, or that epoch is
+/// not known: then it waits for one that serves.
+fn settle_in(
+    entry: &GroupEntry,
+    newcomer: &Slot,
+    facts: &Facts,
+    [slots, served]: [&mut Vec<Slot>; 2],
+    world: &mut World,
+) -> bool {
+    let Some(slot) = entry.moving.and_then(|k| slots.get_mut(usize::from(k))) else { return false };
+    let leads = entry.primary == Some(slot.server) && standing(world, slot.server) != Standing::Down;
+    let is_there = standing(world, newcomer.server) == Standing::Up;
+    let complete = newcomer.state == SlotState::InSync && entry.fallback.is_none();
+    if !complete || !is_there || leads && !facts.released {
+        return false;
+    }
+    drop_holder(slot, world);
+    *slot = *newcomer;
+    entry.moving.into_iter().for_each(|k| served[usize::from(k)] = *newcomer);
+    true
 }
 
 /// Whether nothing of the group is left, although servers that had it are back. None can have got anything since: no
@@ -315,13 +366,13 @@ fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &Wor
     able.iter().min_by_key(rank).map(|slot| slot.server).or(live)
 }
 
-/// Makes slot `k` `Away` if its server no longer takes part, and finds it a holder. `before`: the slot in the newest
-/// epoch that may have served.
+/// Makes slot `k` `Away` if its server no longer takes part, and finds it a holder, which is no newcomer. `before`: the
+/// slot in the newest epoch that may have served.
 fn send_away(
     slots: &mut [Slot],
     k: usize,
     before: &Slot,
-    primary: Option<ServerId>,
+    (primary, newcomer): (Option<ServerId>, Option<ServerId>),
     epoch: Epoch,
     world: &mut World,
 ) {
@@ -361,7 +412,7 @@ fn send_away(
     if present.is_some_and(stays) {
         return;
     }
-    let chosen = choose_holder(slots, k, world);
+    let chosen = choose_holder(slots, k, newcomer, world);
     let better = |fault| chosen.is_some_and(|server| shortcoming(slots, k, server, world) < fault);
     if present.is_some_and(|fault| !better(fault)) {
         return;
@@ -438,9 +489,11 @@ fn shortcoming(slots: &[Slot], k: usize, server: ServerId, world: &World) -> Sho
 ///
 /// Slots choose one after the other. That is as good as choosing for all at once: every slot has the same
 /// candidates, so as many racks are found.
-fn choose_holder(slots: &[Slot], k: usize, world: &World) -> Option<ServerId> {
+fn choose_holder(slots: &[Slot], k: usize, newcomer: Option<ServerId>, world: &World) -> Option<ServerId> {
     let own = world.get(slots[k].server).map(|c| c.rack);
-    let free = |id: ServerId| slots.iter().all(|s| s.server != id) && !is_target(slots, k, id);
+    let free = |id: ServerId| {
+        slots.iter().all(|s| s.server != id) && !is_target(slots, k, id) && newcomer != Some(id)
+    };
     let able = world.iter().filter(|(id, c)| c.standing == Standing::Up && free(*id));
     let rank = |(id, c): &(ServerId, &Candidate)| {
         let shortcoming = shortcoming(slots, k, *id, world);
@@ -463,6 +516,7 @@ mod tests {
             rack: RackId(0),
             sleeps: false,
             full: false,
+            leaves: false,
             indebted: false,
             logger: false,
             in_flight: 0,

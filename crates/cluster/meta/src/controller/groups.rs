@@ -40,13 +40,13 @@ pub(crate) struct Groups {
 #[derive(Default)]
 pub(crate) struct Seen {
     version: u64,
-    /// Also whether the server restarted, and whether it is full.
-    standings: Vec<(ServerId, Standing, bool, bool)>,
+    /// Also whether the server restarted, whether it is full, and whether it leaves.
+    standings: Vec<(ServerId, Standing, bool, bool, bool)>,
 }
 
 impl Seen {
     pub fn of(state: &State, world: &World) -> Seen {
-        let standings = world.iter().map(|(id, c)| (id, c.standing, c.restarted, c.full)).collect();
+        let standings = world.iter().map(|(id, c)| (id, c.standing, c.restarted, c.full, c.leaves)).collect();
         Seen { version: state.version(), standings }
     }
 }
@@ -154,6 +154,7 @@ impl Groups {
             caught_up: of(&self.caught_up),
             covered: of(&self.covered),
             wait,
+            recalled: false,
         }
     }
 
@@ -168,7 +169,7 @@ impl Groups {
         let since = if self.seen.standings == seen.standings { self.seen.version } else { 0 };
         let told = self.caught_up.iter().chain(&self.covered).map(|(group, ..)| *group);
         let told = told.chain(self.released.keys().copied()).chain(replaced.keys().copied());
-        let waiting = self.census.headless.iter().copied();
+        let waiting = self.census.headless.iter().chain(&self.census.moving).copied();
         state.groups_since(since).map(|(group, _)| group).chain(waiting).chain(told).collect()
     }
 

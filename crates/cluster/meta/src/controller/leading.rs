@@ -45,6 +45,8 @@ pub(crate) struct Leading {
     pub sets: Sets,
     pub gears: Gears,
     pub wants: Wants,
+    /// [`State::roster`] when servers were taken over last.
+    roster: Option<u64>,
     /// Facts changed since the last plan.
     pub dirty: bool,
     turn: Moment,
@@ -68,6 +70,7 @@ impl Leading {
             groups: Groups::default(),
             gears: Gears::new(timing.sleep, timing.has(PlantedBug::ForgetDwell)),
             wants: Wants::default(),
+            roster: None,
             dirty: true,
             turn: now,
             planned: Moment::ZERO,
@@ -93,8 +96,10 @@ impl Leading {
 
     /// Takes in changes of the state. `marks`: the newest store marks from servers' heartbeats.
     pub fn follow(&mut self, now: Moment, state: &State, marks: &BTreeMap<ServerId, StoreMark>) {
-        if self.runs.count() < state.server_count() {
+        if self.roster != Some(state.roster()) {
+            self.forget_who_left(state);
             self.inherit(state, marks);
+            self.roster = Some(state.roster());
         }
         let concerned = self.groups.follow(self.term.unix_now(now), state);
         self.maps.concern(concerned);
@@ -113,8 +118,19 @@ impl Leading {
             }
         }
         self.sets.inherit(since, state);
-        debug_assert!(self.runs.count() >= state.server_count(), "else it is done again at each event");
         self.dirty = true;
+    }
+
+    /// One that comes back under the number of one that left is new.
+    fn forget_who_left(&mut self, state: &State) {
+        let left: Vec<ServerId> = self.runs.known().filter(|id| state.server(*id).is_none()).collect();
+        for server in left {
+            self.runs.forget(server);
+            self.power.forget(server);
+            self.liveness.forget(server);
+            self.figures.forget(server);
+            self.maps.forget(server);
+        }
     }
 
     /// Commands were applied, its `own` batch or others: what refers to earlier epochs is forgotten, and who waited for

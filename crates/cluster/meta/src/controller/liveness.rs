@@ -66,6 +66,11 @@ impl Liveness {
         self.servers.insert(entry.id, Life { failed, ..Life::default() });
     }
 
+    pub fn forget(&mut self, server: ServerId) {
+        self.servers.remove(&server);
+        self.suspicions.retain(|(by, of), _| *by != server && *of != server);
+    }
+
     fn of(&self, server: ServerId) -> Life {
         self.servers.get(&server).copied().unwrap_or_default()
     }
@@ -213,6 +218,6 @@ impl Liveness {
             let comes = |e: &ServerEntry| e.state.is_live() || e.state == ServerState::Waking;
             self.heard(slot.server).is_none() && state.server(slot.server).is_some_and(comes)
         };
-        entry.primary.is_none() && now < term.trusted_from(state) && entry.slots.iter().any(expected)
+        entry.primary.is_none() && now < term.trusted_from(state) && entry.copies().iter().any(expected)
     }
 }

@@ -94,7 +94,7 @@ pub(crate) fn can_do_without(entry: &ServerEntry, state: &State) -> Result<(), S
     let there = |other: ServerId| {
         other != id && !state.in_maintenance(other) && state.server(other).is_some_and(|e| !is_gone(e))
     };
-    let alone = |entry: &GroupEntry| !entry.slots.iter().any(|slot| there(slot.server));
+    let alone = |entry: &GroupEntry| !entry.copies().iter().any(|slot| there(slot.server));
     if let Some((group, _)) =
         state.groups().find(|(_, e)| e.slot_of(id).is_some() && (e.primary.is_none() || alone(e)))
     {

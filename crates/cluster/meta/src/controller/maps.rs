@@ -43,6 +43,10 @@ impl Maps {
         self.sent.entry(server).or_default().0 = 0;
     }
 
+    pub fn forget(&mut self, server: ServerId) {
+        self.sent.remove(&server);
+    }
+
     /// The version that the server was sent last.
     pub fn sent(&self, server: ServerId) -> u64 {
         self.sent.get(&server).map_or(0, |(version, _)| *version)

@@ -288,11 +288,11 @@ impl Leading {
             }
             let stuck = entry.primary.is_none() && !self.liveness.waits(now, entry, &self.term, state);
             let damaged = self.groups.is_damaged(group);
-            if stuck || damaged || entry.slots.iter().any(|s| missing.has(s.server)) {
+            if stuck || damaged || entry.copies().iter().any(|s| missing.has(s.server)) {
                 let former = entry.slots.iter().filter_map(|s| s.holder?.former);
                 helpers.extend(entry.slots.iter().map(|s| s.server).chain(former));
             }
-            for slot in entry.slots.iter().filter(|s| lost.has(s.server)) {
+            for slot in entry.copies().iter().filter(|s| lost.has(s.server)) {
                 let gear_group = servers[&slot.server].gear_group;
                 helpers.extend(servers.values().filter(|e| e.gear_group == gear_group).map(|e| e.id));
             }
@@ -382,6 +382,7 @@ impl Leading {
 
     pub(crate) fn facts(&self, now: Moment, group: GroupId, entry: &GroupEntry, state: &State) -> Facts {
         let mut facts = self.groups.facts(group, entry, self.liveness.waits(now, entry, &self.term, state));
+        facts.recalled = entry.moving.is_some() && !state.rearranges();
         if self.term.timing.has(PlantedBug::CoverUnasked) {
             let unasked = |slot: &&Slot| slot.holder.is_some_and(|holder| !holder.covered);
             facts.covered = entry.slots.iter().filter(unasked).map(|slot| slot.server).collect();
@@ -406,6 +407,7 @@ impl Leading {
                 let before = state.server(e.id);
                 let (restarted, emptied) = self.break_of(before, e);
                 let Room { full, indebted } = self.figures.room(e.id);
+                let leaves = state.seat(e.id).tenure.leaves();
                 let ignores_racks = self.term.timing.has(PlantedBug::IgnoreRacks);
                 let candidate = Candidate {
                     standing,
@@ -415,7 +417,8 @@ impl Leading {
                     rack: if ignores_racks { RackId(0) } else { e.rack },
                     logger: e.is_logger(),
                     sleeps: sleeps(e),
-                    full,
+                    full: full || leaves,
+                    leaves,
                     indebted,
                     in_flight: self.figures.vitals(e.id).map_or(0, |vitals| vitals.in_flight),
                     primaries: 0,

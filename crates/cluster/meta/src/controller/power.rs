@@ -65,6 +65,13 @@ impl Power {
         self.machines.entry(server).or_default()
     }
 
+    pub fn forget(&mut self, server: ServerId) {
+        self.machines.remove(&server);
+        self.ready.remove(&server);
+        self.facts.retain(|(id, _)| *id != server);
+        self.trial = self.trial.take().filter(|trial| trial.server != server);
+    }
+
     pub fn paths(&self, server: ServerId) -> &[WakePath] {
         self.switches.get(&server).map_or(&[], |paths| paths)
     }

@@ -51,10 +51,10 @@ impl Partings {
     }
 
     /// For a group with two replicas in one rack, the slot to move and its destination; `None`: not now. A missing
-    /// replica is replaced first.
+    /// replica is replaced first, and one slot moves at a time.
     pub fn next(&mut self, entry: &GroupEntry, stays: Option<ServerId>) -> Option<(usize, ServerId)> {
         let there = |s: &Slot| self.places.contains_key(&s.server);
-        if entry.slots.len() < REPLICAS_MIN || !entry.slots.iter().all(there) {
+        if entry.moving.is_some() || entry.slots.len() < REPLICAS_MIN || !entry.slots.iter().all(there) {
             return None;
         }
         let group: Vec<ServerId> = entry.slots.iter().map(|s| s.server).collect();

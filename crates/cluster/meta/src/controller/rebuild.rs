@@ -38,6 +38,11 @@ fn heirs(
     chosen.map(|((free, any), entry)| free.or(any.filter(|_| is_complete(entry)))).collect()
 }
 
+/// Whether a newcomer takes the server's slot as soon as it has everything.
+fn is_on_its_way(entry: &GroupEntry, server: ServerId) -> bool {
+    entry.moving.is_some_and(|k| entry.slots[usize::from(k)].server == server)
+}
+
 /// Moves slots of lost servers to other servers of the gear group, which fetch everything. Only if another server is
 /// primary: then the slot is not the last complete one. And not in a salvage, which needs what its holder has.
 pub(crate) fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<GroupId, GroupEntry> {
@@ -55,6 +60,7 @@ pub(crate) fn replace_lost(state: &State, servers: &Servers, world: &World) -> B
             if entry.slot_of(lost.id).is_some_and(away)
                 && entry.primary.is_some()
                 && !entry.salvage
+                && !is_on_its_way(entry, lost.id)
                 && !replaced.contains_key(&group)
             {
                 orphans.push((group, entry));

@@ -29,9 +29,13 @@ impl Runs {
         Runs { servers: BTreeMap::new(), witnessed: now }
     }
 
-    /// Number of servers.
-    pub fn count(&self) -> usize {
-        self.servers.len()
+    /// All servers.
+    pub fn known(&self) -> impl Iterator<Item = ServerId> {
+        self.servers.keys().copied()
+    }
+
+    pub fn forget(&mut self, server: ServerId) {
+        self.servers.remove(&server);
     }
 
     pub fn knows(&self, server: ServerId) -> bool {

@@ -69,7 +69,7 @@ impl Power {
         }
         let there = ByServer::those(servers, |e| !is_gone(e));
         for (_, entry) in state.groups() {
-            let slots = || entry.slots.iter().map(|s| s.server).filter(|id| there.has(*id));
+            let slots = || entry.copies().iter().map(|s| s.server).filter(|id| there.has(*id));
             let stays = |id: &ServerId| wanted.contains(id) || insured.contains(id);
             let awake = slots().filter(stays).count();
             if awake < 2 && !slots().any(|id| !stays(&id) && reliable.has(id)) {

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-const FILE_MAGIC: &[u8; 8] = b"EBBRAFTN";
+const FILE_MAGIC: &[u8; 8] = b"EBBRAFTO";
 const FRAME_MAGIC: &[u8; 4] = b"RLOG";
 const STATE_MAGIC: &[u8; 4] = b"RSTA";
 const FRAME_HEADER: usize = 12;

@@ -78,7 +78,7 @@ impl State {
 
     /// Power cycles of all servers since the cluster was created.
     pub fn power_cycles(&self) -> u64 {
-        self.power.values().map(|record| record.cycles).sum()
+        self.retired_cycles + self.power.values().map(|record| record.cycles).sum::<u64>()
     }
 
     /// How deep the server sleeps, or slept last; `None`: it never did.

@@ -104,7 +104,7 @@ impl State {
         self.sets = sets.into_iter().map(|item| Versioned { item, changed: version }).collect();
         self.servers.values_mut().for_each(|server| server.changed = version);
         self.pools.values_mut().for_each(|pool| pool.changed = version);
-        self.version = version;
+        (self.version, self.roster) = (version, version);
         self.next_object = self.next_object.max(self.namespace.leased_to()) + OBJECT_JUMP;
         self.namespace.rescue(self.next_object, JUMP);
         Reply::Done
@@ -151,7 +151,7 @@ impl State {
         let newest = recalled.epochs.get(&id).copied().unwrap_or_default();
         let epoch = newest.max(own.epoch).max(present.epoch).after(EPOCH_JUMP);
         if unsure {
-            let slots = present.slots.iter().map(doubted).collect();
+            let slots = present.copies().iter().map(doubted).collect();
             // `received` is empty: not all of the data may be there.
             return GroupEntry { epoch, slots, ..GroupEntry::unknown() };
         }

@@ -54,6 +54,7 @@ impl State {
         }
         self.version += 1;
         let changed = self.version;
+        new.servers.iter().for_each(|server| _ = self.removed.remove(&server.id));
         self.add_servers(&new.servers);
         self.sets.extend(new.sets.iter().map(|set| Versioned { item: set.clone(), changed }));
         self.pools.insert(new.pool.id, Versioned { item: new.pool.clone(), changed });

@@ -127,6 +127,9 @@ pub fn brief_map(delta: &MapDelta) -> String {
         let state = format!("{:?}", server.state).to_lowercase();
         put(format!("; {} is {state}", server.id));
     }
+    for server in &delta.removed {
+        put(format!("; {server} has left"));
+    }
     for (group, entry) in &delta.groups {
         put(format!("; {group} {}", brief_entry(entry)));
     }
@@ -151,6 +154,10 @@ pub fn brief_entry(entry: &GroupEntry) -> String {
             };
             write!(text, " (holder {}{lacks})", holder.server).expect("a string takes everything");
         }
+    }
+    if let Some(k) = entry.moving {
+        write!(text, " (takes the place of {})", entry.slots[usize::from(k)].server)
+            .expect("a string takes everything");
     }
     if entry.fallback.is_some() {
         text.push_str(", does not serve yet");

@@ -113,7 +113,7 @@ impl Fetches {
     /// What `is_paced` goes on with the next tick.
     pub fn pump(&mut self, cx: &mut Context, member: &mut Member, is_paced: bool) -> Fetched {
         let copies = complete_copies(member.entry(), cx.map);
-        let is_paced = is_paced && copies >= member.entry().slots.len();
+        let is_paced = is_paced && copies >= member.entry().copies().len();
         let mut fetched = Fetched::Nothing;
         loop {
             let budget = &mut cx.shared.budget;
