@@ -10,6 +10,7 @@ pub mod fleet;
 pub mod forecast;
 pub mod layout;
 pub mod load;
+pub mod moves;
 pub mod rehearsal;
 pub mod schedule;
 pub mod seasonal;
@@ -25,6 +26,7 @@ pub use layout::{
     rebuild_choice, rebuild_parallelism, spread, spread_awake,
 };
 pub use load::{HourMeter, Load, RatesError, ServerRates, load, load_terms};
+pub use moves::{Claimant, Move, Rearrangement, gear_group_for, rearrange};
 pub use rehearsal::{LoadSeries, Provision, RehearsalError, rehearsal, sample_interval};
 pub use schedule::{
     Calendar, GearError, Policy, PolicyError, Schedule, Scheduler, awake_groups, floor_servers,

@@ -16,16 +16,16 @@ use crate::{Bootstrap, Namespace, NewPool};
 use ebb_gear::forecast::DAYS_KEPT;
 use ebb_types::{
     ClusterParams, Epoch, GearWish, GroupEntry, GroupId, HourRecord, Incarnation, MapDelta, NamespaceCommand,
-    NamespaceReply, ObjectId, PoolEntry, PoolId, Schedule, Seat, ServerEntry, ServerId, ServerState, SetEntry,
-    SetId, ShiftRecord, Slot, SlotState, Stage, StoreMark,
+    NamespaceReply, ObjectId, PoolEntry, PoolId, Schedule, Seat, ServerEntry, ServerId, ServerState,
+    SetEntry, SetId, ShiftRecord, Slot, SlotState, Stage, StoreMark,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use power::{PathRecord, PowerFact, PowerRecord, Slept};
 pub use rescue::Recalled;
-pub use seats::{Joiner, SeatChange, SeatRefusal};
 pub(crate) use rescue::Unsure;
+pub use seats::{Joiner, SeatChange, SeatRefusal};
 pub use sets::SetChange;
 
 /// Finished gear shifts kept.
@@ -495,7 +495,8 @@ impl State {
         if let (Some(k), Some(newcomer)) = (new.moving, new.newcomer()) {
             holds("a slot moves", usize::from(k) < r)?;
             holds("a newcomer has no holder", newcomer.holder.is_none())?;
-            let copies = matches!(newcomer.state, SlotState::InSync | SlotState::CatchingUp { since: Epoch(0) });
+            let copies =
+                matches!(newcomer.state, SlotState::InSync | SlotState::CatchingUp { since: Epoch(0) });
             holds("a newcomer takes part, and copies everything", copies)?;
         }
         let mut targets = BTreeSet::new();

@@ -83,7 +83,8 @@ impl Census {
         self.parts.truncate(places);
         debug_assert_eq!(self.groups.total as usize, self.counted.len(), "each group counts once");
         debug_assert_eq!(
-            [&self.headless, &self.lacking, &self.catching_up, &self.moving].map(|groups| groups.len() as u32),
+            [&self.headless, &self.lacking, &self.catching_up, &self.moving]
+                .map(|groups| groups.len() as u32),
             [
                 self.groups.without_primary,
                 self.groups.without_target,

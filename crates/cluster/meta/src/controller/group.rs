@@ -123,7 +123,11 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
     let moving = entry.moving.filter(|_| newcomer.is_some());
     let from = |k: usize| moving.is_none() && entry.moving.map(usize::from) == Some(k);
     debug_assert!(
-        slots.iter().zip(&entry.slots).enumerate().all(|(k, (slot, old))| slot.server == old.server || from(k)),
+        slots
+            .iter()
+            .zip(&entry.slots)
+            .enumerate()
+            .all(|(k, (slot, old))| slot.server == old.server || from(k)),
         "no slot moves but to a newcomer that has everything"
     );
     let lost = served.iter().zip(&slots).any(|(before, slot)| has_lost(before, slot));

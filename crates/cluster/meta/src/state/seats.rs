@@ -43,7 +43,9 @@ pub enum SeatChange {
 /// Why a change of who is a server is refused. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SeatRefusal {
-    #[error("{0} is part of the cluster already: give the new server another id (`ebb server list` shows all)")]
+    #[error(
+        "{0} is part of the cluster already: give the new server another id (`ebb server list` shows all)"
+    )]
     Exists(ServerId),
     #[error("{server} is at {address} already: give the new server an address of its own")]
     AddressTaken { server: ServerId, address: String },
@@ -55,9 +57,13 @@ pub enum SeatRefusal {
     Weight,
     #[error("{0} is not part of the cluster: `ebb server list` shows who is")]
     Unknown(ServerId),
-    #[error("{0} is of an erasure-coded pool: its servers come with the pool and are replaced by its spares (`ebb lost`)")]
+    #[error(
+        "{0} is of an erasure-coded pool: its servers come with the pool and are replaced by its spares (`ebb lost`)"
+    )]
     Coded(ServerId),
-    #[error("{0} was declared lost: it is rebuilt elsewhere, and may be removed once that is done (`ebb status`)")]
+    #[error(
+        "{0} was declared lost: it is rebuilt elsewhere, and may be removed once that is done (`ebb status`)"
+    )]
     Lost(ServerId),
     #[error("{0} does not drain: there is nothing to take back")]
     Stays(ServerId),
@@ -70,7 +76,9 @@ pub enum SeatRefusal {
     Last { server: ServerId, gear_group: GearGroup },
     #[error("{0} is in use: drain it first (`ebb server drain {id} --wait`)", id = .0.0)]
     InUse(ServerId),
-    #[error("{server} still has copies of {groups} chunk groups, or keeps writes for other servers: wait until it is drained (`ebb status`)")]
+    #[error(
+        "{server} still has copies of {groups} chunk groups, or keeps writes for other servers: wait until it is drained (`ebb status`)"
+    )]
     Holds { server: ServerId, groups: usize },
 }
 

@@ -105,7 +105,11 @@ fn a_server_leaves_once_no_configuration_names_it_and_may_come_back_as_a_new_one
         let change = Change { group: GroupId(group), expected: old.stage(), entry };
         state.apply(&Command::Reconfigure(vec![change]));
     }
-    assert_eq!(change(&mut state, remove()), Err(SeatRefusal::Holds { server: zero, groups: 0 }), "in a moment");
+    assert_eq!(
+        change(&mut state, remove()),
+        Err(SeatRefusal::Holds { server: zero, groups: 0 }),
+        "in a moment"
+    );
     change(&mut state, SeatChange::Emptied(zero)).unwrap();
     assert!(!state.rearranges());
     let mut map = ClusterMap::default();
@@ -165,11 +169,8 @@ fn a_lost_server_is_removed_without_a_drain_once_it_is_rebuilt() {
 
 #[test]
 fn a_newcomer_is_of_the_gear_group_of_the_slot_that_moves() {
-    let newcomer = |id| Slot {
-        server: ServerId(id),
-        state: SlotState::CatchingUp { since: Epoch(0) },
-        holder: None,
-    };
+    let newcomer =
+        |id| Slot { server: ServerId(id), state: SlotState::CatchingUp { since: Epoch(0) }, holder: None };
     let add = |slot: Slot, moving: Option<u8>| {
         let mut state = created();
         reconfigure(&mut state, |entry| {
