@@ -377,8 +377,13 @@ impl Replica {
             self.unsettled.insert(id);
             return;
         };
+        let leaves = |entry: &GroupEntry| {
+            entry.moving.is_some_and(|k| entry.slots[usize::from(k)].server == me)
+                && entry.primary != Some(me)
+        };
         for role in self.roles_of(id).collect::<Vec<_>>() {
             let keep = match role {
+                Role::Replica if leaves(entry) && self.config.has(PlantedBug::DropMoving) => false,
                 Role::Replica => entry.slot_of(me).is_some() || !entry.is_complete(),
                 Role::Offload { stands_for } => needs_offload(entry, me, stands_for, &self.config),
             };

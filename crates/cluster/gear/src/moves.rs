@@ -7,6 +7,7 @@
 //! moves on for nothing, as it has not been copied yet. The shortest chains first, so little moves that need not.
 //! [Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite graphs and load balancing, 2003]
 //!
+//! Where racks leave no way to its share, a server gets as much as they do.
 //! A server that is to be emptied is, even where others then have more than their share, and where another copy of a
 //! group must make way first.
 
@@ -229,8 +230,7 @@ impl<'a> Arrangement<'a> {
     }
 
     fn those(&self, are: impl Fn(usize, (usize, usize)) -> bool) -> Vec<usize> {
-        let is = |server: &usize| are(self.has[*server].len(), self.shares[*server]);
-        (0..self.ids.len()).filter(is).collect()
+        self.those_that(|server| are(self.has[server].len(), self.shares[server]))
     }
 
     /// Moves slots until each server has its share, or racks leave no way to it. Returns whether one that leaves still
@@ -248,8 +248,10 @@ impl<'a> Arrangement<'a> {
                 let room = self.those(|has, (_, high)| has < high);
                 let leaves = self.claims[from] == 0;
                 // One at a time, so that who has no way out is known.
-                let moved =
-                    self.carry(&[from], &fewer) || self.carry(&[from], &room) || leaves && self.crowd(from);
+                let moved = self.carry(&[from], &fewer)
+                    || self.carry(&[from], &room)
+                    || leaves && self.crowd(from)
+                    || self.carry(&[from], &self.those_that(|to| self.is_heavier(from, to)));
                 if !moved {
                     given_up.insert(from);
                 }
@@ -262,10 +264,24 @@ impl<'a> Arrangement<'a> {
                     .any(|server| self.claims[*server] == 0 && !self.has[*server].is_empty());
             };
             let enough = self.those(|has, (low, _)| has > low);
-            if !self.carry(&enough, &[to]) {
+            if !self.carry(&enough, &[to])
+                && !self.carry(&self.those_that(|from| self.is_heavier(from, to)), &[to])
+            {
                 given_up.insert(to);
             }
         }
+    }
+
+    fn those_that(&self, are: impl Fn(usize) -> bool) -> Vec<usize> {
+        (0..self.ids.len()).filter(|server| are(*server)).collect()
+    }
+
+    /// Whether one has at least as much for its claim as the other, also when one slot has moved to that: where racks
+    /// leave no way to fair shares, these are the fairest.
+    fn is_heavier(&self, one: usize, other: usize) -> bool {
+        let (less, more) = (self.has[one].len().saturating_sub(1) as u64, self.has[other].len() as u64 + 1);
+        let [claim, claims] = [one, other].map(|server| u64::from(self.claims[server]));
+        one != other && claims > 0 && less * claims >= more * claim
     }
 
     /// One slot of a server that leaves goes to one that stays, however much that has: the one with the least for its

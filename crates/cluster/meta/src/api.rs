@@ -151,6 +151,8 @@ pub enum PlantedBug {
     LeadDeaf,
     /// A server that failed long ago is given up, whatever depends on its disk.
     GiveUpNeeded,
+    /// A newcomer counts as a copy from its first moment on.
+    CountNewcomers,
 }
 
 /// The planted defect as the replicated state knows it, of which it is no part.

@@ -276,6 +276,32 @@ impl State {
         self.namespace.names_mut()
     }
 
+    /// All but what refers to chunks.
+    pub(crate) fn clone_without_names(&self) -> State {
+        State {
+            params: self.params.clone(),
+            generation: self.generation,
+            version: self.version,
+            servers: self.servers.clone(),
+            positions: self.positions.clone(),
+            power: self.power.clone(),
+            seats: self.seats.clone(),
+            arrangement: self.arrangement,
+            removed: self.removed.clone(),
+            roster: self.roster,
+            retired_cycles: self.retired_cycles,
+            groups: self.groups.clone(),
+            pools: self.pools.clone(),
+            sets: self.sets.clone(),
+            next_object: self.next_object,
+            schedule: self.schedule,
+            manual_gear: self.manual_gear,
+            hours: self.hours.clone(),
+            shifts: self.shifts.clone(),
+            namespace: Namespace::default(),
+        }
+    }
+
     /// Passes the state without its names to `look`.
     pub(crate) fn without_names<T>(&mut self, look: impl FnOnce(&State) -> T) -> T {
         let names = std::mem::take(self.names_mut());

@@ -3,6 +3,7 @@
 mod figures;
 mod loggers;
 mod power;
+mod relocation;
 mod sets;
 mod uneven;
 
@@ -94,7 +95,7 @@ impl Ghost {
 
     /// Forgets offload and replicas that no entry names, and checks what the entries claim.
     fn follow(&mut self, state: &State) {
-        self.forgot.retain(|server, store| state.server(*server).unwrap().store == *store);
+        self.forgot.retain(|server, store| state.server(*server).is_some_and(|e| e.store == *store));
         self.held.retain(|(id, server, role), _| {
             let group = state.group(*id).unwrap();
             let before = GroupEntry { slots: group.fallback.clone().unwrap_or_default(), ..group.clone() };
@@ -201,6 +202,26 @@ fn servers_that_hold_nothing_are_named() {
     assert!(note.starts_with("nothing is stored on server-0, server-1:"), "{note}");
 }
 
+fn fake_server() -> FakeServer {
+    FakeServer {
+        run: Incarnation::default().next(1),
+        store: StoreId(1),
+        position: 0,
+        alive: true,
+        poisoned: false,
+        stalled: false,
+        map: ClusterMap::default(),
+        lease_until: Moment::ZERO,
+        next_beat: Moment::ZERO,
+        last_beat: Moment(1_000_000_000),
+        draining: false,
+        hand_over: Vec::new(),
+        examined: true,
+        skew_millis: 0,
+        read_only: false,
+    }
+}
+
 /// Every server's switch is a process on this machine.
 fn processes() -> Switches {
     let process = WakePath::switch("process", true);
@@ -217,23 +238,7 @@ impl World {
         let mut state = State::default();
         assert_eq!(state.apply(&Command::Init(bootstrap)), Reply::Done);
         let ids: Vec<ServerId> = state.servers().map(|e| e.id).collect();
-        let fake = FakeServer {
-            run: Incarnation::default().next(1),
-            store: StoreId(1),
-            position: 0,
-            alive: true,
-            poisoned: false,
-            stalled: false,
-            map: ClusterMap::default(),
-            lease_until: Moment::ZERO,
-            next_beat: Moment::ZERO,
-            last_beat: Moment(1_000_000_000),
-            draining: false,
-            hand_over: Vec::new(),
-            examined: true,
-            skew_millis: 0,
-            read_only: false,
-        };
+        let fake = fake_server();
         let mut world = World {
             now: Moment(1_000_000_000),
             state,
@@ -1719,7 +1724,8 @@ fn a_leader_whose_clock_is_behind_comes_to_rest() {
 
 /// One random thing happens to the cluster.
 fn mishap(world: &mut World, dice: &mut Random) {
-    let id = dice.below(world.servers.len() as u64) as u16;
+    let servers: Vec<u16> = world.state.servers().map(|e| e.id.0).collect();
+    let id = servers[dice.index(servers.len())];
     match dice.below(15) {
         0 | 1 => world.crash(id),
         2..=4 => world.restart(id),

@@ -8,8 +8,8 @@
 use crate::{
     ClusterParams, Depth, Epoch, GearGroup, GearPlan, GearSteps, Incarnation, Joules, LatencyStatus,
     LoadTerms, MapDelta, NamespaceAnswer, NamespaceCommand, NamespaceError, NamespaceQuery, NamespaceReply,
-    NoticeRecord, ObjectId, PoolEntry, PoolId, RackId, Schedule, ServerId, ServerState, SetEntry, SetId,
-    StoreId, TestStep, Vitals, Watts, Why,
+    NoticeRecord, ObjectId, PoolEntry, PoolId, RackId, Schedule, Seat, ServerId, ServerPlan, ServerState,
+    ServerWish, SetEntry, SetId, StoreId, TestStep, Vitals, Watts, Why,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -130,6 +130,11 @@ pub enum AdminRequest {
         server: ServerId,
         end: bool,
     },
+    /// A server of the replicated pool comes, leaves, or gets another share. What moves moves in the background: watch
+    /// it with `Status`.
+    Server(ServerWish),
+    /// What would move if this were asked for; `None`: what is left to move.
+    ServerPlan(Option<ServerWish>),
 }
 
 impl AdminRequest {
@@ -141,7 +146,8 @@ impl AdminRequest {
             | AdminRequest::Trough
             | AdminRequest::ListHours
             | AdminRequest::ListShifts
-            | AdminRequest::ListNotices { .. } => true,
+            | AdminRequest::ListNotices { .. }
+            | AdminRequest::ServerPlan(_) => true,
             AdminRequest::GearSet(_)
             | AdminRequest::GearAuto
             | AdminRequest::SetSchedule(_)
@@ -149,7 +155,8 @@ impl AdminRequest {
             | AdminRequest::MarkLost { .. }
             | AdminRequest::Force { .. }
             | AdminRequest::PowerTest { .. }
-            | AdminRequest::Maintenance { .. } => false,
+            | AdminRequest::Maintenance { .. }
+            | AdminRequest::Server(_) => false,
         }
     }
 }
@@ -164,6 +171,7 @@ pub enum AdminReply {
     Hours(Vec<HourRecord>),
     Shifts(Vec<ShiftRecord>),
     Notices(Vec<NoticeRecord>),
+    ServerPlan(Box<ServerPlan>),
 }
 
 /// What an administrator wants to be awake.
@@ -344,6 +352,10 @@ pub struct ServerStatus {
     pub gear_group: GearGroup,
     /// It holds offload only.
     pub logger: bool,
+    /// How far it has come into the cluster or out of it, and its share; of no meaning in an erasure-coded pool.
+    pub seat: Seat,
+    /// Copies of chunk groups that it has.
+    pub copies: u32,
     pub address: String,
     pub state: ServerState,
     /// Why it is awake, or may sleep.

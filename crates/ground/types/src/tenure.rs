@@ -2,6 +2,7 @@
 //!
 //! Neither is in the map: who reads and writes needs to know where slots are, not where they should be.
 
+use crate::{GearGroup, RackId, ServerId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -76,4 +77,69 @@ impl Seat {
     pub fn claim(self) -> Weight {
         if self.tenure.leaves() { Weight(0) } else { self.weight }
     }
+}
+
+/// What an administrator wants of a server of the replicated pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServerWish {
+    Add(NewMember),
+    /// Move all of it elsewhere.
+    Drain(ServerId),
+    /// Take a drain back: it stays after all.
+    Keep(ServerId),
+    Weigh {
+        server: ServerId,
+        weight: Weight,
+    },
+    Remove(ServerId),
+}
+
+/// A server that is to come to the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewMember {
+    pub server: ServerId,
+    pub rack: RackId,
+    /// `host:port`.
+    pub address: String,
+    pub weight: Weight,
+    /// `None`: the metadata service chooses.
+    pub gear_group: Option<GearGroup>,
+}
+
+/// What would move, or what is left to move.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerPlan {
+    /// Of the server that would come.
+    pub gear_group: Option<GearGroup>,
+    /// By the servers that they leave.
+    pub moves: Vec<PlannedMoves>,
+    /// Copies of chunk groups in those.
+    pub copies: u32,
+    /// By what the servers that they leave have now; absent until these have been heard.
+    pub bytes: Option<u64>,
+    /// Copies that move at this moment.
+    pub moving: u32,
+    /// In order of their ids.
+    pub servers: Vec<PlannedServer>,
+    /// What stands in its way, and the remedy. Empty: nothing.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMoves {
+    pub from: ServerId,
+    pub to: ServerId,
+    pub copies: u32,
+}
+
+/// Copies of chunk groups on a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedServer {
+    pub id: ServerId,
+    pub rack: RackId,
+    pub gear_group: GearGroup,
+    pub seat: Seat,
+    pub now: u32,
+    pub then: u32,
 }

@@ -55,6 +55,8 @@ pub enum PlantedBug {
     ReclaimOlder,
     /// Drop offload when the sleeper wakes, before the sleeper has fetched it.
     DropEarly,
+    /// Drop the copy of a slot that moves, before the newcomer has everything.
+    DropMoving,
     /// Catch up from a holder alone that lacks what the former one keeps.
     SkipFormer,
     /// Serve before the metadata service has recorded that this epoch serves.

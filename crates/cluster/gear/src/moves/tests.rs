@@ -127,6 +127,17 @@ fn a_new_server_gets_its_share_and_nothing_else_moves() {
     assert_eq!(has(&cluster.0, large), 768 / 3);
 }
 
+/// In three racks three copies move within their racks only.
+#[test]
+fn where_racks_leave_no_way_to_its_share_a_server_gets_as_much_as_they_do() {
+    let mut cluster = founded(&(0..9).map(|id| id % 3).collect::<Vec<_>>(), 3, 36);
+    let new = join(&mut cluster, 1, 100).expect("there is room");
+    let plan = rearrange(&cluster.0, &cluster.1);
+    carry_out(&mut cluster, &plan.moves);
+    assert_eq!(has(&cluster.0, new), 6, "half of what the other in its rack and gear group has");
+    assert_eq!(rearrange(&cluster.0, &cluster.1), Rearrangement::default());
+}
+
 #[test]
 fn what_a_server_that_leaves_has_goes_to_the_one_that_replaces_it() {
     let mut cluster = founded(&(0..9).map(|id| id % 3).collect::<Vec<_>>(), 3, 576);

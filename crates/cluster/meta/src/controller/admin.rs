@@ -32,6 +32,9 @@ impl Leading {
             AdminRequest::ListHours => Ok(AdminReply::Hours(state.hours().cloned().collect())),
             AdminRequest::ListShifts => Ok(AdminReply::Shifts(state.shifts().cloned().collect())),
             AdminRequest::ListNotices { .. } => unreachable!("the member keeps them: not all are from here"),
+            AdminRequest::ServerPlan(wish) => {
+                self.server_plan(wish.as_ref(), state).map(|plan| AdminReply::ServerPlan(Box::new(plan)))
+            }
             AdminRequest::PowerTest { server } => {
                 self.begin_test(now, server, state).map(|()| AdminReply::Done)
             }
@@ -41,6 +44,7 @@ impl Leading {
             | AdminRequest::CreatePool { .. }
             | AdminRequest::Force { .. }
             | AdminRequest::Maintenance { .. }
+            | AdminRequest::Server(_)
             | AdminRequest::MarkLost { .. } => match self.wish(now, &request, state) {
                 Ok(command) => return out.push(Output::ProposeFor { token, command }),
                 Err(why) => Err(why),
@@ -103,7 +107,13 @@ impl Leading {
             pools: state.pools().map(|pool| self.pool_status(now, pool, state)).collect(),
             groups,
             schedule,
-            notes: self.hardware_notes(state).into_iter().chain(set_notes(state)).chain(outlooks).collect(),
+            notes: self
+                .hardware_notes(state)
+                .into_iter()
+                .chain(set_notes(state))
+                .chain(outlooks)
+                .chain(self.relocation_notes(state))
+                .collect(),
             // The member and its driver fill these in.
             metadata: Vec::new(),
             power: None,
@@ -172,6 +182,8 @@ impl Leading {
                 pool: entry.pool,
                 gear_group: entry.gear_group,
                 logger: entry.is_logger(),
+                seat: state.seat(entry.id),
+                copies: self.groups.census().replicas(entry.id),
                 address: entry.address.clone(),
                 state: entry.state,
                 why: self.why(now, entry, state),
@@ -237,11 +249,13 @@ impl Leading {
                 Ok(Command::SetSchedule(*schedule))
             }
             AdminRequest::MarkLost { server, accept_loss } => self.mark_lost(*server, *accept_loss, state),
+            AdminRequest::Server(wish) => self.change_seat(wish, state),
             AdminRequest::Status
             | AdminRequest::GearPlan
             | AdminRequest::Trough
             | AdminRequest::ListHours
             | AdminRequest::ListShifts
+            | AdminRequest::ServerPlan(_)
             | AdminRequest::ListNotices { .. } => unreachable!("questions change nothing"),
             AdminRequest::PowerTest { .. } => unreachable!("a test is in this leader's memory"),
             AdminRequest::CreatePool { .. } => {

@@ -8,8 +8,9 @@ use ebb_gear::{
     Sleep, load_terms, sample_interval,
 };
 use ebb_types::{
-    Bug, Depth, GearGroup, GearSize, GearSteps, Lead, LeadFrom, LoadBand, LoadCount, LoadTerms, Moment,
-    Notice, Prices, Schedule, ServerEntry, ServerId, ServerState, ShiftReason, ShiftRecord, Vitals, Why,
+    Bug, Depth, GearGroup, GearSize, GearSteps, Incarnation, Lead, LeadFrom, LoadBand, LoadCount, LoadTerms,
+    Moment, Notice, Prices, Schedule, ServerEntry, ServerId, ServerState, ShiftReason, ShiftRecord, Tenure,
+    Vitals, Why,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -69,9 +70,18 @@ pub(crate) struct Shift {
     pub migrations: u32,
 }
 
-/// The servers that gears concern: those of the replicated pool that are neither loggers nor lost.
+/// The servers that gears concern: those of the replicated pool that are neither loggers nor lost, and that carry load.
+/// One that joins does so once it was started, and one that leaves as long as anything is on it.
 fn members(state: &State) -> impl Iterator<Item = &ServerEntry> {
-    state.geared().filter(|e| e.state != ServerState::Lost)
+    state.geared().filter(|e| e.state != ServerState::Lost && carries_load(e, state))
+}
+
+fn carries_load(entry: &ServerEntry, state: &State) -> bool {
+    match state.seat(entry.id).tenure {
+        Tenure::Joining => entry.incarnation > Incarnation(0),
+        Tenure::InUse | Tenure::Draining => true,
+        Tenure::Drained => false,
+    }
 }
 
 /// The policy of whole gears, for the state's servers.

@@ -713,4 +713,97 @@ mod tests {
         entry.epoch = next.epoch.next();
         assert_eq!(next_entry(&entry, &Facts::default(), &mut world), None, "without a copy it waits");
     }
+
+    const COPYING: SlotState = SlotState::CatchingUp { since: Epoch(0) };
+
+    /// Server 1 is primary, and the slot `moving` moves to server 4.
+    fn with_newcomer(moving: u8, state: SlotState) -> GroupEntry {
+        let mut slots: Vec<Slot> = (1..=3).map(|id| slot(id, SlotState::InSync, None)).collect();
+        slots.push(slot(4, state, None));
+        let (epoch, primary, moving) = (Epoch(4), Some(ServerId(1)), Some(moving));
+        GroupEntry { epoch, primary, slots, moving, ..GroupEntry::unknown() }
+    }
+
+    fn servers(entry: &GroupEntry) -> Vec<u16> {
+        entry.slots.iter().map(|slot| slot.server.0).collect()
+    }
+
+    #[test]
+    fn a_newcomer_takes_the_place_in_the_epoch_in_which_it_has_everything() {
+        let entry = with_newcomer(1, COPYING);
+        assert_eq!(
+            next_entry(&entry, &Facts::default(), &mut world(&[])),
+            None,
+            "until then nothing changes"
+        );
+        let facts = Facts { caught_up: [ServerId(4)].into(), ..Facts::default() };
+        let next = next_entry(&entry, &facts, &mut world(&[])).expect("it has everything");
+        assert_eq!((servers(&next), next.moving, next.primary), (vec![1, 4, 3], None, Some(ServerId(1))));
+        assert!(next.is_in_sync() && next.fallback.is_none(), "{next:?}");
+    }
+
+    #[test]
+    fn the_slot_of_a_primary_moves_once_that_hands_over_and_to_it() {
+        let facts = Facts { caught_up: [ServerId(4)].into(), ..Facts::default() };
+        let complete =
+            next_entry(&with_newcomer(0, COPYING), &facts, &mut world(&[])).expect("it is complete");
+        assert_eq!(complete, GroupEntry { epoch: Epoch(5), ..with_newcomer(0, SlotState::InSync) });
+        assert_eq!(next_entry(&complete, &Facts::default(), &mut world(&[])), None, "it waits");
+        let handed = Facts { released: true, successor: Some(ServerId(4)), ..Facts::default() };
+        let next = next_entry(&complete, &handed, &mut world(&[])).expect("it is released");
+        assert_eq!((servers(&next), next.moving, next.primary), (vec![4, 2, 3], None, Some(ServerId(4))));
+        // If the primary fails instead, its lease has ended.
+        let next = next_entry(&complete, &Facts::default(), &mut world(&[1])).expect("it failed");
+        assert_eq!((servers(&next), next.moving, next.fallback), (vec![4, 2, 3], None, None));
+        assert!(next.primary.is_some_and(|primary| primary != ServerId(1)));
+    }
+
+    #[test]
+    fn a_newcomer_that_is_down_is_dropped_as_soon_as_a_write_would_wait_for_it() {
+        for state in [COPYING, SlotState::InSync] {
+            let entry = with_newcomer(0, state);
+            let next = next_entry(&entry, &Facts::default(), &mut world(&[4])).expect("it is dropped");
+            assert_eq!((servers(&next), next.moving), (vec![1, 2, 3], None));
+            assert!(next.is_in_sync() && next.fallback.is_none());
+            let none = next_entry(&entry, &Facts::default(), &mut world(&[1, 2, 3, 4]));
+            let none = none.expect("there is no primary");
+            assert_eq!((servers(&none), none.primary), (vec![1, 2, 3, 4], None), "nothing is ordered");
+        }
+        let recalled = Facts { recalled: true, ..Facts::default() };
+        let next = next_entry(&with_newcomer(1, COPYING), &recalled, &mut world(&[])).expect("it is dropped");
+        assert_eq!(servers(&next), [1, 2, 3]);
+        let mut leaves = world(&[]);
+        leaves.get_mut(ServerId(4)).expect("a candidate").leaves = true;
+        let next = next_entry(&with_newcomer(1, COPYING), &Facts::default(), &mut leaves);
+        assert_eq!(servers(&next.expect("it is dropped")), [1, 2, 3]);
+    }
+
+    /// It is a target already. And while it copies it is no copy: what fails beside it finds a holder.
+    #[test]
+    fn a_newcomer_is_neither_a_holder_nor_a_primary_while_it_copies() {
+        let entry = with_newcomer(1, COPYING);
+        let next = next_entry(&entry, &Facts::default(), &mut world(&[1, 3, 6])).expect("another primary");
+        assert_eq!((next.primary, next.moving), (Some(ServerId(2)), Some(1)));
+        let holders: Vec<Option<ServerId>> =
+            next.copies().iter().map(|slot| slot.holder.map(|holder| holder.server)).collect();
+        assert_eq!(holders, [Some(ServerId(5)), None, None], "server 4 is taken");
+        assert_eq!(next.fallback.as_ref().map(Vec::len), Some(3), "{next:?}");
+        // It has everything in an epoch that may not serve: it goes on waiting.
+        let facts = Facts { caught_up: [ServerId(4)].into(), ..Facts::default() };
+        let complete = next_entry(&next, &facts, &mut world(&[1, 3, 6])).expect("it has everything");
+        assert_eq!((complete.moving, complete.slots[3].state), (Some(1), SlotState::InSync));
+    }
+
+    #[test]
+    fn what_a_holder_keeps_for_a_sleeper_is_kept_until_the_newcomer_has_it() {
+        let mut entry = with_newcomer(1, COPYING);
+        let holder = Some(Holder::new(ServerId(5), true));
+        entry.slots[1] = slot(2, SlotState::Away { since: Epoch(3) }, holder);
+        assert_eq!(next_entry(&entry, &Facts::default(), &mut world(&[2])), None);
+        let facts = Facts { caught_up: [ServerId(4)].into(), ..Facts::default() };
+        let mut all = world(&[2]);
+        let next = next_entry(&entry, &facts, &mut all).expect("it has everything");
+        assert_eq!((servers(&next), next.is_in_sync()), (vec![1, 4, 3], true));
+        assert_eq!(all.get(ServerId(5)).map(|c| c.holders), Some(0), "it keeps nothing any more");
+    }
 }

@@ -188,6 +188,11 @@ impl Groups {
         !self.moves.is_empty()
     }
 
+    /// Whether the group's primary is asked to hand over.
+    pub fn moves(&self, group: GroupId) -> bool {
+        self.moves.contains_key(&group)
+    }
+
     /// Primaries are to move, unless they do.
     pub fn begin_moves(&mut self, moves: Moves) {
         moves.into_iter().for_each(|(group, to)| _ = self.moves.entry(group).or_insert(to));

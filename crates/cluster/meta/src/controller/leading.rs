@@ -9,6 +9,7 @@
 //! | [`Maps`] | which map each server was sent, whom a change concerns, whether servers know a newer one |
 //! | [`Power`] | switches, wake times, who is ready to sleep, exams, the power test, what is to be recorded of them |
 //! | [`Groups`] | reports about chunk groups, damage, moves of primaries, the census, what the last plan saw |
+//! | [`Relocations`] | which slots are still to move, and whether all have their shares |
 //! | [`Sets`] | the memory of each erasure-coded set, reports about columns, how long sets took to wake |
 //! | [`Gears`] | which servers the load needs, the shift in progress, hours that ended |
 //! | [`Wants`] | what the last plan wants awake, and what for beyond the load; replaced by each plan |
@@ -25,6 +26,7 @@ use crate::controller::groups::Groups;
 use crate::controller::liveness::Liveness;
 use crate::controller::maps::Maps;
 use crate::controller::power::Power;
+use crate::controller::relocation::Relocations;
 use crate::controller::runs::Runs;
 use crate::controller::sets::Sets;
 use crate::controller::switch::Switch;
@@ -42,6 +44,7 @@ pub(crate) struct Leading {
     pub maps: Maps,
     pub power: Power,
     pub groups: Groups,
+    pub relocations: Relocations,
     pub sets: Sets,
     pub gears: Gears,
     pub wants: Wants,
@@ -68,6 +71,7 @@ impl Leading {
             sets: Sets::new(timing, power.has_switches()),
             power,
             groups: Groups::default(),
+            relocations: Relocations::default(),
             gears: Gears::new(timing.sleep, timing.has(PlantedBug::ForgetDwell)),
             wants: Wants::default(),
             roster: None,

@@ -21,6 +21,7 @@ use crate::controller::leading::Leading;
 use crate::controller::plan_sets::{is_spared, spared};
 use crate::controller::racks::{Partings, part_racks, racks_apart};
 use crate::controller::rebuild::replace_lost;
+use crate::controller::relocation::{hand_overs, joining, settled};
 use crate::controller::runs::Spoke;
 use crate::controller::servers::{Servers, is_gone};
 use crate::controller::wants::Wants;
@@ -28,7 +29,7 @@ use crate::{Change, Command, PlantedBug, PowerFact, State};
 use ebb_gear::floor_servers;
 use ebb_types::{
     Depth, Epoch, GroupEntry, GroupId, HourRecord, Incarnation, Moment, Notice, PoolId, RackId, ServerEntry,
-    ServerId, ServerState, ShiftRecord, Slot, SlotState, StoreMark, bug,
+    ServerId, ServerState, ShiftRecord, Slot, SlotState, StoreMark, Tenure, bug,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -45,6 +46,8 @@ struct Decision {
     settled: bool,
     /// Replicas that move to racks of their own.
     parted: Vec<Change>,
+    /// Replicas that begin to move to other servers.
+    begun: Vec<Change>,
     moves: Moves,
     /// Primaries that are asked at once to hand over.
     asked: BTreeSet<ServerId>,
@@ -85,6 +88,7 @@ impl Leading {
         self.follow_failures(now, &servers, state);
         self.see_servers(now, state, &servers);
         self.groups.drop_damage(now);
+        self.relocations.follow(state, self.groups.census());
         self.sets.follow(now, state);
         servers
     }
@@ -162,7 +166,8 @@ impl Leading {
         let all = || servers.values().chain(coded.values());
         let mut commands = self.set_servers(now, state, all(), out);
         let draining = all().filter(|e| e.state == ServerState::Draining).map(|e| e.id).collect();
-        let (changes, seen) = self.plan_groups(now, state, &servers);
+        let world = self.world(now, state, &servers);
+        let (changes, seen) = self.plan_groups(now, state, &servers, world.clone());
         let migrates = |c: &&Change| {
             let primary = state.group(c.group).and_then(|entry| entry.primary);
             primary.is_some() && c.entry.primary.is_some_and(|next| Some(next) != primary)
@@ -194,15 +199,28 @@ impl Leading {
             commands.push(Command::ReconfigureSets(changes));
         }
         let census = self.groups.census();
+        commands.extend(settled(state, census, &self.relocations).into_iter().map(Command::ChangeSeat));
         let settled = commands.is_empty() && is_settled(state, &wants, census);
         let (parted, mut moves) =
             if settled { part_racks(state, &servers, census) } else { Default::default() };
-        let mut asked = BTreeSet::new();
+        let calm = parted.is_empty() && !wants.emergency;
+        let begun = if calm {
+            self.relocations.begin(state, (census, &world), (&changed, &self.term.timing))
+        } else {
+            Vec::new()
+        };
+        let made_way = hand_overs(state, &world, census);
+        let mut asked: BTreeSet<ServerId> = made_way
+            .keys()
+            .filter(|group| !self.groups.moves(**group))
+            .filter_map(|group| state.group(*group)?.primary)
+            .collect();
+        moves.extend(made_way);
         if parted.is_empty() && moves.is_empty() && !self.groups.is_moving() {
             moves = balance(state, &wants.awake, &changed, census);
             asked = moves.keys().filter_map(|group| state.group(*group)?.primary).collect();
         }
-        Decision { wants, draining, moved, seen, commands, settled, parted, moves, asked }
+        Decision { wants, draining, moved, seen, commands, settled, parted, begun, moves, asked }
     }
 
     /// Decides every server's next state: of the replicated pool's, and of those of erasure-coded pools. Returns what
@@ -252,6 +270,7 @@ impl Leading {
     fn wanted(&self, now: Moment, state: &State, servers: &Servers) -> Wants {
         let mut wants = Wants { awake: self.gears.awake().clone(), ..Wants::default() };
         wants.awake.extend(servers.values().filter(|e| e.is_logger()).map(|e| e.id));
+        wants.awake.extend(joining(state));
         if !self.term.timing.has(PlantedBug::LeaveAlone) {
             let helpers = self.helpers(now, state, servers);
             wants.emergency = !helpers.is_empty();
@@ -278,7 +297,7 @@ impl Leading {
         let known = [&census.sharing_rack, &census.headless, &census.lacking].into_iter().flatten().copied();
         let groups: BTreeSet<GroupId> = known.chain(self.groups.damaged()).chain(gone).collect();
         let mut helpers = BTreeSet::new();
-        let mut partings = Partings::new(servers, census);
+        let mut partings = Partings::new(servers, state, census);
         for group in groups {
             let Some(entry) = state.group(group) else { continue };
             if census.sharing_rack.contains(&group)
@@ -336,8 +355,13 @@ impl Leading {
     }
 
     /// The chunk groups' next configurations, with the servers as they will be, and what this plan sees of the groups.
-    fn plan_groups(&self, now: Moment, state: &State, servers: &Servers) -> (Vec<Change>, Seen) {
-        let mut world = self.world(now, state, servers);
+    fn plan_groups(
+        &self,
+        now: Moment,
+        state: &State,
+        servers: &Servers,
+        mut world: World,
+    ) -> (Vec<Change>, Seen) {
         let replaced = replace_lost(state, servers, &world);
         let seen = Seen::of(state, &world);
         let groups = self.groups.to_see(state, &seen, &replaced);
@@ -448,7 +472,18 @@ impl Leading {
         decision: Decision,
         out: &mut Vec<Output>,
     ) -> Vec<Command> {
-        let Decision { wants, draining, moved, seen, mut commands, settled, parted, moves, asked } = decision;
+        let Decision {
+            wants,
+            draining,
+            moved,
+            seen,
+            mut commands,
+            settled,
+            parted,
+            begun: relocated,
+            moves,
+            asked,
+        } = decision;
         debug_assert!(settled || parted.is_empty(), "racks are parted once nothing else is left to do");
         let may_move = |(group, (epoch, to)): (&GroupId, &(Epoch, ServerId))| {
             let entry = state.group(*group).filter(|entry| entry.epoch == *epoch);
@@ -472,6 +507,9 @@ impl Leading {
         commands.extend(facts.map(|(server, fact)| Command::NotePower { server, at_unix_millis, fact }));
         self.groups.begin_moves(moves);
         asked.into_iter().for_each(|server| self.push_duties(server, ServerState::Awake, state, out));
+        if !relocated.is_empty() {
+            commands.push(Command::Reconfigure(relocated));
+        }
         if !parted.is_empty() {
             commands.push(Command::Reconfigure(parted));
         } else if settled && !self.groups.is_moving() {
@@ -545,12 +583,18 @@ impl Leading {
 
 /// No change is pending: every server is where it should be, and every replica on an awake server is in sync.
 fn is_settled(state: &State, wants: &Wants, census: &Census) -> bool {
+    // One that joins may be started much later.
+    let is_new = |e: &ServerEntry| {
+        state.seat(e.id).tenure == Tenure::Joining
+            && e.state == ServerState::Waking
+            && e.incarnation == Incarnation(0)
+    };
+    let there = || state.replicated().filter(|e| !is_new(e));
     let moves = |e: &ServerEntry| matches!(e.state, ServerState::Draining | ServerState::Waking);
     let on_the_way = |e: &ServerEntry| moves(e) && !state.in_maintenance(e.id);
-    let quiet = !state.replicated().any(on_the_way);
-    let gear_done = state
-        .replicated()
-        .all(|e| (e.state == ServerState::Awake) == wants.awake.contains(&e.id) || is_gone(e));
+    let quiet = !there().any(on_the_way);
+    let gear_done =
+        there().all(|e| (e.state == ServerState::Awake) == wants.awake.contains(&e.id) || is_gone(e));
     quiet && (gear_done || wants.emergency) && census.headless.is_empty() && census.catching_up.is_empty()
 }
 

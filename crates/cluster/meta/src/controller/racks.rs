@@ -37,17 +37,20 @@ pub(crate) fn racks_apart<'a>(
 /// load.
 pub(crate) struct Partings {
     places: BTreeMap<ServerId, Place>,
+    /// Those of them that leave the cluster: nothing moves to them.
+    leave: BTreeSet<ServerId>,
     /// Replicas by server.
     load: BTreeMap<ServerId, u32>,
 }
 
 impl Partings {
-    /// Destinations: any server that is not failed or lost, asleep or awake.
-    pub fn new(servers: &Servers, census: &Census) -> Partings {
+    /// Destinations: any server that is not failed or lost and stays, asleep or awake.
+    pub fn new(servers: &Servers, state: &State, census: &Census) -> Partings {
+        let leave = servers.keys().copied().filter(|id| state.seat(*id).tenure.leaves()).collect();
         let able = servers.values().filter(|e| !is_gone(e));
         let places = able.map(|e| (e.id, Place { rack: e.rack, gear_group: e.gear_group })).collect();
         let load = servers.keys().map(|id| (*id, census.replicas(*id))).filter(|(_, n)| *n > 0).collect();
-        Partings { places, load }
+        Partings { places, leave, load }
     }
 
     /// For a group with two replicas in one rack, the slot to move and its destination; `None`: not now. A missing
@@ -58,7 +61,9 @@ impl Partings {
             return None;
         }
         let group: Vec<ServerId> = entry.slots.iter().map(|s| s.server).collect();
-        let (k, to) = parting(&group, stays, &self.places, &self.load)?;
+        let able = |id: &ServerId| !self.leave.contains(id) || group.contains(id);
+        let places = self.places.iter().filter(|(id, _)| able(id)).map(|(id, place)| (*id, *place)).collect();
+        let (k, to) = parting(&group, stays, &places, &self.load)?;
         *self.load.entry(to).or_default() += 1;
         Some((k, to))
     }
@@ -67,7 +72,7 @@ impl Partings {
 /// The next few moves: for groups in sync, to awake servers. If only the primary can move, it is asked to hand over
 /// first.
 pub(crate) fn part_racks(state: &State, servers: &Servers, census: &Census) -> (Vec<Change>, Moves) {
-    let mut partings = Partings::new(servers, census);
+    let mut partings = Partings::new(servers, state, census);
     partings.places.retain(|id, _| servers[id].state == ServerState::Awake);
     let mut moving: BTreeMap<ServerId, u32> = BTreeMap::new();
     let (mut changes, mut moves) = (Vec::new(), Moves::new());

@@ -6,20 +6,20 @@ use crate::controller::group::{Standing, World};
 use crate::controller::servers::Servers;
 use ebb_gear::{Place, rebuild_choice};
 use ebb_types::{Epoch, GroupEntry, GroupId, ServerEntry, ServerId, ServerState, Slot, SlotState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Who takes the lost server's slot in each of these groups: a server that stands in for none of the other slots, or
 /// else one that stands in for lost servers only. Where two are lost, each one's heir may be the other's holder, for
 /// ever. Not if what it keeps may be needed: the primary must have everything. And a server that may return is a
 /// complete copy together with its holder, perhaps the last one: the primary may be dead already (seed 30263008805).
+/// `there`: servers that are not lost; `places`: those of them that may take slots.
 fn heirs(
     lost: &ServerEntry,
     groups: &[&GroupEntry],
-    places: &BTreeMap<ServerId, Place>,
+    (there, places): (&BTreeSet<ServerId>, &BTreeMap<ServerId, Place>),
     load: &BTreeMap<ServerId, u32>,
 ) -> Vec<Option<ServerId>> {
-    // Lost servers have no place.
-    let may_return = |slot: &Slot| places.contains_key(&slot.server);
+    let may_return = |slot: &Slot| there.contains(&slot.server);
     let members = |holders: bool| -> Vec<Vec<ServerId>> {
         let of = |entry: &&GroupEntry| {
             let known = entry.slots.iter().chain(entry.fallback.iter().flatten());
@@ -47,9 +47,17 @@ fn is_on_its_way(entry: &GroupEntry, server: ServerId) -> bool {
 /// primary: then the slot is not the last complete one. And not in a salvage, which needs what its holder has.
 pub(crate) fn replace_lost(state: &State, servers: &Servers, world: &World) -> BTreeMap<GroupId, GroupEntry> {
     let mut replaced: BTreeMap<GroupId, GroupEntry> = BTreeMap::new();
+    let is_there = |e: &&ServerEntry| e.state != ServerState::Lost;
+    let stays = |e: &&ServerEntry| !state.seat(e.id).tenure.leaves();
+    // One that leaves is an heir only where there is no other.
+    let others_stay = |e: &ServerEntry| {
+        servers.values().filter(is_there).filter(stays).any(|other| other.gear_group == e.gear_group)
+    };
+    let there: BTreeSet<ServerId> = servers.values().filter(is_there).map(|e| e.id).collect();
     let places: BTreeMap<ServerId, Place> = servers
         .values()
-        .filter(|e| e.state != ServerState::Lost)
+        .filter(is_there)
+        .filter(|e| stays(e) || !others_stay(e))
         .map(|e| (e.id, Place { rack: e.rack, gear_group: e.gear_group }))
         .collect();
     for lost in servers.values().filter(|e| e.state == ServerState::Lost) {
@@ -67,7 +75,7 @@ pub(crate) fn replace_lost(state: &State, servers: &Servers, world: &World) -> B
             }
         }
         let entries: Vec<&GroupEntry> = orphans.iter().map(|(_, entry)| *entry).collect();
-        let heirs = heirs(lost, &entries, &places, &load);
+        let heirs = heirs(lost, &entries, (&there, &places), &load);
         for ((group, entry), heir) in orphans.into_iter().zip(heirs) {
             let up = |id: &ServerId| world.get(*id).is_some_and(|c| c.standing == Standing::Up);
             let Some(server) = heir.filter(up) else { continue };
@@ -123,7 +131,8 @@ mod tests {
             incarnation: Incarnation(1),
             store: StoreId(1),
         };
-        heirs(&lost, &[&entry], &places, &BTreeMap::new()).pop().flatten()
+        let there = places.keys().copied().collect();
+        heirs(&lost, &[&entry], (&there, &places), &BTreeMap::new()).pop().flatten()
     }
 
     #[test]
