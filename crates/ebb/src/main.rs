@@ -13,7 +13,7 @@ use cli::dev::DevOptions;
 use cli::key::KeyCommand;
 use cli::pool::PoolCommand;
 use cli::tool::{FileArgs, ToolArgs};
-use cli::{admin, key, simulate, trust};
+use cli::{admin, key, servers, simulate, trust};
 use cluster::config::Config;
 use daemon::{gateway, heap, meta, server};
 use ebb_output::wrapped;
@@ -68,14 +68,26 @@ enum Sub {
         after_help = "Examples:\n  ebb dev --servers 12 --racks 4 --replicas 4 --data /var/tmp/ebb\n  ebb dev --servers 18 --pool archive=6+3"
     )]
     Dev(DevArgs),
-    /// Run one chunk server of a configured cluster
-    #[command(after_help = "Example: ebb server --config examples/cluster.toml --id 3")]
+    /// Run one chunk server of a configured cluster; or add, drain and remove servers
+    #[command(
+        args_conflicts_with_subcommands = true,
+        subcommand_negates_reqs = true,
+        after_help = "Examples:\n  ebb server --config examples/cluster.toml --id 3\n  ebb server add --id 10 --rack 4 --address 10.0.4.10:7710\n  ebb server drain 7 --wait && ebb server remove 7"
+    )]
     Server {
-        #[command(flatten)]
-        config: ConfigArg,
+        #[command(subcommand)]
+        command: Option<servers::ServerCommand>,
+        /// The cluster's configuration file
+        #[arg(long, value_name = "FILE", required = true)]
+        config: Option<PathBuf>,
         /// Id in the configuration
-        #[arg(long)]
-        id: u16,
+        #[arg(long, required = true)]
+        id: Option<u16>,
+    },
+    /// Show what is left to move between servers, and what stands in its way
+    Plan {
+        #[command(flatten)]
+        tool: ToolArgs,
     },
     /// Run a metadata server of a configured cluster
     #[command(
@@ -275,15 +287,17 @@ impl Sub {
     /// Whether it serves clients or other processes of a cluster until it is stopped.
     fn serves(&self) -> bool {
         use Sub::{Gateway, Meta, Mirror, Server, Volume};
-        matches!(self, Server { .. } | Meta { .. } | Gateway { .. } | Mirror(_) | Volume(_))
+        matches!(self, Server { command: None, .. } | Meta { .. } | Gateway { .. } | Mirror(_) | Volume(_))
     }
 
     /// Whether the command stores user data or results. The others only write files that the user names.
     fn keeps_data(&self) -> bool {
         match self {
-            Sub::Dev(_) | Sub::Server { .. } | Sub::Meta { .. } | Sub::Gateway { .. } | Sub::Mirror(_) => {
-                true
-            }
+            Sub::Dev(_)
+            | Sub::Server { command: None, .. }
+            | Sub::Meta { .. }
+            | Sub::Gateway { .. }
+            | Sub::Mirror(_) => true,
             Sub::Lab { command } => command.keeps_data(),
             _ => false,
         }
@@ -440,7 +454,13 @@ fn main() -> ExitCode {
 async fn run(cli: Cli) -> Result<ExitCode, NodeError> {
     match cli.command {
         Sub::Dev(args) => admin::dev(args.data(), &args.options, args.json).await,
-        Sub::Server { config, id } => done(server::run(&Config::load(&config.config)?, id).await),
+        Sub::Server { command: Some(command), .. } => servers::run(command).await,
+        Sub::Server { config, id, .. } => {
+            // Without a subcommand both are required.
+            let (config, id) = (config.unwrap_or_default(), id.unwrap_or_default());
+            done(server::run(&Config::load(&config)?, id).await)
+        }
+        Sub::Plan { tool } => servers::plan(&tool).await,
         Sub::Meta { config, id, create, join, rescue, accept_loss } => {
             let start = match (create, join, rescue) {
                 (true, ..) => meta::Start::Create,

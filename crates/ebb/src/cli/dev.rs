@@ -346,6 +346,7 @@ fn configuration(data: &Path, options: &DevOptions, free_ports: bool) -> Result<
             replicas,
             chunk_mib: options.chunk_mib.unwrap_or(64),
             groups_per_server: 64,
+            groups: None,
             layout: options.layout.unwrap_or(Scheme::Rotated),
             lease_millis: 3000,
             heartbeat_millis: 1000,

@@ -34,6 +34,7 @@ pub mod replay;
 pub mod report;
 #[cfg(feature = "lab")]
 pub mod series;
+pub mod servers;
 #[cfg(feature = "lab")]
 pub mod simulate;
 #[cfg(feature = "lab")]

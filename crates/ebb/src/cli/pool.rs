@@ -550,6 +550,8 @@ mod tests {
             pool: PoolId(1),
             gear_group: GearGroup(u8::MAX),
             logger: false,
+            seat: ebb_types::Seat::default(),
+            copies: 0,
             address: String::new(),
             state,
             why: ebb_types::Why::Set,

@@ -398,6 +398,8 @@ mod tests {
             pool: PoolId::REPLICATED,
             gear_group: GearGroup(1),
             logger: false,
+            seat: ebb_types::Seat::default(),
+            copies: 0,
             address: String::new(),
             state: ServerState::Asleep,
             why: Why::NotNeeded,

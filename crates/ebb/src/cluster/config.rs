@@ -83,6 +83,9 @@ pub struct ClusterSection {
     /// Chunk groups: as many per server of the replicated pool. [Sierra §3.5]
     #[serde(default = "number::<64>")]
     pub groups_per_server: u32,
+    /// Chunk groups that the cluster was founded with; absent: `groups_per_server` for each `[[server]]` of the
+    /// replicated pool. Needed once servers have come or left.
+    pub groups: Option<u32>,
     #[serde(default = "rotated")]
     pub layout: Scheme,
     #[serde(default = "number::<3000>")]
@@ -679,7 +682,9 @@ impl Config {
             instance: 0,
             chunk_bytes: self.cluster.chunk_mib << 20,
             replicas: self.cluster.replicas,
-            groups: groups(pools::of_pool(&self.placed(), None).len(), self.cluster.groups_per_server),
+            groups: self.cluster.groups.unwrap_or_else(|| {
+                groups(pools::of_pool(&self.placed(), None).len(), self.cluster.groups_per_server)
+            }),
             lease_millis: self.cluster.lease_millis,
         })
     }

@@ -237,8 +237,8 @@ fn other_servers(file: &[NewServer], founded: &[ServerEntry]) -> Option<String> 
     let ids: Vec<String> = new.into_iter().chain(gone).collect();
     (!ids.is_empty()).then(|| {
         format!(
-            "the file has {} servers without a pool, the cluster was founded with {}: {}; their number cannot be changed: restore \
-             the file, or create a new cluster",
+            "the file has {} servers without a pool, the cluster has {}: {}; servers come and go with `ebb server add` and \
+             `ebb server drain`, and then the file needs cluster.groups, the number of chunk groups of the cluster",
             file.len(),
             founded.len(),
             ids.join("; ")

@@ -6,7 +6,7 @@ use crate::{Command, Joiner, NewServer, Reply, SeatChange, State};
 use ebb_gear::{Rearrangement, gear_group_for};
 use ebb_types::{
     GearGroup, NewMember, PlannedMoves, PlannedServer, PoolId, ServerEntry, ServerId, ServerPlan,
-    ServerState, ServerWish, Tenure,
+    ServerState, ServerWish, Tenure, Vitals,
 };
 use std::collections::BTreeMap;
 
@@ -77,7 +77,7 @@ impl Leading {
 
     fn bytes_per_copy(&self, server: ServerId) -> Option<u64> {
         let copies = u64::from(self.groups.census().replicas(server));
-        Some(self.figures.vitals(server)?.own_bytes / copies.max(1))
+        Some(stored(self.figures.vitals(server)?) / copies.max(1))
     }
 
     /// Whether the servers of each gear group that stay have room for what it has.
@@ -88,7 +88,7 @@ impl Leading {
                 || state.geared().filter(|e| e.gear_group == gear_group && e.state != ServerState::Lost);
             let bytes = |e: &ServerEntry| match self.groups.census().replicas(e.id) {
                 0 => Some(0),
-                _ => Some(self.figures.vitals(e.id)?.own_bytes),
+                _ => self.figures.vitals(e.id).map(stored),
             };
             let own: Option<u64> = of_it().map(bytes).sum();
             let claims: u64 = of_it().map(|e| u64::from(then.seat(e.id).claim().0)).sum();
@@ -99,7 +99,7 @@ impl Leading {
                 let share =
                     u128::from(own) * u128::from(then.seat(entry.id).claim().0) / u128::from(claims.max(1));
                 let room = u128::from(vitals.capacity_bytes) * u128::from(FILL_PERCENT) / 100;
-                let grows = share > u128::from(vitals.own_bytes);
+                let grows = share > u128::from(stored(vitals));
                 if grows && vitals.capacity_bytes > 0 && share > room {
                     return Err(format!(
                         "{} has no room for its share of {gear_group}, {share} bytes of {}: add a server to {gear_group} \
@@ -152,6 +152,11 @@ impl Leading {
         };
         state.replicated().filter_map(on_the_way).collect()
     }
+}
+
+/// Bytes of its copies, without what it keeps for others.
+fn stored(vitals: &Vitals) -> u64 {
+    vitals.used_bytes.saturating_sub(vitals.debt_bytes)
 }
 
 fn seat_change(wish: &ServerWish, state: &State) -> Result<SeatChange, String> {

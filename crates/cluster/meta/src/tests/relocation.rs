@@ -39,6 +39,11 @@ impl World {
         Ok(())
     }
 
+    /// Each server stores so many bytes, of 100.
+    fn fill(&mut self, bytes: u64) {
+        self.used_percent = self.state.servers().map(|e| (e.id, (bytes, 0))).collect();
+    }
+
     fn tenure(&self, id: u16) -> Tenure {
         self.state.seat(ServerId(id)).tenure
     }
@@ -321,11 +326,11 @@ fn a_drain_that_only_a_rack_with_another_copy_could_take_is_refused() {
 #[test]
 fn a_drain_for_which_the_others_lack_room_is_refused() {
     let mut world = twelve(48);
-    world.own_bytes = 66;
+    world.fill(66);
     world.run(2000);
     let why = world.wish(ServerWish::Drain(ServerId(4))).unwrap_err();
     assert!(why.contains("has no room for its share"), "{why}");
-    world.own_bytes = 50;
+    world.fill(50);
     world.run(2000);
     world.wish(ServerWish::Drain(ServerId(4))).unwrap();
 }
@@ -333,7 +338,7 @@ fn a_drain_for_which_the_others_lack_room_is_refused() {
 #[test]
 fn a_plan_says_what_would_move_and_moves_nothing() {
     let mut world = twelve(48);
-    world.own_bytes = 24;
+    world.fill(24);
     world.run(2000);
     let before = world.state.clone();
     let ask = |world: &mut World, wish: Option<ServerWish>| {

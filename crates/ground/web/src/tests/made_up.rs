@@ -318,6 +318,8 @@ fn server(id: u16) -> ServerStatus {
         pool: PoolId::REPLICATED,
         gear_group: GearGroup((id / 3 % 3) as u8),
         logger: false,
+        seat: ebb_types::Seat::default(),
+        copies: 64,
         address: format!("10.0.{}.{}:9100", id / 250, id % 250),
         state: ServerState::Awake,
         why: Why::Load { servers: 5, of: LoadOf::ThisHour },
