@@ -114,6 +114,15 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
             send_away(&mut slots, k, before, (primary, taken), epoch, world);
             release_source(&mut slots, k, world);
         }
+        // Where nobody else can stand in, it does: its move begins anew when it is not needed for that.
+        if newcomer.is_some() && slots.iter().any(|slot| slot.target().is_none()) {
+            newcomer = None;
+            for (k, before) in served.iter().enumerate() {
+                if slots[k].target().is_none() {
+                    send_away(&mut slots, k, before, (primary, None), epoch, world);
+                }
+            }
+        }
         let takes_part = |server: ServerId| standing(world, server) != Standing::Down;
         debug_assert!(
             slots.iter().filter_map(Slot::target).all(|(server, _)| takes_part(server)),
@@ -782,7 +791,7 @@ mod tests {
     #[test]
     fn a_newcomer_is_neither_a_holder_nor_a_primary_while_it_copies() {
         let entry = with_newcomer(1, COPYING);
-        let next = next_entry(&entry, &Facts::default(), &mut world(&[1, 3, 6])).expect("another primary");
+        let next = next_entry(&entry, &Facts::default(), &mut world(&[1, 6])).expect("another primary");
         assert_eq!((next.primary, next.moving), (Some(ServerId(2)), Some(1)));
         let holders: Vec<Option<ServerId>> =
             next.copies().iter().map(|slot| slot.holder.map(|holder| holder.server)).collect();
@@ -790,8 +799,19 @@ mod tests {
         assert_eq!(next.fallback.as_ref().map(Vec::len), Some(3), "{next:?}");
         // It has everything in an epoch that may not serve: it goes on waiting.
         let facts = Facts { caught_up: [ServerId(4)].into(), ..Facts::default() };
-        let complete = next_entry(&next, &facts, &mut world(&[1, 3, 6])).expect("it has everything");
+        let complete = next_entry(&next, &facts, &mut world(&[1, 6])).expect("it has everything");
         assert_eq!((complete.moving, complete.slots[3].state), (Some(1), SlotState::InSync));
+    }
+
+    /// Else the two would take turns: without a holder all servers are wanted, and with all of them one may sleep (seed
+    /// 174).
+    #[test]
+    fn a_newcomer_gives_way_to_what_only_it_can_hold() {
+        let mut all = world(&[3, 5, 6]);
+        let next = next_entry(&with_newcomer(1, COPYING), &Facts::default(), &mut all).expect("one failed");
+        assert_eq!((servers(&next), next.moving), (vec![1, 2, 3], None));
+        assert_eq!(next.slots[2].holder, Some(Holder::new(ServerId(4), true)));
+        assert_eq!(next_entry(&next, &Facts::default(), &mut all), None);
     }
 
     #[test]

@@ -21,13 +21,14 @@ const MOVES_PER_SERVER: u32 = 4;
 const REPLICAS_MIN: usize = 3;
 
 /// Servers that must be awake in addition to `wanted`, so that the copies of a write can be in different racks; servers
-/// already awake come first.
+/// already awake come first. One that leaves the cluster takes no copy.
 pub(crate) fn racks_apart<'a>(
     servers: impl Iterator<Item = &'a ServerEntry>,
     wanted: &BTreeSet<ServerId>,
     state: &State,
 ) -> Vec<ServerId> {
-    let mut able: Vec<&ServerEntry> = servers.filter(|e| !is_gone(e)).collect();
+    let takes = |e: &&ServerEntry| !is_gone(e) && !state.seat(e.id).tenure.leaves();
+    let mut able: Vec<&ServerEntry> = servers.filter(takes).collect();
     able.sort_by_key(|e| (!e.state.is_live(), e.id));
     let places: Vec<(ServerId, RackId)> = able.iter().map(|e| (e.id, e.rack)).collect();
     spread_awake(&places, wanted, state.params().map_or(1, |p| p.replicas))

@@ -62,13 +62,19 @@ impl Relocations {
         }
     }
 
-    /// The first move of each group is from the server that has the slot, or it is overtaken.
+    /// The first move of each group is from the server that has the slot, to one that stays, and into no fewer racks; or
+    /// it is overtaken, and the next one is the first.
     fn drop_overtaken(&mut self, state: &State) {
         let mut met = BTreeSet::new();
         self.plan.retain(|m| {
+            if met.contains(&m.group) {
+                return true;
+            }
             let entry = state.group(GroupId(m.group as u32)).expect("a group of the state");
             let is_there = state.server(m.to).is_some() && !state.seat(m.to).tenure.leaves();
-            !met.insert(m.group) || is_there && seated(entry)[m.slot] == m.from
+            let servers = seated(entry);
+            let stands = is_there && servers[m.slot] == m.from && keeps_racks(m, &servers, state);
+            stands && met.insert(m.group)
         });
     }
 
@@ -146,19 +152,18 @@ fn may_begin(m: &Move, entry: &GroupEntry, state: &State, world: &World) -> bool
         && entry.slots.iter().any(leads)
         && entry.members().all(|(member, _)| member != m.to)
         && takes
-        && keeps_racks(m, entry, state)
+        && keeps_racks(m, &seated(entry), state)
 }
 
-/// R13: the group's copies are in no fewer racks afterwards.
-fn keeps_racks(m: &Move, entry: &GroupEntry, state: &State) -> bool {
+/// R13: the copies of a group with these servers are in no fewer racks afterwards.
+fn keeps_racks(m: &Move, servers: &[ServerId], state: &State) -> bool {
     let racks = |slots: &[ServerId]| -> usize {
         let racks = slots.iter().filter_map(|id| state.server(*id)).map(|e| e.rack);
         racks.collect::<BTreeSet<RackId>>().len()
     };
-    let now: Vec<ServerId> = entry.slots.iter().map(|slot| slot.server).collect();
-    let mut then = now.clone();
+    let mut then = servers.to_vec();
     then[m.slot] = m.to;
-    racks(&then) >= racks(&now)
+    racks(&then) >= racks(servers)
 }
 
 /// Primaries that are to make way for a newcomer that has everything.

@@ -40,7 +40,7 @@ impl World {
     }
 
     /// Each server stores so many bytes, of 100.
-    fn fill(&mut self, bytes: u64) {
+    fn store(&mut self, bytes: u64) {
         self.used_percent = self.state.servers().map(|e| (e.id, (bytes, 0))).collect();
     }
 
@@ -326,11 +326,11 @@ fn a_drain_that_only_a_rack_with_another_copy_could_take_is_refused() {
 #[test]
 fn a_drain_for_which_the_others_lack_room_is_refused() {
     let mut world = twelve(48);
-    world.fill(66);
+    world.store(66);
     world.run(2000);
     let why = world.wish(ServerWish::Drain(ServerId(4))).unwrap_err();
     assert!(why.contains("has no room for its share"), "{why}");
-    world.fill(50);
+    world.store(50);
     world.run(2000);
     world.wish(ServerWish::Drain(ServerId(4))).unwrap();
 }
@@ -338,7 +338,7 @@ fn a_drain_for_which_the_others_lack_room_is_refused() {
 #[test]
 fn a_plan_says_what_would_move_and_moves_nothing() {
     let mut world = twelve(48);
-    world.fill(24);
+    world.store(24);
     world.run(2000);
     let before = world.state.clone();
     let ask = |world: &mut World, wish: Option<ServerWish>| {

@@ -32,7 +32,8 @@ const OPS: u32 = 12;
 
 pub(super) fn beyond(world: &mut World) {
     let mut random = Random::new(mix(world.settings.seed ^ 0xbe70));
-    let whole = world.servers.values().all(|s| s.runs() && !s.lost && !s.missing);
+    let is_part = |id| world.newest_state().server(id).is_some();
+    let whole = world.servers.values().all(|s| s.runs() && !s.lost && !s.missing || !is_part(s.id));
     if !random.chance(CHANCE) || !whole || world.rebuilds() {
         return;
     }

@@ -11,6 +11,7 @@ mod machines;
 mod members;
 mod network;
 mod operator;
+mod roster;
 mod ruin;
 mod strike;
 mod switches;
@@ -33,6 +34,9 @@ pub struct Mishaps {
     ambush: bool,
     /// Until then no leader fails so.
     truce_until: u64,
+    /// The operator has begun to add and drain servers; who was part of the cluster then.
+    has_roster: bool,
+    roster: roster::Roster,
     /// The operator's backups of stores' directories, which may be restored.
     backups: BTreeMap<ServerId, MemDisk>,
 }

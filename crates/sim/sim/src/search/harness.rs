@@ -88,6 +88,8 @@ pub enum Event {
     },
     /// A storm of the network ends.
     Calm,
+    /// The operator looks who is part of the cluster.
+    Roster,
 }
 
 impl<'a> World<'a> {
@@ -153,6 +155,7 @@ impl<'a> Harness for Search<'a> {
             Event::CrashMember { member, down } => world.operator_restarts(member, down),
             Event::LeaderStruck { member, life } => world.strike_leader(member, life),
             Event::Calm => world.net.model = world.settings.net,
+            Event::Roster => world.follow_roster(),
         }
     }
 

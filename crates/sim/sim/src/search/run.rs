@@ -17,7 +17,7 @@ use ebb_meta::State;
 use ebb_testing::search::{Case, Faults, Subject, Tally, Transcript, Violation};
 use ebb_types::{
     Column, GroupEntry, GroupId, PoolId, Random, Role, ServerEntry, ServerId, ServerState, SetEntry, Slot,
-    SlotState, group_of, mix,
+    SlotState, Tenure, group_of, mix,
 };
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -362,7 +362,10 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
         return Some(format!("{id} does not know that its connection to {to} broke"));
     }
     let state = world.newest_state();
-    for server in state.servers().filter(|s| s.state != ServerState::Lost) {
+    // Gears do not concern what is drained: it may sleep.
+    let counts =
+        |s: &&ServerEntry| s.state != ServerState::Lost && state.seat(s.id).tenure != Tenure::Drained;
+    for server in state.servers().filter(counts) {
         if server.state != ServerState::Awake || !world.servers[&server.id].runs() {
             let state = format!("{:?}", server.state).to_lowercase();
             let stands = if world.servers[&server.id].runs() { "runs" } else { "does not run" };
@@ -375,6 +378,19 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
     if let Some((group, entry)) = state.groups().find(unfinished) {
         return Some(format!("{group} is not in sync, {}", brief_entry(entry)));
     }
+    let arrangement = state.rearrangement();
+    if let Some(m) = arrangement.moves.first() {
+        return Some(format!(
+            "{} copies are still to move, one from {} to {}",
+            arrangement.moves.len(),
+            m.from,
+            m.to
+        ));
+    }
+    let joins = |s: &&ServerEntry| state.seat(s.id).tenure == Tenure::Joining;
+    if let Some(server) = state.servers().find(joins) {
+        return Some(format!("{} still joins, though nothing is left to move", server.id));
+    }
     let lost = |server| state.server(server).is_none_or(|s| s.state == ServerState::Lost);
     let incomplete =
         |entry: &SetEntry| entry.columns.iter().any(|c| c.state != SlotState::InSync && !lost(c.server));
@@ -383,7 +399,10 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
     }
     // Without a spare server, others keep the strips of a lost one.
     let stands_in = state.sets().any(|(_, entry)| entry.columns.iter().any(|c| lost(c.server)));
-    for server in world.servers.values().filter(|s| s.up) {
+    let takes_part = |s: &&crate::world::server::Server| {
+        s.up && state.server(s.id).is_some() && state.seat(s.id).tenure != Tenure::Drained
+    };
+    for server in world.servers.values().filter(takes_part) {
         // Another store is waiting for its predecessor's lease to end.
         let on_record = state.server(server.id).map(|entry| (entry.incarnation, entry.store));
         if on_record != Some((server.incarnation, server.store.mark().store)) {

@@ -54,6 +54,7 @@ pub enum Fault {
     Overload,
     Ambush,
     DeafInPart,
+    Roster,
 }
 
 /// Chances per thousand faults.
@@ -173,6 +174,8 @@ const GIVES_UP: u64 = 200;
 const OVERLOADED: u64 = 150;
 /// Seeds per thousand with switches that cannot be relied on.
 const BAD_SWITCHES: u64 = 250;
+/// Seeds per thousand in which servers come and leave.
+const ROSTER: u64 = 200;
 
 impl Scenario {
     pub fn draw(seed: u64) -> Scenario {
@@ -297,6 +300,8 @@ impl Scenario {
         let random = &mut Random::new(seed ^ 0xdc44);
         self.plan.faults.sometimes(random, OVERLOADED, Fault::Overload, (40, 150));
         self.draw_leaders(&mut Random::new(seed ^ 0xdcba));
+        let random = &mut Random::new(seed ^ 0x0105);
+        self.plan.faults.sometimes(random, ROSTER, Fault::Roster, (100, 500));
         self.draw_bounds(&mut Random::new(seed ^ 0xb0d5));
     }
 

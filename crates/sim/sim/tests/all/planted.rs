@@ -85,6 +85,24 @@ fn offload_dropped_before_it_is_reclaimed_is_found() {
 }
 
 #[test]
+fn a_copy_dropped_before_the_one_that_takes_its_place_is_complete_is_found() {
+    in_server(
+        1,
+        PlantedBug::DropMoving,
+        &["linearizability", "liveness", "R1", "R4", "R5", "R6", "survival"],
+    );
+}
+
+#[test]
+fn a_copy_that_is_still_being_made_and_counts_as_one_is_found() {
+    in_member(
+        1,
+        MetaBug::CountNewcomers,
+        &["linearizability", "liveness", "R1", "R4", "R5", "R6", "survival"],
+    );
+}
+
+#[test]
 fn a_holder_that_is_relied_on_before_it_has_everything_is_found() {
     // The former holder drops what the new one does not have yet (R6), or who wakes never fetches it.
     in_member(1, MetaBug::CoverUnasked, &["R6", "R5", "R4", "linearizability"]);

@@ -18,7 +18,7 @@ const RARE: [&str; 4] = [
 ];
 
 /// Coverage required of the fixed sweep: every kind of fault, and the cluster's reactions.
-const MET: [&str; 102] = [
+const MET: [&str; 108] = [
     "a file of its directory is damaged",
     "all disks full",
     "all disks pause",
@@ -95,15 +95,21 @@ const MET: [&str; 102] = [
     "rack crash",
     "replica caught up",
     "request turned away",
+    "server added",
     "server crash",
+    "server drained",
+    "server drains",
     "server given up",
+    "server joined",
     "server lost for good",
     "server put to sleep",
+    "server removed",
     "server stopped",
     "server suspended",
     "server that reads no other one",
     "set asked to wake",
     "set hibernates",
+    "slot moves",
     "slow disk",
     "store superseded",
     "store that does not open",

@@ -9,7 +9,8 @@ impl World<'_> {
     /// has another complete replica awake. r = 2 does not survive two losses at once, and under too heavy a load any
     /// number of servers may be called hung.
     pub(super) fn can_spare(&self, ids: &[ServerId]) -> bool {
-        let sound = |s: &Server| s.is_asleep() || (s.runs() && !s.store.is_poisoned());
+        let is_part = |s: &Server| self.newest_state().server(s.id).is_some();
+        let sound = |s: &Server| !is_part(s) || s.is_asleep() || (s.runs() && !s.store.is_poisoned());
         let alone = self.net.is_whole(self.now)
             && self.members.values().all(|m| m.up && !m.paused)
             && self.servers.values().all(sound);
@@ -89,7 +90,7 @@ impl World<'_> {
             SlotState::InSync => false,
         };
         let rebuilt = |c: &Column| !matches!(c.state, SlotState::CatchingUp { since: Epoch(0) });
-        state.groups().any(|(_, entry)| of_lost(entry) || entry.slots.iter().any(all))
+        state.groups().any(|(_, entry)| of_lost(entry) || entry.copies().iter().any(all))
             || state.sets().any(|(_, entry)| !entry.columns.iter().all(rebuilt))
             || self.needs_memory()
     }

@@ -123,6 +123,7 @@ impl World<'_> {
             Fault::Ambush => self.ambush_leader(),
             Fault::DeafInPart => self.deafen_in_part(),
             Fault::CutOff => self.cut_off_client(),
+            Fault::Roster => self.change_roster(id),
         }
     }
 }
@@ -131,5 +132,5 @@ impl World<'_> {
 fn is_harmless(fault: Fault) -> bool {
     use Fault::*;
     matches!(fault, Pause | Member | Cut | Reset | Slow | Gear | Storm | CutOff | Suspend | Split | Grow)
-        || matches!(fault, HangLog | Mute | FullQueue | Overload | Ambush | DeafInPart)
+        || matches!(fault, HangLog | Mute | FullQueue | Overload | Ambush | DeafInPart | Roster)
 }

@@ -37,9 +37,13 @@ impl World<'_> {
 /// A group with two replicas in one rack, although a move would separate them. With two replicas none is moved: only
 /// one would remain during the move.
 pub fn replicas_shared(state: &State) -> Option<String> {
+    // Nothing moves to a server that leaves.
+    if state.replicated().any(|e| state.seat(e.id).tenure.leaves()) {
+        return None;
+    }
     let able = state.replicated().filter(|e| e.state == ServerState::Awake);
     let places = able.map(|e| (e.id, Place { rack: e.rack, gear_group: e.gear_group })).collect();
-    let mut groups = state.groups().filter(|(_, entry)| entry.slots.len() > 2);
+    let mut groups = state.groups().filter(|(_, entry)| entry.slots.len() > 2 && entry.moving.is_none());
     groups.find_map(|(group, entry)| {
         let servers: Vec<ServerId> = entry.slots.iter().map(|s| s.server).collect();
         let (k, to) = parting(&servers, None, &places, &BTreeMap::new())?;
@@ -51,14 +55,16 @@ pub fn replicas_shared(state: &State) -> Option<String> {
 /// A server, asleep or awake, that could be the holder for a slot whose holder shares a rack with another copy.
 fn better_holder(entry: &GroupEntry, state: &State, there: impl Fn(ServerId) -> bool) -> Option<ServerId> {
     let rack = |id: ServerId| state.server(id).map(|e| e.rack);
-    let targets: Vec<ServerId> = entry.targets().collect();
+    let targets: Vec<ServerId> =
+        entry.copies().iter().filter_map(Slot::target).map(|(server, _)| server).collect();
     let taken: BTreeSet<Option<RackId>> = targets.iter().map(|id| rack(*id)).collect();
     let shares = |id: ServerId| targets.iter().filter(|other| rack(**other) == rack(id)).count() > 1;
     let away = entry.slots.iter().filter(|s| matches!(s.state, SlotState::Away { .. }));
     away.filter_map(|s| s.holder).find(|holder| shares(holder.server))?;
     let able = |e: &&ebb_types::ServerEntry| {
         let gone = matches!(e.state, ServerState::Failed | ServerState::Lost);
-        !gone && there(e.id) && entry.slot_of(e.id).is_none() && !taken.contains(&Some(e.rack))
+        let stays = !state.seat(e.id).tenure.leaves();
+        !gone && stays && there(e.id) && entry.slot_of(e.id).is_none() && !taken.contains(&Some(e.rack))
     };
     state.replicated().find(able).map(|e| e.id)
 }

@@ -46,7 +46,7 @@ impl World<'_> {
 fn left_alone(state: &State) -> Option<(GroupId, GroupEntry)> {
     let is = |id, what: &[ServerState]| state.server(id).is_some_and(|s| what.contains(&s.state));
     let found = state.groups().find(|(_, entry)| {
-        let mut servers = entry.slots.iter().map(|s| s.server);
+        let mut servers = entry.copies().iter().map(|s| s.server);
         servers.clone().any(|s| is(s, &[ServerState::Failed, ServerState::Lost]))
             && servers.any(|s| is(s, &[ServerState::Asleep]) && !state.in_maintenance(s))
     });
