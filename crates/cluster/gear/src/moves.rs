@@ -162,6 +162,10 @@ fn keeps_apart(racks: &[Option<RackId>], slot: usize, to: Option<RackId>) -> boo
     shared || !others.any(|rack| rack == to)
 }
 
+/// What chains of moves reach: by the server, how many slots the chain moves that have not moved yet, and its last
+/// link, which is from which server and of which group.
+type Reached = BTreeMap<usize, (u32, Option<(usize, usize)>)>;
+
 /// One gear group's slots. Servers and groups are known by their places.
 struct Arrangement<'a> {
     slot: usize,
@@ -318,11 +322,9 @@ impl<'a> Arrangement<'a> {
         to.is_some_and(|to| self.follow(&reached, to))
     }
 
-    /// From these servers to all that a chain of moves reaches: how many slots it moves that have not moved yet, and its
-    /// last link.
-    fn chains(&self, from: &[usize]) -> BTreeMap<usize, (u32, Option<(usize, usize)>)> {
-        let mut reached: BTreeMap<usize, (u32, Option<(usize, usize)>)> =
-            from.iter().map(|server| (*server, (0, None))).collect();
+    /// From these servers to all that a chain of moves reaches.
+    fn chains(&self, from: &[usize]) -> Reached {
+        let mut reached: Reached = from.iter().map(|server| (*server, (0, None))).collect();
         let mut queue: VecDeque<(u32, usize)> = from.iter().map(|server| (0, *server)).collect();
         while let Some((cost, server)) = queue.pop_front() {
             if reached[&server].0 < cost {
@@ -345,7 +347,7 @@ impl<'a> Arrangement<'a> {
     }
 
     /// Moves what the chain to `to` moves.
-    fn follow(&mut self, reached: &BTreeMap<usize, (u32, Option<(usize, usize)>)>, mut to: usize) -> bool {
+    fn follow(&mut self, reached: &Reached, mut to: usize) -> bool {
         let start = to;
         while let Some((from, group)) = reached[&to].1 {
             self.put(group, to);

@@ -356,11 +356,7 @@ impl State {
                 }
                 reply
             }
-            Command::Witness(positions) => {
-                debug_assert!(positions.iter().all(|(id, at)| *at >= self.position(*id)), "stores go on");
-                self.positions.extend(positions.iter().copied());
-                Reply::Done
-            }
+            Command::Witness(positions) => self.witness(positions),
             Command::Reconfigure(changes) => self.reconfigure(changes),
             Command::ReconfigureSets(changes) => self.reconfigure_sets(changes),
             Command::Serve(epochs) => self.serve(epochs),
@@ -430,6 +426,14 @@ impl State {
         self.next_object = 1;
         self.schedule = bootstrap.schedule;
         self.params = Some(bootstrap.params.clone());
+        Reply::Done
+    }
+
+    fn witness(&mut self, positions: &[(ServerId, u64)]) -> Reply {
+        debug_assert!(positions.iter().all(|(id, at)| *at >= self.position(*id)), "stores go on");
+        // A server may have left since it was decided.
+        let known = positions.iter().copied().filter(|(id, _)| self.servers.contains_key(id));
+        self.positions.extend(known);
         Reply::Done
     }
 

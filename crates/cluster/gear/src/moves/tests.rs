@@ -45,9 +45,9 @@ fn is_fair((groups, servers): &Cluster, slot: usize) -> bool {
     arrangement.those(|has, (low, high)| has < low || has > high).is_empty()
 }
 
-/// The fewest slots of this gear group that have to move until each server has its share; `None`: racks leave no way. By
-/// flows of least cost: from each group to the servers that its slot may be on, and from these as far as their shares
-/// go, the lower part of them at a premium.
+/// The fewest slots of this gear group that have to move until each server has its share; `None`: racks leave no way.
+/// By flows of least cost: from each group to the servers that its slot may be on, and from these as far as their
+/// shares go, the lower part of them at a premium.
 fn fewest((groups, servers): &Cluster, slot: usize) -> Option<usize> {
     const PREMIUM: i64 = 1 << 20;
     let arrangement = Arrangement::new(slot, groups, servers);

@@ -50,8 +50,6 @@ pub struct Candidate {
     pub sleeps: bool,
     /// Its disk is nearly full: it cannot be a holder (R10). Nor can one that leaves the cluster.
     pub full: bool,
-    /// It leaves the cluster: no slot moves to it.
-    pub leaves: bool,
     /// It holds as much offload as it should.
     pub indebted: bool,
     /// It is there to hold offload.
@@ -78,7 +76,7 @@ pub struct Facts {
     pub covered: BTreeSet<ServerId>,
     /// A group without a primary waits: servers that have not reported yet may still do so.
     pub wait: bool,
-    /// No slot is to move any more.
+    /// Its slot is not to move, or not to that server.
     pub recalled: bool,
 }
 
@@ -107,22 +105,7 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
         "a new primary has everything that was acknowledged, or can fetch it"
     );
     if is_able(&slots, primary, world) {
-        // What it has copied is worth keeping only while nothing waits for it.
-        newcomer = newcomer.filter(|newcomer| standing(world, newcomer.server) != Standing::Down);
-        let taken = newcomer.map(|newcomer| newcomer.server);
-        for (k, before) in served.iter().enumerate() {
-            send_away(&mut slots, k, before, (primary, taken), epoch, world);
-            release_source(&mut slots, k, world);
-        }
-        // Where nobody else can stand in, it does: its move begins anew when it is not needed for that.
-        if newcomer.is_some() && slots.iter().any(|slot| slot.target().is_none()) {
-            newcomer = None;
-            for (k, before) in served.iter().enumerate() {
-                if slots[k].target().is_none() {
-                    send_away(&mut slots, k, before, (primary, None), epoch, world);
-                }
-            }
-        }
+        newcomer = send_all_away(&mut slots, &served, (primary, newcomer), epoch, world);
         let takes_part = |server: ServerId| standing(world, server) != Standing::Down;
         debug_assert!(
             slots.iter().filter_map(Slot::target).all(|(server, _)| takes_part(server)),
@@ -166,7 +149,7 @@ pub fn next_entry(entry: &GroupEntry, facts: &Facts, world: &mut World) -> Optio
 fn follow_newcomer(entry: &GroupEntry, facts: &Facts, world: &World) -> Option<Slot> {
     let newcomer = entry.newcomer()?;
     let candidate = world.get(newcomer.server);
-    if facts.recalled || candidate.is_none_or(|c| c.leaves) {
+    if facts.recalled || candidate.is_none() {
         return None;
     }
     let state = match newcomer.state {
@@ -178,8 +161,8 @@ fn follow_newcomer(entry: &GroupEntry, facts: &Facts, world: &World) -> Option<S
 }
 
 /// A newcomer that has everything takes the place of the slot's server, unless that is primary still: then it hands
-/// over first. Returns whether it has. It had everything in the newest epoch that may have served, too, or that epoch is
-/// not known: then it waits for one that serves.
+/// over first. Returns whether it has. It had everything in the newest epoch that may have served, too; or that epoch
+/// is not known, and it waits for one that serves.
 fn settle_in(
     entry: &GroupEntry,
     newcomer: &Slot,
@@ -379,6 +362,33 @@ fn choose_primary(entry: &GroupEntry, slots: &[Slot], facts: &Facts, world: &Wor
     able.iter().min_by_key(rank).map(|slot| slot.server).or(live)
 }
 
+/// Finds holders for all whose servers no longer take part. Returns what becomes of the newcomer.
+fn send_all_away(
+    slots: &mut [Slot],
+    served: &[Slot],
+    (primary, newcomer): (Option<ServerId>, Option<Slot>),
+    epoch: Epoch,
+    world: &mut World,
+) -> Option<Slot> {
+    // What it has copied is worth keeping only while nothing waits for it.
+    let newcomer = newcomer.filter(|newcomer| standing(world, newcomer.server) != Standing::Down);
+    let taken = newcomer.map(|newcomer| newcomer.server);
+    for (k, before) in served.iter().enumerate() {
+        send_away(slots, k, before, (primary, taken), epoch, world);
+        release_source(slots, k, world);
+    }
+    if slots.iter().all(|slot| slot.target().is_some()) {
+        return newcomer;
+    }
+    // Where nobody else can stand in, it does: its move begins anew when it is not needed for that.
+    for (k, before) in served.iter().enumerate().filter(|_| newcomer.is_some()) {
+        if slots[k].target().is_none() {
+            send_away(slots, k, before, (primary, None), epoch, world);
+        }
+    }
+    None
+}
+
 /// Makes slot `k` `Away` if its server no longer takes part, and finds it a holder, which is no newcomer. `before`: the
 /// slot in the newest epoch that may have served.
 fn send_away(
@@ -529,7 +539,6 @@ mod tests {
             rack: RackId(0),
             sleeps: false,
             full: false,
-            leaves: false,
             indebted: false,
             logger: false,
             in_flight: 0,
@@ -781,10 +790,6 @@ mod tests {
         let recalled = Facts { recalled: true, ..Facts::default() };
         let next = next_entry(&with_newcomer(1, COPYING), &recalled, &mut world(&[])).expect("it is dropped");
         assert_eq!(servers(&next), [1, 2, 3]);
-        let mut leaves = world(&[]);
-        leaves.get_mut(ServerId(4)).expect("a candidate").leaves = true;
-        let next = next_entry(&with_newcomer(1, COPYING), &Facts::default(), &mut leaves);
-        assert_eq!(servers(&next.expect("it is dropped")), [1, 2, 3]);
     }
 
     /// It is a target already. And while it copies it is no copy: what fails beside it finds a holder.

@@ -40,13 +40,13 @@ pub(crate) struct Groups {
 #[derive(Default)]
 pub(crate) struct Seen {
     version: u64,
-    /// Also whether the server restarted, whether it is full, and whether it leaves.
-    standings: Vec<(ServerId, Standing, bool, bool, bool)>,
+    /// Also whether the server restarted, and whether it is full.
+    standings: Vec<(ServerId, Standing, bool, bool)>,
 }
 
 impl Seen {
     pub fn of(state: &State, world: &World) -> Seen {
-        let standings = world.iter().map(|(id, c)| (id, c.standing, c.restarted, c.full, c.leaves)).collect();
+        let standings = world.iter().map(|(id, c)| (id, c.standing, c.restarted, c.full)).collect();
         Seen { version: state.version(), standings }
     }
 }

@@ -406,7 +406,8 @@ impl Leading {
 
     pub(crate) fn facts(&self, now: Moment, group: GroupId, entry: &GroupEntry, state: &State) -> Facts {
         let mut facts = self.groups.facts(group, entry, self.liveness.waits(now, entry, &self.term, state));
-        facts.recalled = entry.moving.is_some() && !state.rearranges();
+        let leaves = |newcomer: &Slot| state.seat(newcomer.server).tenure.leaves();
+        facts.recalled = entry.newcomer().is_some_and(leaves) || !state.rearranges();
         if self.term.timing.has(PlantedBug::CoverUnasked) {
             let unasked = |slot: &&Slot| slot.holder.is_some_and(|holder| !holder.covered);
             facts.covered = entry.slots.iter().filter(unasked).map(|slot| slot.server).collect();
@@ -442,7 +443,6 @@ impl Leading {
                     logger: e.is_logger(),
                     sleeps: sleeps(e),
                     full: full || leaves,
-                    leaves,
                     indebted,
                     in_flight: self.figures.vitals(e.id).map_or(0, |vitals| vitals.in_flight),
                     primaries: 0,

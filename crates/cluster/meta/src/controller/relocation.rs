@@ -4,8 +4,8 @@
 //!
 //! 1. **It begins.** The group gets a newcomer beyond its r slots: a server of the same gear group that takes every
 //!    write from now on and copies all older ones from the primary, at the pace of a reclaim, which yields to clients.
-//! 2. **It has everything.** The newcomer is in sync. If the server that it relieves is primary, that one hands over, to
-//!    the newcomer.
+//! 2. **It has everything.** The newcomer is in sync. If the server that it relieves is primary, that one hands over,
+//!    to the newcomer.
 //! 3. **It takes the place** ([`crate::controller::group`]). The server that had the slot is no member any more and
 //!    drops its copy, as every server does that finds itself superseded.
 //!
@@ -62,8 +62,8 @@ impl Relocations {
         }
     }
 
-    /// The first move of each group is from the server that has the slot, to one that stays, and into no fewer racks; or
-    /// it is overtaken, and the next one is the first.
+    /// The first move of each group is from the server that has the slot, to one that stays, and into no fewer racks;
+    /// or it is overtaken, and the next one is the first.
     fn drop_overtaken(&mut self, state: &State) {
         let mut met = BTreeSet::new();
         self.plan.retain(|m| {
@@ -143,7 +143,7 @@ fn may_begin(m: &Move, entry: &GroupEntry, state: &State, world: &World) -> bool
     };
     let is_lost = |slot: &Slot| state.server(slot.server).is_none_or(|e| e.state == ServerState::Lost);
     let leads = |slot: &Slot| Some(slot.server) == entry.primary && slot.state == SlotState::InSync;
-    let takes = world.get(m.to).is_some_and(|c| c.standing == Standing::Up && !c.full && !c.leaves);
+    let takes = world.get(m.to).is_some_and(|c| c.standing == Standing::Up && !c.full);
     entry.moving.is_none()
         && entry.stage().serves
         && !entry.salvage

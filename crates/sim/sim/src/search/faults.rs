@@ -19,7 +19,7 @@ mod switches;
 use ebb_store::mem::MemDisk;
 use ebb_testing::search::Faults;
 use ebb_types::ServerId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Attempts to draw damage that the cluster can survive.
 const TRIES: u32 = 12;
@@ -36,7 +36,18 @@ pub struct Mishaps {
     truce_until: u64,
     /// The operator has begun to add and drain servers; who was part of the cluster then.
     has_roster: bool,
-    roster: roster::Roster,
+    roster: Roster,
     /// The operator's backups of stores' directories, which may be restored.
     backups: BTreeMap<ServerId, MemDisk>,
+}
+
+/// Who was part of the cluster at the last look, and what for.
+#[derive(Default)]
+struct Roster {
+    version: u64,
+    servers: BTreeSet<ServerId>,
+    joins: bool,
+    drains: bool,
+    drained: bool,
+    moves: bool,
 }

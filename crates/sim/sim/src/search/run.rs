@@ -362,10 +362,7 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
         return Some(format!("{id} does not know that its connection to {to} broke"));
     }
     let state = world.newest_state();
-    // Gears do not concern what is drained: it may sleep.
-    let counts =
-        |s: &&ServerEntry| s.state != ServerState::Lost && state.seat(s.id).tenure != Tenure::Drained;
-    for server in state.servers().filter(counts) {
+    for server in state.servers().filter(|s| s.state != ServerState::Lost && takes_part(s.id, state)) {
         if server.state != ServerState::Awake || !world.servers[&server.id].runs() {
             let state = format!("{:?}", server.state).to_lowercase();
             let stands = if world.servers[&server.id].runs() { "runs" } else { "does not run" };
@@ -378,18 +375,8 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
     if let Some((group, entry)) = state.groups().find(unfinished) {
         return Some(format!("{group} is not in sync, {}", brief_entry(entry)));
     }
-    let arrangement = state.rearrangement();
-    if let Some(m) = arrangement.moves.first() {
-        return Some(format!(
-            "{} copies are still to move, one from {} to {}",
-            arrangement.moves.len(),
-            m.from,
-            m.to
-        ));
-    }
-    let joins = |s: &&ServerEntry| state.seat(s.id).tenure == Tenure::Joining;
-    if let Some(server) = state.servers().find(joins) {
-        return Some(format!("{} still joins, though nothing is left to move", server.id));
+    if let Some(what) = unsettled_roster(state) {
+        return Some(what);
     }
     let lost = |server| state.server(server).is_none_or(|s| s.state == ServerState::Lost);
     let incomplete =
@@ -399,10 +386,7 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
     }
     // Without a spare server, others keep the strips of a lost one.
     let stands_in = state.sets().any(|(_, entry)| entry.columns.iter().any(|c| lost(c.server)));
-    let takes_part = |s: &&crate::world::server::Server| {
-        s.up && state.server(s.id).is_some() && state.seat(s.id).tenure != Tenure::Drained
-    };
-    for server in world.servers.values().filter(takes_part) {
+    for server in world.servers.values().filter(|s| s.up && takes_part(s.id, state)) {
         // Another store is waiting for its predecessor's lease to end.
         let on_record = state.server(server.id).map(|entry| (entry.incarnation, entry.store));
         if on_record != Some((server.incarnation, server.store.mark().store)) {
@@ -429,6 +413,29 @@ fn trouble(world: &World, ends: bool) -> Option<String> {
         return Some(what);
     }
     world.wishes.is_waiting().then(|| "the administrator waits".into())
+}
+
+/// Gears do not concern what is drained, and what has left: it may sleep.
+fn takes_part(server: ServerId, state: &State) -> bool {
+    state.server(server).is_some() && state.seat(server).tenure != Tenure::Drained
+}
+
+/// A server that has not its share yet.
+fn unsettled_roster(state: &State) -> Option<String> {
+    let arrangement = state.rearrangement();
+    if let Some(m) = arrangement.moves.first() {
+        return Some(format!(
+            "{} copies are still to move, one from {} to {}",
+            arrangement.moves.len(),
+            m.from,
+            m.to
+        ));
+    }
+    let joins = |s: &&ServerEntry| state.seat(s.id).tenure == Tenure::Joining;
+    if let Some(server) = state.servers().find(joins) {
+        return Some(format!("{} still joins, though nothing is left to move", server.id));
+    }
+    None
 }
 
 /// Whether replicas stay catching up, and their holders keep what they stand in for, because no server has some of what

@@ -1,6 +1,7 @@
 //! An operator who adds servers, drains them, takes that back, gives them other weights and removes them.
 
 use crate::engine::{Clock, SECOND};
+use crate::search::faults::Roster;
 use crate::search::harness::{Event, World};
 use crate::world::happening::{Happening, Message};
 use crate::world::net::{ADMIN, Node};
@@ -10,7 +11,6 @@ use ebb_types::{
     AdminRequest, MetaRequest, NewMember, RackId, ServerEntry, ServerId, ServerState, ServerWish, Tenure,
     Weight,
 };
-use std::collections::BTreeSet;
 
 /// Machines that may come beside those of the beginning, numbered from here on.
 const NEW: std::ops::Range<u16> = 60..63;
@@ -139,15 +139,4 @@ impl World<'_> {
         self.harness.mishaps.roster = now;
         seen.into_iter().for_each(|what| self.count(what));
     }
-}
-
-/// Who was part of the cluster at the last look, and what for.
-#[derive(Default)]
-pub struct Roster {
-    version: u64,
-    servers: BTreeSet<ServerId>,
-    joins: bool,
-    drains: bool,
-    drained: bool,
-    moves: bool,
 }
