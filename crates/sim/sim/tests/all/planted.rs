@@ -193,7 +193,7 @@ fn a_server_that_sleeps_although_nothing_has_proved_to_wake_it_is_found() {
 
 #[test]
 fn a_copy_that_survived_and_is_not_taken_back_is_found() {
-    in_member(240, MetaBug::ForgetFallback, &["liveness"]);
+    in_member(530, MetaBug::ForgetFallback, &["liveness"]);
 }
 
 #[test]

@@ -101,7 +101,9 @@ impl Gears {
                 self.woken.insert(server.id, self.raised.map_or(wanted, |raised| raised.max(wanted)));
             }
             let sent_away = server.state == ServerState::Draining && before != Some(server.state);
-            let by_gear = state.manual_gear().is_none() && !self.operated.contains(&server.id);
+            // Gears do not concern one that is drained.
+            let is_operated = self.operated.contains(&server.id) || state.seat(server.id).tenure.leaves();
+            let by_gear = state.manual_gear().is_none() && !is_operated;
             if sent_away && by_gear {
                 let soon = self.woken.get(&server.id).filter(|at| now < **at + dwell);
                 trouble = trouble.or(soon.map(|at| (server.id, *at)));
